@@ -1,4 +1,9 @@
-"""Pushes that wait for their target: `{"delivery": name, "job": id, "token": of the lease}`."""
+"""Pushes that wait for their target: `{"delivery": name, "job": id, "token": of the lease}`.
+
+SQS may bring a message twice, also side by side. After an invocation that failed it does so when
+the lease of the push has long ended (the queue's visibility timeout is six times as long as a
+sender runs), so what comes again earlier is under way elsewhere, and is not posted again.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +21,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
     """
     current = runtime.current()
     again: list[str] = []
+    repeated = _repeated(event)
     for message, body in messages.bodies(event):
         found = [body.get(name) for name in _NAMES] if isinstance(body, Mapping) else []
         named = [each for each in found if isinstance(each, str) and each]
@@ -23,11 +29,23 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
             again.append(message)
             continue
         name, job_id, token = named
+        if message in repeated:
+            messages.logger.warning("a push came again and is left alone", extra={"job": job_id})
+            continue
         try:
             current.dispatch.send_one(name, job_id, token, go_on=messages.go_on(context))
         except OjsError as error:
             again.append(messages.failed(message, error))
     return messages.answer(again)
+
+
+def _repeated(event: Mapping[str, Any]) -> frozenset[str]:
+    """The messages that SQS has brought before, as far as it knows."""
+    return frozenset(
+        str(record.get("messageId"))
+        for record in event.get("Records") or ()
+        if str(record.get("attributes", {}).get("ApproximateReceiveCount", "1")) != "1"
+    )
 
 
 _NAMES = ("delivery", "job", "token")

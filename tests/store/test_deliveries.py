@@ -11,6 +11,7 @@ from ojs.domain.access import ANYBODY
 from ojs.domain.delivery import delivery as domain
 from ojs.domain.delivery.breaker import FAULTS, FIRST_OPEN_MS
 from ojs.domain.delivery.delivery import DeliveryState, DisabledReason
+from ojs.domain.delivery.outcome import SPREADING_MS
 from ojs.domain.errors import Conflict, InvalidRequest, NotFound, OjsError, Unsupported
 from ojs.domain.job import envelope
 from ojs.domain.job.permits import permit_name
@@ -228,6 +229,7 @@ def test_a_job_ends_as_its_outcome_says(
     pushing: Pushing, outcome: Any, state: str, attempt: int, left: DeliveryState
 ) -> None:
     pushing.put()
+    pushing.later(SPREADING_MS)
     job = pushing.world.push()
     pushing.pump()
     (push,) = pushing.target.flying
@@ -240,6 +242,68 @@ def test_a_job_ends_as_its_outcome_says(
     again = pushing.settle((push, FAILED))
     assert again.stale == 1
     assert pushing.world.run.jobs.get(job.id).state.value in (state, "active")
+
+
+@pytest.mark.parametrize("again", ["new", "changed", "resumed"])
+def test_a_permission_that_still_spreads_disables_nothing(pushing: Pushing, again: str) -> None:
+    """The first invocations are refused, and the same function may be invoked a moment later."""
+    pushing.put()
+    if again != "new":
+        pushing.later(SPREADING_MS)
+    if again == "changed":
+        pushing.put(target={"function": f"{FUNCTION}:live"})
+    elif again == "resumed":
+        pushing.world.run.deliveries.resume("work")
+        pushing.world.run.deliveries.pause("work")
+        pushing.world.run.deliveries.resume("work")
+    job = pushing.world.push()
+    pushing.target.answer = lambda _: FORBIDDEN
+    began_ms, tried = pushing.world.clock.now_ms(), []
+    while pushing.world.clock.now_ms() - began_ms < 31_000:
+        before = len(pushing.target.pushes)
+        pushing.pump()
+        if len(pushing.target.pushes) > before:
+            tried.append((pushing.world.clock.now_ms() - began_ms) // 1_000)
+        pushing.world.clock.advance(1_000)
+    # It goes on by itself, and leaves the function alone for 1, 2, 4, 8 s, and to the next second.
+    assert 4 <= len(tried) <= 6, tried
+    shown = pushing.read()
+    assert (shown.state, shown.throttles) == (DeliveryState.ACTIVE, len(tried))
+    assert shown.counts.throttled == len(tried)
+    found = pushing.world.run.jobs.get(job.id)
+    assert (found.state, found.attempt, found.noted) == (State.AVAILABLE, 0, ())
+    pushing.target.answer = lambda _: DONE
+    for _ in range(34):
+        pushing.world.clock.advance(1_000)
+        pushing.pump()
+    assert pushing.world.state(job) == "completed"
+    assert pushing.read().throttles == 0
+
+
+def test_what_is_forbidden_for_longer_disables(pushing: Pushing) -> None:
+    pushing.put()
+    job = pushing.world.push()
+    pushing.target.answer = lambda _: FORBIDDEN
+    for second in range(400):
+        pushing.pump()
+        if second < SPREADING_MS // 1_000:
+            assert pushing.read().disabled is None
+        pushing.world.clock.advance(1_000)
+    disabled = pushing.read().disabled
+    assert disabled is not None
+    assert disabled.reason is DisabledReason.FORBIDDEN
+    # Some ten invocations in five minutes, and none any more.
+    assert 9 <= len(pushing.target.pushes) <= 12
+    assert pushing.world.run.jobs.get(job.id).attempt == 0
+
+
+def test_an_endpoint_that_forbids_is_disabled_at_once(pushing: Pushing) -> None:
+    """It is its word: whoever made it said whom it lets in."""
+    pushing.put(target={"endpoint": "https://example.com/"}, signing_secret="whsec_test")
+    pushing.world.push()
+    pushing.target.answer = lambda _: FORBIDDEN
+    pushing.pump()
+    assert pushing.read().state is DeliveryState.DISABLED
 
 
 def test_a_target_that_is_gone_keeps_its_jobs_until_an_operator_resumes(pushing: Pushing) -> None:

@@ -1,16 +1,24 @@
 """The queues of deliveries: SQS messages that wake a delivery up, now or later, or name a push that
 a sender makes.
 
-A message that comes twice does nothing that the first one did not do.
+A wake-up that comes twice does nothing that the first one did not do. Two senders that have the
+same push post it twice: so nothing is sent again that may have been taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from aws_lambda_powertools import Logger
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    NoCredentialsError,
+)
 
 from ojs.clock import Clock
 from ojs.domain import jsontext
@@ -24,12 +32,18 @@ MAX_MESSAGES = 10
 MAX_DELAY_S = 900
 # A message that was refused, with others of its request taken, is sent once more.
 _TRIES = 2
+_SERVER_ERROR = 500
+# The request did not leave.
+_NEVER_SENT = (ConnectTimeoutError, EndpointConnectionError, NoCredentialsError)
+_ONCE = clients.CONFIG.merge(Config(retries={"mode": "standard", "total_max_attempts": 1}))
 
 
 class _Queue:
-    def __init__(self, url: str, client: Any = None) -> None:
+    def __init__(self, url: str, client: Any = None, *, once: bool = False) -> None:
+        """With `once` what may have been taken without an answer counts as taken."""
         self._url = url
         self._client = client
+        self._once = once
 
     def send(self, bodies: Sequence[dict[str, Any]], *, delay_s: int = 0) -> list[int]:
         """Send messages; the indexes of those that were not taken."""
@@ -53,7 +67,7 @@ class _Queue:
         self, bodies: Sequence[dict[str, Any]], some: list[int], delay_s: int
     ) -> list[int]:
         if self._client is None:
-            self._client = clients.client("sqs")
+            self._client = clients.client("sqs", _ONCE if self._once else clients.CONFIG)
         delay = {"DelaySeconds": min(delay_s, MAX_DELAY_S)} if delay_s > 0 else {}
         entries: list[Any] = [
             {"Id": str(index), "MessageBody": jsontext.dumps(bodies[index]), **delay}
@@ -61,10 +75,23 @@ class _Queue:
         ]
         try:
             answer = self._client.send_message_batch(QueueUrl=self._url, Entries=entries)
-        except (BotoCoreError, ClientError) as error:
-            logger.warning("a queue took nothing", extra={"reason": type(error).__name__})
-            return some
-        return [int(each["Id"]) for each in answer.get("Failed", [])]
+        except ClientError as error:
+            self._log(len(some), error.response.get("Error", {}))
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+            return [] if self._once and status >= _SERVER_ERROR else some
+        except BotoCoreError as error:
+            self._log(len(some), {"Code": type(error).__name__, "Message": str(error)})
+            return [] if self._once and not isinstance(error, _NEVER_SENT) else some
+        failed = answer.get("Failed", [])
+        if failed:
+            self._log(len(failed), failed[0])
+        return [int(each["Id"]) for each in failed]
+
+    def _log(self, count: int, error: Mapping[str, Any]) -> None:
+        """Say why messages were not taken; of several, for what the first was refused."""
+        told = {"code": error.get("Code", ""), "reason": error.get("Message", "")}
+        extra = {"queue": self._url.rpartition("/")[2], "messages": count, **told}
+        logger.warning("a queue did not take messages", extra=extra)
 
 
 class SqsWakeQueue:
@@ -86,13 +113,17 @@ class SqsWakeQueue:
 
 
 class SqsSendQueue:
-    """Takes pushes for a sender: `{"delivery": name, "job": id, "token": of the lease}`."""
+    """Takes pushes for a sender: `{"delivery": name, "job": id, "token": of the lease}`.
+
+    A push of whose message nobody knows whether it was taken stays as it is: a sender has it, or
+    its lease ends. To claim its job again before that might post it twice at a time.
+    """
 
     def __init__(self, url: str, client: Any = None) -> None:
-        self._queue = _Queue(url, client)
+        self._queue = _Queue(url, client, once=True)
 
     def send(self, delivery: str, pushes: Sequence[Push]) -> Sequence[Push]:
-        """Queue pushes; returns those that were not taken."""
+        """Queue pushes; returns those that were surely not taken."""
         bodies = [
             {"delivery": delivery, "job": push.job.id, "token": push.token} for push in pushes
         ]

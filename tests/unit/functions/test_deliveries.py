@@ -39,11 +39,12 @@ class Cloud:
     def __init__(self, api: Api, wakes: Wakes, target: FakeTarget, sends: Sends) -> None:
         self.api, self.wakes, self.target, self.sends = api, wakes, target, sends
 
-    def function(self, name: str, *bodies: Any) -> list[str]:
+    def function(self, name: str, *bodies: Any, received: int = 1) -> list[str]:
         """Invoke a function with messages; the ids of those that come again."""
         records = [
             {
                 "messageId": str(at),
+                "attributes": {"ApproximateReceiveCount": str(received)},
                 "body": body if isinstance(body, str) else jsontext.dumps(body),
             }
             for at, body in enumerate(bodies)
@@ -219,4 +220,27 @@ def test_senders_take_what_waits_for_its_target(cloud: Cloud) -> None:
     cloud.function("dispatch", *({"delivery": name} for name in cloud.wakes.due()))
     ((delivery, job, token),) = cloud.sends.waiting
     assert cloud.function("sender", {"delivery": delivery, "job": job, "token": token}) == []
+    assert cloud.api("GET", f"/ojs/v1/jobs/{pushed}").json["job"]["state"] == "completed"
+
+
+def test_a_message_that_comes_again_while_its_push_is_under_way_posts_nothing(
+    cloud: Cloud,
+) -> None:
+    """SQS brings a message twice, side by side: a second sender begins while the first waits."""
+    cloud.target.waits = True
+    cloud.api("POST", BASE, {**REGISTRATION, "job_types": []})
+    pushed = cloud.api("POST", "/ojs/v1/jobs", {"type": "a.b", "args": []}).json["job"]["id"]
+    cloud.function("dispatch", *({"delivery": name} for name in cloud.wakes.due()))
+    ((delivery, job, token),) = cloud.sends.waiting
+    message = {"delivery": delivery, "job": job, "token": token}
+    again: list[list[str]] = []
+
+    def answers(_push: Push) -> Any:
+        again.append(cloud.function("sender", message, received=2))
+        return DONE
+
+    cloud.target.answer = answers
+    assert cloud.function("sender", message) == []
+    # The second message is done with, and the endpoint was asked once.
+    assert (again, len(cloud.target.pushes)) == ([[]], 1)
     assert cloud.api("GET", f"/ojs/v1/jobs/{pushed}").json["job"]["state"] == "completed"

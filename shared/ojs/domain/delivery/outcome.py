@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from typing import Any
 
 from ojs.domain import jsontext
-from ojs.domain.delivery.delivery import delivery_of
+from ojs.domain.delivery.delivery import Delivery, delivery_of
 from ojs.domain.delivery.push import ID_PREFIX
 from ojs.domain.errors import InvalidPayload, InvalidRequest
 from ojs.domain.job import failure
@@ -23,6 +23,9 @@ from ojs.domain.job.job import MISSING
 
 # A target that is asked to wait longer is asked again after this.
 MAX_RETRY_AFTER_MS = 3_600_000
+# So long after an operator's last change of a delivery IAM may not have let its function be invoked
+# everywhere: a permission that was given a moment ago spreads for some seconds, seldom minutes.
+SPREADING_MS = 300_000
 # Characters of an answer that an error quotes.
 _QUOTED = 300
 
@@ -80,6 +83,18 @@ def throttled(message: str, retry_after_ms: int | None = None) -> Outcome:
     """The target had no room."""
     error = {"code": "throttled", "type": "throttled", "message": message, "retryable": True}
     return Outcome(Verdict.THROTTLED, error=error, retry_after_ms=retry_after_ms)
+
+
+def excused(outcome: Outcome, delivery: Delivery, *, now_ms: int) -> Outcome:
+    """What an outcome tells of the delivery's target: the permission to invoke a function that was
+    named a moment ago may still spread, so what forbids it is a throttle for a while. What an
+    endpoint answers is its word.
+    """
+    if outcome.verdict is not Verdict.FORBIDDEN or delivery.function is None:
+        return outcome
+    if now_ms - delivery.updated_ms >= SPREADING_MS:
+        return outcome
+    return replace(outcome, verdict=Verdict.THROTTLED)
 
 
 def invalid(why: str, answer: object = None) -> Outcome:

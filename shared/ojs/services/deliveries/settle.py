@@ -21,7 +21,7 @@ from ojs.domain.delivery.delivery import (
     DisabledReason,
     worker_of,
 )
-from ojs.domain.delivery.outcome import Outcome, Settled, Verdict
+from ojs.domain.delivery.outcome import Outcome, Settled, Verdict, excused
 from ojs.domain.errors import (
     Conflict,
     InvalidRequest,
@@ -168,8 +168,9 @@ class Settle:
 def after_outcomes(delivery: Delivery, outcomes: Sequence[Outcome], now_ms: int) -> Delivery:
     """The delivery as these outcomes, in order, leave it; equal if they tell nothing new."""
     after = delivery
-    counts = Counter(outcome.verdict for outcome in outcomes)
-    for outcome in outcomes:
+    told = [excused(outcome, delivery, now_ms=now_ms) for outcome in outcomes]
+    counts = Counter(outcome.verdict for outcome in told)
+    for outcome in told:
         after = _after(after, outcome, now_ms)
     if counts[Verdict.FAULT] or counts[Verdict.THROTTLED]:
         of = after.counts
