@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from functions import custom_resource
 from functions.declare import handler as declare
-from ojs import runtime
+from ojs import access_runtime, runtime
 from ojs.clock import ManualClock
 from ojs.domain.access import ANYBODY
-from ojs.domain.errors import InvalidRequest
+from ojs.domain.errors import InvalidRequest, NotFound
 from ojs.runtime import Runtime
+from ojs.targets import queues as sqs_queues
 from tests.unit.functions.client import Api
 
 MAIL = {"max_size": 5, "concurrency": 2}
@@ -152,3 +153,141 @@ def test_a_role_is_given_its_queues_others_and_none() -> None:
 def test_a_role_that_is_none_fails_the_deployment() -> None:
     with pytest.raises(InvalidRequest, match="role"):
         declare.run(role("Create", ["mail"], arn="mailer"), None)
+
+
+# --- what jobs are pushed to (add_endpoint) ------------------------------------------------------
+
+URL = "https://hooks.example.com/jobs"
+SECRET = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:hooks"
+
+
+class Sqs:
+    """A queue that takes all."""
+
+    def send_message_batch(self, **_: Any) -> Any:
+        return {"Successful": [], "Failed": []}
+
+
+class Secrets:
+    """What is kept in Secrets Manager, by ARN."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str | None] = {SECRET: "whsec_of_today"}
+
+    def __call__(self, arn: str) -> Any:
+        self.arn = arn
+        return self
+
+    def read(self) -> str | None:
+        return self.values[self.arn]
+
+
+@pytest.fixture
+def secrets(
+    make_runtime: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Secrets]:
+    """A deployment that pushes, with the targets that it has in the cloud."""
+    monkeypatch.setattr(sqs_queues.clients, "client", lambda *_args, **_named: Sqs())
+    found = Secrets()
+    monkeypatch.setattr(access_runtime, "secret", found)
+    url = "https://sqs.eu-central-1.amazonaws.com/123456789012/dispatch"
+    runtime.use(make_runtime(authorizer="none", dispatch_queue=url))
+    yield found
+
+
+def endpoint(kind: str, url: str = URL, **fields: Any) -> dict[str, Any]:
+    path = "/ojs/v1/admin/deliveries/hooks"
+    body = {"target": {"endpoint": url}, "queues": ["hooks"], **fields}
+    found = event(kind, "delivery hooks", "PUT", path, body)
+    found["ResourceProperties"]["Set"]["Secrets"] = {"signing_secret": SECRET}
+    found["ResourceProperties"]["TakeBack"] = {"Method": "DELETE", "Path": path}
+    return found
+
+
+def hooks() -> Any:
+    return runtime.current().deliveries.get("hooks")
+
+
+@pytest.mark.usefixtures("secrets")
+def test_an_endpoint_is_declared_with_its_secret() -> None:
+    # CloudFormation may ask twice.
+    for _ in range(2):
+        outcome = declare.run(endpoint("Create", concurrency=5), None)
+        assert (outcome.physical_id, outcome.data) == ("delivery hooks", {})
+    found = hooks()
+    assert (found.endpoint, found.queues, found.concurrency) == (URL, ("hooks",), 5)
+    assert found.signing_secrets == ("whsec_of_today",)
+
+
+def test_a_change_of_an_endpoint_reads_the_secret_anew(secrets: Secrets) -> None:
+    declare.run(endpoint("Create", concurrency=5), None)
+    runtime.current().deliveries.pause("hooks")
+    secrets.values[SECRET] = "whsec_of_tomorrow"
+    other = "https://other.example.com/"
+    declare.run(endpoint("Update", other, timeout_ms=5_000, job_types=["mail.send"]), None)
+    found = hooks()
+    # It replaces the whole configuration: what the app does not say has its default.
+    assert (found.endpoint, found.concurrency, found.timeout_ms) == (other, 10, 5_000)
+    assert (found.job_types, found.paused) == (("mail.send",), False)
+    assert found.signing_secrets == ("whsec_of_tomorrow",)
+
+
+@pytest.mark.usefixtures("secrets")
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("http://hooks.example.com/", "not https"),
+        ("https://169.254.169.254/latest", "not public"),
+        ("https://10.0.0.1/", "not public"),
+        ("https://localhost/", "not public"),
+        ("https://2130706433/", "not public"),
+        ("https://[fd00:ec2::254]/", "not public"),
+    ],
+)
+def test_an_endpoint_inside_fails_the_deployment_and_changes_nothing(url: str, told: str) -> None:
+    with pytest.raises(declare.Refused, match=rf"422 .*{told}"):
+        declare.run(endpoint("Create", url), None)
+    with pytest.raises(NotFound):
+        hooks()
+    declare.run(endpoint("Create"), None)
+    with pytest.raises(declare.Refused, match=told):
+        declare.run(endpoint("Update", url, concurrency=5), None)
+    assert (hooks().endpoint, hooks().concurrency) == (URL, 10)
+
+
+@pytest.mark.parametrize("value", [None, ""])
+def test_an_endpoint_whose_secret_has_no_value_fails_the_deployment(
+    secrets: Secrets, value: str | None
+) -> None:
+    secrets.values[SECRET] = value
+    with pytest.raises(declare.Refused, match="signing_secret: the secret has no value"):
+        declare.run(endpoint("Create"), None)
+    with pytest.raises(NotFound):
+        hooks()
+
+
+def test_a_secret_that_is_refused_is_not_told(secrets: Secrets) -> None:
+    secrets.values[SECRET] = "short"
+    with pytest.raises(declare.Refused, match="signing_secret") as refused:
+        declare.run(endpoint("Create"), None)
+    assert "'short'" not in str(refused.value)
+
+
+@pytest.mark.usefixtures("secrets")
+def test_an_endpoint_that_is_declared_no_longer_is_not_pushed_to() -> None:
+    declare.run(endpoint("Create"), None)
+    # Somebody else may have taken it back by then.
+    for _ in range(2):
+        declare.run(endpoint("Delete"), None)
+        with pytest.raises(NotFound):
+            hooks()
+    assert runtime.current().queues.get("hooks") is not None
+
+
+@pytest.mark.usefixtures("secrets")
+def test_a_queue_that_another_delivery_serves_fails_the_deployment() -> None:
+    declare.run(endpoint("Create"), None)
+    other = endpoint("Create")
+    other["ResourceProperties"]["Set"]["Path"] = "/ojs/v1/admin/deliveries/other"
+    with pytest.raises(declare.Refused, match="409 .*served by the delivery 'hooks'"):
+        declare.run(other, None)
