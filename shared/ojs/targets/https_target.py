@@ -18,6 +18,8 @@ from ojs.targets.guard import Blocked, Connector, TimeLimit, place
 # A result, and what stands around it.
 MAX_ANSWER_BYTES = MAX_JOB_BYTES + 65_536
 USER_AGENT = "ojs-backend-aws"
+# The longest that a sender, which runs for 900 s, can wait and still settle the outcome.
+LONGEST_WAIT_MS = 885_000
 
 # Calls an action for each of some things, several at a time.
 Each = Callable[[Callable[[Push], Outcome], Sequence[Push]], list[Any]]
@@ -26,8 +28,16 @@ Each = Callable[[Callable[[Push], Outcome], Sequence[Push]], list[Any]]
 class HttpsTarget:
     """Posts jobs to the endpoints of deliveries. Nothing is sent twice: who calls it knows when."""
 
-    def __init__(self, clock: Clock, *, each: Each, connector: Connector | None = None) -> None:
-        """`each` makes calls side by side."""
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        each: Each,
+        connector: Connector | None = None,
+        limit: Callable[[float], TimeLimit] = TimeLimit,
+    ) -> None:
+        """`each` makes calls side by side; `limit` makes what ends one after so many seconds."""
+        self._limit = limit
         self._clock = clock
         self._each = each
         self._connector = connector or Connector()
@@ -48,7 +58,8 @@ class HttpsTarget:
 
     def _post(self, push: Push, delivery: Delivery) -> Outcome:
         body = jsontext.dumps(forms.pushed(push)).encode()
-        with TimeLimit(push.timeout_ms / 1_000) as limit:
+        timeout_ms = min(push.timeout_ms, LONGEST_WAIT_MS)
+        with self._limit(timeout_ms / 1_000) as limit:
             try:
                 status, headers, answer = self._exchange(push, delivery, body, limit)
                 if limit.over:
@@ -59,7 +70,7 @@ class HttpsTarget:
             # ValueError: a host that no look-up takes, a name that has no form in the DNS.
             except (OSError, http.client.HTTPException, ValueError) as error:
                 if limit.over or isinstance(error, TimeoutError):
-                    message = f"the endpoint did not answer within {push.timeout_ms} ms"
+                    message = f"the endpoint did not answer within {timeout_ms} ms"
                     return outcome.trouble(Verdict.FAULT, "timeout", message)
                 told = f"no answer of the endpoint: {type(error).__name__}: {error}"
                 return outcome.trouble(Verdict.FAULT, "delivery_error", told[:1_000])

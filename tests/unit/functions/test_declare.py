@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -183,16 +183,14 @@ class Secrets:
 
 
 @pytest.fixture
-def secrets(
-    make_runtime: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Secrets]:
+def secrets(make_runtime: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch) -> Secrets:
     """A deployment that pushes, with the targets that it has in the cloud."""
     monkeypatch.setattr(sqs_queues.clients, "client", lambda *_args, **_named: Sqs())
     found = Secrets()
     monkeypatch.setattr(access_runtime, "secret", found)
     url = "https://sqs.eu-central-1.amazonaws.com/123456789012/dispatch"
     runtime.use(make_runtime(authorizer="none", dispatch_queue=url))
-    yield found
+    return found
 
 
 def endpoint(kind: str, url: str = URL, **fields: Any) -> dict[str, Any]:
@@ -289,5 +287,5 @@ def test_a_queue_that_another_delivery_serves_fails_the_deployment() -> None:
     declare.run(endpoint("Create"), None)
     other = endpoint("Create")
     other["ResourceProperties"]["Set"]["Path"] = "/ojs/v1/admin/deliveries/other"
-    with pytest.raises(declare.Refused, match="409 .*served by the delivery 'hooks'"):
+    with pytest.raises(declare.Refused, match=r"409 .*served by the delivery 'hooks'"):
         declare.run(other, None)

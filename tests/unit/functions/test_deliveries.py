@@ -154,6 +154,38 @@ def test_bad_input_names_the_field(
     assert cloud.api("GET", BASE).json["items"] == []
 
 
+@pytest.mark.requirement("SL-1")
+@pytest.mark.parametrize(
+    ("change", "status", "field"),
+    [
+        ({"endpoint": "http://a.example/"}, 422, "endpoint"),
+        ({"endpoint": "ftp://a.example/"}, 400, "endpoint"),
+        ({"endpoint": FUNCTION}, 400, "endpoint"),
+        ({"endpoint": None}, 400, "target"),
+        ({"job_types": ["Not A Type"]}, 400, "job_types[0]"),
+        ({"queues": None}, 400, "queues"),
+        ({"queues": ["a", "a"]}, 400, "queues"),
+        ({"config": {"max_concurrency": 0, "signing_secret": "whsec_test"}}, 400,
+         "config.max_concurrency"),
+        ({"config": {"timeout_ms": 999, "signing_secret": "whsec_test"}}, 400,
+         "config.timeout_ms"),
+        ({"config": {"signing_secret": "short"}}, 400, "config.signing_secret"),
+        ({"config": {"max_concurrency": 3}}, 422, "signing_secret"),
+        ({"config": {"retries": 3}}, 400, "config.retries"),
+        # Of section 9, which is about routing between clouds.
+        ({"provider": "aws_lambda"}, 400, "provider"),
+        ({"weight": 80}, 400, "weight"),
+    ],
+)  # fmt: skip
+def test_what_a_registration_cannot_have_is_refused_by_the_name_it_has_there(
+    cloud: Cloud, change: dict[str, Any], status: int, field: str
+) -> None:
+    refused = cloud.api("POST", BASE, {**REGISTRATION, **change})
+    assert refused.status == status
+    assert refused.json["error"]["details"]["field"] == field
+    assert cloud.api("GET", BASE).json["items"] == []
+
+
 def test_another_delivery_of_a_queue_is_a_conflict(cloud: Cloud) -> None:
     cloud.api("PUT", f"{BASE}/one", BODY)
     refused = cloud.api("PUT", f"{BASE}/two", BODY)

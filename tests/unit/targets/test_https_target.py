@@ -23,7 +23,7 @@ from ojs.domain.delivery.delivery import Delivery, Form
 from ojs.domain.delivery.outcome import Outcome, Verdict
 from ojs.domain.delivery.push import Push
 from ojs.services.for_each import one_by_one
-from ojs.targets.guard import Blocked, Connector, place
+from ojs.targets.guard import Blocked, Connector, TimeLimit, place
 from ojs.targets.https_target import MAX_ANSWER_BYTES, HttpsTarget
 from tests.unit.domain.delivery.pushes import NOW_MS, job_id, push
 from tests.unit.targets.endpoints import answer, endpoint
@@ -331,3 +331,20 @@ def test_a_slow_handshake_ends_in_time() -> None:
     assert not slow.is_alive()
     assert found.error is not None
     assert (found.verdict, found.error["code"]) == (Verdict.FAULT, "timeout")
+
+
+def test_nobody_waits_so_long_that_an_outcome_could_not_be_settled() -> None:
+    """A sender runs for 900 s, as long as a delivery may say that its endpoint takes."""
+    waited: list[float] = []
+
+    def limit(timeout_s: float) -> TimeLimit:
+        waited.append(timeout_s)
+        return TimeLimit(0.001)
+
+    delivery = Delivery("hook", endpoint="https://localhost:9/", queues=("images",), form=Form.PUSH)
+    target = HttpsTarget(
+        ManualClock(NOW_MS), each=one_by_one, connector=Connector(loopback=True), limit=limit
+    )
+    for timeout_ms in (30_000, 900_000):
+        target.send([replace(push(name="hook"), timeout_ms=timeout_ms)], delivery=delivery)
+    assert waited == [30, 885]

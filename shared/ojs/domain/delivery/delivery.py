@@ -374,6 +374,12 @@ def parse(name: str | None, raw: object) -> tuple[Delivery, bool]:
     return delivery, secret is not None or given.signing_secrets is not None
 
 
+def endpoint_field(raw: object) -> str:
+    """The field by which a request body names its endpoint."""
+    target = raw.get("target") if isinstance(raw, Mapping) else None
+    return "endpoint" if target is None else "target.endpoint"
+
+
 def _same(name: str, value: Any, other: str, another: Any) -> Any:
     """One of two fields that mean the same. Raises InvalidRequest if they differ."""
     if value is not None and another is not None and value != another:

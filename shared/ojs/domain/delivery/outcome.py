@@ -21,6 +21,7 @@ from ojs.domain.job import failure
 from ojs.domain.job.envelope import MAX_JOB_BYTES
 from ojs.domain.job.job import MISSING
 
+DELIVERY_ERROR = "delivery_error"
 # A target that is asked to wait longer is asked again after this.
 MAX_RETRY_AFTER_MS = 3_600_000
 # So long after an operator's last change of a delivery IAM may not have let its function be invoked
@@ -72,11 +73,20 @@ class MalformedRecord(ValueError):
     """This is no record of a push."""
 
 
-def trouble(verdict: Verdict, code: str, message: str, **more: Any) -> Outcome:
-    """An outcome that the target did not word itself; `more` are fields of its error."""
-    error = {"code": code, "type": code, "message": message}
-    retryable = verdict is not Verdict.REFUSED
-    return Outcome(verdict, error={**error, "retryable": retryable, **more})
+def trouble(
+    verdict: Verdict, code: str, message: str, details: Mapping[str, Any] | None = None
+) -> Outcome:
+    """An outcome that the target did not word itself: an error of delivery, and none of a function
+    (ojs-serverless, section 7.2), which its details say.
+    """
+    error = {
+        "code": code,
+        "type": code,
+        "message": message,
+        "retryable": verdict is not Verdict.REFUSED,
+        "details": {"error_class": DELIVERY_ERROR, **(details or {})},
+    }
+    return Outcome(verdict, error=error)
 
 
 def throttled(message: str, retry_after_ms: int | None = None) -> Outcome:
@@ -126,8 +136,9 @@ def of_answer(answer: object, *, job_id: str) -> Outcome:
 
 def _too_large(message: str) -> Outcome:
     """The target did its work: to do that again would give the same result."""
-    refused = trouble(Verdict.REFUSED, "result_too_large", message)
-    return Outcome(Verdict.FAILED, error=refused.error)
+    code = "result_too_large"
+    error = {"code": code, "type": code, "message": message, "retryable": False}
+    return Outcome(Verdict.FAILED, error=error)
 
 
 def _failed(error: object) -> Outcome:
@@ -202,7 +213,7 @@ def of_response(
         case 429:
             return throttled(told, retry_after_ms(headers.get("retry-after"), now_ms=now_ms))
     if status == 408 or not 400 <= status < 500:
-        return trouble(Verdict.FAULT, "delivery_error", told, details={"status": status})
+        return trouble(Verdict.FAULT, DELIVERY_ERROR, told, details={"status": status})
     said = of_text(body, job_id=job_id)
     if said.verdict is Verdict.FAILED and said.error is not None:
         return Outcome(Verdict.REFUSED, error={**said.error, "retryable": False})
@@ -277,7 +288,7 @@ def of_invoke_error(
     told = f"Lambda refused the invocation: {code}: {message}"
     if verdict is Verdict.THROTTLED:
         return throttled(told, retry_after_ms(retry_after, now_ms=now_ms))
-    return trouble(verdict, code or "delivery_error", told)
+    return trouble(verdict, code or DELIVERY_ERROR, told)
 
 
 # The function did not answer, and whatever it was doing has no error of its own.

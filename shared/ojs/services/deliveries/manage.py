@@ -60,9 +60,9 @@ class AllowedTargets:
     check_endpoint: Callable[[str], None] | None = None
     handlers: Collection[str] = ()
 
-    def check(self, delivery: Delivery) -> None:
+    def check(self, delivery: Delivery, *, named: str = "target.endpoint") -> None:
         """Raise Unsupported or ValidationFailed, naming the field, for a target that is not
-        allowed.
+        allowed. `named` is the field that has the endpoint.
         """
         if delivery.handler is not None and delivery.handler not in self.handlers:
             rule = (
@@ -80,13 +80,11 @@ class AllowedTargets:
             )
         if delivery.endpoint is not None:
             if self.check_endpoint is None:
-                raise Unsupported("Endpoints are not offered here.", field="target.endpoint")
+                raise Unsupported("Endpoints are not offered here.", field=named)
             try:
                 self.check_endpoint(delivery.endpoint)
             except ValueError as error:
-                raise ValidationFailed(
-                    "target.endpoint", str(error), value=delivery.endpoint
-                ) from None
+                raise ValidationFailed(named, str(error), value=delivery.endpoint) from None
 
 
 class Deliveries:
@@ -128,7 +126,7 @@ class Deliveries:
         pool that does not exist, QueueNotFound in strict mode.
         """
         wanted, says_secrets = domain.parse(name, body)
-        self._pushing().allowed.check(wanted)
+        self._pushing().allowed.check(wanted, named=domain.endpoint_field(body))
 
         def attempt() -> tuple[Delivery, bool]:
             before = self._deliveries.get(wanted.name)
