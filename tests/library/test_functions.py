@@ -97,6 +97,20 @@ def test_coroutines_run_as_well(worker: Worker) -> None:
     assert answer == {"status": "completed", "job_id": job_id(1), "result": "A"}
 
 
+@pytest.mark.requirement("SL-19")
+def test_jobs_of_a_cold_start_are_told_from_the_others(
+    worker: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "ojs_aws")
+    handler = lambda_handler(worker)
+    # All of the first event, and none of the next ones, whatever became of it.
+    handler(event("a", "break", form=Form.SQS), Context())
+    handler(event("b"), Context())
+    told = [vars(record) for record in caplog.records if "job_id" in vars(record)]
+    assert [each["cold_start"] for each in told] == [True, True, False]
+    assert all(each["duration_ms"] >= 0 for each in told)
+
+
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_handler_is_told_to_stop_while_it_can_still_answer(asynchronous: bool) -> None:
     worker = Worker(queues=["q"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import socket
 import threading
 import time
 from collections import Counter
@@ -19,6 +20,7 @@ from local.__main__ import _parse
 from local.deliveries import LocalDeliveries, Timers, described
 from ojs.clock import ManualClock
 from tests.local.conftest import RunningServer
+from tests.unit.targets import endpoints
 
 HERE = str(Path(__file__).parent)
 ONCE = {"retry": {"max_attempts": 1}}
@@ -310,6 +312,145 @@ def test_an_endpoint_that_is_gone_keeps_its_jobs(pushing: RunningServer) -> None
         until(disabled)
     shown = until(lambda: pushing.fetch("gone"))[0]
     assert (shown["id"], shown["attempt"]) == (job["id"], 1)
+
+
+def _says(connection: socket.socket, **answer: Any) -> None:
+    endpoints.answer(body=json.dumps(answer).encode())(connection)
+
+
+def _hangs(connection: socket.socket) -> None:
+    connection.recv(1)  # until the server hangs up
+
+
+# What an endpoint does with the connection, and what its job failed for.
+ODD: dict[str, tuple[endpoints.Answering, str]] = {
+    "to-a-private-address": (
+        endpoints.answer(302, headers="Location: http://169.254.169.254/latest/\r\n"),
+        "delivery_error",
+    ),
+    "to-itself": (endpoints.answer(307, headers="Location: /jobs\r\n"), "delivery_error"),
+    "hangs-up": (lambda _: None, "delivery_error"),
+    "hangs": (_hangs, "timeout"),
+    "of-another-job": (
+        lambda connection: _says(connection, status="completed", job_id="x"),
+        "invalid_response",
+    ),
+    "half": (
+        lambda connection: connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"),
+        "invalid_response",
+    ),
+}
+
+
+@pytest.mark.e2e
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", ODD)
+def test_an_endpoint_that_gives_no_answer_is_a_fault_and_asked_once(
+    pushing: RunningServer, kind: str
+) -> None:
+    act, code = ODD[kind]
+    with endpoints.endpoint(act) as there:
+        put(pushing, kind, there.url, timeout_ms=1_000)
+        job = ended(pushing, pushing.enqueue(queue=kind, options=ONCE))
+    assert (job["state"], job["error"]["code"]) == ("discarded", code)
+    assert job["error"]["details"]["error_class"] == "delivery_error"
+    assert len(there.requests) == 1
+
+    def noted() -> Any:
+        shown = pushing.call("GET", f"/ojs/v1/admin/deliveries/{kind}")[1]
+        return shown["statistics"]["faults"] and shown
+
+    # What a target did is noted after its job has ended.
+    shown = until(noted)
+    assert (shown["state"], shown["statistics"]["faults"]) == ("active", 1)
+
+
+@pytest.mark.e2e
+@pytest.mark.exhaustive
+def test_an_endpoint_that_throttles_is_left_alone_as_long_as_it_says(
+    pushing: RunningServer,
+) -> None:
+    asked: list[float] = []
+
+    def throttles_once(connection: socket.socket) -> None:
+        asked.append(time.monotonic())
+        first = endpoints.answer(429, headers="Retry-After: 2\r\n")
+        (first if len(asked) == 1 else endpoints.answer())(connection)
+
+    with endpoints.endpoint(throttles_once) as there:
+        put(pushing, "throttled", there.url)
+        job = ended(pushing, pushing.enqueue(queue="throttled", options=ONCE))
+    # It was no attempt, and there is only one.
+    assert (job["state"], job["attempt"], len(asked)) == ("completed", 1, 2)
+    assert asked[1] - asked[0] >= 2
+
+
+@pytest.mark.e2e
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("status", "reason"), [(410, "gone"), (401, "forbidden")])
+def test_an_endpoint_that_lets_nobody_in_keeps_its_jobs(
+    pushing: RunningServer, status: int, reason: str
+) -> None:
+    queue = f"status{status}"
+    with endpoints.endpoint(endpoints.answer(status)) as there:
+        put(pushing, queue, there.url)
+        job = pushing.enqueue(queue=queue)
+
+        def disabled() -> Any:
+            shown = pushing.call("GET", f"/ojs/v1/admin/deliveries/{queue}")[1]
+            return shown.get("disabled_reason")
+
+        assert until(disabled) == reason
+    with endpoints.endpoint(endpoints.answer()) as there:
+        # Another target enables it again.
+        body = {"target": {"endpoint": there.url}, "queues": [queue]}
+        assert pushing.call("PUT", f"/ojs/v1/admin/deliveries/{queue}", body)[0] == 200
+        done = ended(pushing, job)
+    assert (done["state"], done["attempt"]) == ("completed", 1)
+
+
+@pytest.mark.e2e
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("act", ["change", "delete", "pause"])
+def test_what_is_under_way_ends_as_it_began(pushing: RunningServer, act: str) -> None:
+    let = threading.Event()
+
+    def waits(connection: socket.socket) -> None:
+        assert let.wait(60)
+        _says(connection, status="completed", result="the first")
+
+    path = f"/ojs/v1/admin/deliveries/{act}"
+    said = json.dumps({"status": "completed", "result": "another"}).encode()
+    with (
+        endpoints.endpoint(waits) as there,
+        endpoints.endpoint(endpoints.answer(body=said)) as another,
+    ):
+        put(pushing, act, there.url, concurrency=1)
+        job = pushing.enqueue(queue=act)
+        until(lambda: there.requests)
+        other = pushing.enqueue(queue=act)
+        if act == "change":
+            body = {"target": {"endpoint": another.url}, "queues": [act], "concurrency": 1}
+            assert pushing.call("PUT", path, body)[0] == 200
+        elif act == "delete":
+            assert pushing.call("DELETE", path)[0] == 200
+        else:
+            assert pushing.call("POST", f"{path}/pause")[0] == 200
+        let.set()
+        done = ended(pushing, job)
+        assert (done["state"], done["result"]) == ("completed", "the first")
+        if act == "change":
+            assert ended(pushing, other)["result"] == "another"
+        elif act == "delete":
+            # It is nobody's but those who fetch.
+            (mine,) = until(lambda: pushing.fetch(act))
+            assert (mine["id"], mine["attempt"]) == (other["id"], 1)
+        else:
+            assert pushing.call("GET", path)[1]["state"] == "paused"
+            assert pushing.call("POST", f"{path}/resume")[0] == 200
+            assert ended(pushing, other)["result"] == "the first"
+    asked = [json.loads(body)["job"]["id"] for _, body in (*there.requests, *another.requests)]
+    assert len(asked) == len(set(asked))
 
 
 @pytest.mark.e2e

@@ -66,9 +66,17 @@ class _LambdaFunction:
         self._worker = worker
         self._secrets = secrets
         self._clock = clock
+        # Until its first event is done: Lambda started this process for that.
+        self._cold = True
 
     def __call__(self, event: Any, context: Any = None) -> Answer:
         """The answer to an event, in the form that who sent it reads."""
+        try:
+            return self._answered(event, context)
+        finally:
+            self._cold = False
+
+    def _answered(self, event: Any, context: Any) -> Answer:
         if not isinstance(event, Mapping):
             return _answer("", _refusal("the event is no JSON object"))
         if isinstance(event.get("Records"), list):
@@ -160,7 +168,7 @@ class _LambdaFunction:
         else:
             tell = _Progress(self._worker, job.id, worker_id)
             ending = self._worker.perform(JobContext(job, tell), within_s=within_s)
-        _log(job, ending, time.monotonic() - began)
+        _log(job, ending, time.monotonic() - began, cold_start=self._cold)
         return ending
 
 
@@ -236,8 +244,8 @@ def _reply(status: int, ending: Ending, job_id: str = "") -> Answer:
     }
 
 
-def _log(job: Job, ending: Ending, lasted_s: float) -> None:
-    """One line in the log for each job."""
+def _log(job: Job, ending: Ending, lasted_s: float, *, cold_start: bool) -> None:
+    """One line in the log for each job. `cold_start`: of the first event of this process."""
     facts = {
         "job_id": job.id,
         "job_type": job.type,
@@ -245,6 +253,7 @@ def _log(job: Job, ending: Ending, lasted_s: float) -> None:
         "attempt": job.attempt,
         "trace_id": tracing.trace_id(job.meta),
         "duration_ms": round(lasted_s * 1_000),
+        "cold_start": cold_start,
     }
     if ending.how == "acks":
         extra = facts | {"state": "completed"}

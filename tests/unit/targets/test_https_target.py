@@ -147,6 +147,7 @@ def test_the_time_is_for_all_and_not_for_each_read(head: bytes, piece: bytes) ->
     assert (found.verdict, found.error["code"]) == (Verdict.FAULT, "timeout")
 
 
+@pytest.mark.requirement("SL-16")
 def test_silence_ends_in_time() -> None:
     def wait(connection: socket.socket) -> None:
         connection.recv(1)

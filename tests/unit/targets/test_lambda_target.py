@@ -109,6 +109,7 @@ def test_a_batch_has_one_and_shares_what_becomes_of_it() -> None:
     assert len(service.asked) == 1
 
 
+@pytest.mark.requirement("SL-20")
 @pytest.mark.parametrize("large", [push(args=["x" * 300_000]), push(lost=True)])
 def test_what_a_record_could_not_carry_is_waited_for(large: Push) -> None:
     service = Lambda(DONE)

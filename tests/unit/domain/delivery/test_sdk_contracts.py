@@ -216,7 +216,7 @@ def by_section_2_3(status: int) -> Verdict:
     return Verdict.FAULT
 
 
-@pytest.mark.requirement("SL-4", "SL-5")
+@pytest.mark.requirement("SL-4", "SL-5", "SL-18")
 @pytest.mark.parametrize("body", [b"", b'{"status": "completed"}', b"\xff", b"<html>"])
 def test_every_status_has_its_meaning(body: bytes) -> None:
     for status in range(100, 600):

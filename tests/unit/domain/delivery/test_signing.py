@@ -33,6 +33,7 @@ def test_without_a_secret_nothing_is_signed() -> None:
     assert set(signing.signed([], BODY, now_ms=NOW_MS)) == {"X-OJS-Timestamp"}
 
 
+@pytest.mark.requirement("SL-17")
 def test_the_window_covers_all_attempts_and_the_delays_between_them() -> None:
     headers = signing.named(push())
     assert headers["X-OJS-Job-ID"] == job_id(1)
