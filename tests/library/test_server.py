@@ -79,7 +79,7 @@ def test_every_job_is_done_and_none_is_acked_twice(
 
     with worker(ojs_server.url, 1, file) as process:
         process.send_signal(signal.SIGKILL)
-        process.wait(10)
+        process.wait(60)
     # Its leases end: a minute, which the clock is moved on by.
     ojs_server.advance(minutes=2)
     with worker(ojs_server.url, 2, file) as process:
