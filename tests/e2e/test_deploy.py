@@ -406,6 +406,15 @@ def test_without_a_key_nobody_is_let_in(deployment: Deployment) -> None:
         assert (wrong.status, wrong.body["error"]["code"]) == (401, "unauthenticated")
 
 
+def test_the_dashboard_is_there_for_whoever_asks(deployment: Deployment) -> None:
+    nobody = Api(deployment.direct_url)
+    found = nobody("GET", "/ojs/admin")
+    assert found.status == 302
+    page = nobody("GET", found.headers["location"])
+    assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "/ojs/admin/assets/" in page.body
+
+
 def test_the_key_is_in_its_secret_and_nowhere_else(
     cloud: LocalCloud, deployment: Deployment
 ) -> None:
