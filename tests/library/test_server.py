@@ -185,6 +185,15 @@ def test_a_retry_in_an_hour_takes_no_time(ojs_server: OjsServer) -> None:
     assert ojs_server.client.get_job(job.id).result == "done"
 
 
+def test_the_clock_goes_on_to_a_time(ojs_server: OjsServer) -> None:
+    moment = ojs_server.now() + timedelta(days=2)
+    job = ojs_server.client.enqueue("t", scheduled_at=moment)
+    assert moment <= ojs_server.advance_to(moment) < moment + timedelta(minutes=5)
+    assert ojs_server.client.get_job(job.id).state == "available"
+    with pytest.raises(BadRequest):
+        ojs_server.advance_to(moment - timedelta(days=1))
+
+
 def test_a_cron_job_on_monday_takes_no_time_either(ojs_server: OjsServer) -> None:
     client = ojs_server.client
     client.register_cron("weekly", expression="0 9 * * 1", type="report", args=["week"])

@@ -8,7 +8,6 @@ import json
 import logging
 import sys
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
