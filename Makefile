@@ -165,7 +165,7 @@ dashboard: $(DASHBOARD)/index.html ## Build the dashboard
 try-dashboard:
 	@mkdir -p build; if ! command -v npm >/dev/null; then \
 	  echo 'npm not found: no dashboard, all else works'; \
-	elif ! $(MAKE) dashboard 2>build/dashboard.log; then \
+	elif ! $(MAKE) --silent dashboard 2>build/dashboard.log; then \
 	  echo 'The dashboard could not be built, all else works; build/dashboard.log says why'; fi
 
 .PHONY: dashboard-types

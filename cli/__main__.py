@@ -23,6 +23,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for each in (status, jobs, dead, workflows, queues, events, keys, tidy):
         each.add(commands)
     options = parser.parse_args(arguments)
+    # CDK and the `aws` command read this one, and Python's SDK does not.
+    if region := os.environ.get("AWS_REGION"):
+        os.environ["AWS_DEFAULT_REGION"] = region
     try:
         options.run(options)
         sys.stdout.flush()

@@ -71,7 +71,8 @@ def _run(port: int, *, keep: bool) -> None:
 def _show(deployment: Deployment, port: int) -> None:
     url = deployment.direct_url
     environment = client_environment(port)
-    names = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION")
+    # The region that the `aws` command and Python's SDK read.
+    names = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION")
     settings = " ".join(f"{name}={environment[name]}" for name in names)
     print(
         f"""

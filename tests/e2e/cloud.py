@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MEDIA_TYPE = "application/openjobspec+json"
-# The stream is looked at every second, or as soon as it has been of use.
-STREAM_WITHIN_S = 20
+# The stream is looked at every second, or as soon as it has been of use; the machine may be busy.
+WITHIN_S = 180
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Api:
         self, method: str, path: str, body: Any = None, raw: bytes | None = None, **headers: str
     ) -> Answer:
         parts = urlsplit(self.url)
-        connection = http.client.HTTPConnection(parts.netloc, timeout=30)
+        connection = http.client.HTTPConnection(parts.netloc, timeout=120)
         sent = {"Content-Type": MEDIA_TYPE} if body is not None or raw is not None else {}
         sent |= {"Authorization": f"Bearer {self.key}"} if self.key else {}
         sent |= {name.replace("_", "-"): value for name, value in headers.items()}
@@ -134,7 +134,7 @@ def client(cloud: LocalCloud, service: Any) -> Any:
     )
 
 
-def eventually(look: Callable[[], T | None], within_s: float = STREAM_WITHIN_S) -> T:
+def eventually(look: Callable[[], T | None], within_s: float = WITHIN_S) -> T:
     """What `look` finds when it finds something; fails when that takes too long."""
     deadline = time.monotonic() + within_s
     while (found := look()) is None:

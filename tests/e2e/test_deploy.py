@@ -56,8 +56,8 @@ KEYS = keys.access_key("")
 # Public cases, where they lie beside the checkout; without them the cases written here must do.
 CONFORMANCE = ROOT.parent / "shared" / "conformance"
 SUITES = ("level-0-core/lifecycle", "level-0-core/envelope", "level-4-advanced/priority")
-# The sweep's schedule counts its minute from the deployment on.
-SWEEP_WITHIN_S = 100
+# The sweep's schedule counts its minute from the deployment on; the machine may be busy.
+SWEEP_WITHIN_S = 300
 
 
 def conformance_cases() -> list[str]:
@@ -269,7 +269,7 @@ def test_conformance(
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=240,
     )
     assert result.returncode == 0, result.stdout + result.stderr
 
@@ -353,7 +353,7 @@ def logged(cloud: LocalCloud) -> list[str]:
 def test_metrics_are_written_by_the_stream_and_the_sweep(cloud: LocalCloud) -> None:
     wanted = {"ojs.job.enqueued", "ojs.job.duration", "ojs.queue.depth", "ojs.dead_letter.total"}
     # The emulated stream is read by one thread, behind whatever the tests before have written.
-    deadline = time.monotonic() + 2 * SWEEP_WITHIN_S
+    deadline = time.monotonic() + SWEEP_WITHIN_S
     while wanted:
         assert time.monotonic() < deadline, f"not written: {wanted}"
         time.sleep(0.5)
@@ -404,6 +404,15 @@ def test_without_a_key_nobody_is_let_in(deployment: Deployment) -> None:
         assert Api(deployment.direct_url)("GET", path).status == 401
         wrong = Api(deployment.direct_url, "ojs_" + "0" * 16 + "_" + "0" * 64)("GET", path)
         assert (wrong.status, wrong.body["error"]["code"]) == (401, "unauthenticated")
+
+
+def test_the_dashboard_is_there_for_whoever_asks(deployment: Deployment) -> None:
+    nobody = Api(deployment.direct_url)
+    found = nobody("GET", "/ojs/admin")
+    assert found.status == 302
+    page = nobody("GET", found.headers["location"])
+    assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "/ojs/admin/assets/" in page.body
 
 
 def test_the_key_is_in_its_secret_and_nowhere_else(

@@ -557,6 +557,7 @@ def test_a_bridge_takes_from_its_queue_what_is_stored_and_may_do_no_more(whole: 
         ({"job_type": "a", "body": "xml"}, "body: 'xml'"),
         ({"job_type": "a", "batch_size": 101}, "batch_size: 101"),
         ({"job_type": "a", "batch_size": 0}, "batch_size: 0"),
+        ({"job_type": "a", "alarm_age_s": 59}, "alarm_age_s: 59"),
     ],
 )
 def test_a_bridge_that_contradicts_itself_is_refused(
@@ -579,6 +580,46 @@ def test_a_bridge_over_a_queue_that_aws_would_not_take_is_refused(
     with pytest.raises(ValueError, match="10 is the most of a FIFO queue"):
         jobs.add_sqs_bridge(sqs.Queue(stack, "Ordered", fifo=True), batch_size=11)
     assert "Bridges" not in [each.node.id for each in jobs.node.children]
+
+
+def test_a_bridge_that_is_behind_or_gives_messages_up_is_an_alarm(
+    code: Callable[[], lambda_.Code],
+) -> None:
+    stack = Stack(App(), "shop", env=PLACE)
+    topic = sns.Topic(stack, "Told")
+    jobs = OpenJobSpec(stack, "Jobs", alarm_topics=[topic], code=code())
+    lost = sqs.Queue(stack, "Lost")
+    orders = sqs.Queue(
+        stack, "Orders", dead_letter_queue=sqs.DeadLetterQueue(max_receive_count=5, queue=lost)
+    )
+    arn = f"arn:aws:sqs:eu-central-1:{PLACE.account}:of-another-app"
+    jobs.add_sqs_bridge(orders, job_type="order.confirm", to="orders")
+    jobs.add_sqs_bridge(sqs.Queue.from_queue_arn(stack, "Other", arn), alarm_age_s=120)
+    alarms = {
+        each["Properties"]["AlarmName"].removeprefix("ojs-dev-"): each["Properties"]
+        for each in assertions.Template.from_stack(stack)
+        .find_resources("AWS::CloudWatch::Alarm")
+        .values()
+        if "bridge" in each["Properties"]["AlarmName"]
+    }
+    assert sorted(alarms) == ["bridge-shop-Orders", "bridge-shop-Orders-lost", "bridge-shop-Other"]
+    page = (ROOT / "docs/operations.md").read_text("utf-8")
+    for name, metric, queue, threshold, minutes in (
+        ("bridge-shop-Orders", "ApproximateAgeOfOldestMessage", orders, 900, 3),
+        ("bridge-shop-Orders-lost", "ApproximateNumberOfMessagesVisible", lost, 1, 1),
+        ("bridge-shop-Other", "ApproximateAgeOfOldestMessage", None, 120, 3),
+    ):
+        alarm = alarms[name]
+        assert (alarm["MetricName"], alarm["Threshold"]) == (metric, threshold)
+        assert (alarm["Period"], alarm["EvaluationPeriods"]) == (60, minutes)
+        assert alarm["ComparisonOperator"] == "GreaterThanOrEqualToThreshold"
+        assert alarm["TreatMissingData"] == "notBreaching"
+        (dimension,) = alarm["Dimensions"]
+        told = stack.resolve(queue.queue_name) if queue else "of-another-app"
+        assert dimension == {"Name": "QueueName", "Value": told}
+        heard = [stack.resolve(topic.topic_arn)]
+        assert alarm["AlarmActions"] == alarm["OKActions"] == heard
+        assert name.replace("shop-Orders", "…").replace("shop-Other", "…") in page
 
 
 def test_a_queue_has_one_bridge_and_should_have_a_dead_letter_queue(

@@ -130,7 +130,7 @@ ENDINGS = ("acks", "nacks")
 
 
 def until(what: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not what():
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -170,7 +170,7 @@ def working(worker: Worker, stub: StubServer) -> Iterator[threading.Thread]:
         yield thread
     finally:
         worker.stop()
-        thread.join(20)
+        thread.join(60)
     assert not thread.is_alive()
     if raised:
         raise raised[0]

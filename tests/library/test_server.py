@@ -79,7 +79,7 @@ def test_every_job_is_done_and_none_is_acked_twice(
 
     with worker(ojs_server.url, 1, file) as process:
         process.send_signal(signal.SIGKILL)
-        process.wait(10)
+        process.wait(60)
     # Its leases end: a minute, which the clock is moved on by.
     ojs_server.advance(minutes=2)
     with worker(ojs_server.url, 2, file) as process:
@@ -183,6 +183,15 @@ def test_a_retry_in_an_hour_takes_no_time(ojs_server: OjsServer) -> None:
         ("next", True),
     ]
     assert ojs_server.client.get_job(job.id).result == "done"
+
+
+def test_the_clock_goes_on_to_a_time(ojs_server: OjsServer) -> None:
+    moment = ojs_server.now() + timedelta(days=2)
+    job = ojs_server.client.enqueue("t", scheduled_at=moment)
+    assert moment <= ojs_server.advance_to(moment) < moment + timedelta(minutes=5)
+    assert ojs_server.client.get_job(job.id).state == "available"
+    with pytest.raises(BadRequest):
+        ojs_server.advance_to(moment - timedelta(days=1))
 
 
 def test_a_cron_job_on_monday_takes_no_time_either(ojs_server: OjsServer) -> None:

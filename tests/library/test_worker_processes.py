@@ -65,6 +65,6 @@ def test_a_cancellation_that_comes_late_is_not_that_of_the_next_job() -> None:
     child.cancel(earlier)
     now.context.cancel("shutdown")
     child.cancel(now)
-    thread.join(20)
+    thread.join(60)
     assert endings == [GIVEN_BACK]
     child.kill()

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-_START_S = 30.0
+_START_S = 90.0
 
 
 class RunningServer:

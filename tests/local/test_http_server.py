@@ -318,14 +318,18 @@ def test_64_connections_at_once(server: HttpServer) -> None:
 
 
 def test_nagle_is_off(server: HttpServer) -> None:
-    started = time.monotonic()
-    client = http.client.HTTPConnection(server.host, server.port, timeout=5)
-    for _ in range(20):
-        client.request("POST", "/", body=b"x" * 100)
-        client.getresponse().read()
-    client.close()
-    # Nagle's algorithm and delayed acknowledgements together would cost 40 ms a request.
-    assert time.monotonic() - started < 0.4
+    def twenty_s() -> float:
+        started = time.monotonic()
+        client = http.client.HTTPConnection(server.host, server.port, timeout=20)
+        for _ in range(20):
+            client.request("POST", "/", body=b"x" * 100)
+            client.getresponse().read()
+        client.close()
+        return time.monotonic() - started
+
+    # Nagle's algorithm and delayed acknowledgements together would cost 40 ms a request, each time;
+    # what else this machine does may do so in some of them.
+    assert any(twenty_s() < 0.4 for _ in range(20))
 
 
 def test_stop_lets_a_running_request_finish(server: HttpServer, application: Application) -> None:

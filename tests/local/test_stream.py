@@ -347,23 +347,23 @@ def test_all_who_ask_during_a_round_share_the_next_one() -> None:
     def action() -> None:
         begun.append(len(begun))
         inside.set()
-        assert go_on.wait(5)
+        assert go_on.wait(60)
 
     rounds = Rounds(action)
     queue = Queue()
     rounds.pause = queue  # type: ignore[assignment]
     threads = [threading.Thread(target=rounds.run) for _ in range(9)]
     threads[0].start()
-    assert inside.wait(5)
+    assert inside.wait(60)
     # The round under way may have begun too early for these.
     for thread in threads[1:]:
         thread.start()
     for _ in threads:
-        assert queue.came.acquire(timeout=5)
+        assert queue.came.acquire(timeout=60)
     assert len(begun) == 1
     go_on.set()
     for thread in threads:
-        thread.join(5)
+        thread.join(60)
         assert not thread.is_alive()
     assert len(begun) == 2
     rounds.run()
@@ -378,7 +378,7 @@ def test_a_round_that_failed_counts_for_nobody_else() -> None:
     def action() -> None:
         calls.append(1)
         inside.set()
-        assert go_on.wait(5)
+        assert go_on.wait(60)
         if error := outcomes.pop(0):
             raise error
 
@@ -393,11 +393,11 @@ def test_a_round_that_failed_counts_for_nobody_else() -> None:
 
     threads = [threading.Thread(target=run) for _ in range(2)]
     threads[0].start()
-    assert inside.wait(5)
+    assert inside.wait(60)
     threads[1].start()
     go_on.set()
     for thread in threads:
-        thread.join(5)
+        thread.join(60)
     assert len(raised) == 1
     assert len(calls) == 2
 

@@ -691,6 +691,7 @@ class OpenJobSpec(Construct):
         body: MessageBody = "json",
         batch_size: int = 10,
         max_concurrency: int | None = None,
+        alarm_age_s: int = 900,
     ) -> lambda_.Function:
         """Make a job of each message of an SQS queue, at most one of each.
 
@@ -699,9 +700,11 @@ class OpenJobSpec(Construct):
         job, as `POST /ojs/v1/jobs` takes it. A message goes when its job is stored; one that is
         none goes back, and in the end to the dead-letter queue that `queue` has. `batch_size`: up
         to so many messages for each call, 1 to 100. `max_concurrency`: so many calls at a time, 2
-        or more. The function it makes; raises ValueError for what contradicts itself.
+        or more. `alarm_age_s`: an alarm is raised when a message has waited for so many seconds, 60
+        or more; another one when there is anything in the dead-letter queue, if it is of this app.
+        The function it makes; raises ValueError for what contradicts itself.
         """
-        check_bridge(queue, job_type, to, body, batch_size)
+        check_bridge(queue, job_type, to, body, batch_size, alarm_age_s)
         bridges = self.node.try_find_child("Bridges") or Construct(self, "Bridges")
         name = queue.node.path.replace("/", "-")
         if bridges.node.try_find_child(name):
@@ -712,6 +715,7 @@ class OpenJobSpec(Construct):
         function.add_environment("OJS_BRIDGE_QUEUE", to)
         function.add_environment("OJS_BRIDGE_BODY", body)
         map_queue(function, queue, batch_size=batch_size, max_concurrency=max_concurrency)
+        self.monitoring.watch_bridge(name, queue, alarm_age_s)
         return function
 
     # --- what happens -------------------------------------------------------------------------

@@ -81,7 +81,7 @@ class AsyncClient(Awaiting, Operations):
                 headers=sent_headers(call, content), timeout=timeout_s,
             )  # fmt: skip
         except httpx.HTTPError as error:
-            return failed(error, httpx)
+            return failed(error, httpx, self._http.base_url)
         return Reply(got.status_code, got.headers, got.content)
 
     async def each(

@@ -79,7 +79,7 @@ class Client(Blocking, Operations):
                 headers=sent_headers(call, content), timeout=timeout_s,
             )  # fmt: skip
         except httpx.HTTPError as error:
-            return failed(error, httpx)
+            return failed(error, httpx, self._http.base_url)
         return Reply(got.status_code, got.headers, got.content)
 
     def each(self, listing: Callable[..., Answer], /, **filters: Any) -> Iterator[dict[str, Any]]:
@@ -143,13 +143,16 @@ def sent_headers(call: Call[Any], content: bytes | None) -> Mapping[str, str]:
     return {**kind, **call.headers}
 
 
-def failed(error: Exception, httpx: Any) -> Failure:
-    """What an error of httpx means. Without a connection nothing was sent."""
+def failed(error: Exception, httpx: Any, url: httpx.URL) -> Failure:
+    """What an error of httpx means; `url` is the server's. Not connected means: nothing was sent."""
     unsent = (
         httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol,
         httpx.LocalProtocolError,
     )  # fmt: skip
-    return Failure(str(error) or type(error).__name__, sent=not isinstance(error, unsent))
+    # Who has set another OJS_URL than they think sees it. Without a name and password in it.
+    where = f"{url.scheme}://{url.netloc.decode('ascii')}"
+    reason = f"{where}: {str(error) or type(error).__name__}"
+    return Failure(reason, sent=not isinstance(error, unsent))
 
 
 def items_of(page: Answer) -> list[dict[str, Any]]:

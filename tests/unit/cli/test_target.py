@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from botocore.exceptions import ClientError
 
 from cli import target
 from cli.__main__ import main
+from cli.target import Exit
 from ojs.domain.errors import BackendUnavailable
 from ojs.services.operations.tidy import Tidy
 from ojs.store.table import clients
@@ -90,6 +92,24 @@ def test_a_stage_without_keys(
     with pytest.raises(SystemExit):
         named("--iam", "--key-file", str(tmp_path / "key"))
     assert "not allowed with" in capsys.readouterr().err
+
+
+def test_the_region_of_cdk_and_the_aws_command_counts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    regions: list[str] = []
+
+    def client(*_: object) -> Aws:
+        regions.append(os.environ["AWS_DEFAULT_REGION"])
+        return Aws()
+
+    monkeypatch.setattr(boto3, "client", client)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    for region, expected in (("", "us-east-1"), ("eu-central-1", "eu-central-1")):
+        monkeypatch.setenv("AWS_REGION", region)
+        assert main(["keys", "list", "--stage", "iam"]) == Exit.FAILED
+        assert regions.pop() == expected
+    assert "say --iam" in capsys.readouterr().err
 
 
 def test_the_environment_names_a_server(monkeypatch: pytest.MonkeyPatch) -> None:

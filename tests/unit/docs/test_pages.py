@@ -43,6 +43,12 @@ def test_an_adr_is_short_and_whole(adr: Path) -> None:
     assert text.startswith(f"# {int(adr.name[:4])}. ")
 
 
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_adrs_are_named_by_their_number(page: Path) -> None:
+    for number, file in re.findall(r"\[ADR (\d+)\]\([^)]*?(\d{4})-", page.read_text("utf-8")):
+        assert int(number) == int(file)
+
+
 def test_the_readme_names_the_test_command() -> None:
     assert re.search(r"^make test\b", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
 

@@ -17,10 +17,17 @@ MessageBody = Literal["json", "text"]
 # More than ten messages make Lambda wait for them; a hundred jobs are what one transaction takes.
 _AT_ONCE = 10
 MAX_BATCH = 100
+# Ages are measured each minute, and a message that was refused waits for a visibility timeout.
+_MIN_AGE_S = 60
 
 
 def check_bridge(
-    queue: sqs.IQueue, job_type: str | None, to: str, body: MessageBody, batch_size: int
+    queue: sqs.IQueue,
+    job_type: str | None,
+    to: str,
+    body: MessageBody,
+    batch_size: int,
+    alarm_age_s: int,
 ) -> None:
     """Raises ValueError for what contradicts itself, and what AWS would not take."""
     if body not in get_args(MessageBody):
@@ -33,6 +40,8 @@ def check_bridge(
         raise ValueError(f"batch_size: {batch_size} is not from 1 to {MAX_BATCH}")
     if queue.fifo and batch_size > _AT_ONCE:
         raise ValueError(f"batch_size: {_AT_ONCE} is the most of a FIFO queue")
+    if alarm_age_s < _MIN_AGE_S:
+        raise ValueError(f"alarm_age_s: {alarm_age_s} is less than {_MIN_AGE_S}")
     made = queue.node.default_child
     hidden_s = made.visibility_timeout if isinstance(made, sqs.CfnQueue) else None
     if hidden_s is None or Token.is_unresolved(hidden_s):

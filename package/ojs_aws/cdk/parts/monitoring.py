@@ -14,6 +14,7 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sns_subscriptions as subscriptions
+from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from ojs_aws.cdk import server
@@ -22,7 +23,6 @@ from ojs_aws.cdk.functions import API, AUTHORIZER, OUTCOMES, PUSHERS, SEND, SETU
 if TYPE_CHECKING:
     from aws_cdk import aws_dynamodb as dynamodb
     from aws_cdk import aws_lambda as lambda_
-    from aws_cdk import aws_sqs as sqs
 
     from ojs_aws.cdk.parts.entry import Entry
     from ojs_aws.cdk.parts.push import Queues
@@ -366,6 +366,32 @@ class Monitoring(Construct):
             "which are tried again when their leases end. The logs of functions dispatch, sender "
             "and outcomes say why.",
             queues.failures.metric_approximate_number_of_messages_visible(
+                statistic="Maximum", period=_MINUTE
+            ),
+            1,
+        )
+
+    def watch_bridge(self, name: str, queue: sqs.IQueue, age_s: int) -> None:
+        """Alarms on an SQS queue whose messages become jobs, and on its dead-letter queue where
+        the app has made both: of a queue of another app nothing says which that is.
+        """
+        self._alarm(
+            f"bridge-{name}",
+            "Messages wait too long to become jobs: the function does not run, the table refuses "
+            "it, or they are refused again and again. See the log of the function that is "
+            "subscribed to the SQS queue.",
+            queue.metric_approximate_age_of_oldest_message(statistic="Maximum", period=_MINUTE),
+            age_s,
+            periods=3,
+        )
+        lost = queue.dead_letter_queue if isinstance(queue, sqs.Queue) else None
+        if lost is None:
+            return
+        self._alarm(
+            f"bridge-{name}-lost",
+            "Messages became no jobs, as often as they were tried. They are in the dead-letter "
+            "queue of the SQS queue; the function's log has the codes of the errors and their ids.",
+            lost.queue.metric_approximate_number_of_messages_visible(
                 statistic="Maximum", period=_MINUTE
             ),
             1,
