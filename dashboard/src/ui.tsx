@@ -5,7 +5,7 @@ import { ApiError, can, type Json, me } from "./api";
 import { box, useBox } from "./box";
 import { ago, duration, json, moment, number } from "./format";
 import { now, type Read } from "./live";
-import { href } from "./route";
+import { href, place } from "./route";
 
 type Children = ComponentChildren;
 
@@ -15,8 +15,9 @@ export function Page(props: { title: string; children: Children; actions?: Child
   useEffect(() => {
     document.title = `${props.title} · Open Job Spec`;
   }, [props.title]);
+  const at = useBox(place);
   return (
-    <main id="main" tabIndex={-1}>
+    <main id="main" tabIndex={-1} data-at={at}>
       <header class="page">
         <div>
           <h1><bdi>{props.title}</bdi></h1>
@@ -204,7 +205,7 @@ export function Tree({ value, open = 2 }: { value: Json; open?: number }) {
   );
 }
 
-export function JsonCard({ title, value }: { title: string; value: Json }) {
+export function JsonCard({ title, value }: { title: Children; value: Json }) {
   const [raw, set] = useState(false);
   if (value === undefined) return null;
   const text = json(value, 2);

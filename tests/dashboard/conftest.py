@@ -117,6 +117,9 @@ class Screen:
             document.querySelector("main").append(a); a.click(); a.remove(); }""",
             f"/ojs/admin/{path}",
         )
+        self.page.wait_for_function(
+            "path => document.querySelector('main')?.dataset.at === path", arg=f"/{path}"
+        )
         return self.settle()
 
     def settle(self) -> Screen:
@@ -127,12 +130,18 @@ class Screen:
         )
         return self
 
+    def until(self, holds: Callable[[], object]) -> Screen:
+        """Wait until something holds that the page itself does not show, half a minute at most."""
+        for _ in range(600):
+            # The browser is heard of while this waits.
+            self.page.wait_for_timeout(50)
+            if holds():
+                return self
+        raise AssertionError("it did not come to be")
+
     def quiet(self) -> Screen:
-        """Wait until all that was asked is answered, and what came of it is shown."""
-        self.page.wait_for_timeout(60)
-        while self.under_way:
-            self.page.wait_for_timeout(60)
-        return self
+        """Wait until all that was asked is answered."""
+        return self.until(lambda: not self.under_way)
 
     def press(self, name: str, **how: Any) -> None:
         """Press a button by its name."""
