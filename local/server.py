@@ -21,7 +21,6 @@ from local.blobs import FolderBlobs
 from local.deliveries import LocalDeliveries, described
 from local.dynamodb import connect, connect_to_streams, create_table
 from local.engine_data import EngineError, anew
-from local.gauges import LOOK_S, Gauges
 from local.gateway import (
     BASE_PATH,
     DASHBOARD,
@@ -32,6 +31,7 @@ from local.gateway import (
     refusal,
     refused,
 )
+from local.gauges import LOOK_S, Gauges
 from local.http_server import HttpServer, Limits, Request, Response
 from local.origins import OriginCheck
 from local.scheduler import Rounds, Scheduler
