@@ -158,7 +158,7 @@ export function Listing(props: { filter: Record<string, string | undefined>; eve
         <When read={read}>{(data) => (
           <div ref={place}>
             <Actions chosen={[...chosen]} filter={named} done={() => { choose(new Set()); read.again(); }} />
-            <Table rows={data.items} columns={columns} label={props.title ?? "Jobs"} id={(job) => job.id} chosen={chosen} choose={choose} at={at} empty={data.next ? <Empty title="None found so far.">More is there to look through.</Empty> : props.empty} />
+            <Table rows={data.items} columns={columns} label={props.title ?? "Jobs"} part={Boolean(data.next)} id={(job) => job.id} chosen={chosen} choose={choose} at={at} empty={data.next ? <Empty title="None found so far.">More is there to look through.</Empty> : props.empty} />
             <Pager shown={data.items.length} total={data.total} more={Boolean(data.next)} busy={read.busy} what="jobs" on={read.more} />
             {data.unsearched > 0 && <p class="dim">{plural(data.unsearched, "job")} passed over: what is looked for is too large to be in the job record.</p>}
           </div>
