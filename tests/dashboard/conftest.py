@@ -29,13 +29,25 @@ FLAGS = [
 ]  # fmt: skip
 DESKTOP = {"width": 1360, "height": 900}
 PHONE = {"width": 390, "height": 844}
+# Keeps what the page says.
+HEARD = """
+    window.told = [];
+    new MutationObserver(changes => {
+        for (const change of changes)
+            for (const node of change.addedNodes)
+                if (node.parentElement?.matches?.(".told")) window.told.push(node.textContent);
+    }).observe(document, {childList: true, subtree: true});
+"""
 LEVELS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     folder = tmp_path_factory.mktemp("dashboard")
-    running = RunningServer(folder / "data", folder / "log", "--keys")
+    running = RunningServer(
+        folder / "data", folder / "log", "--keys", "--allow-loopback-endpoints",
+        "--deliver", "pushed=pushed:handler", "--deliver-folder", str(ROOT / "tests" / "local"),
+    )  # fmt: skip
     yield running
     assert running.end() == 0
 
@@ -148,8 +160,16 @@ class Screen:
         self.page.get_by_role("button", name=name, exact=True, **how).first.click()
 
     def told(self, text: str) -> None:
-        """Wait until the page says so."""
-        self.page.locator(".told p", has_text=text).first.wait_for()
+        """Wait until the page says so, or has said so since the last that was waited for: what it
+        says goes away after some seconds.
+        """
+        self.page.wait_for_function(
+            """text => {
+                const at = window.told.findIndex(each => each.includes(text));
+                return at >= 0 && window.told.splice(0, at + 1).length > 0;
+            }""",
+            arg=text,
+        )
 
     def answer(self, button: str, **fields: str) -> None:
         """Fill in the dialog and send it."""
@@ -205,6 +225,7 @@ def screen(chromium: Any, server: RunningServer, key: str) -> Iterator[Opener]:
         )  # fmt: skip
         context.grant_permissions(["clipboard-read", "clipboard-write"], origin=server.url)
         with_key = key if signed_in is None else signed_in
+        context.add_init_script(HEARD)
         if with_key:
             context.add_init_script(f"sessionStorage.setItem('ojs-key', '{with_key}')")
         opened.append(Screen(context, server.url))

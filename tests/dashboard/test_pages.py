@@ -34,7 +34,7 @@ PAGES = {
     "workflows": "onboarding",
     "workers": "mailer-1",
     "pools": "weighted",
-    "deliveries": "",
+    "deliveries": "pushed:handler",
     "limits": "example.org",
     "events": "job.",
     "audit": "first",
