@@ -31,6 +31,7 @@ from local.gateway import (
     refusal,
     refused,
 )
+from local.gauges import LOOK_S, Gauges
 from local.http_server import HttpServer, Limits, Request, Response
 from local.origins import OriginCheck
 from local.scheduler import Rounds, Scheduler
@@ -82,12 +83,8 @@ _SWEEPS = (
 )
 # Looks for oldest jobs that one request may cause; what is left out is made up for by the next.
 _PROBES = 100
-# As often as in the cloud: its points of the history are of minutes.
-_GAUGES_INTERVAL_S = 60.0
-# Where nothing has been written, gauges change only by the time that passes.
-_GAUGES_GOOD_MS = 1_000
 # Every sweep that the server runs: the job sweep has its own interval, and metrics are measured by
-# `_derive`.
+# `_gauges`.
 SCHEDULED = frozenset({"jobs", "metrics", *(name for _, sweeps in _SWEEPS for name in sweeps)})
 
 
@@ -170,8 +167,7 @@ class LocalServer:
                 trim=self._trim,
             )
             self._derived = Rounds(self._derive)
-            # When gauges were taken last, and how many records had been delivered by then.
-            self._measured = (0, -1)
+            self._gauges = Gauges(self._measure, self._clock)
             undo.callback(self._finish_stream)
             gateway = Gateway(
                 {**load_handlers(), DASHBOARD: Dashboard(dashboard, authorizer)},
@@ -188,7 +184,7 @@ class LocalServer:
             self._checked = OriginCheck(disk, refused, origins=origins, hosts=hosts)
             self._schedules = (
                 Scheduler(partial(self._sweep, {"jobs": _SWEEP_LIMIT}), sweep_interval_s),
-                Scheduler(self._catch_up, _GAUGES_INTERVAL_S),
+                Scheduler(self._measure_beside, LOOK_S),
                 *(Scheduler(partial(self._sweep, sweeps), every_s) for every_s, sweeps in _SWEEPS),
                 Scheduler(self._pump.try_to_drain, INTERVAL_S),
             )
@@ -236,7 +232,7 @@ class LocalServer:
             self._runtime = self._use_new_runtime()
             self._put_deliveries()
             self._pump.restart()
-            self._measured = (0, -1)
+            self._gauges.forget()
         return {"reset": True}
 
     def _advance(self, clock: hooks.MovedClock, body: bytes) -> dict[str, int]:
@@ -336,11 +332,16 @@ class LocalServer:
 
     def _derive(self) -> None:
         self._pump.drain()
-        now_ms, delivered = self._clock.now_ms(), self._pump.delivered
-        measured_ms, measured = self._measured
-        if delivered != measured or now_ms - measured_ms >= _GAUGES_GOOD_MS:
-            self._runtime.metrics_sweep.run_once(now_ms, _PROBES)
-            self._measured = (now_ms, delivered)
+        self._gauges.for_request(self._pump.delivered)
+
+    def _measure(self, now_ms: int) -> int:
+        return self._runtime.metrics_sweep.run_once(now_ms, _PROBES).counts.get("queues", 0)
+
+    def _measure_beside(self) -> None:
+        try:
+            self._gauges.beside(self._pump.delivered)
+        except (BotoCoreError, ClientError, OjsError) as error:
+            print(f"statistics may be behind: {error}", file=sys.stderr)
 
     def _trim(self, before: int) -> None:
         # An engine that was busy for too long is left alone: the next time is soon.

@@ -21,25 +21,28 @@ export interface Read<T> {
   again: () => void;
 }
 
+type State<T> = Omit<Read<T>, "again"> & { of: string };
+const SOON_MS = 5_000;
+const NOTHING = { data: undefined, error: undefined, at: 0, busy: true };
+
 /** What `read` gives, now, after each change of `of`, and every `everyMs` while the tab shows. */
 export function usePoll<T>(
   read: (signal: AbortSignal) => Promise<T>,
   everyMs: number,
   of: readonly unknown[],
 ): Read<T> {
-  const [state, set] = useState<Omit<Read<T>, "again">>({
-    data: undefined, error: undefined, at: 0, busy: true,
-  });
+  const text = JSON.stringify(of);
+  const [state, set] = useState<State<T>>({ of: text, ...NOTHING });
   const running = useBox(live);
   const latest = useRef(read);
   latest.current = read;
   const began = useRef<() => void>(() => {});
   useEffect(() => {
-    set({ data: undefined, error: undefined, at: 0, busy: true });
-  }, of);
-  useEffect(() => {
     let timer = 0;
     let last = 0;
+    // A server that is gone for a moment, as it starts anew, is asked again soon; what it refuses
+    // comes with the next reading.
+    let soon = false;
     let over = false;
     let stop = new AbortController();
     const once = async () => {
@@ -47,22 +50,25 @@ export function usePoll<T>(
       stop.abort();
       const mine = (stop = new AbortController());
       last = Date.now();
-      set((was) => ({ ...was, busy: true }));
+      set((was) => (was.of === text ? { ...was, busy: true } : { of: text, ...NOTHING }));
       try {
         const data = await latest.current(mine.signal);
         if (over || mine.signal.aborted) return;
-        set({ data, error: undefined, at: Date.now(), busy: false });
+        soon = false;
+        set({ of: text, data, error: undefined, at: Date.now(), busy: false });
       } catch (error) {
         if (over || mine.signal.aborted) return;
         const told = error instanceof ApiError ? error : new ApiError(0, String(error));
+        soon = told.status === 0 || told.status >= 500;
         set((was) => ({ ...was, error: told, busy: false }));
       }
       plan();
     };
     const plan = () => {
       clearTimeout(timer);
-      if (everyMs && running && !document.hidden)
-        timer = window.setTimeout(once, Math.max(0, last + everyMs - Date.now()));
+      const pauseMs = soon ? Math.min(everyMs || SOON_MS, SOON_MS) : everyMs;
+      if (pauseMs && running && !document.hidden)
+        timer = window.setTimeout(once, Math.max(0, last + pauseMs - Date.now()));
     };
     const seen = () => {
       if (document.hidden) clearTimeout(timer);
@@ -77,7 +83,8 @@ export function usePoll<T>(
       clearTimeout(timer);
       document.removeEventListener("visibilitychange", seen);
     };
-  }, [...of, everyMs, running]);
+  }, [text, everyMs, running]);
   const again = useCallback(() => began.current(), []);
-  return { ...state, again };
+  // What was read for something else is not shown for this, not even until the first answer.
+  return { ...(state.of === text ? state : NOTHING), again };
 }

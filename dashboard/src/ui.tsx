@@ -5,7 +5,7 @@ import { ApiError, can, type Json, me } from "./api";
 import { box, useBox } from "./box";
 import { ago, duration, json, moment, number } from "./format";
 import { now, type Read } from "./live";
-import { href } from "./route";
+import { href, place } from "./route";
 
 type Children = ComponentChildren;
 
@@ -15,8 +15,9 @@ export function Page(props: { title: string; children: Children; actions?: Child
   useEffect(() => {
     document.title = `${props.title} · Open Job Spec`;
   }, [props.title]);
+  const at = useBox(place);
   return (
-    <main id="main" tabIndex={-1}>
+    <main id="main" tabIndex={-1} data-at={at}>
       <header class="page">
         <div>
           <h1><bdi>{props.title}</bdi></h1>
@@ -204,7 +205,7 @@ export function Tree({ value, open = 2 }: { value: Json; open?: number }) {
   );
 }
 
-export function JsonCard({ title, value }: { title: string; value: Json }) {
+export function JsonCard({ title, value }: { title: Children; value: Json }) {
   const [raw, set] = useState(false);
   if (value === undefined) return null;
   const text = json(value, 2);
@@ -255,6 +256,8 @@ export interface Column<Row> {
   cell: (row: Row) => Children;
   /** What it is sorted by; without it, it is not. */
   by?: (row: Row) => string | number;
+  /** What the server puts all of the list in order by; then the page orders nothing itself. */
+  order?: string;
   right?: boolean;
   /** Left out where the screen is narrow. */
   wide?: boolean;
@@ -268,8 +271,11 @@ export function Table<Row>(props: {
   empty?: Children;
   chosen?: Set<string>;
   choose?: (chosen: Set<string>) => void;
-  open?: (row: Row) => string;
   at?: number;
+  /** The order in which the server gives the list, and how another one is asked for. */
+  order?: { now: string; want: (order: string) => void };
+  /** Whether there is more than these rows: a sorted column says that it is about these alone. */
+  part?: boolean;
 }) {
   const [sort, setSort] = useState<{ name: string; down: boolean } | null>(null);
   const by = props.columns.find((column) => column.name === sort?.name)?.by;
@@ -291,6 +297,7 @@ export function Table<Row>(props: {
   };
   return (
     <div class="table" tabIndex={0} role="region" aria-label={props.label}>
+      {sort && props.part && <p class="dim" role="note">In order of {sort.name} are the {number(rows.length)} that are shown; there are more.</p>}
       <table>
         <caption class="hidden">{props.label}</caption>
         <thead>
@@ -301,7 +308,14 @@ export function Table<Row>(props: {
                   onChange={() => choose(all ? new Set() : new Set(rows.map(props.id)))} />
               </th>
             )}
-            {props.columns.map((column) => (
+            {props.columns.map((column) => props.order && column.order ? (
+              <th key={column.name} scope="col" class={classes(column)}
+                aria-sort={props.order.now === column.order ? (column.order === "name" ? "ascending" : "descending") : undefined}>
+                <button type="button" class="sort" onClick={() => props.order!.want(column.order!)}>
+                  {column.name}<span aria-hidden="true">{props.order.now === column.order ? (column.order === "name" ? " ↑" : " ↓") : ""}</span>
+                </button>
+              </th>
+            ) : (
               <th key={column.name} scope="col" class={classes(column)}
                 aria-sort={sort?.name === column.name ? (sort.down ? "descending" : "ascending") : undefined}>
                 {column.by ? (

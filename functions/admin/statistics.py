@@ -36,7 +36,13 @@ def list_queues(request: Request) -> Answer:
 @app.operation("admin_list_queues", strict_query=True)
 def admin_list_queues(request: Request) -> Answer:
     """A page of queues with their counts."""
-    return Answer(views.admin_queues_page(*_queues(request)))
+    order = views.queue_order(request.query)
+    if order is None:
+        return Answer(views.admin_queues_page(*_queues(request)))
+    stats = runtime.current().stats
+    window = views.queues_window(request.query, shown=stats.most_listed())
+    page, total = stats.list_by(order, limit=window.limit, skip=window.offset, cursor=window.cursor)
+    return Answer(views.admin_queues_page(page, paging.described(window, page, total)))
 
 
 @app.operation("get_queue", strict_query=True)

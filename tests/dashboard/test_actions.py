@@ -158,7 +158,7 @@ def test_one_job(shown: Screen, call: Caller, world: dict[str, str]) -> None:
     shown.go(f"jobs/{world['dead']}")
     trace = shown.page.locator(".failure details")
     trace.locator("summary").wait_for()
-    assert not trace.locator("pre").is_visible()
+    trace.locator("pre").wait_for(state="hidden")
     trace.locator("summary").click()
     trace.locator("pre", has_text="cardexpired.py:142").wait_for()
     # By its id from anywhere.
@@ -231,8 +231,9 @@ def test_workflows(shown: Screen, call: Caller) -> None:
     made = call("POST", "/workflows", {"type": "chain", "name": "flow", "steps": steps})["id"]
     shown.go(f"workflows/{made}")
     shown.page.locator(".graph rect").nth(1).wait_for()
-    assert shown.page.locator(".graph rect").count() == 2
-    assert shown.page.locator(".graph path").count() == 1
+    shown.page.locator(".graph rect").nth(2).wait_for(state="detached")
+    shown.page.locator(".graph path").nth(0).wait_for(state="attached")
+    shown.page.locator(".graph path").nth(1).wait_for(state="detached")
     shown.press("Cancel …")
     shown.answer("Cancel the workflow")
     shown.told("Cancelled")
@@ -251,11 +252,8 @@ def test_pools_workers_and_limits(shown: Screen, call: Caller) -> None:
     shown.answer("Change it", concurrency="5")
     shown.told("Saved")
     # What was told may be that it was made.
-    for _ in range(50):
-        pool = call("GET", "/admin/pools/shop")
-        if "concurrency" in pool:
-            break
-        shown.page.wait_for_timeout(100)
+    shown.until(lambda: "concurrency" in call("GET", "/admin/pools/shop"))
+    pool = call("GET", "/admin/pools/shop")
     assert (pool["concurrency"], pool["weights"]) == (5, {"mail": 2, "images": 1})
     shown.page.get_by_role("button", name="Remove …: shop").click()
     shown.answer("Remove it")
@@ -307,6 +305,84 @@ def test_keys_and_maintenance(shown: Screen, call: Caller, server: RunningServer
     assert call("GET", "/admin/maintenance")["enabled"] is False
 
 
+def test_deliveries(shown: Screen, call: Caller) -> None:
+    """The server was started with one of its own, to the handlers of tests/local/pushed.py."""
+    push(call, "pushed", "t.push", "do")
+    push(call, "pushed", "t.push", "raise", retry={"max_attempts": 1})
+
+    def counted() -> bool:
+        of = call("GET", "/admin/deliveries/pushed")["statistics"]
+        return bool(of["completed"] >= 1 and of["failed"] >= 1)
+
+    shown.until(counted)
+    shown.go("deliveries")
+    row = shown.page.locator("tr", has_text="pushed:handler")
+    row.locator(".state", has_text="active").wait_for()
+    row.locator("td.right").nth(1).filter(has_text="1").wait_for()
+    shown.page.get_by_role("button", name="Test …: pushed").click()
+    shown.answer("Push it", args="{not json")
+    shown.page.locator("dialog .refused", has_text="JSON").wait_for()
+    shown.answer("Push it", args='["do", "<img src=x onerror=window.hacked=1>"]')
+    shown.told("pushed: completed after")
+    shown.told("<img src=x")
+    shown.page.get_by_role("button", name="Test …: pushed").click()
+    shown.answer("Push it", args='["raise"]')
+    shown.told("KeyError")
+    shown.page.get_by_role("button", name="Pause: pushed").click()
+    shown.told("pushed: paused.")
+    assert call("GET", "/admin/deliveries/pushed")["state"] == "paused"
+    shown.page.get_by_role("button", name="Resume: pushed").click()
+    shown.told("pushed: resumed.")
+    # One more, made, refused, changed and deleted.
+    shown.press("Make a delivery …")
+    shown.answer("Make it", name="hooks", target="http://127.0.0.1:9/x", queues="hooked")
+    shown.page.locator("dialog .refused", has_text="signing_secret").wait_for()
+    shown.answer("Make it", secret="s" * 32, pool="office")
+    shown.page.locator("dialog .refused", has_text="pool").wait_for()
+    shown.answer("Make it", pool="", concurrency="two")
+    shown.page.locator("dialog .refused", has_text="whole number").wait_for()
+    shown.answer("Make it", concurrency="2")
+    shown.told("hooks: saved.")
+    shown.page.get_by_role("button", name="hooks", exact=True).click()
+    shown.page.locator("section", has=shown.page.locator("h2", has_text="hooks")).locator(
+        ".json", has_text="signing_secrets_count"
+    ).first.wait_for()
+    assert not shown.barriers()
+    shown.page.get_by_role("button", name="Change …: hooks").click()
+    shown.answer("Change it", types="t.hook\nt.other", timeout_ms="5000")
+    shown.answered()
+    changed = call("GET", "/admin/deliveries/hooks")
+    assert (changed["job_types"], changed["timeout_ms"], changed["concurrency"]) == (
+        ["t.hook", "t.other"], 5_000, 2,
+    )  # fmt: skip
+    assert (changed["signing_secrets_count"], changed["queues"]) == (1, ["hooked"])
+    shown.page.get_by_role("button", name="Test …: hooks").click()
+    shown.answer("Push it")
+    shown.told("hooks: fault after")
+    shown.page.get_by_role("button", name="Delete …: hooks").click()
+    shown.answer("Delete it")
+    shown.told("Deleted.")
+    shown.page.get_by_role("button", name="Delete …: hooks").wait_for(state="detached")
+
+
+def test_queues_in_order_of_what_is_in_them(shown: Screen, call: Caller) -> None:
+    """Of all queues, not only of those that are loaded."""
+    for number in range(40):
+        call("POST", "/queues", {"name": f"a-{number:02}"})
+    for _ in range(30):
+        push(call, "zz-deepest", "t.wait")
+    shown.go("queues")
+    shown.page.locator("td", has_text="a-00").wait_for()
+    shown.page.locator("td", has_text="zz-deepest").wait_for(state="detached")
+    shown.press("Depth")
+    shown.page.locator("tbody tr").first.filter(has_text="zz-deepest").wait_for()
+    shown.page.locator("th[aria-sort=descending]", has_text="Depth").wait_for()
+    assert shown.page.url.endswith("/queues?sort=depth")
+    shown.page.locator("td", has_text="a-00").wait_for(state="detached")
+    shown.press("Queue")
+    shown.page.locator("tbody tr").first.filter(has_text="a-00").wait_for()
+
+
 def test_events_are_followed(shown: Screen, call: Caller) -> None:
     shown.go("events?types=queue.*")
     call("POST", "/queues", {"name": "heard"})
@@ -353,7 +429,9 @@ def test_a_key_that_only_reads(screen: Opener, call: Caller, world: dict[str, st
     ]
     for path in paths:
         shown.go(path)
-        for button in shown.page.locator("main button[title^='Needs a key']").all():
+        buttons = shown.page.locator("main button[title^='Needs a key']")
+        buttons.first.wait_for()
+        for button in buttons.all():
             assert button.is_disabled(), f"{path}: {button.inner_text()}"
             assert "yours (reader) is without" in str(button.get_attribute("title"))
     assert all(method == "GET" for method, _ in shown.asked)

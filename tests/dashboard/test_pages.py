@@ -9,13 +9,12 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
-from typing import Any
 
 import pytest
 
 from tests.dashboard.conftest import DESKTOP, PHONE, ROOT, Opener
 from tests.dashboard.minute import OVERVIEW_MINUTE
-from tests.dashboard.world import HOSTILE, Caller
+from tests.dashboard.world import HOSTILE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive]
 
@@ -35,7 +34,7 @@ PAGES = {
     "workflows": "onboarding",
     "workers": "mailer-1",
     "pools": "weighted",
-    "deliveries": "",
+    "deliveries": "pushed:handler",
     "limits": "example.org",
     "events": "job.",
     "audit": "first",
@@ -125,7 +124,13 @@ def test_an_open_overview_asks_seldom(screen: Opener, world: dict[str, str]) -> 
     for _ in range(12):
         shown.page.clock.run_for(5_000)
         shown.quiet()
-    asked = Counter(path.partition("?")[0] for _, path in shown.asked)
+
+    def asked_for() -> Counter[str]:
+        return Counter(path.partition("?")[0] for _, path in shown.asked)
+
+    shown.until(lambda: asked_for() >= OVERVIEW_MINUTE)
+    shown.quiet()
+    asked = asked_for()
     assert asked == OVERVIEW_MINUTE
     assert asked.total() <= 12
     hide = """hidden => { Object.defineProperty(document, "hidden", {value: hidden,
@@ -142,7 +147,8 @@ def test_an_open_overview_asks_seldom(screen: Opener, world: dict[str, str]) -> 
 
 def test_times_are_in_the_readers_zone(screen: Opener, world: dict[str, str]) -> None:
     shown = screen().open(f"jobs/{world['dead']}")
-    assert "CET" in shown.page.locator("time").first.get_attribute("title")
+    title = str(shown.page.locator("time").first.get_attribute("title"))
+    assert title.endswith(("CET", "CEST"))
 
 
 def test_a_server_that_fails_is_told_of(screen: Opener, world: dict[str, str]) -> None:
@@ -171,29 +177,3 @@ def test_what_is_not_there_is_told_of(screen: Opener) -> None:
     }.items():
         shown.open(path)
         shown.page.locator("main", has_text=text).wait_for()
-
-
-@pytest.mark.whole
-def test_a_thousand_queues_and_a_hundred_thousand_jobs(
-    screen: Opener, call: Caller, world: dict[str, str]
-) -> None:
-    """Every page is there within a second, from a click to what was read."""
-    for number in range(1_000):
-        call("POST", "/queues", {"name": f"many-{number:04}"})
-    job = {"type": "bulk.job", "args": [1]}
-    for number in range(100):
-        jobs = [{**job, "options": {"queue": f"many-{number:04}"}}] * 1_000
-        call("POST", "/jobs/batch", {"jobs": jobs})
-    shown = screen().open("settings")
-    slow: dict[str, Any] = {}
-    for path in ["overview", "queues", "jobs", "queues/many-0001", "jobs?queue=many-0001",
-                 "running", "waiting", "dead-letters", "workflows", "pools", "events"]:  # fmt: skip
-        took = []
-        for _ in range(3):
-            shown.go("audit")
-            before = shown.page.evaluate("() => performance.now()")
-            shown.go(path)
-            took.append(shown.page.evaluate("() => performance.now()") - before)
-        if min(took) > 1_000:
-            slow[path] = took
-    assert not slow

@@ -22,8 +22,9 @@ _QUEUES: dict[str, dict[str, Any]] = {
 class Caller:
     """Asks a server, with a key if there is one. Raises AssertionError for what it refuses."""
 
-    def __init__(self, url: str, key: str | None = None) -> None:
+    def __init__(self, url: str, key: str | None = None, *, timeout_s: float = 30.0) -> None:
         self.url = url
+        self._timeout_s = timeout_s
         self._headers = {"Content-Type": "application/json"}
         if key:
             self._headers["Authorization"] = f"Bearer {key}"
@@ -37,7 +38,7 @@ class Caller:
             headers=self._headers,
         )
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=self._timeout_s) as answer:
                 text = answer.read()
         except urllib.error.HTTPError as error:
             raise AssertionError(f"{method} {path}: {error.code} {error.read()!r}") from None

@@ -20,7 +20,7 @@ export function Audit() {
     <Page title="Audit" read={read} about="What operators did in the last 90 days, here and everywhere else: each request that needs admin:write, or changes a cron job or workflow, with the name on its key.">
       <Card>
         <When read={read}>{(data) => <>
-          <Table rows={data.items} label="Actions" id={(action) => action.id} empty={<Empty title="Nobody has changed anything yet.">What is done here is listed here.</Empty>} columns={[
+          <Table rows={data.items} label="Actions" part={data.more} id={(action) => action.id} empty={<Empty title="Nobody has changed anything yet.">What is done here is listed here.</Empty>} columns={[
             { name: "When", cell: (action) => <Time at={action.at} /> },
             { name: "Who", cell: (action) => action.actor ? <Text>{action.actor}</Text> : <span class="dim">no key needed</span>, by: (action) => action.actor ?? "" },
             { name: "Action", cell: (action) => String(action.operation).replace(/^(admin|crons)_/, "").replaceAll("_", " "), by: (action) => action.operation },

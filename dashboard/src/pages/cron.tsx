@@ -25,7 +25,7 @@ export function Crons() {
     <Page title="Cron" read={read} about="Jobs that are pushed again and again." actions={<Act needs="jobs:write" on={create}>Make a cron job …</Act>}>
       <Card>
         <When read={read}>{(data) => <>
-          <Table rows={data.items as Json[]} label="Cron jobs" id={(cron) => cron.name}
+          <Table rows={data.items as Json[]} label="Cron jobs" part={data.pagination.has_more} id={(cron) => cron.name}
             empty={<Empty title="No cron jobs.">Make one here, with the library, or in your CDK app.</Empty>}
             columns={[
               { name: "Name", cell: (cron) => <><Link to={`/cron/${seg(cron.name)}`}>{cron.name}</Link> {cron.status !== "active" && <State of={cron.status} />}</>, by: (cron) => cron.name },

@@ -92,7 +92,7 @@ export function DeadLetters() {
               <Act small disabled={!data.items.length} on={many("retry")}>{chosen.size ? "Retry" : "Retry all …"}</Act>
               <Act small danger disabled={!data.items.length} on={many("purge")}>{chosen.size ? "Delete …" : "Delete all …"}</Act>
             </div>
-            <Table rows={data.items} label="Dead letters" id={(job) => job.id} chosen={chosen} choose={choose}
+            <Table rows={data.items} label="Dead letters" part={data.more} id={(job) => job.id} chosen={chosen} choose={choose}
               empty={<Empty title={some ? "None fits." : "No dead letters."}>{some ? "Take a filter away." : "Nothing has failed for good."}</Empty>}
               columns={[
                 JOB.id!, JOB.type!, JOB.queue!,

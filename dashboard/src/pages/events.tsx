@@ -4,7 +4,7 @@ import { json } from "../format";
 import { useBox } from "../box";
 import { usePoll, live } from "../live";
 import { go, refine, useRoute } from "../route";
-import { Card, Empty, Link, Page, Table, Text, Time, Trouble } from "../ui";
+import { Card, Empty, Link, Loading, Page, Table, Text, Time, Trouble } from "../ui";
 
 const KEPT = 500;
 
@@ -48,7 +48,7 @@ export function Events() {
       <Card>
         {blocked ? <Empty title="Your key is limited to some queues.">Name one of them above.</Empty> : <>
           <Trouble read={read} />
-          <Table rows={events} label="Events" id={(event) => event.id} empty={<Empty title={read.busy && !read.at ? "Reading …" : "Nothing has happened that fits."}>{read.at ? "It shows here as soon as something does." : null}</Empty>} columns={[
+          <Table rows={events} label="Events" id={(event) => event.id} empty={read.at ? <Empty title="Nothing has happened that fits.">It shows here as soon as something does.</Empty> : read.error ? <></> : <Loading />} columns={[
             { name: "When", cell: (event) => <Time at={event.time} /> },
             { name: "Event", cell: (event) => <code><bdi>{event.type}</bdi></code>, by: (event) => event.type },
             { name: "Of", cell: (event) => <Subject of={event} /> },

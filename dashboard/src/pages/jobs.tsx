@@ -10,6 +10,8 @@ import { whole } from "./queues";
 const PAGE = 50;
 // An answer of the server is bounded by what it costs, and may be empty although more follows.
 const TRIES = 6;
+// Where they are all short, what is there is shown, and the reader asks for more.
+const PATIENCE_MS = 300;
 
 interface Found { items: Json[]; next?: string; total?: number; unsearched: number }
 
@@ -17,7 +19,8 @@ interface Found { items: Json[]; next?: string; total?: number; unsearched: numb
 async function list(filter: Record<string, string | undefined>, cursor: string | undefined, signal: AbortSignal): Promise<Found> {
   const found: Found = { items: [], next: cursor, unsearched: 0 };
   const path = can("admin:read") ? "/admin/jobs" : "/jobs";
-  for (let tries = 0; tries < TRIES; tries++) {
+  const began = performance.now();
+  for (let tries = 0; tries < TRIES && (!tries || performance.now() - began < PATIENCE_MS); tries++) {
     const answer = await get(path + query({ ...filter, limit: PAGE, cursor: found.next }), signal);
     found.items.push(...answer.items);
     found.next = answer.pagination.next_cursor;
@@ -158,7 +161,7 @@ export function Listing(props: { filter: Record<string, string | undefined>; eve
         <When read={read}>{(data) => (
           <div ref={place}>
             <Actions chosen={[...chosen]} filter={named} done={() => { choose(new Set()); read.again(); }} />
-            <Table rows={data.items} columns={columns} label={props.title ?? "Jobs"} id={(job) => job.id} chosen={chosen} choose={choose} at={at} empty={data.next ? <Empty title="None found so far.">More is there to look through.</Empty> : props.empty} />
+            <Table rows={data.items} columns={columns} label={props.title ?? "Jobs"} part={Boolean(data.next)} id={(job) => job.id} chosen={chosen} choose={choose} at={at} empty={data.next ? <Empty title="None found so far.">More is there to look through.</Empty> : props.empty} />
             <Pager shown={data.items.length} total={data.total} more={Boolean(data.next)} busy={read.busy} what="jobs" on={read.more} />
             {data.unsearched > 0 && <p class="dim">{plural(data.unsearched, "job")} passed over: what is looked for is too large to be in the job record.</p>}
           </div>

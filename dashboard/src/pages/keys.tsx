@@ -65,7 +65,7 @@ export function Keys() {
       )}
       <Card>
         <When read={read}>{(data) => <>
-          <Table rows={data.items} label="Keys" id={(key) => key.id} empty={<Empty title="No keys.">Make one for each program.</Empty>} columns={[
+          <Table rows={data.items} label="Keys" part={data.more} id={(key) => key.id} empty={<Empty title="No keys.">Make one for each program.</Empty>} columns={[
             { name: "Name", cell: (key) => <><Text>{key.name}</Text>{key.id === who.key && <span class="dim"> (yours)</span>}</>, by: (key) => key.name },
             { name: "State", cell: (key) => <State of={key.state} />, by: (key) => key.state },
             { name: "May", cell: (key) => key.scopes.map((scope: string) => <span key={scope} class="tag">{scope}</span>) },

@@ -29,7 +29,7 @@ export function Limits() {
     <Page title="Limits" read={read} about="Limits of jobs by key: how they stand, and who overrides them. Those of queues are with the queues." actions={<Act on={override()}>Override a key …</Act>}>
       <Card>
         <When read={read}>{(data) => <>
-          <Table rows={data.items as Json[]} label="Limits" id={(limit) => limit.key}
+          <Table rows={data.items as Json[]} label="Limits" part={data.pagination.has_more} id={(limit) => limit.key}
             empty={<Empty title="No job has brought a limit.">Push one with <code>{'"rate_limit": {"key": "api.example.org", "concurrency": 5}'}</code>.</Empty>}
             columns={[
               { name: "Key", cell: (limit) => <Text>{limit.key}</Text>, by: (limit) => limit.key },

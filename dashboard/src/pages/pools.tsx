@@ -59,8 +59,8 @@ export function Pools() {
             <Shares pool={pool.name} />
           </Card>
         ))}
-        <Card title="All queues"><Shares /></Card>
       </>}</When>
+      <Card title="All queues"><Shares /></Card>
     </Page>
   );
 }
@@ -73,7 +73,7 @@ function Shares({ pool }: { pool?: string }) {
       <When read={read}>{(data) => {
         const rows: Json[] = data.queues;
         const weights = rows.reduce((sum, row) => sum + row.weight, 0) || 1;
-        return <Table rows={rows} label={pool ? `Shares of ${pool}` : "Shares of all queues"} id={(row) => row.name} empty={<p class="dim">No queues.</p>} columns={[
+        return <Table rows={rows} part={data.pagination.has_more} label={pool ? `Shares of ${pool}` : "Shares of all queues"} id={(row) => row.name} empty={<p class="dim">No queues.</p>} columns={[
           { name: "Queue", cell: (row) => <><QueueLink name={row.name} /> {row.starved && <State of="starved" />}</>, by: (row) => row.name },
           ...(pool ? [{ name: "Configured", right: true, cell: (row: Json) => percent(row.weight / weights), by: (row: Json) => row.weight }] : []),
           { name: "Given", right: true, cell: (row) => percent(row.dispatch_ratio_1m), by: (row) => row.dispatch_ratio_1m },

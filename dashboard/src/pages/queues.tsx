@@ -2,7 +2,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, call, can, get, type Json, limited, query, seg } from "../api";
 import { duration, number, plural } from "../format";
 import { usePoll } from "../live";
-import { go } from "../route";
+import { go, refine, useRoute } from "../route";
 import { Act, ask, Card, Empty, Facts, Link, Meter, Count, Page, Pager, QueueLink, Spark, State, Table, tell, Text, Time, Trouble, When, type Column } from "../ui";
 import { History } from "./overview";
 import { ConfigForm } from "./config";
@@ -21,30 +21,32 @@ function note(queues: Json[]): void {
 }
 
 const COLUMNS: Column<Json>[] = [
-  { name: "Queue", cell: (q) => <><QueueLink name={q.name} /> {q.state !== "active" && <State of={q.state} />}</>, by: (q) => q.name },
-  { name: "Waiting", right: true, cell: (q) => number(q.counts.available), by: (q) => q.counts.available },
-  { name: "Running", right: true, cell: (q) => q.configuration.concurrency ? <Meter value={q.counts.active} of={q.configuration.concurrency} label="Running" /> : number(q.counts.active), by: (q) => q.counts.active },
-  { name: "Later", right: true, wide: true, cell: (q) => number(q.counts.scheduled + q.counts.retryable), by: (q) => q.counts.scheduled + q.counts.retryable },
-  { name: "Depth", right: true, cell: (q) => q.configuration.max_size ? <Meter value={depth(q)} of={q.configuration.max_size} label="Depth" /> : number(depth(q)), by: depth },
-  { name: "Oldest", right: true, cell: (q) => <Time at={q.oldest_available_at} />, by: (q) => q.oldest_available_age_seconds ?? 0 },
-  { name: "Done / min", right: true, cell: (q) => q.throughput.processed_per_minute, by: (q) => q.throughput.processed_per_minute },
-  { name: "Given up / min", right: true, wide: true, cell: (q) => q.throughput.failed_per_minute, by: (q) => q.throughput.failed_per_minute },
+  { name: "Queue", order: "name", cell: (q) => <><QueueLink name={q.name} /> {q.state !== "active" && <State of={q.state} />}</> },
+  { name: "Waiting", order: "available", right: true, cell: (q) => number(q.counts.available) },
+  { name: "Running", order: "active", right: true, cell: (q) => q.configuration.concurrency ? <Meter value={q.counts.active} of={q.configuration.concurrency} label="Running" /> : number(q.counts.active) },
+  { name: "Later", order: "later", right: true, wide: true, cell: (q) => number(q.counts.scheduled + q.counts.retryable) },
+  { name: "Depth", order: "depth", right: true, cell: (q) => q.configuration.max_size ? <Meter value={depth(q)} of={q.configuration.max_size} label="Depth" /> : number(depth(q)) },
+  { name: "Oldest", order: "oldest", right: true, cell: (q) => <Time at={q.oldest_available_at} /> },
+  { name: "Done / min", order: "processed", right: true, cell: (q) => q.throughput.processed_per_minute },
+  { name: "Given up / min", order: "failed", right: true, wide: true, cell: (q) => q.throughput.failed_per_minute },
   { name: "Rate limit", wide: true, cell: (q) => q.configuration.rate_limit ? `${q.configuration.rate_limit.limit} / ${q.configuration.rate_limit.period}` : <span class="dim">–</span> },
-  { name: "Lanes", right: true, wide: true, cell: (q) => q.configuration.lanes, by: (q) => q.configuration.lanes },
+  { name: "Lanes", right: true, wide: true, cell: (q) => q.configuration.lanes },
   { name: "Depth, lately", wide: true, cell: (q) => { const v = seen.get(q.name) ?? []; return v.length > 1 ? <Spark values={v} label={`Depth of ${q.name} since this page is open: from ${v[0]} to ${v.at(-1)}`} /> : <span class="dim">–</span>; } },
 ];
 
 export function Queues() {
   const only = limited();
+  const sort = useRoute().query.get("sort") ?? "name";
   const [pages, setPages] = useState(1);
   const [wanted, want] = useState("");
+  useEffect(() => setPages(1), [sort]);
   const read = usePoll(async (signal) => {
     const items: Json[] = [];
     let cursor: string | undefined;
     let total: number | undefined;
     let more = false;
     for (let page = 0; page < pages; page++) {
-      const answer = await get(`/admin/queues${query({ cursor })}`, signal);
+      const answer = await get(`/admin/queues${query({ cursor, sort: sort === "name" ? "" : sort })}`, signal);
       items.push(...answer.items);
       cursor = answer.pagination.next_cursor;
       total = answer.total ?? answer.pagination.total ?? total;
@@ -53,7 +55,7 @@ export function Queues() {
     }
     note(items);
     return { items, total, more };
-  }, only ? 0 : 20_000 * pages, [pages, Boolean(only)]);
+  }, only ? 0 : 20_000 * pages, [pages, sort, Boolean(only)]);
   const open = (event: SubmitEvent) => {
     event.preventDefault();
     if (wanted) go(`/queues/${seg(wanted)}`);
@@ -88,8 +90,9 @@ export function Queues() {
           <When read={read}>{(data) => (
             <>
               <Table rows={shown} columns={COLUMNS} label="Queues" id={(queue) => queue.name}
-                empty={<Empty title={wanted ? "None of those that are shown has this in its name." : "There is no queue yet."}>{wanted ? "Enter opens the queue of this very name." : "Push a job, and its queue is made."}</Empty>} />
-              <Pager shown={data.items.length} total={data.total} more={data.more} busy={read.busy} what="queues, in order of name" on={() => setPages(pages + 4)} />
+                order={{ now: sort, want: (order) => refine({ sort: order === "name" ? undefined : order }) }}
+                empty={<Empty title={sort !== "name" && !wanted ? "No queue has any of it." : wanted ? "None of those that are shown has this in its name." : "There is no queue yet."}>{wanted ? "Enter opens the queue of this very name." : sort !== "name" ? <Link to="/queues">All queues, in order of name</Link> : "Push a job, and its queue is made."}</Empty>} />
+              <Pager shown={data.items.length} total={data.total} more={data.more} busy={read.busy} what={sort === "name" ? "queues, in order of name" : "queues that have any of it, the most first, as counted within the last minute"} on={() => setPages(pages + 4)} />
             </>
           )}</When>
         )}

@@ -17,7 +17,7 @@ export function Workers() {
           <Count label="Running" of={data.summary.running} tone="green" /><Count label="Quiet" of={data.summary.quiet} tone="amber" /><Count label="Not heard of lately" of={data.summary.stale} tone="red" />
         </div>
         <Card>
-          <Table rows={data.items as Json[]} label="Workers" id={(worker) => worker.id}
+          <Table rows={data.items as Json[]} label="Workers" part={data.pagination.has_more} id={(worker) => worker.id}
             empty={<Empty title="No worker has registered.">A worker of the library does so by itself: <code>Worker(…).run()</code>. Those that only fetch are not listed.</Empty>}
             columns={[
               { name: "Worker", cell: (worker) => <Link to={`/running${query({ worker_id: worker.id })}`}>{worker.id}</Link>, by: (worker) => worker.id },

@@ -27,7 +27,7 @@ export function Workflows() {
     <Page title="Workflows" read={read} about="Failed ones first, then those that run.">
       <Card>
         <When read={read}>{(data) => <>
-          <Table rows={data.items} label="Workflows" id={(each) => each.id}
+          <Table rows={data.items} label="Workflows" part={data.more} id={(each) => each.id}
             empty={<Empty title="No workflows.">Create one with the library: chains, groups, batches and graphs of jobs.</Empty>}
             columns={[
               { name: "Workflow", cell: (each) => <Link to={`/workflows/${seg(each.id)}`}>{each.name ?? each.id}</Link>, by: (each) => each.name ?? each.id },

@@ -216,7 +216,8 @@ class WorkerCounts:
 class Totals:
     """Totals of all queues, as the metrics sweep computed them at `at_ms` (None: not yet).
 
-    `oldest_ms` is when the longest available job became so, as the sweep before found it.
+    `oldest_ms` is when the longest available job became so, as the sweep before found it. `orders`
+    names the orders of queues that were stored last.
     """
 
     at_ms: int | None = None
@@ -225,6 +226,7 @@ class Totals:
     workers: WorkerCounts = WorkerCounts()
     rates: Rates = Rates()
     oldest_ms: int | None = None
+    orders: str = ""
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from ojs.domain.job.trace import TRACEPARENT, TRACESTATE
 from ojs.domain.job.unique import KEY_PATTERN
 from ojs.domain.pool.pool import MAX_POOL_BYTES, POOL_PATTERN, PoolRequest
 from ojs.domain.pool.worker import MAX_ID_BYTES
+from ojs.domain.queue.order import QueueOrder
 from ojs.domain.queue.queue import DeletionStrategy
 from ojs.domain.rate_limit.limiter import OverrideRequest
 from ojs.domain.stats import Period
@@ -208,6 +209,9 @@ _QUEUES_PAGING = (
         f"page number; the pages before it may have {MAX_QUEUES_OFFSET} items in all"),
     replace(_SHORT, name="per_page", description="the same as limit"),
 )
+_SORT = Parameter("sort", _one_of("name", *QueueOrder) | {"default": "name"},
+    "by name, or with the most first, as the last sweep counted: queues that have none of it are "
+    "left out")
 _DETAIL_OF_STATS = (
     Parameter("detail", {"type": "boolean", "default": False},
         "each queue instead of their number: how long its jobs took today, and how many failed"),
@@ -640,8 +644,8 @@ _STATISTICS = (
         "Count a queue's available jobs by priority",
         Success("PriorityStatsAnswer", "The priorities in use, the highest first."), derived=True),
     _row("GET admin/queues", "admin_list_queues", "List queues with their counts",
-        Success("AdminQueuesAnswer", "One page of queues, in order of name."),
-        query=_QUEUES_PAGING, derived=True),
+        Success("AdminQueuesAnswer", "One page of queues, in order of name or as `sort` has it."),
+        query=(_SORT, *_QUEUES_PAGING), derived=True),
     _row("GET admin/queues/{name}", "admin_get_queue", "Read a queue and its counts",
         Success("AdminQueueAnswer", "The queue."), 404, derived=True),
     _row("GET admin/stats", "admin_stats", "Read the totals of all queues",

@@ -12,6 +12,7 @@ from ojs.domain.job.states import State
 from ojs.domain.page import Page
 from ojs.domain.queue import queue
 from ojs.domain.queue.config import Layers
+from ojs.domain.queue.order import QueueOrder
 from ojs.domain.queue.queue import Queue
 from ojs.domain.stats import (
     DAY_MS,
@@ -51,6 +52,14 @@ def queues_window(query: Mapping[str, str], *, shown: int = MAX_QUEUES_LIMIT) ->
     Raises InvalidRequest.
     """
     return paging.window(query, largest=MAX_QUEUES_LIMIT, shown=shown, farthest=MAX_QUEUES_OFFSET)
+
+
+def queue_order(query: Mapping[str, str]) -> QueueOrder | None:
+    """Read what a list of queues is to be in order of; None: of their names. Raises
+    InvalidRequest.
+    """
+    wanted = queries.choice(query, "sort", ("name", *QueueOrder), default="name")
+    return None if wanted == "name" else QueueOrder(wanted)
 
 
 def detailed(query: Mapping[str, str]) -> bool:

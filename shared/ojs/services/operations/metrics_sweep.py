@@ -20,6 +20,7 @@ from ojs.domain.pool.backlog import Backlog, backlogs, takes_from
 from ojs.domain.pool.pool import DEFAULT_POOL
 from ojs.domain.pool.statistics import MAX_COUNTED_WORKERS
 from ojs.domain.pool.worker import DEAD_AFTER_MS, Worker
+from ojs.domain.queue.order import ordered
 from ojs.domain.queue.queue import Queue
 from ojs.domain.stats import (
     DAY_MS,
@@ -89,6 +90,8 @@ class _Run(SweepRun):
     resting: set[str] = field(default_factory=set)
     # Workers that take jobs, by the group whose queues they take them from.
     by_group: Counter[str] = field(default_factory=Counter)
+    # What happened in the last whole minute, by queue.
+    minute: dict[str, Activity] = field(default_factory=dict)
     backlogs: Sequence[Backlog] = ()
 
 
@@ -210,7 +213,7 @@ class MetricsSweep:
     def _together(self, run: _Run) -> Totals | None:
         """Compute and store totals and points; None when time is up before."""
         workers = self._count_workers(run)
-        _, through_ms = self._stats.totals()
+        stored, through_ms = self._stats.totals()
         now_ms = run.now_ms
         # Points of minutes are kept for a day, so there is nothing to sum before.
         oldest_ms = now_ms - KEPT_MS[MINUTE_MS]
@@ -240,6 +243,9 @@ class MetricsSweep:
                     if each.oldest_available_ms is not None
                 ),
                 default=None,
+            ),
+            orders=self._stats.save_orders(
+                ordered(run.queues.values(), run.minute), stored.orders, now_ms=now_ms
             ),
         )
         self._write_points(run, minutes, first_ms)
@@ -275,6 +281,7 @@ class MetricsSweep:
     def _add_up(self, run: _Run, first_ms: int) -> dict[int, Activity] | None:
         """The activity of all queues since `first_ms`, by the minute's begin (ms)."""
         minutes: dict[int, Activity] = {}
+        last_minute = run.now_ms - run.now_ms % MINUTE_MS - MINUTE_MS
         for name, found in run.queues.items():
             # Nothing was counted for this queue since, so none of its minutes has changed. The
             # margin is for clocks that differ.
@@ -285,6 +292,8 @@ class MetricsSweep:
             for point in self._stats.points(name, MINUTE_MS, first_ms, run.now_ms + 1):
                 before = minutes.get(point.start_ms, Activity())
                 minutes[point.start_ms] = before + point.activity
+                if point.start_ms == last_minute:
+                    run.minute[name] = point.activity
         return minutes
 
     def _add_up_dead(self, run: _Run) -> None:

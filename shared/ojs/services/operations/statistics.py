@@ -17,6 +17,7 @@ from ojs.domain.job.states import State
 from ojs.domain.page import Page
 from ojs.domain.pool.pool import Pool
 from ojs.domain.pool.statistics import metrics_of
+from ojs.domain.queue.order import QueueOrder
 from ojs.domain.rate_limit.limiter import limiter_name
 from ojs.domain.stats import (
     DAY_MS,
@@ -156,6 +157,28 @@ class Statistics:
         """
         names, following = self._names(limit, skip, cursor)
         return Page(self._stats.summaries(names, now_ms=self._clock.now_ms()), following)
+
+    def list_by(
+        self, order: QueueOrder, *, limit: int, skip: int = 0, cursor: str | None = None
+    ) -> tuple[Page[QueueSummary], int]:
+        """A page of the queues that have any of what they are in order of, as of the last sweep;
+        and how many there are. What is shown of each is as in `list`.
+
+        One call, and one or two for up to `most_listed` queues. Raises InvalidRequest for a bad
+        cursor.
+        """
+        found = self._stats.orders().by(order)
+        after: tuple[int, str] | None = None
+        if cursor is not None:
+            with naming_field("cursor", cursor, BAD_CURSOR):
+                value, _, name = cursor.partition(" ")
+                after = int(value), envelope.check_queue(name)
+        left = [each for each in found if after is None or each > after][skip:]
+        shown = left[:limit]
+        summaries = self._stats.summaries([name for _, name in shown], now_ms=self._clock.now_ms())
+        following = "{} {}".format(*shown[-1]) if len(left) > limit else None
+        there = [each for each in summaries if each.queue is not None]
+        return Page(there, following), len(found)
 
     def days(self, *, limit: int, cursor: str | None = None) -> Page[QueueDay]:
         """A page of queues in order of name, with what happened there today, as projected.

@@ -8,15 +8,18 @@ lags less, so what fits on one page of it is counted there.
 
 from __future__ import annotations
 
+import hashlib
+import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice, starmap
 from typing import Any
 
-from ojs.domain import times
+from ojs.domain import jsontext, times
 from ojs.domain.fair_queue.tags import arrival, tagged
 from ojs.domain.job.states import State
 from ojs.domain.pool.statistics import QueueSnapshot
+from ojs.domain.queue.order import QueueOrders
 from ojs.domain.queue.queue import Queue
 from ojs.domain.stats import (
     BY_TYPE,
@@ -383,8 +386,16 @@ class StatisticsStore:
                 failed=projected(item, "rate_failed") / _MILLI,
             ),
             oldest_ms=_optional(item, "oldest"),
+            orders=str(item.get("orders", "")),
         )
         return totals, _optional(item, "through")
+
+    def orders(self) -> QueueOrders:
+        """The orders of queues, as the metrics sweep stored them. One call."""
+        item = self._table.get(keys.stats(keys.ALL_QUEUES), keys.ORDERS, consistent=False)
+        if item is None:
+            return QueueOrders()
+        return QueueOrders(jsontext.stored(zlib.decompress(item["zip"]).decode("utf-8")))
 
     # --- history ------------------------------------------------------------------------------
 
@@ -505,10 +516,21 @@ class StatisticsStore:
                 "rate_processed": round(totals.rates.processed * _MILLI),
                 "rate_failed": round(totals.rates.failed * _MILLI),
                 "oldest": totals.oldest_ms or 0,
+                "orders": totals.orders,
                 "through": through_ms,
             },
             now_ms,
         )
+
+    def save_orders(self, orders: QueueOrders, before: str, *, now_ms: int) -> str:
+        """Store the orders of queues, unless they are those named `before`; how they are named."""
+        if not orders.rows and not before:
+            return ""
+        text = jsontext.dumps({name: [*row] for name, row in orders.rows.items()})
+        name = hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]
+        if name != before:
+            self._save_total(keys.ORDERS, {"zip": zlib.compress(text.encode("utf-8"))}, now_ms)
+        return name
 
     def _save_total(self, sk: str, values: Mapping[str, Value], now_ms: int) -> bool:
         item = {name: value for name, value in values.items() if value}

@@ -195,6 +195,7 @@ ALERTS = "watch"
 NOW = "@"
 GAUGE = "gauge"
 DEAD = "dead"
+ORDERS = "orders"
 
 
 def stats(queue_name: str) -> str:
