@@ -266,6 +266,7 @@ class Runtime:
             permits=self.permits,
             empty_lines=empty_lines,
             ended=self._job_ended,
+            freed=self._permits_freed,
         )
         self.bounds = QueueBounds(
             jobs=stores.jobs,
@@ -345,6 +346,7 @@ class Runtime:
             clock=clock,
             for_each=for_each,
             held_back=self._held_back,
+            opened=self._queue_opened,
         )
         self.finish = Finish(
             jobs=stores.jobs,
@@ -431,6 +433,11 @@ class Runtime:
             # It has given its permits back: another job may start.
             self.wake.permits_released(job)
 
+    def _permits_freed(self, job: Job) -> None:
+        """Wake who has pushed a job, after one that ended otherwise than by its outcome."""
+        if self.wake is not None:
+            self.wake.room_made(job)
+
     def _job_placed(self, job: Job) -> None:
         """Wake who pushes a job."""
         if self.wake is not None:
@@ -480,7 +487,12 @@ class Runtime:
             fetch=self.fetch,
             target=parts.target,
             sends=parts.sends,
-            settle=Settle(deliveries=self.stores.deliveries, finish=self.finish, clock=self.clock),
+            settle=Settle(
+                deliveries=self.stores.deliveries,
+                finish=self.finish,
+                permits=self.permits,
+                clock=self.clock,
+            ),
             transitions=self.transitions,
             wake=self.wake,
             clock=self.clock,

@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 
 from ojs.domain.delivery.delivery import worker_of
+from ojs.services.deliveries.dispatch import Dispatch, DispatchReport
 from ojs.services.deliveries.settle import Settle
 from ojs.services.deliveries.sweep import DeliverySweep
 from ojs.services.jobs.fetch import Fetch
@@ -45,8 +46,24 @@ def sweep_wakes_nobody() -> AbstractContextManager[Any]:
     return mock.patch.object(DeliverySweep, "run_once", return_value=SweepReport({}))
 
 
+def dispatch_takes_what_was_settled() -> AbstractContextManager[Any]:
+    """Whoever settles pushes one job, and leaves the other room to nobody."""
+    run = Dispatch.run
+
+    def runs(self: Any, name: str, *, room: Any = None, known: Any = None, **named: Any) -> Any:
+        if not room:
+            return run(self, name, known=known, **named)
+        report = DispatchReport()
+        if self._may_push(known):
+            self._round(known, 1, room, report, lambda: True)
+        return report
+
+    return mock.patch.object(Dispatch, "run", runs)
+
+
 PUSH: dict[str, tuple[Mutation, str]] = {
     "an outcome needs no lease": (outcomes_need_no_lease, "push"),
     "dispatch takes no permits": (dispatch_takes_no_permits, "push"),
     "the sweep wakes nobody": (sweep_wakes_nobody, "push"),
+    "dispatch takes what was settled": (dispatch_takes_what_was_settled, "push"),
 }

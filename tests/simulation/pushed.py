@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 from ojs.domain.delivery.delivery import worker_of
 from ojs.domain.delivery.outcome import Outcome, Settled, Verdict
@@ -47,6 +48,8 @@ NAME = "d"
 _MOST, _LATE = 2, 2
 _RETRY = {"max_attempts": 3, "initial_interval": "PT1S", "jitter": False}
 _ROUNDS = 80
+# Seconds in which all is done that waits for room.
+_FLOWS = 4
 
 
 @dataclass
@@ -153,6 +156,7 @@ class Deliveries:
         for _ in range(_ROUNDS):
             self._pump()
             if not quiet_jobs(world):
+                self.flow()
                 return
             world.clock.advance(61_000)
             world.look_after()
@@ -161,6 +165,35 @@ class Deliveries:
             world.check_swept(sweep.run_once(world.run.clock.now_ms(), 100))
         left = [(job.id, job.state.value) for job in quiet_jobs(world)]
         raise broken("every job is pushed in the end", left=left)
+
+    def flow(self) -> None:
+        """Without faults, sweeps and the stream, jobs that wait are pushed while there is room: they
+        are done within seconds. Permits are in one shard or in several, and some jobs are cancelled
+        while they run, or fetched by a worker.
+        """
+        world, chance = self.world, self.world.odd
+        with mock.patch("ojs.store.permits.semaphore.SHARD_PERMITS", chance.choice((1, 24, 24))):
+            put(world.run.deliveries.put, chance.choice((1, 2, 3, 4, 4)))
+            self._pump()
+            producer, worker = Producer(world, "p"), Worker(world, "w")
+            hands = [Functions(world, name, self) for name in ("f1", "f2", "f3")]
+            acts: list[Callable[[], None]] = [hand.flow for hand in hands]
+            if chance.random() < 0.5:
+                acts.append(worker.does(worker.fetch, worker.ack))
+            if chance.random() < 0.5:
+                acts.append(DeliveryHand(world, "o").cancel)
+            producer.push(chance.randint(6, 12), retry=_RETRY, large=False)
+            # One wake-up must do: a backlog has no others.
+            self.messages = [(world.clock.now_ms(), NAME)]
+            for _ in range(_FLOWS):
+                world.scheduler.run(acts)
+                if not quiet_jobs(world):
+                    return
+                acts = [hand.flow for hand in hands]
+                acts += [worker.does(worker.ack)] * bool(worker.held)
+                world.clock.advance(1_000)
+        left = [(job.id, job.state.value) for job in quiet_jobs(world)]
+        raise broken("room is used while jobs wait", left=left)
 
     def _pump(self) -> None:
         world = self.world
@@ -276,6 +309,17 @@ class Functions(Operator):
         if self._of.twice and self.chance.random() < 0.15:
             self._of.outcomes.append(self._of.twice.pop(0))
         self.chance.choice(acts or [self.wait])()
+
+    def flow(self) -> None:
+        """All that there is to do now; every push ends, some of them badly."""
+        while True:
+            now_ms = self.world.clock.now_ms()
+            acts = [self.settle] * bool(self._of.outcomes)
+            acts += [partial(self._of.end_one, well=True)] * bool(self._of.flying)
+            acts += [self.dispatch] * any(at_ms <= now_ms for at_ms, _ in self._of.messages)
+            if not acts:
+                return
+            self.chance.choice(acts)()
 
     def sweep_deliveries(self) -> None:
         sweep, now_ms = self.run.delivery_sweep, self.run.clock.now_ms()

@@ -1,8 +1,12 @@
 """Dispatch: claims jobs for a delivery, as a worker's fetch does, and sends them to its target.
 
-Nobody waits here for what a function does: its outcome comes back by itself, and who settles it
-dispatches the next job. How much room there is, the fetch finds out, which acquires a permit of the
-delivery for each job.
+Nobody waits here for what a function does: its outcome comes back by itself. Who settles it
+dispatches others where the room that makes may be waited for: there was none before. How much there
+is, the fetch finds out, which acquires a permit of the delivery for each job.
+
+So no job waits while there is room and nobody looks: who finds jobs and no room leaves them to whom
+makes some, and who makes some where there was none looks for jobs until there is none again, or no
+job. A permit that is released without a job may have kept others out, as one of a job's does.
 
 If dispatch dies after a claim, the lease ends and the job comes back: an attempt is counted, as for
 any worker that is lost.
@@ -10,7 +14,7 @@ any worker that is lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -24,7 +28,7 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.services.deliveries.settle import Settle, SettledReport
 from ojs.services.deliveries.wake import DeliveryWake
-from ojs.services.jobs.fetch import Fetch
+from ojs.services.jobs.fetch import DeliveryFetch, Fetch
 from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.store.deliveries.deliveries import DeliveryStore
 from ojs.store.jobs.records import JobStore
@@ -32,6 +36,8 @@ from ojs.store.table.errors import LostRace
 
 # Jobs that are claimed before the first of them is sent: so many leases are lost if dispatch dies.
 _AT_ONCE = 20
+# Room in any of a delivery's shards.
+_ALL: Mapping[int, int] = {}
 
 
 def _always() -> bool:
@@ -44,6 +50,19 @@ class DispatchReport:
 
     pushed: int = 0
     settled: int = 0
+
+
+@dataclass(frozen=True)
+class _Round:
+    """What came of claiming jobs once: whether it is over with that, nothing was claimed (`idle`),
+    and whether there may be jobs all the same; and whether it was a trial.
+    """
+
+    delivery: Delivery | None
+    over: bool
+    idle: bool = False
+    in_doubt: bool = False
+    trial: bool = False
 
 
 class Dispatch:
@@ -79,57 +98,49 @@ class Dispatch:
         self,
         name: str,
         *,
-        count: int | None = None,
+        room: Mapping[int, int] = _ALL,
         known: Delivery | None = None,
         go_on: Callable[[], bool] = _always,
     ) -> DispatchReport:
-        """Send up to `count` jobs of a delivery, or as many as it has room for, while `go_on` says
-        that there is time left. `known` is the delivery if it was read just now.
+        """Send jobs of a delivery, as many as it has room for, while `go_on` says that there is
+        time left. With `room` only what the shards of its permits have that are named there; the
+        numbers say how much that was a moment ago. `known` is the delivery if it was read just now.
 
         Does nothing for one that is gone, paused or disabled; one that is to be left alone for a
         while is woken after that. Raises OjsError.
+
+        It ends when it has seen all lines to their ends, or no permit left: whoever makes room then
+        sees that there was none, and goes on from there. If it cannot tell, it has itself woken.
         """
-        report = DispatchReport()
+        report, looked = DispatchReport(), False
         delivery = known or self._deliveries.get(name)
-        left = count or (delivery.concurrency if delivery is not None else 0)
-        while delivery is not None and left > 0:
-            if not self._may_push(delivery):
-                return report
-            trial = delivery.breaker.state(self._clock.now_ms()) is BreakerState.HALF_OPEN
-            if trial:
-                begun = self._begin_trial(delivery)
-                if begun is None:
-                    return report
-                delivery = begun
+        wanted = min(_AT_ONCE, sum(room.values())) or _AT_ONCE
+        while delivery is not None and self._may_push(delivery):
             if not go_on():
                 self._wake.wake([name])
-                return report
-            wanted = 1 if trial else min(_AT_ONCE, left)
-            jobs = self._claim(delivery, wanted, go_on)
-            if not jobs:
-                if trial:
-                    self._end_trial(delivery)
-                return report
-            delivery, settled = self._send(delivery, jobs, report)
-            if not settled and (trial or len(jobs) < wanted):
-                return report
-            # Those that are settled leave room for others; after a trial there is all of it.
-            left = delivery.concurrency if trial and delivery else left - len(jobs) + settled
+                break
+            found = self._round(delivery, wanted, room, report, go_on)
+            # Others may have been refused for permits that this had for a moment, and rely on it:
+            # it looks once more. What holds those jobs back then wakes it when it ends.
+            if found.over or (looked and found.idle):
+                if found.in_doubt:
+                    self._wake.wake([name])
+                break
+            delivery, wanted, looked = found.delivery, _AT_ONCE, found.idle
+            # After a trial there is all of it.
+            room = _ALL if found.trial else room
         return report
 
     def settle(
         self, outcomes: Iterable[Settled], *, go_on: Callable[[], bool] = _always
     ) -> SettledReport:
-        """Settle outcomes, and send as many jobs in their place; all for which there is room where
-        the target works again. Raises nothing: see `Settle.settle`.
+        """Settle outcomes, and send other jobs where somebody may wait for the room that makes.
+        Raises nothing: see `Settle.settle`.
         """
         report = self._settle.settle(outcomes)
-        for name, count in report.settled.items():
-            if (delivery := report.deliveries.get(name)) is None:
-                continue
+        for name, room in report.room.items():
             try:
-                room = None if name in report.reopened else count
-                self.run(name, count=room, known=delivery, go_on=go_on)
+                self.run(name, room=room, known=report.deliveries[name], go_on=go_on)
             except OjsError:
                 # The outcomes are settled and must not come again; the jobs are found then.
                 self._wake.wake([name])
@@ -166,6 +177,36 @@ class Dispatch:
             raise error
         return True
 
+    def _round(
+        self,
+        delivery: Delivery,
+        wanted: int,
+        room: Mapping[int, int],
+        report: DispatchReport,
+        go_on: Callable[[], bool],
+    ) -> _Round:
+        """Claim jobs once, and send them."""
+        trial = delivery.breaker.state(self._clock.now_ms()) is BreakerState.HALF_OPEN
+        if trial:
+            begun = self._begin_trial(delivery)
+            if begun is None:
+                return _Round(delivery, over=True)
+            delivery, wanted = begun, 1
+        fetch = DeliveryFetch(delivery, tuple(room))
+        jobs = self._claim(fetch, wanted, go_on)
+        seen = fetch.full or (len(jobs) < wanted and not fetch.left)
+        over = seen and not fetch.freed
+        if not jobs:
+            if trial:
+                self._end_trial(delivery)
+            doubt = fetch.left and not fetch.full
+            return _Round(delivery, over=over or trial, idle=True, in_doubt=doubt)
+        before = report.settled
+        after, back = self._send(delivery, jobs, report)
+        # Those that are settled leave room for others. Jobs that were given back have had it woken.
+        settled = report.settled > before
+        return _Round(after, over=not settled and (over or trial or back), trial=trial)
+
     # --- whether and what -----------------------------------------------------------------------
 
     def _may_push(self, delivery: Delivery) -> bool:
@@ -179,7 +220,8 @@ class Dispatch:
             return False
         return True
 
-    def _claim(self, delivery: Delivery, count: int, go_on: Callable[[], bool]) -> Sequence[Job]:
+    def _claim(self, fetch: DeliveryFetch, count: int, go_on: Callable[[], bool]) -> Sequence[Job]:
+        delivery = fetch.delivery
         # What its pool was, it has no queues any more.
         with suppress(InvalidRequest):
             return self._fetch.fetch(
@@ -189,7 +231,7 @@ class Dispatch:
                 delivery.lease_ms,
                 go_on=go_on,
                 pool=delivery.pool,
-                delivery=delivery,
+                delivery=fetch,
             )
         return ()
 
@@ -214,11 +256,11 @@ class Dispatch:
 
     def _send(
         self, delivery: Delivery, jobs: Sequence[Job], report: DispatchReport
-    ) -> tuple[Delivery | None, int]:
+    ) -> tuple[Delivery | None, bool]:
         """Send jobs, and settle those whose outcome is known at once. Returns the delivery after
-        that, and how many were settled.
+        that, and whether jobs were given back.
         """
-        target, known = self._target(delivery), 0
+        target, back = self._target(delivery), False
         pushes = [
             Push.of(job, delivery.name, timeout_ms=delivery.timeout_ms)
             for job in jobs
@@ -230,8 +272,10 @@ class Dispatch:
                 # The target throttles or is gone: these did not reach it, and were no attempt.
                 for push in (push for rest in parts[at:] for push in rest):
                     self._transitions.give_back(push.job)
+                back = True
                 break
-            now = self._left_to_senders(target, delivery, part)
+            now, refused = self._left_to_senders(target, delivery, part)
+            back = back or refused
             outcomes = target.send(now, delivery=delivery) if now else ()
             report.pushed += len(part)
             told = [
@@ -241,22 +285,24 @@ class Dispatch:
             ]
             if told:
                 settled = self._settle.settle(told)
-                known += len(told)
+                report.settled += len(told)
                 after = settled.deliveries.get(delivery.name)
-        report.settled += known
-        return after, known
+        return after, back
 
     def _left_to_senders(
         self, target: Target, delivery: Delivery, pushes: Sequence[Push]
-    ) -> Sequence[Push]:
-        """Leave those pushes to senders that wait for the target; returns the others."""
+    ) -> tuple[Sequence[Push], bool]:
+        """Leave those pushes to senders that wait for the target; returns the others, and whether
+        any was not taken, and its job given back.
+        """
         if self._sends is None:
-            return pushes
+            return pushes, False
         waiting = [push for push in pushes if target.waits_for(push, delivery=delivery)]
-        for push in self._sends.send(delivery.name, waiting) if waiting else ():
+        refused = self._sends.send(delivery.name, waiting) if waiting else ()
+        for push in refused:
             self._transitions.give_back(push.job)
         ids = {push.delivery_id for push in waiting}
-        return [push for push in pushes if push.delivery_id not in ids]
+        return [push for push in pushes if push.delivery_id not in ids], bool(refused)
 
     def _may_push_on(self, delivery: Delivery) -> bool:
         """Whether to send what is claimed already; a trial's job is the trial."""

@@ -29,7 +29,9 @@ from ojs.domain.errors import (
     OjsError,
     PayloadTooLarge,
 )
+from ojs.domain.job.job import Job
 from ojs.services.jobs.finish import Finish
+from ojs.services.permits.lifecycle import Permits
 from ojs.store.deliveries.deliveries import DeliveryStore
 from ojs.store.table.races import retry_on_race
 
@@ -46,23 +48,28 @@ _MESSAGE = 300
 @dataclass
 class SettledReport:
     """What became of outcomes: how many were dealt with by delivery, and how many of all came too
-    late; those that could not be settled now, with why. `deliveries` are as they were left, and
-    `reopened` those whose breaker was closed.
+    late; those that could not be settled now, with why. `deliveries` are as they were left.
+
+    `room` has the deliveries for which somebody must look for jobs now, with how many permits are
+    free in the shards that had none left; in any of them, where it names none.
     """
 
     settled: Counter[str] = field(default_factory=Counter)
     stale: int = 0
     deliveries: dict[str, Delivery] = field(default_factory=dict)
-    reopened: set[str] = field(default_factory=set)
+    room: dict[str, Mapping[int, int]] = field(default_factory=dict)
     failed: dict[str, OjsError] = field(default_factory=dict)
 
 
 class Settle:
     """Settles outcomes."""
 
-    def __init__(self, *, deliveries: DeliveryStore, finish: Finish, clock: Clock) -> None:
+    def __init__(
+        self, *, deliveries: DeliveryStore, finish: Finish, permits: Permits, clock: Clock
+    ) -> None:
         self._deliveries = deliveries
         self._finish = finish
+        self._permits = permits
         self._clock = clock
 
     def settle(self, outcomes: Iterable[Settled]) -> SettledReport:
@@ -80,17 +87,27 @@ class Settle:
             except OjsError as error:
                 report.failed |= {one.job_id: error for one in those}
                 continue
-            told = [one.outcome for one in those if self._one(delivery, one, report)]
-            if delivery is not None:
-                after = report.deliveries[name] = self._note(delivery, told)
-                if delivery.breaker.until_ms is not None and after.breaker.until_ms is None:
-                    report.reopened.add(name)
+            stopped: list[Job] = []
+            told = [one.outcome for one in those if self._one(delivery, one, report, stopped)]
+            released = self._permits.release_stopped(stopped, now_ms=self._clock.now_ms())
+            if delivery is None:
+                continue
+            after = report.deliveries[name] = self._note(delivery, told)
+            # What was settled before, perhaps nobody has dispatched for. And a target of which
+            # something new is known may take more than before, or is to be woken later.
+            unknown = len(stopped) < report.settled[name] or after != delivery
+            if unknown or released.others:
+                report.room[name] = {}
+            elif released.room:
+                report.room[name] = released.room
         return report
 
-    def _one(self, delivery: Delivery | None, one: Settled, report: SettledReport) -> bool:
+    def _one(
+        self, delivery: Delivery | None, one: Settled, report: SettledReport, stopped: list[Job]
+    ) -> bool:
         """Settle one outcome; False if it came too late, or must come again."""
         try:
-            self._end(delivery, one)
+            self._end(delivery, one, stopped)
         except (Conflict, NotFound):
             # The job went on without it, or this outcome was settled before; perhaps by a process
             # that died before it dispatched another job.
@@ -103,7 +120,8 @@ class Settle:
         report.settled[one.delivery] += 1
         return True
 
-    def _end(self, delivery: Delivery | None, one: Settled) -> None:
+    def _end(self, delivery: Delivery | None, one: Settled, stopped: list[Job]) -> None:
+        """End an attempt; its job, which still has its permits, is added to `stopped`."""
         outcome = one.outcome
         if outcome.verdict is Verdict.COMPLETED:
             try:
@@ -112,36 +130,39 @@ class Settle:
                     worker_id=worker_of(one.delivery),
                     lease_token=one.lease_token,
                     result=outcome.result,
+                    stopped=stopped,
                 )
             except PayloadTooLarge as large:
                 # It would be as large the next time.
                 said = {"code": "result_too_large", "message": large.message, "retryable": False}
-                self._nack(one, said)
+                self._nack(one, said, stopped)
             return
         # While the breaker is open nothing is pushed: this one was before, and says of the job no
         # more than those that opened it.
         broken = outcome.verdict is Verdict.FAULT and delivery is not None and self._open(delivery)
         if outcome.verdict in _NO_ATTEMPT or broken:
-            self._nack(one, None)
+            self._nack(one, None, stopped)
             return
         told = dict(outcome.error or {"code": "handler_error", "message": "the target failed"})
         if outcome.verdict is Verdict.REFUSED:
             told["retryable"] = False
         try:
-            self._nack(one, told)
+            self._nack(one, told, stopped)
         except InvalidRequest as invalid:
-            self._nack(one, {"code": "invalid_response", "message": str(invalid)})
+            said = {"code": "invalid_response", "message": str(invalid)}
+            self._nack(one, said, stopped)
 
     def _open(self, delivery: Delivery) -> bool:
         return delivery.breaker.state(self._clock.now_ms()) is BreakerState.OPEN
 
-    def _nack(self, one: Settled, error: Mapping[str, object] | None) -> None:
+    def _nack(self, one: Settled, error: Mapping[str, object] | None, stopped: list[Job]) -> None:
         self._finish.nack(
             one.job_id,
             error=error,
             worker_id=worker_of(one.delivery),
             lease_token=one.lease_token,
             requeue=error is None,
+            stopped=stopped,
         )
 
     # --- what outcomes tell of a target ------------------------------------------------------

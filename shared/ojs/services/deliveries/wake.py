@@ -82,6 +82,13 @@ class DeliveryWake:
         if delivery_of(job.worker_id) is None:
             self.queue_opened(job.queue)
 
+    def room_made(self, job: Job) -> None:
+        """Wake the delivery that has pushed a job, after it gave back its permits without an
+        outcome: it was cancelled, say.
+        """
+        if (name := delivery_of(job.worker_id)) is not None:
+            self.wake([name])
+
     def held_back(self, queue: Queue) -> None:
         """Wake who pushes the jobs of a queue when its rate limit lets the next one start."""
         config = queue.config

@@ -19,6 +19,7 @@ from ojs.domain.errors import BackendTimeout, BackendUnavailable, OjsError
 from ojs.domain.ids import order_at
 from ojs.domain.job import lifecycle
 from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, Job, expired
+from ojs.domain.job.permits import DELIVERY_PERMIT
 from ojs.domain.job.states import State
 from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.queue.queue import Queue
@@ -71,6 +72,23 @@ _UNKNOWN_MS = 5_000
 
 
 @dataclass
+class DeliveryFetch:
+    """What a fetch for a delivery is told, and tells.
+
+    It takes permits of some `shards` of the delivery's, or of any. `full` says that each of these
+    was seen without a permit left; `left` that it ended before it saw the end of every line, so
+    there may be jobs that it would have taken; `freed` that it has released permits without a job
+    to a limit that had none left, so others may have been refused.
+    """
+
+    delivery: Delivery
+    shards: Sequence[int] = ()
+    full: bool = False
+    left: bool = False
+    freed: bool = False
+
+
+@dataclass
 class _FetchState:
     """The state of one fetch."""
 
@@ -98,6 +116,8 @@ class _FetchState:
     contended: bool = False
     # Whether the last claim took a job that cannot be handed out, and its permits.
     spent: bool = False
+    # Whether a line was left before its end, though permits may be there.
+    cut: bool = False
     # The types of jobs that it takes; empty for all.
     types: Collection[str] = ()
     # Why lines of some queues were closed.
@@ -135,6 +155,15 @@ def _position(key: str) -> Position | None:
         return Position.parse(key)
     except (ValueError, KeyError):
         return None
+
+
+def _tell(delivery: DeliveryFetch, state: _FetchState) -> None:
+    """Note why a fetch for a delivery has ended."""
+    use = state.permits.pool.semaphores.get(DELIVERY_PERMIT)
+    delivery.full = use is not None and use.full
+    refused = use is not None and use.short and not use.full
+    in_doubt = state.cut or state.lost > 0 or bool(state.errors) or not state.go_on()
+    delivery.left, delivery.freed = in_doubt or refused, state.permits.freed
 
 
 def due_lanes(queue: Queue) -> range:
@@ -226,10 +255,13 @@ class Fetch:
         choose: Callable[[int], int] = random.randrange,
         for_each: ForEach = in_threads,
         held_back: Callable[[Queue], None] = lambda _: None,
+        opened: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`fire` fires a cron job that is due, and returns the job that it pushed. `held_back` is
-        told of queues whose rate limit has kept jobs from starting.
+        told of queues whose rate limit has kept jobs from starting, and `opened` of those for whose
+        jobs there was no room while this fetch had permits that no job took.
         """
+        self._opened = opened
         self._fire = fire
         self._held_back = held_back
         self._empty_lines = empty_lines
@@ -266,7 +298,7 @@ class Fetch:
         weights: Mapping[str, int] | None = None,
         pool: str | None = None,
         caller: Principal = ANYBODY,
-        delivery: Delivery | None = None,
+        delivery: DeliveryFetch | None = None,
     ) -> list[Job]:
         """Claim up to `count` jobs: by priority, then first in first out, inside each queue.
 
@@ -286,8 +318,10 @@ class Fetch:
         if read.maintenance or (read.worker is not None and not read.worker.may_fetch):
             return []
         plan = self._plan(read, strategy, weights)
-        plan.permits.delivery = delivery
-        lines = self._line_reader(plan, read.queues)
+        if delivery is not None:
+            plan.permits.delivery, plan.permits.shards = delivery.delivery, delivery.shards
+        # A delivery is woken for what has just come, which another container may have put there.
+        lines = self._line_reader(plan, read.queues, remembers=delivery is None)
         state = _FetchState(
             plan,
             max(1, len(read.queues)),
@@ -296,7 +330,7 @@ class Fetch:
             visibility_timeout_ms,
             lines,
             lambda: go_on() and not self._maintenance.on(),
-            types=() if delivery is None else delivery.job_types,
+            types=() if delivery is None else delivery.delivery.job_types,
         )
         state.errors += read.errors
         try:
@@ -312,6 +346,11 @@ class Fetch:
             self._permits.close(state.permits, self._end_blocked)
             for queue in state.permits.held_back:
                 self._held_back(queue)
+            if delivery is not None:
+                _tell(delivery, state)
+            elif state.permits.freed:
+                for queue in read.queues:
+                    self._opened(queue.name)
         return self._with_contents(state)
 
     # --- order ------------------------------------------------------------------------------
@@ -329,14 +368,17 @@ class Fetch:
         chosen = DispatchStrategy(strategy or DispatchStrategy.ROUND_ROBIN)
         return self._planner.for_request(names, chosen, weights or {})
 
-    def _line_reader(self, plan: DispatchPlan, queues: Sequence[Queue]) -> LineReader:
+    def _line_reader(
+        self, plan: DispatchPlan, queues: Sequence[Queue], *, remembers: bool
+    ) -> LineReader:
         """The lines of these queues. None is passed over where that would break a promise: what
         arrives in the first queue comes before all of the next, or a queue that starves is served.
         """
         strict = plan.strategy == DispatchStrategy.STRICT and len(queues) > 1
         lanes = [(queue.name, lane) for queue in queues for lane in range(queue.lanes)]
+        remembers = remembers and not strict and not plan.rotates
         return self._empty_lines.reader(
-            self._jobs.index, lanes, self._for_each, remembers=not strict and not plan.rotates
+            self._jobs.index, lanes, self._for_each, remembers=remembers
         )
 
     def _claim_all(self, state: _FetchState, queues: Sequence[Queue]) -> None:
@@ -428,12 +470,14 @@ class Fetch:
                 after, joining = None, joined
                 continue
             if waiting:
+                state.cut |= not state.has_room(waiting[0].position)
                 return
             if following is None:
                 self._resume_at.forget((queue.name, lane))
                 return
             if blocked:
                 after = self._after_blocked_page(queue.name, lane, following, first=pages == 1)
+        state.cut = True
 
     def _page(
         self, state: _FetchState, found: list[tuple[str, str]], joining: list[tuple[str, str]]
@@ -552,8 +596,10 @@ class Fetch:
         """Claim a job; `following` are those that are likely to be claimed after it."""
         queue, permits = acquired.queue, acquired.noted
         job_id, position, _ = acquired.candidate
-        # Who holds a permit keeps others waiting: a claim with permits has no call before it.
-        noted = permits.run is None and self._note(state, queue, acquired.candidate, following)
+        # Who holds a permit keeps others waiting: a claim with permits has no call before it. One
+        # call more is nothing to what a delivery's permit is held for, and saves a unit or two.
+        free = permits.run is None or permits.run.shards.keys() == {DELIVERY_PERMIT}
+        noted = free and self._note(state, queue, acquired.candidate, following)
         # A rate-limited job starts when its start was counted.
         now_ms = self._clock.now_ms() if acquired.start_ms is None else acquired.start_ms
         self._permits.commit(acquired)
@@ -642,13 +688,15 @@ class Fetch:
 
     def _take_due(self, state: _FetchState, queue: Queue, lane: int) -> Iterator[_IdsOrJob]:
         """Apply time transitions in one lane, and claim the jobs that are available then."""
-        ready, _ = self._due(state, queue, lane)
+        ready, more = self._due(state, queue, lane)
+        state.cut |= more
         for job_id, key in sorted(ready, key=lambda entry: entry[1]):
             candidate = Candidate(job_id, Position.parse(key), key)
             if self._permits.is_blocked(state.permits, candidate):
                 continue
             yield [job_id]
             if not state.wanted or not state.has_room(candidate.position):
+                state.cut = True
                 return
             acquired = self._permits.acquire(state.permits, queue, candidate, wanted=1)
             if acquired is not None:

@@ -67,8 +67,9 @@ class Finish:
         attempt: int | None = None,
         lease_token: str | None = None,
         result: Any = MISSING,
+        stopped: list[Job] | None = None,
     ) -> Job:
-        """Complete a job that its worker has done.
+        """Complete a job that its worker has done. `stopped` is that of `JobChanges.ack`.
 
         Accepts a lease that ended, as long as the job was not claimed again. A worker that repeats
         its ack of the same attempt (after a lost answer) gets the same answer. Raises NotFound,
@@ -84,6 +85,7 @@ class Finish:
                 attempt=attempt,
                 lease_token=lease_token,
                 result=result,
+                stopped=stopped,
             )
         except LostRace as lost:
             there = winner(lost)
@@ -97,6 +99,7 @@ class Finish:
                 attempt=attempt,
                 lease_token=lease_token,
                 result=result,
+                stopped=stopped,
             )
         if (
             there.state is State.COMPLETED
@@ -117,12 +120,14 @@ class Finish:
         attempt: int | None = None,
         lease_token: str | None = None,
         requeue: bool = False,
+        stopped: list[Job] | None = None,
     ) -> Job:
         """Retry, dead-letter or discard a job whose attempt failed, by its retry policy.
 
         With `requeue` the job is available again at once and the attempt does not count. An error
         with `rate_limit_until` pauses the key of the job's rate limit (ojs-rate-limiting, section
-        9.1). Raises InvalidRequest for a malformed error, NotFound, Conflict.
+        9.1). `stopped` is that of `JobChanges.ack`. Raises InvalidRequest for a malformed error,
+        NotFound, Conflict.
         """
         for _ in range(_TRIES):
             job = self._jobs.read_record(job_id)
@@ -148,7 +153,7 @@ class Finish:
                 after = lifecycle.fail(job, failure, now_ms=now_ms, chance=self._chance())
             try:
                 stored = self._changes.replace(
-                    job, after, failure=failure, reported=True, guard="lease"
+                    job, after, failure=failure, reported=True, guard="lease", stopped=stopped
                 )
             except LostRace:
                 continue

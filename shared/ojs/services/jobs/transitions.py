@@ -32,8 +32,12 @@ class JobChanges:
         permits: Permits,
         empty_lines: EmptyLines,
         ended: JobEnded = ends_nothing,
+        freed: JobEnded = ends_nothing,
     ) -> None:
-        """`ended` is told of each job that was changed, after it has released what it held."""
+        """`ended` is told of each job that was changed, after it has released what it held; `freed`
+        of each that has released permits for which others may wait.
+        """
+        self._freed = freed
         self._ended = ended
         self._empty_lines = empty_lines
         self._jobs = jobs
@@ -48,8 +52,11 @@ class JobChanges:
         attempt: int | None,
         lease_token: str | None,
         result: Any = MISSING,
+        stopped: list[Job] | None = None,
     ) -> Job:
-        """Active to completed, as `JobStore.ack` writes it. Raises LostRace."""
+        """Active to completed, as `JobStore.ack` writes it. `stopped` takes the job if the caller
+        releases its permits (`Permits.release_stopped`). Raises LostRace.
+        """
         job = self._jobs.ack(
             job_id,
             now_ms=now_ms,
@@ -58,7 +65,8 @@ class JobChanges:
             lease_token=lease_token,
             result=result,
         )
-        self._permits.release(job, ended_ms=now_ms)
+        if self._permits.release(job, ended_ms=now_ms, stopped=stopped):
+            self._freed(job)
         self._ended(job)
         return job
 
@@ -71,13 +79,16 @@ class JobChanges:
         reported: bool = False,
         guard: Literal["op", "lease"] = "op",
         tells: bool = True,
+        stopped: list[Job] | None = None,
     ) -> Job:
         """Compare-and-swap of a job record (`JobStore.replace`). Raises LostRace.
 
-        Unless it `tells` of an end, the caller does what follows from it.
+        Unless it `tells` of an end, the caller does what follows from it; `stopped` is that of
+        `ack`.
         """
         after = self._jobs.replace(before, after, failure=failure, reported=reported, guard=guard)
-        self._permits.release_unused(before, after)
+        if self._permits.release_unused(before, after, stopped):
+            self._freed(before)
         self._empty_lines.note(after)
         if tells:
             self._ended(after)
@@ -92,7 +103,8 @@ class JobChanges:
         """
         stored = self._jobs.replace_all(changes, also)
         for (before, _), after in zip(changes, stored, strict=True):
-            self._permits.release_unused(before, after)
+            if self._permits.release_unused(before, after):
+                self._freed(before)
             self._empty_lines.note(after)
             self._ended(after)
         return stored

@@ -31,6 +31,7 @@ from ojs.services.permits.key_permits import Candidate, KeyGrant, KeyPermits, Ke
 from ojs.services.permits.pool_permits import WORKER_KEPT_S, PoolPermits, PoolPermitUse
 from ojs.services.permits.queue_permits import QueuePermits, QueuePermitUse, semaphore_use
 from ojs.services.permits.semaphore_permits import (
+    ReleasedPermits,
     SemaphorePermits,
     SemaphoreUse,
     semaphore_of,
@@ -53,6 +54,14 @@ class FetchPermits:
     def held_back(self) -> list[Queue]:
         """The queues whose rate limit has refused a start."""
         return [use.queue for use in self.queues.values() if RATE in use.blocked]
+
+    @property
+    def freed(self) -> bool:
+        """Whether it has released permits that no job took, of a limit that had none left."""
+        of_queues = (use.semaphore for use in self.queues.values())
+        of_keys = self.keys.semaphores.values()
+        uses = [*self.pool.semaphores.values(), *of_queues, *of_keys]
+        return any(use is not None and use.freed for use in uses)
 
     def exhausted(self, queue: Queue) -> bool:
         """Whether the queue has refused more permits than those taken."""
@@ -189,22 +198,34 @@ class Permits:
 
     # --- for a job --------------------------------------------------------------------------
 
-    def release(self, job: Job, *, ended_ms: int) -> None:
-        """Release everything that a job held. Call it only after the write that ended the job."""
+    def release(self, job: Job, *, ended_ms: int, stopped: list[Job] | None = None) -> bool:
+        """Release everything that a job held. Call it only after the write that ended the job.
+
+        Returns whether somebody may wait for it. With `stopped` the job's permits stay: it is added
+        there, for `release_stopped`.
+        """
         if job.reserved_bytes is not None:
             self._depth.release(job.queue, Room.of([job]), now_ms=ended_ms)
-        self._release_run(job, ended_ms)
+        return self._release_run(job, ended_ms, stopped)
 
-    def release_unused(self, before: Job, after: Job) -> None:
-        """Release what a job needs no more after a change that was written."""
+    def release_unused(self, before: Job, after: Job, stopped: list[Job] | None = None) -> bool:
+        """Release what a job needs no more after a change that was written, as `release` does."""
         if after.state.terminal and not before.state.terminal:
             ended_ms = after.discarded_ms or after.cancelled_ms or after.completed_ms or 0
-            self.release(before, ended_ms=ended_ms)
-        elif before.state is State.ACTIVE and after.state is not State.ACTIVE:
+            return self.release(before, ended_ms=ended_ms, stopped=stopped)
+        if before.state is State.ACTIVE and after.state is not State.ACTIVE:
             stopped_ms = after.enqueued_ms or 0
             if after.state is State.RETRYABLE:
                 stopped_ms = (after.retry_at_ms or 0) - (after.retry_delay_ms or 0)
-            self._release_run(before, stopped_ms)
+            return self._release_run(before, stopped_ms, stopped)
+        return False
+
+    def release_stopped(self, jobs: Sequence[Job], *, now_ms: int) -> ReleasedPermits:
+        """Release the permits of jobs that stopped running: those of one limit together."""
+        released = self._semaphores.release(jobs, now_ms=now_ms)
+        for job in jobs:
+            self._keys.release_left(job)
+        return released
 
     def reacquire(self, before: Job, after: Job) -> Job | None:
         """A job that resumes an attempt whose lease had run out, with the permits it needs; None if
@@ -250,9 +271,11 @@ class Permits:
     def undo_reacquire(self, after: Job) -> None:
         """Release what `reacquire` acquired for a job whose write was lost."""
         if after.lease is not None:
-            self._semaphores.release(after, now_ms=after.lease.until_ms - after.lease.length_ms)
+            self._semaphores.release([after], now_ms=after.lease.until_ms - after.lease.length_ms)
 
-    def _release_run(self, job: Job, now_ms: int) -> None:
+    def _release_run(self, job: Job, now_ms: int, stopped: list[Job] | None) -> bool:
         """Release the permits of a job that stopped running."""
-        self._semaphores.release(job, now_ms=now_ms)
-        self._keys.release_left(job)
+        if stopped is not None:
+            stopped.append(job)
+            return False
+        return self.release_stopped([job], now_ms=now_ms).awaited

@@ -27,12 +27,13 @@ class PoolPermitUse:
     """The permits that one fetch acquires of a pool, of a worker and of a delivery.
 
     Each is None where it is not configured: then none are needed. `run` is the token of the fetch,
-    "" until a permit is acquired.
+    "" until a permit is acquired. Of the delivery's it takes those of `shards`, if there are any.
     """
 
     pool: Pool | None = None
     worker: Worker | None = None
     delivery: Delivery | None = None
+    shards: Sequence[int] = ()
     run: str = ""
     semaphores: dict[str, SemaphoreUse] = field(default_factory=dict)
 
@@ -63,6 +64,9 @@ class PoolPermitUse:
                     self.delivery.version,
                     run(),
                     WORKER_KEPT_S,
+                    # Whoever is refused stops, until one of these that are full is released.
+                    exact=True,
+                    only=self.shards,
                 )
             elif limit == POOL_PERMIT:
                 assert self.pool is not None
@@ -104,7 +108,9 @@ class PoolPermits:
             semaphore = use.semaphore(limit, lambda: self.run(use))
             spare = len(semaphore.unused)
             missing = [job_id for job_id in job_ids if job_id not in semaphore.permits]
-            if count > spare:
+            # Where a delivery was seen full, whoever makes room takes it.
+            full = limit == DELIVERY_PERMIT and semaphore.full
+            if count > spare and not full:
                 self._semaphores.acquire(semaphore, missing[: count - spare])
             count = min(count, len(semaphore.unused))
         return count

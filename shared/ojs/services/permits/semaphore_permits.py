@@ -6,6 +6,7 @@ to the next one, by one write.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -20,12 +21,13 @@ from ojs.domain.job.permits import (
     QUEUE_PERMIT,
     RUN_LENGTH,
     WORKER_PERMIT,
+    RunPermits,
     permit_name,
 )
 from ojs.domain.pool.pool import pool_semaphore, worker_semaphore
 from ojs.domain.rate_limit.limiter import limiter_name
 from ojs.store.permits.counter_items import PermitGrant
-from ojs.store.permits.semaphore import ConcurrencySemaphore
+from ojs.store.permits.semaphore import SHARD_PERMITS, ConcurrencySemaphore
 from ojs.store.table import keys
 
 
@@ -33,7 +35,9 @@ from ojs.store.table import keys
 class SemaphoreUse:
     """What a fetch has acquired of one semaphore: the shard of each permit, by job; and which of
     these jobs have been claimed. `run` is the token of the fetch (`ojs.domain.job.permits`). An
-    `exact` use is refused only if no shard has a permit left.
+    `exact` use is refused only if no shard has a permit left; one of `only` some shards asks no
+    others. `full` says that each shard that it may ask was seen without a permit left, `short` that
+    it got fewer than it wanted, and `freed` that it released some of a shard that had none left.
     """
 
     name: str
@@ -42,6 +46,10 @@ class SemaphoreUse:
     run: str
     kept_s: int | None = None
     exact: bool = False
+    only: Sequence[int] = ()
+    full: bool = False
+    short: bool = False
+    freed: bool = False
     permits: dict[str, int] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
 
@@ -49,6 +57,21 @@ class SemaphoreUse:
     def unused(self) -> list[str]:
         """The jobs that have a permit and are not claimed."""
         return [job_id for job_id in self.permits if job_id not in self.used]
+
+
+@dataclass
+class ReleasedPermits:
+    """What became free: by shard of a delivery that had no permit left before, how many it has now
+    (0: not known); and whether permits of `others` than deliveries are among it.
+    """
+
+    room: dict[int, int] = field(default_factory=dict)
+    others: bool = False
+
+    @property
+    def awaited(self) -> bool:
+        """Whether somebody may wait for any of it."""
+        return bool(self.room) or self.others
 
 
 class SemaphorePermits:
@@ -80,7 +103,9 @@ class SemaphorePermits:
             returned={name: use.permits[job_id] for name, job_id in returned.items()},
             kept_s=use.kept_s,
             exact=use.exact,
+            only=use.only,
         )
+        use.full, use.short = acquired.full, len(acquired.permits) < len(jobs)
         for name, job_id in returned.items():
             if name not in acquired.unreturned:
                 del use.permits[job_id]
@@ -103,26 +128,40 @@ class SemaphorePermits:
         for job_id in unused:
             by_shard.setdefault(use.permits.pop(job_id), []).append(permit_name(job_id, use.run))
         for shard, names in by_shard.items():
-            self.store.release(use.name, shard, names, now_ms=self._clock.now_ms())
+            self._free(use, shard, names)
 
     def release_one(self, use: SemaphoreUse, job_id: str) -> None:
         """Release the permit of a job that was not claimed."""
         use.used.discard(job_id)
-        name, shard = permit_name(job_id, use.run), use.permits.pop(job_id)
-        self.store.release(use.name, shard, [name], now_ms=self._clock.now_ms())
+        self._free(use, use.permits.pop(job_id), [permit_name(job_id, use.run)])
 
-    def release(self, job: Job, *, now_ms: int) -> None:
-        """Release the permits of a job that stopped running, of all its limits. What
-        cannot be released is found out later: no job runs with it.
+    def release(self, jobs: Sequence[Job], *, now_ms: int) -> ReleasedPermits:
+        """Release the permits of jobs that stopped running, of all their limits: those of one shard
+        by one write. What cannot be released is found out later: no job runs with it.
         """
-        if job.permits is not None:
-            permit = permit_name(job.id, job.permits.run)
-            for limit, shard in job.permits.shards.items():
+        found = ReleasedPermits()
+        named: defaultdict[tuple[str, str, int], list[str]] = defaultdict(list)
+        for job in jobs:
+            had = job.permits or RunPermits("")
+            for limit, shard in had.shards.items():
                 if (name := semaphore_of(job, limit)) is not None:
-                    self.store.release(name, shard, [permit], now_ms=now_ms)
-        for limit in (QUEUE_PERMIT if job.queue_permit else "") + job.pool_permits:
-            if (name := semaphore_of(job, limit)) is not None:
-                self.store.release_unnamed(name, now_ms=now_ms)
+                    named[limit, name, shard].append(permit_name(job.id, had.run))
+            for limit in (QUEUE_PERMIT if job.queue_permit else "") + job.pool_permits:
+                if (name := semaphore_of(job, limit)) is not None:
+                    self.store.release_unnamed(name, now_ms=now_ms)
+                    found.others = True
+        for (limit, name, shard), permits in named.items():
+            found.others |= limit != DELIVERY_PERMIT
+            for at in range(0, len(permits), SHARD_PERMITS):
+                part = permits[at : at + SHARD_PERMITS]
+                released = self.store.release(name, shard, part, now_ms=now_ms)
+                if limit == DELIVERY_PERMIT and released.full:
+                    found.room[shard] = released.room
+        return found
+
+    def _free(self, use: SemaphoreUse, shard: int, names: Sequence[str]) -> None:
+        released = self.store.release(use.name, shard, names, now_ms=self._clock.now_ms())
+        use.freed = use.freed or released.full
 
 
 def semaphore_of(job: Job, limit: str) -> str | None:

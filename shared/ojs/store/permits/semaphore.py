@@ -154,13 +154,31 @@ class SemaphoreGrant:
     """What a fetch was granted: the shard of each permit by name; and the limit's use after that.
 
     `suspects` are the shards that refused, as they were found, with permits worth a look, and
-    `unreturned` the permits that were to be released and are not.
+    `unreturned` the permits that were to be released and are not. `full` says that each shard that
+    might have been asked had no permit left, at some time since the call began.
     """
 
     permits: dict[str, int] = field(default_factory=dict)
     unreturned: dict[str, int] = field(default_factory=dict)
     grant: PermitGrant = field(default_factory=lambda: PermitGrant(0, 0, 0))
     suspects: dict[int, Item] = field(default_factory=dict)
+    full: bool = False
+    # By shard that was asked: whether it had no permit left then.
+    seen: dict[int, bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Released:
+    """What a release found: whether no permit had been left before it, so that somebody may wait
+    for these; and how many are left now, 0 where that is not known.
+    """
+
+    full: bool
+    room: int = 0
+
+
+# Of a release that failed, or that somebody else had done by then.
+_UNKNOWN = Released(full=True)
 
 
 class ConcurrencySemaphore:
@@ -182,8 +200,10 @@ class ConcurrencySemaphore:
         kept_s: int | None = None,
         limited: bool = True,
         exact: bool = False,
+        only: Sequence[int] = (),
     ) -> SemaphoreGrant:
-        """Acquire permits with the first of these names, as far as there are any.
+        """Acquire permits with the first of these names, as far as there are any; of the shards in
+        `only`, if that is not empty.
 
         Permits that are `returned`, with their shards, are released by the same writes.
         `version` is that of the configuration with this limit; without a limit, or unless they are
@@ -199,7 +219,7 @@ class ConcurrencySemaphore:
                 result, name, wanted, limit, version, now_ms, kept_s, tried=tried, limited=limited
             )
 
-        try_to(self._pick(limit))
+        try_to(only or self._pick(limit))
         if len(result.permits) < len(wanted) and result.suspects:
             # What no job runs with is not to keep others waiting.
             healed = [
@@ -209,14 +229,16 @@ class ConcurrencySemaphore:
             ]
             if healed:
                 try_to(healed)
-        if exact and wanted and not result.permits and shards(limit) > _SHARDS_TRIED:
+        if exact and not only and wanted and not result.permits and shards(limit) > _SHARDS_TRIED:
             found = self.read({name: limit})[name]
             room = {at: (_share(limit, at) or 0) - taken([item]) for at, item in enumerate(found)}
+            result.seen |= {at: room[at] <= 0 for at in room}
             free = sorted((at for at in room if room[at] > 0), key=lambda at: -room[at])
             if free:
                 try_to(free[:_SHARDS_TRIED])
             if not result.permits:
                 result.grant = replace(result.grant, current=taken(found))
+        result.full = all(result.seen.get(at, False) for at in only or range(shards(limit)))
         return result
 
     def _acquire(
@@ -248,6 +270,8 @@ class ConcurrencySemaphore:
             ttl = None if kept_s is None else now_ms // 1000 + kept_s
             write, item = self._write(key_of(name, shard), write, ttl)
             result.permits |= dict.fromkeys(write.wanted, shard)
+            if share is not None:
+                result.seen[shard] = number(item, "n") >= (write.limit or 0)
             for permit in spare:
                 if write.wanted or permit not in write.returned:
                     del back[permit]
@@ -289,8 +313,8 @@ class ConcurrencySemaphore:
             return [first]
         return [first, (first + 1 + self._choose(count - 1)) % count][:_SHARDS_TRIED]
 
-    def release(self, name: str, shard: int, permits: Collection[str], *, now_ms: int) -> None:
-        """Release permits. If this fails, it is found out that their jobs do not run with them."""
+    def release(self, name: str, shard: int, permits: Collection[str], *, now_ms: int) -> Released:
+        """Release permits of a shard. If this fails, it is found out that no job runs with them."""
         left = list(permits)
         with suppress(OjsError):
             while left:
@@ -298,7 +322,7 @@ class ConcurrencySemaphore:
                 # Race: they were released already, by an earlier try of this call, or because
                 # their jobs did not run with them. Only those that are left are released.
                 try:
-                    self._table.update(
+                    item = self._table.update(
                         Update(
                             *key_of(name, shard),
                             set={"at": now_ms},
@@ -310,7 +334,11 @@ class ConcurrencySemaphore:
                 except LostRace as lost:
                     left = [permit for permit in left if f"{_PERMIT}{permit}" in (lost.item or {})]
                 else:
-                    return
+                    # What was released by others, nobody has been told of here.
+                    known = "limit" in item and len(left) == len(permits)
+                    room = number(item, "limit") - number(item, "n")
+                    return Released(room <= len(held), max(0, room)) if known else _UNKNOWN
+        return _UNKNOWN
 
     def release_unnamed(self, name: str, *, now_ms: int) -> None:
         """Release a permit that has no name, of a job that version 0.2 claimed."""
