@@ -98,7 +98,10 @@ def _parts(server: Server, path: str) -> Iterator[Any]:
 def _steps(steps: Any, depth: int, rows: list[tuple[object, ...]]) -> None:
     """The rows of steps; those of a workflow inside stand below it, indented."""
     for step in steps:
-        name = step.get("id") or step.get("callback") or step["index"]
+        # A step without an id of its own has its place for one.
+        name = step.get("id", str(step["index"]))
+        if name == str(step["index"]):
+            name = step.get("callback") or name
         error = step.get("error", {}).get("message", "")
         rows.append(
             (f"{'  ' * depth}{name}", step["type"], step["state"], step["job_id"], error[:60])

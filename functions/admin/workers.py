@@ -11,7 +11,7 @@ from ojs.http.contract import models
 from ojs.http.views import workers as worker_views
 
 
-@app.operation("admin_list_workers")
+@app.operation("admin_list_workers", strict_query=True)
 def list_workers(request: Request) -> Answer:
     """A page of workers."""
     current = runtime.current()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from functions.admin.app import app
 from ojs import runtime
 from ojs.domain.errors import InvalidRequest, PayloadTooLarge
 from ojs.domain.job import idempotency
+from ojs.domain.page import Page
 from ojs.domain.workflow import request as workflow_request
 from ojs.domain.workflow.advance import RetryMode, WorkflowState
 from ojs.http.binding import negotiation, paging, query
@@ -13,15 +16,21 @@ from ojs.http.binding.application import Answer
 from ojs.http.binding.request import Request
 from ojs.http.contract import models
 from ojs.http.contract.operations import (
+    ALSO_RUNNING,
     BASE,
     DEFAULT_RESULTS,
     MAX_NODE,
     MAX_RESULTS,
     MAX_SHOWN_STEPS,
     MAX_WORKFLOW_BYTES,
+    NEVER,
+    WORKFLOW_STATES,
 )
 from ojs.http.views import backpressure
 from ojs.http.views import workflows as views
+
+if TYPE_CHECKING:
+    from ojs.store.workflows.workflows import WorkflowRecord
 
 _NO_KEY = "not taken here; send an `id` in the body instead: of one id there is one workflow"
 
@@ -49,10 +58,18 @@ def list_workflows(request: Request) -> Answer:
     """A page of workflows."""
     state = None
     if "state" in request.query:
-        state = WorkflowState(query.choice(request.query, "state", [*WorkflowState], default=""))
+        told = query.choice(request.query, "state", WORKFLOW_STATES, default="")
+        if told == NEVER:
+            return Answer(views.page(*paging.read(request.query, _nothing)))
+        state = WorkflowState.RUNNING if told == ALSO_RUNNING else WorkflowState(told)
     name = request.query.get("name")
     listing = runtime.current().workflow_reading.listing(request.principal, state=state, name=name)
     return Answer(views.page(*paging.read(request.query, listing)))
+
+
+def _nothing(*, limit: int, cursor: str | None) -> Page[WorkflowRecord]:
+    del limit, cursor
+    return Page([], None)
 
 
 @app.operation("get_workflow", strict_query=True)

@@ -192,7 +192,7 @@ def worker_health(request: Request) -> Answer:
     return Answer(worker_views.health(worker, current.clock.now_ms()))
 
 
-@app.operation("list_workers")
+@app.operation("list_workers", strict_query=True)
 def list_workers(request: Request) -> Answer:
     """A page of workers."""
     current = runtime.current()

@@ -51,7 +51,8 @@ def prepare(url: str) -> None:
     error = {"type": "SmtpError", "message": "connection refused"}
     send(url, "/ojs/v1/workers/nack", {"job_id": job["id"], "worker_id": "w-1", "error": error})
     later = {"queue": "reports", "delay_until": "+PT8H"}
-    send(url, "/ojs/v1/jobs", {"type": "report.build", "args": [], "options": later})
+    body = {"type": "report.build", "args": [], "meta": {"customer": "c-1042"}, "options": later}
+    send(url, "/ojs/v1/jobs", body)
 
 
 def fail_a_workflow(url: str) -> None:

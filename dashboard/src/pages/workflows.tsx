@@ -80,13 +80,18 @@ function graph(steps: Json[], type: string): { nodes: Node[]; edges: [number, nu
   const one = (step: Json, before: number[]): number[] => {
     if (step.steps) return place(step.steps, step.type, before);
     const level = 1 + Math.max(-1, ...before.map((id) => nodes.find((node) => node.id === id)?.level ?? -1));
-    const name = step.name ?? step.id;
+    const name = step.name ?? given(step);
     nodes.push({ id: step.node, label: name && name !== step.type ? `${name}: ${step.type}` : step.type, state: step.job_state === "active" ? "active" : step.state, job: step.job_id ?? undefined, level, row: nodes.filter((node) => node.level === level).length });
     for (const id of before) edges.push([id, step.node]);
     return [step.node];
   };
   place(steps, type, []);
   return { nodes, edges };
+}
+
+// The id that a client gave a step; one without has its place instead.
+function given(step: Json): string | undefined {
+  return step.id === String(step.index) ? undefined : step.id;
 }
 
 const W = 190, H = 46, GAP_X = 54, GAP_Y = 16;
@@ -149,7 +154,7 @@ export function WorkflowPage({ name: id }: { name: string }) {
         <Card title="Graph"><Graph steps={steps} type={data.type} /></Card>
         <Card title="Steps, failed ones first">
           <Table rows={list} label="Steps" id={(step) => String(step.node)} columns={[
-            { name: "Step", cell: (step) => <><span class="dim"><bdi>{step.before}</bdi></span><bdi>{step.name ?? step.id ?? step.type}</bdi>{step.callback && <span class="dim"> on {typeof step.callback === "string" ? step.callback : JSON.stringify(step.callback)}</span>}</> },
+            { name: "Step", cell: (step) => <><span class="dim"><bdi>{step.before}</bdi></span><bdi>{step.name ?? given(step) ?? step.type}</bdi>{step.callback && <span class="dim"> on {typeof step.callback === "string" ? step.callback : JSON.stringify(step.callback)}</span>}</> },
             { name: "Type", cell: (step) => <Text>{step.type}</Text> },
             { name: "State", cell: (step) => <State of={step.job_state === "active" ? "active" : step.state} />, by: (step) => step.state },
             { name: "After", wide: true, cell: (step) => <Text>{step.depends_on?.join(", ")}</Text> },

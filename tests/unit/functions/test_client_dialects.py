@@ -61,9 +61,10 @@ def test_ui_the_menu(api: Api) -> None:
     manifest = api.get("/ojs/manifest").json
     offered = {name for name, there in manifest["capabilities"].items() if there}
     assert offered >= {
-        "fair_scheduling", "rate_limiting", "unique_jobs", "events", "dead_letter", "workflows"
+        "fair_scheduling", "rate_limiting", "unique_jobs", "events", "dead_letter", "workflows",
+        "cron",
     }  # fmt: skip
-    missing = {"cron", "webhooks", "multi_tenancy", "job_versioning"}
+    missing = {"webhooks", "multi_tenancy", "job_versioning"}
     assert not offered & missing
 
 
@@ -140,7 +141,117 @@ def test_short_durations_of_a_default_retry_are_kept_as_iso_8601(api: Api) -> No
     assert (reply.status, reply.error["details"]["field"]) == (400, "default_retry.max_interval")
 
 
+def test_ui_the_page_of_cron_jobs(api: Api) -> None:
+    body = {"name": "nightly", "cron": "0 3 * * *", "type": "a.b", "args": [1]}
+    assert sent(api, "POST", "/cron", {**body, "options": {"queue": "q"}}).status == 201
+    (shown,) = sent(api, "GET", "/crons", page="1", per_page="25").json["items"]
+    read = ("id", "name", "type", "queue", "schedule", "enabled")
+    assert [shown[name] for name in read] == [
+        "nightly", "nightly", "a.b", "q", "0 3 * * *", True
+    ]  # fmt: skip
+    assert shown["created_at"] < shown["next_run_at"]
+    assert sent(api, "PATCH", "/crons/nightly", {"enabled": False}).json["enabled"] is False
+    assert sent(api, "GET", "/crons/nightly").json["args"] == [1]
+    assert sent(api, "DELETE", "/crons/nightly").status == 200
+
+
+def test_ui_a_workflow_is_built_and_shown(api: Api) -> None:
+    """It cuts the id of each step to a length, also where a step was given none."""
+    jobs = [{"type": "a.b", "args": []}, {"type": "a.c", "args": [1]}]
+    done = {"type": "callback", "args": []}
+    told: dict[str, list[str]] = {}
+    for body in (
+        {"type": "chain", "steps": jobs},
+        {"type": "group", "tasks": jobs},
+        {"type": "batch", "tasks": jobs, "on_complete": done},
+    ):
+        made = sent(api, "POST", "/workflows", body)
+        assert made.status == 201
+        shown = sent(api, "GET", f"/workflows/{made.json['id']}").json
+        told[shown["type"]] = [step["id"] for step in shown["steps"]]
+        assert shown["steps_total"] == len(shown["steps"])
+        progress = sent(api, "GET", f"/workflows/{made.json['id']}/progress").json
+        assert [step["id"] for step in progress["steps"]] == told[shown["type"]]
+    assert told == {"chain": ["0", "1"], "group": ["0", "1"], "batch": ["0", "1", "2"]}
+    assert [step.get("callback") for step in shown["steps"]] == [None, None, "on_complete"]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"type": "group", "tasks": []}, "$.jobs"),
+        ({"type": "group", "tasks": [{"type": "A", "args": []}]}, "$.jobs[0].type"),
+        ({"type": "batch", "tasks": [{"type": "a", "args": []}]}, "$.callbacks"),
+        ({"type": "group", "tasks": [{"type": "a", "args": []}], "on_failure": {}}, "$.on_failure"),
+        ({"type": "chain", "tasks": [{"type": "a", "args": []}]}, "$.tasks"),
+        ({"type": "group", "tasks": [], "jobs": [{"type": "a", "args": []}]}, "$.tasks"),
+        ({"type": [], "tasks": []}, "$.type"),
+    ],
+)
+def test_a_workflow_of_the_ui_that_is_wrong(api: Api, body: dict[str, Any], field: str) -> None:
+    reply = sent(api, "POST", "/workflows", body)
+    assert (reply.status, reply.error["details"]["field"]) == (400, field)
+    assert sent(api, "GET", "/workflows").json["items"] == []
+
+
+def test_ui_workflows_by_the_names_that_it_has_for_states(api: Api) -> None:
+    """It calls those active that run, and knows some that wait: here there are none."""
+    body = {"type": "chain", "steps": [{"type": "a", "args": []}]}
+    made = sent(api, "POST", "/workflows", body).json["id"]
+
+    def listed(state: str) -> list[str]:
+        answer = sent(api, "GET", "/workflows", state=state, page="1", per_page="25").json
+        assert answer["pagination"]["total"] == len(answer["items"])
+        return [each["id"] for each in answer["items"]]
+
+    found = {state: listed(state) for state in ("active", "running", "pending", "failed")}
+    assert found == {"active": [made], "running": [made], "pending": [], "failed": []}
+    refused = sent(api, "GET", "/workflows", state="waiting")
+    assert (refused.status, refused.error["details"]["field"]) == (400, "state")
+
+
 # --- command line -----------------------------------------------------------------------------
+
+
+def test_cli_the_retries_of_a_job_and_their_policy(api: Api) -> None:
+    retry = {"max_attempts": 2, "initial_interval": "PT5S", "backoff_strategy": "linear"}
+    job_id = api.active("q", options={"retry": retry})
+    error = {"code": "handler_error", "message": "boom"}
+    sent(api, "POST", "/workers/nack", {"job_id": job_id, "error": error})
+    told = sent(api, "GET", f"/jobs/{job_id}/retries").json
+    assert told["retries"][0]["attempt"] == 1
+    assert retry.items() <= told["policy"].items()
+
+
+def test_cli_the_statistics_of_a_queue_and_of_the_past(api: Api) -> None:
+    where = {"pk": keys.stats("q"), "sk": keys.NOW}
+    api.runtime.table.put(Put({**where, "discarded": 3, "dead": 2}))
+    minute = times.format_ms(api.clock.now_ms())[:16]
+    item = {"pk": keys.stats(keys.ALL_QUEUES), "sk": keys.minute(minute)}
+    api.runtime.table.put(Put({**item, "completed": 5, "failed": 1}))
+    stats = sent(api, "GET", "/queues/q/stats").json["stats"]
+    assert (stats["discarded"], stats["dead"]) == (3, 2)
+    points = sent(api, "GET", "/admin/stats/history", period="5m").json["data_points"]
+    assert (points[-1]["completed"], points[-1]["failed"]) == (5, 1)
+
+
+def test_cli_a_cron_job_is_made_changed_and_shown(api: Api) -> None:
+    """It sends no args, and of the template only what changes."""
+    template = {"type": "a.b", "options": {"queue": "default"}}
+    body = {"name": "nightly", "expression": "0 3 * * *", "job_template": template}
+    assert sent(api, "POST", "/cron", body).status == 201
+    for change in (
+        {"expression": "0 4 * * *", "job_template": {"options": {"queue": "other"}}},
+        {"job_template": {"type": "c.d"}},
+    ):
+        assert sent(api, "PATCH", "/cron/nightly", change).status == 200
+    shown = sent(api, "GET", "/cron/nightly").json
+    assert (shown["expression"], shown["run_count"]) == ("0 4 * * *", 0)
+    assert shown["job_template"]["type"] == "c.d"
+    assert shown["job_template"]["options"] == {"queue": "other"}
+    assert sent(api, "POST", "/cron/nightly/trigger").json["job_id"]
+    (listed,) = sent(api, "GET", "/cron", enabled="true").json["cron_jobs"]
+    assert listed["enabled"] is True
 
 
 def test_cli_rate_limits_are_listed_by_their_running_jobs(api: Api) -> None:
@@ -210,6 +321,25 @@ def test_an_option_that_means_something_elsewhere_stores_nothing(api: Api) -> No
 # --- Go SDK -----------------------------------------------------------------------------------
 
 
+def test_go_the_meta_of_a_step_comes_to_its_worker(api: Api) -> None:
+    """It sends what belongs to `meta` of a step in `options.metadata`, and no other meta."""
+    options = {"queue": "wf", "metadata": {"ext_trace": {"id": 1}}, "priority": 0}
+    body = {
+        "type": "batch",
+        "jobs": [{"type": "a.b", "args": [{"x": 1}], "options": options}],
+        "callbacks": {"on_complete": {"type": "a.c", "args": [], "options": options}},
+    }
+    made = sent(api, "POST", "/workflows", body)
+    assert made.status == 201
+    (job,) = api.fetch("wf")
+    assert job["meta"]["ext_trace"] == {"id": 1}
+    # Of a step that has both, each stays what it is.
+    both = {"type": "a.b", "args": [], "meta": {"a": 1}, "options": {**options, "queue": "both"}}
+    assert sent(api, "POST", "/workflows", {"type": "chain", "steps": [both]}).status == 201
+    (job,) = api.fetch("both")
+    assert "ext_trace" not in job["meta"]
+
+
 def test_go_a_unique_job_holds_for_a_period_in_ms(api: Api) -> None:
     unique = {"key": ["type", "args"], "period_ms": 60_000, "on_conflict": "ignore"}
     body = {"type": "a", "args": [{"to": "x"}], "options": {"queue": "q", "unique": unique}}
@@ -252,3 +382,65 @@ def test_go_and_others_read_the_last_hour_of_a_queue(api: Api) -> None:
     # Half of the minute before is within the last sixty seconds.
     assert stats["throughput"]["processed_per_minute"] == 33
     assert stats["throughput_per_second"] == 0.55
+
+
+# --- JavaScript SDK ---------------------------------------------------------------------------
+
+
+def test_js_the_beats_of_a_worker(api: Api) -> None:
+    """It tells its own state, and how many jobs it has beside which."""
+    job_id = api.push("q")
+    fetch = {"queues": ["q"], "count": 10, "worker_id": "w", "visibility_timeout_ms": 30_000}
+    (job,) = sent(api, "POST", "/workers/fetch", fetch).json["jobs"]
+    assert (job["id"], job["attempt"], job["type"]) == (job_id, 1, "test.echo")
+    beat = {
+        "worker_id": "w", "active_jobs": 1, "active_job_ids": [job_id], "hostname": "unknown",
+        "pid": 1, "queues": ["q"], "concurrency": 10, "labels": [],
+    }  # fmt: skip
+    for state in ("running", "quiet", "terminate"):
+        told = sent(api, "POST", "/workers/heartbeat", {**beat, "state": state})
+        assert told.status == 200
+        assert {"state", "server_time"} <= told.json.keys()
+    report = {"job_id": job_id, "percentage": 50, "message": "m", "data": {"a": 1}}
+    assert sent(api, "POST", "/workers/progress", report).status == 200
+    assert sent(api, "GET", f"/jobs/{job_id}/progress").json["progress"] == 0.5
+    assert sent(api, "POST", "/workers/ack", {"job_id": job_id, "result": {"a": 1}}).status == 200
+
+
+def test_js_the_status_of_a_workflow(api: Api) -> None:
+    inner = {"type": "chain", "steps": [{"type": "a.b", "args": []}]}
+    body = {"type": "group", "jobs": [{"type": "a.b", "args": [1], "meta": {"a": 1}}, inner]}
+    made = sent(api, "POST", "/workflows", body).json["workflow"]
+    counts = {"job_count": 2, "completed_count": 0, "failed_count": 0}
+    assert counts.items() <= made["metadata"].items()
+    assert (made["type"], made["state"]) == ("group", "running")
+    assert sent(api, "GET", f"/workflows/{made['id']}").json["workflow"]["id"] == made["id"]
+
+
+def test_js_a_unique_job_by_parts_of_args_and_meta(api: Api) -> None:
+    unique = {
+        "keys": ["type", "args", "meta"], "args_keys": ["x"], "meta_keys": ["t"],
+        "period": "P1DT1H", "states": ["available", "pending"],
+        "on_conflict": "replace_except_schedule",
+    }  # fmt: skip
+    options = {"queue": "q", "unique": unique, "tags": ["t"], "visibility_timeout_ms": 1_000}
+    body = {"type": "a.b", "args": [{"x": 1, "y": 2}], "meta": {"t": "acme"}, "options": options}
+    first = sent(api, "POST", "/jobs", body).json["job"]["id"]
+    second = sent(api, "POST", "/jobs", {**body, "args": [{"x": 1, "y": 3}]})
+    assert second.status in (200, 201)
+    assert sent(api, "GET", "/jobs", queue="q", state="available").json["total"] is not None
+    other = sent(api, "POST", "/jobs", {**body, "meta": {"t": "other"}}).json["job"]["id"]
+    assert other not in (first, second.json["job"]["id"])
+
+
+# --- Python SDK, as it is now -------------------------------------------------------------------
+
+
+def test_python_lists_by_offset(api: Api) -> None:
+    api.dead("q")
+    told = sent(api, "GET", "/dead-letter", limit="50", offset="0", queue="q").json
+    assert len(told["jobs"]) == 1
+    assert {"total": 1, "limit": 50, "offset": 0, "has_more": False}.items() <= told[
+        "pagination"
+    ].items()
+    assert sent(api, "GET", "/cron", limit="50", offset="0").json["cron_jobs"] == []

@@ -378,8 +378,8 @@ def test_history(api: Api) -> None:
     assert by_minute["data_points"] == by_minute["data"]
     latest = by_minute["data"][-1]
     assert latest == {
-        "timestamp": now_text(api)[:16] + ":00.000Z", "processed": 4, "failed": 2, "enqueued": 6,
-        "avg_wait_ms": 250,
+        "timestamp": now_text(api)[:16] + ":00.000Z", "processed": 4, "completed": 4, "failed": 2,
+        "enqueued": 6, "avg_wait_ms": 250,
     }  # fmt: skip
     assert [point["processed"] for point in by_minute["data"][-8:]] == [4, 0, 0, 0, 0, 0, 4, 4]
     default = api.get("/ojs/v1/admin/stats/history").json

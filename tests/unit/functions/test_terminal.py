@@ -204,6 +204,68 @@ def test_nothing_is_done_where_nobody_can_be_asked(api: Api, ojs: Ojs) -> None:
     assert (told["action"], told["succeeded"], told["state"]) == ("cancel", 1, "completed")
 
 
+def test_a_person_is_erased(api: Api, ojs: Ojs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted, asked about, and followed until a round has found nothing."""
+    mine = [api.push(queue, meta={"who": "a", "n": 7}) for queue in ("mail", "other")]
+    api.push("mail", meta={"who": "b"})
+    other = api.push("mail", meta={"who": "a", "n": "7"})
+
+    def sweep(_seconds: float) -> None:
+        api.clock.advance(61_000)
+        api.runtime.bulk.run_once(api.clock.now_ms(), 100)
+
+    monkeypatch.setattr(output, "wait", sweep)
+    # A text is no number.
+    who = ("--meta", "who=a", "--meta", "n:=7")
+    assert ojs("erase", *who, "--dry-run").out == "matched: 2 jobs\n"
+    assert ojs("erase", *who, "--queue", "mail", "--dry-run").out == "matched: 1 job\n"
+    assert ojs("erase", *who, "--type", "x.*", "--dry-run").out == "matched: 0 jobs\n"
+    refused = ojs("erase", *who)
+    assert (refused.status, "Erase 2 jobs" in refused.err) == (Exit.USAGE, True)
+    answers(monkeypatch, "no\n")
+    assert ojs("erase", *who).status == Exit.FAILED
+    assert states(api, *mine, other) == {"available"}
+    answers(monkeypatch, "y\n")
+    done = ojs("erase", *who)
+    assert (done.status, done.out) == (Exit.DONE, "erase: 2 done, 0 not\n")
+    assert "copies may be left: event_log, until 20" in done.err
+    assert [api.get(f"/ojs/v1/jobs/{job_id}").status for job_id in mine] == [404, 404]
+    assert states(api, other) == {"available"}
+    (told,) = ojs("erase", other, "--yes", "--json").objects
+    assert (told["action"], told["state"], told["succeeded"]) == ("erase", "completed", 1)
+    assert ojs("erase", GONE, "--yes").status == Exit.FAILED
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        ((), Exit.USAGE, "name jobs by their ids, or a person by --meta"),
+        ((GONE, "--meta", "a=1"), Exit.USAGE, "name jobs by their ids, or a person by --meta"),
+        ((GONE, "--queue", "q"), Exit.USAGE, "--queue and --type go with --meta alone"),
+        (("--queue", "q"), Exit.USAGE, "name jobs by their ids, or a person by --meta"),
+        (("--meta", "a=1", "--meta", "a=2"), Exit.USAGE, "a name stands there twice"),
+        (("--meta", "a"), Exit.USAGE, "'a' is not NAME=TEXT, nor NAME:=JSON"),
+        (("--meta", "=1"), Exit.USAGE, "'=1' is not NAME=TEXT, nor NAME:=JSON"),
+        (("--meta", ":=1"), Exit.USAGE, "':=1' is not NAME=TEXT, nor NAME:=JSON"),
+        (("--meta", "a:=}"), Exit.USAGE, "'}' is not JSON"),
+        (("--meta", "a:=" + "[" * 100_000), Exit.USAGE, "is not JSON"),
+        (("--meta", "a=", "--yes"), Exit.REFUSED, "'filter.meta.a': must not be empty"),
+        (("--meta", "a:=null", "--yes"), Exit.REFUSED, "'filter.meta.a': must not be empty"),
+        (("nope", "--yes"), Exit.REFUSED, "'job_ids[0]': must be a lowercase UUIDv7"),
+        ((*[GONE] * 1_001, "--yes"), Exit.USAGE, "at most 1000 ids at once"),
+    ],
+)
+def test_an_erasure_that_is_not_meant(
+    arguments: tuple[str, ...], status: Exit, said: str, api: Api, ojs: Ojs
+) -> None:
+    job_id = api.push("q", meta={"a": "1"})
+    refused = ojs("erase", *arguments)
+    assert refused.status == status
+    assert said in refused.err
+    assert "Traceback" not in refused.err
+    assert states(api, job_id) == {"available"}
+
+
 def test_work_that_goes_on_is_followed_to_its_end(
     api: Api, ojs: Ojs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

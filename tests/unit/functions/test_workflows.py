@@ -372,7 +372,7 @@ def test_an_idempotency_key_is_refused_and_an_id_does_the_same(api: Api) -> None
 @pytest.mark.parametrize(
     ("method", "below", "query", "field"),
     [
-        ("GET", "", {"state": "pending"}, "state"),
+        ("GET", "", {"state": "waiting"}, "state"),
         ("GET", "", {"stat": "running"}, "stat"),
         ("GET", "", {"limit": "0"}, "limit"),
         ("GET", "", {"cursor": "YQ"}, "cursor"),

@@ -3,6 +3,9 @@
     typed     `type` is chain, group or batch; its steps are in `steps`, its jobs in `jobs`
     graph     no `type`, or `dag`; steps have an `id`, and `depends_on` those of others
 
+In a group and a batch `tasks` is another name of `jobs`, and the callbacks of a batch may stand
+beside them: so the admin UI's builder sends them.
+
 A step with `steps`, `jobs` or `callbacks` is a workflow itself, of either dialect; any other is a
 job as a push has it. In a graph a callback is told by `options.callback_type`, or by its id, as the
 Go SDK does it: `on-complete`, `on-success` or `on-failure`, if it depends on all other steps and
@@ -159,6 +162,7 @@ class _Reading:
 
     def workflow(self, body: object) -> _Read:
         """The whole request."""
+        body = _usual(body)
         if isinstance(body, dict):
             self._unplaced(body, "$")
             if "id" in body and not ids.is_uuid7(body["id"]):
@@ -346,6 +350,10 @@ class _Reading:
         if isinstance(options, dict) and _CALLBACK in options:
             rest = {key: value for key, value in options.items() if key != _CALLBACK}
             template["options"] = rest
+        if isinstance(options, dict) and "meta" not in raw:
+            # The Go SDK sends a step's meta so; its worker reads it where that of other jobs is.
+            given = options.get("metadata")
+            template |= {"meta": given} if isinstance(given, dict) else {}
         template = _with_options(template, inner.options)
         self._jobs.append((path, template))
         if len(self._jobs) > MAX_STEPS:
@@ -402,6 +410,22 @@ class _Reading:
                     f"must be '{shorten(tenant_of(one))}', as that of {first}: a workflow has one"
                 )
                 self._note(f"{path}.meta.tenant_id", rule)
+
+
+def _usual(body: object) -> object:
+    """A request with the fields of the admin UI's builder under their usual names."""
+    if not isinstance(body, dict) or "tasks" not in body or "jobs" in body:
+        return body
+    kind = body.get("type")
+    if kind not in (StepKind.GROUP, StepKind.BATCH):
+        return body
+    usual = {key: value for key, value in body.items() if key != "tasks"}
+    usual["jobs"] = body["tasks"]
+    if kind == StepKind.BATCH and "callbacks" not in body:
+        usual["callbacks"] = {
+            each.value: usual.pop(each.value) for each in Callback if each.value in body
+        }
+    return usual
 
 
 def _is_composite(raw: object) -> bool:

@@ -57,7 +57,11 @@ def integer(query: Mapping[str, str], name: str, *, default: int, least: int, mo
 def limit(query: Mapping[str, str], *, default: int, most: int) -> int:
     """Read how many items a page may have. Raises InvalidRequest naming a parameter."""
     per_page = integer(query, "per_page", default=default, least=1, most=most)
-    return integer(query, "limit", default=per_page, least=1, most=most)
+    found = integer(query, "limit", default=per_page, least=1, most=most)
+    if query.get("per_page") and found != per_page:
+        rule = "is another name of limit; send one of them"
+        raise InvalidRequest("per_page", rule, value=query["per_page"])
+    return found
 
 
 def window(

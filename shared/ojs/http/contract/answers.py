@@ -383,6 +383,7 @@ class RetriesAnswer(TypedDict):
     state: JobState
     attempt: Count
     max_attempts: Count
+    policy: RetryDefaults
     retries: list[JobError]
     errors_omitted: NotRequired[ErrorsOmitted]
 
@@ -910,7 +911,7 @@ class Throughput(TypedDict):
 
 
 class RetryDefaults(TypedDict):
-    """The retry policy of jobs that bring none."""
+    """A retry policy: a queue's, for jobs that bring none, or a job's own."""
 
     max_attempts: Count
     initial_interval: str
@@ -1109,6 +1110,7 @@ class Statistics(NamedQueue, JobCounts, MaxDepth, Averages, OldestAvailable):
 
     depth: Count
     dead_letter: Annotated[int, Field(ge=0, description="of the discarded ones")]
+    dead: Annotated[int, Field(ge=0, description="another name of `dead_letter`")]
     enqueued_today: Count
     completed_today: Count
     failed_today: Annotated[int, Field(ge=0, description="jobs that were discarded")]
@@ -1230,6 +1232,7 @@ class HistoryPoint(Averages):
 
     timestamp: Moment
     processed: Annotated[int, Field(ge=0, description="jobs that were completed")]
+    completed: Annotated[int, Field(ge=0, description="another name of `processed`")]
     failed: Annotated[int, Field(ge=0, description="jobs that were discarded")]
     enqueued: Count
 
@@ -1833,7 +1836,7 @@ class WorkflowStep(TypedDict):
 
     index: Annotated[int, Field(ge=0, description="its place among the steps beside it")]
     node: Annotated[int, Field(ge=0, description="its number in the whole workflow")]
-    id: NotRequired[Annotated[str, Field(description="as the client named it")]]
+    id: Annotated[str, Field(description="as the client named it, or else its `index`")]
     name: NotRequired[str]
     type: str
     state: StepState

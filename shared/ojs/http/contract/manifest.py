@@ -15,6 +15,8 @@ CONFORMANCE_LEVEL = 4
 
 CAPABILITIES = {
     "batch_enqueue": True,
+    # The admin UI shows its page of cron jobs by this name.
+    "cron": True,
     "cron_jobs": True,
     "dead_letter": True,
     "delayed_jobs": True,

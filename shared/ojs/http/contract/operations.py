@@ -325,8 +325,12 @@ _PREVIEW = (
 )
 _CURSOR_OF = Parameter("cursor", {"type": "string", "pattern": "[A-Za-z0-9_-]*={0,2}"},
     "`next_cursor` of the answer before")
+# What the admin UI calls a workflow that runs, and one that does not run yet: here there is none.
+ALSO_RUNNING, NEVER = "active", "pending"
+WORKFLOW_STATES = (*WorkflowState, ALSO_RUNNING, NEVER)
 _LISTED_WORKFLOWS = (
-    Parameter("state", _one_of(*WorkflowState), "only workflows in this state"),
+    Parameter("state", _one_of(*WORKFLOW_STATES),
+        "only workflows in this state; active is the same as running, and none is pending"),
     Parameter("name", {"type": "string", "minLength": 1, "maxLength": MAX_NAME_BYTES},
         "only workflows of this name"),
     *PAGING,

@@ -314,6 +314,7 @@ def retries(job: Job) -> answers.RetriesAnswer:
         "state": job.state.value,
         "attempt": job.attempt,
         "max_attempts": job.max_attempts,
+        "policy": cast("answers.RetryDefaults", job.policy.to_dict()),
         "retries": errors,
     }
     if left_out:

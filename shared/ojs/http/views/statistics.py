@@ -204,6 +204,7 @@ def _statistics(stats: QueueStats, named: answers.NamedQueue) -> answers.Statist
         **_max_depth(stats.queue),
         **_counts(stats.levels),
         "dead_letter": stats.levels.dead,
+        "dead": stats.levels.dead,
         "enqueued_today": stats.today.enqueued,
         "completed_today": stats.today.completed,
         "failed_today": stats.today.failed,
@@ -324,6 +325,7 @@ def history(period: Period, points: Sequence[Point]) -> answers.StatsHistoryAnsw
         {
             "timestamp": times.format_ms(point.start_ms),
             "processed": point.activity.completed,
+            "completed": point.activity.completed,
             "failed": point.activity.failed,
             "enqueued": point.activity.enqueued,
             **_averages(point.activity),

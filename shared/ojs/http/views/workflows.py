@@ -14,7 +14,7 @@ from ojs.domain.job.job import MISSING, Job
 from ojs.domain.job.states import State
 from ojs.domain.page import Page
 from ojs.domain.workflow.advance import WorkflowState
-from ojs.domain.workflow.graph import Graph, StepKind, StepState, StepTrigger, needs_of
+from ojs.domain.workflow.graph import Graph, Step, StepKind, StepState, StepTrigger, needs_of
 from ojs.http.binding import paging
 from ojs.http.views.jobs import MAX_ANSWER_BYTES, MAX_COPY_BYTES, sent_bytes
 
@@ -199,7 +199,7 @@ class _Tree:
         told: dict[str, Any] = {
             "index": index,
             "node": node,
-            "id": step.id,
+            "id": _named(step, index),
             "name": step.name,
             "type": step.type or step.kind.value,
             "state": _state(view, node),
@@ -262,6 +262,13 @@ def _depends_on(graph: Graph, node: int, outer: Sequence[int]) -> list[str] | No
     return [name for name in names if name is not None] or None
 
 
+def _named(step: Step, index: int) -> str:
+    """The id of a step, for which its place stands where its client gave it none: the admin UI and
+    the Python SDK read one of each step.
+    """
+    return step.id or str(index)
+
+
 # --- what becomes of a workflow -------------------------------------------------------------------
 
 
@@ -295,7 +302,7 @@ def progress(view: WorkflowPart, most: int) -> answers.WorkflowProgressAnswer:
         "updated_at": shown["updated_at"],
         "steps": [
             {
-                "id": graph.step(node).id or str(index),
+                "id": _named(graph.step(node), index),
                 "index": index,
                 "type": graph.step(node).type or graph.step(node).kind.value,
                 "state": _state(view, node),

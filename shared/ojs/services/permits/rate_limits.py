@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ojs.bounded import BoundedMap
 from ojs.clock import Clock
-from ojs.domain.errors import NotFound
+from ojs.domain.errors import BAD_CURSOR, NotFound, naming_field
 from ojs.domain.job.job import Job
 from ojs.domain.page import Page
 from ojs.domain.rate_limit.limiter import (
@@ -16,6 +16,7 @@ from ojs.domain.rate_limit.limiter import (
     LimitSpec,
     Override,
     RateLimit,
+    check_any_key,
     limiter_name,
 )
 from ojs.store.jobs.records import JobStore
@@ -91,7 +92,12 @@ class RateLimits:
         return RateLimitStatus(key, limiter, self._clock.now_ms(), waiting, exact)
 
     def list(self, *, limit: int, cursor: str | None = None) -> Page[RateLimitStatus]:
-        """A page of keys in order, without how many jobs wait for each."""
+        """A page of keys in order, without how many jobs wait for each. Raises InvalidRequest for a
+        cursor that is none.
+        """
+        if cursor is not None:
+            with naming_field("cursor", cursor, BAD_CURSOR):
+                check_any_key(cursor)
         names, following = self._store.keys(limit=limit, after=cursor)
         limiters = self._store.get_many({limiter_name(key): 1 for key in names})
         now_ms = self._clock.now_ms()
