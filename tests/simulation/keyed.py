@@ -9,7 +9,7 @@ most one is stored.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -39,9 +39,18 @@ class KeyedRequest:
     type: str
     act: Callable[[Runtime], list[Any]]
     unknown: bool = False
-    # The ids of its jobs by index, of each answer; None where a job was refused.
-    answers: list[list[str | None]] = field(default_factory=list)
+    # The ids of its jobs by index, once it was answered; None where each answer refused a job.
+    ids: list[str | None] | None = None
     taken: bool = False
+
+    def tell(self, ids: list[str | None]) -> None:
+        """It was answered with these. Of two tries at the same time one may find a queue full in
+        which the other has had room.
+        """
+        pairs = list(zip(self.ids or ids, ids, strict=True))
+        if any(None is not before != now is not None for before, now in pairs):
+            raise broken("a key names the same jobs", before=self.ids, now=ids)
+        self.ids = [before or now for before, now in pairs]
 
 
 class Keyed:
@@ -58,9 +67,7 @@ class Keyed:
         request.unknown = answer is None and refused is None
         if answer is not None:
             ids = [None if isinstance(one, OjsError) else one.job.id for one in answer]
-            request.answers.append(ids)
-            if ids != request.answers[0]:
-                raise broken("a key names the same jobs", first=request.answers[0], now=ids)
+            request.tell(ids)
         elif isinstance(refused, KeyTaken):
             request.taken = True
 
@@ -82,13 +89,13 @@ class Keyed:
         }
         for request in self.requests:
             mine = stored[request.type]
-            told = sorted(each for each in (request.answers or [[]])[0] if each is not None)
-            if request.answers and mine != told:
+            told = sorted(each for each in request.ids or () if each is not None)
+            if request.ids is not None and mine != told:
                 raise broken("a key is pushed once", of=request.type, stored=mine, told=told)
             others = [one for one in self.requests if one.key.name == request.key.name]
             if sum(bool(stored[one.type]) for one in others) > 1:
                 raise broken("a key stands for one request", key=request.key.name)
-            if request.taken and request.answers:
+            if request.taken and request.ids is not None:
                 raise broken("a key stays with its request", key=request.key.name)
 
     check_end = check
