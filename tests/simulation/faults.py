@@ -67,6 +67,8 @@ class Plan:
     deaths: bool = True
     # The part of the refusals of which all tries are refused.
     stubborn: float = 0.0
+    # The part of the writes of new jobs of which no try is answered.
+    unanswered: float = 0.0
     # An index partition of which each query is refused.
     hot: str = ""
     # Nothing goes wrong any more once it is off.
@@ -144,8 +146,9 @@ class Client:
         self._scheduler = scheduler
         # Pooled connections that died while the container was frozen.
         self.dead = 0
-        # Tries of a call that will be refused, too.
+        # Tries of a call that will be refused, too, or get no answer.
         self._refused: Counter[str] = Counter()
+        self._unanswered: Counter[str] = Counter()
 
     def get_item(self, **arguments: Any) -> Any:
         return self._call("get_item", arguments)
@@ -202,10 +205,28 @@ class Client:
             self._refused -= Counter([call])
             plan.done["refused"] += 1
             return "refused"
+        if plan.on and plan.unanswered and (kind := self._without_answer(operation, arguments)):
+            return kind
         fault = plan.fault(operation, transaction=operation == "transact_write_items")
         if fault == "refused" and plan.odd.random() < plan.stubborn:
             self._refused[f"{operation} {arguments}"] = _TRIES
         return "late" if plan.is_late(operation, arguments, fault) else fault
+
+    def _without_answer(self, operation: str, arguments: Mapping[str, Any]) -> str | None:
+        """What goes wrong with the write of a new job that gets no answer in any try."""
+        item = arguments.get("Item", {})
+        if operation != "put_item" or item["sk"]["S"] != keys.RECORD or "state" not in item:
+            return None
+        call = str(arguments)
+        if self._unanswered[call]:
+            self._unanswered -= Counter([call])
+            return "unheard"
+        if self._plan.odd.random() >= self._plan.unanswered:
+            return None
+        self._unanswered[call] = _TRIES - 1
+        kind = self._plan.odd.choice(("late", "late", "lost", "unheard"))
+        self._plan.done[kind] += kind != "late"
+        return kind
 
     def _fail(self, operation: str, arguments: Mapping[str, Any], fault: str) -> None:
         """Raise what goes wrong."""
@@ -291,6 +312,14 @@ class Bucket:
             return {}
 
         return self._call("delete_object", Key, act)
+
+    def list_objects_v2(self, *, Prefix: str, StartAfter: str, MaxKeys: int, **_: Any) -> Any:  # noqa: N803
+        def act() -> Any:
+            names = sorted(name for name in self._objects if name.startswith(Prefix))
+            after = [name for name in names if name > StartAfter]
+            return {"Contents": [{"Key": name} for name in after[:MaxKeys]]}
+
+        return self._call("list_objects_v2", Prefix, act)
 
     def get_paginator(self, _operation: str) -> Bucket:
         return self

@@ -44,6 +44,7 @@ from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
 from ojs.store.table.table import Delete, Put, Table, Update
 from tests.simulation.faults import Client
+from tests.simulation.mutations_keyed import KEYED
 from tests.simulation.mutations_late import LATE, Mutation, dropped, updates
 from tests.simulation.mutations_leases import LEASES
 from tests.simulation.mutations_push import PUSH
@@ -554,6 +555,7 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
         "cron",
     ),
     **WORKFLOWS,
+    **KEYED,
     **PUSH,
     **LATE,
 }

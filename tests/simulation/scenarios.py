@@ -13,8 +13,10 @@ from unittest import mock
 from tests.simulation import quiet
 from tests.simulation.actors import Operator, Producer, Stream, Worker
 from tests.simulation.acts import RETRY, fetched, some
+from tests.simulation.erasing import erasing
 from tests.simulation.in_workflows import workflows, workflows_are_exact
 from tests.simulation.invariants import REQUEST_MS
+from tests.simulation.keyed import KEYED
 from tests.simulation.operated import OPERATED
 from tests.simulation.periodic import cron, crons_are_exact
 from tests.simulation.pushed import deliveries_are_exact, push
@@ -453,6 +455,8 @@ SCENARIOS: dict[str, Callable[[World], list[Acts]]] = {
     "cron": cron,
     "workflows": workflows,
     "push": push,
+    **KEYED,
+    "erasing": erasing,
 }
 
 
@@ -512,6 +516,8 @@ def play(
         else:
             world.workflows.settle(world.drain)
         world.check_end()
+        for promise in world.promises:
+            promise.check_end()
         crons_are_exact(quiet.everything(world.memory))
         workflows_are_exact(quiet.everything(world.memory), world)
         deliveries_are_exact(quiet.everything(world.memory), world)

@@ -11,14 +11,25 @@ import random
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
+from typing import TypeVar
 
 import pytest
 
+from ojs.domain.access import ANYBODY
+from ojs.domain.dead_letter.bulk import Action, JobIds
+from ojs.domain.errors import NotFound, OjsError
+from ojs.runtime import Runtime
+from ojs.store.table import keys
 from tests.simulation.actors import Operator, Producer, Worker
 from tests.simulation.faults import Plan
+from tests.simulation.keyed import Keyed, KeyedProducer
+from tests.simulation.pushed import Deliveries
 from tests.simulation.scenarios import play
 from tests.simulation.world import Acts, World
 from tests.spread import spread
+from tests.store.pushing import FUNCTION
+
+T = TypeVar("T")
 
 READS = ("get_item", "batch_get_item", "query", "scan", "get_object", "list_objects_v2")
 
@@ -52,6 +63,26 @@ class Losing(Plan):
         return max(alive) if self.lost else min(alive)
 
 
+class KeysAndErasures(Keyed):
+    """What keys promise, and that what was to be erased is gone."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.world = world
+        self.erased: set[str] = set()
+
+    def look_after(self) -> None:
+        run = self.world.run
+        self.world.check_swept(run.bulk.run_once(run.clock.now_ms(), 1_000))
+
+    def check_end(self) -> None:
+        self.check()
+        left = [
+            job for job in self.erased if (keys.job(job), keys.RECORD) in self.world.memory.items
+        ]
+        assert not left
+
+
 class Scene:
     """A job that a worker runs, one that is dead, one that waits, and those who are there."""
 
@@ -62,7 +93,10 @@ class Scene:
             world.run.queues.configure("default", config)
         self.producer, self.other = Producer(world, "p"), Producer(world, "p2")
         self.worker, self.rival = Worker(world, "w"), Worker(world, "v")
+        world.pushing = Deliveries(world).parts()
         self.hand = Operator(world, "o")
+        self.keyed = KeysAndErasures(world)
+        world.promises.append(self.keyed)
         world.queues |= {"default", "there"}
         self.producer.push(large=False, retry={"max_attempts": 1})
         self.worker.fetch()
@@ -82,6 +116,95 @@ class Scene:
                 self.world.ask(push, self.producer.run)
         if act in (self.worker.ack, self.worker.nack) and self.worker.held:
             act()
+
+    # --- what came later --------------------------------------------------------------------------
+
+    def asked(self, kind: str, act: Callable[[Runtime], T]) -> tuple[T | None, OjsError | None]:
+        """An answer, or why it was refused; asked for again if nobody knows how it ended."""
+        run = self.hand.run
+        answer, refused = self.world.request(kind, lambda: act(run))
+        if answer is None and refused is None:
+            answer, refused = self.world.request(kind, lambda: act(run))
+        return answer, refused
+
+    def put_delivery(self) -> None:
+        body = {"queues": ["there"], "target": {"function": FUNCTION}}
+        made, refused = self.asked("put delivery", lambda run: run.deliveries.put("d", body))
+        assert made is not None, refused
+        assert self.deliveries() == ["d"]
+
+    def with_delivery(self, act: Callable[[], None]) -> Callable[[], None]:
+        """It, where there is a delivery."""
+        target = {"function": FUNCTION}
+        self.hand.run.deliveries.put("e", {"queues": ["there"], "target": target})
+        return act
+
+    def pause_delivery(self) -> None:
+        paused, _ = self.asked("pause delivery", lambda run: run.deliveries.pause("e"))
+        assert paused is not None
+        assert self.hand.run.deliveries.get("e").paused
+
+    def delete_delivery(self) -> None:
+        _, refused = self.asked("delete delivery", lambda run: run.deliveries.delete("e") or True)
+        # An earlier try of it may have removed it, and its answer have been lost.
+        assert refused is None or isinstance(refused, NotFound)
+        assert self.deliveries() == []
+
+    def deliveries(self) -> list[str]:
+        return [each.name for each in self.hand.run.deliveries.list(limit=9).items]
+
+    def push_each(self) -> None:
+        KeyedProducer(self.world, "k", self.keyed).push_each(6)
+
+    def push_with_key(self, count: int, *, each: bool = False) -> None:
+        producer = KeyedProducer(self.world, "k", self.keyed)
+        for _ in range(2):
+            producer.push_once("key", count, each=each)
+
+    def erase(self) -> None:
+        self.world.watch.erased = self.world.watch.purged = True
+        ids = (self.dead, self.running)
+        begun, refused = self.asked(
+            "erase", lambda run: run.bulk.begin(Action.ERASE_JOBS, JobIds(ids))
+        )
+        assert begun is not None, refused
+        self.keyed.erased |= {*ids}
+
+    def write_action_down(self) -> None:
+        before = len(self.hand.run.actions.list(limit=9).items)
+        self.asked(
+            "note action",
+            lambda run: run.actions.add(ANYBODY, "pauseQueue", "POST", "/p", 200) or True,
+        )
+        # What cannot be written is told in the log of the API, and the request goes on.
+        assert len(self.hand.run.actions.list(limit=9).items) in (before, before + 1)
+
+    def make_a_key(self) -> None:
+        made, refused = self.asked(
+            "create key", lambda run: run.access_keys.create(ANYBODY, "k", ["jobs:read"])
+        )
+        assert made is not None, refused
+        who = self.hand.run.access_keys.get(made[0].id)
+        assert who.revoked_ms is None
+
+    def key(self) -> str:
+        return self.hand.run.access_keys.create(ANYBODY, "k", ["jobs:read"])[0].id
+
+    def revoke_a_key(self, key: str) -> None:
+        revoked, refused = self.asked(
+            "revoke key", lambda run: run.access_keys.revoke(ANYBODY, key)
+        )
+        assert revoked is not None, refused
+        assert self.hand.run.access_keys.get(key).revoked_ms is not None
+
+    def stop_work(self) -> None:
+        self.world.maintained = True
+        now_ms = self.world.clock.now_ms()
+        begun, refused = self.asked(
+            "maintenance", lambda run: run.maintenance.begin("why", None, now_ms=now_ms)
+        )
+        assert begun is not None, refused
+        assert begun.since_ms == now_ms
 
     @staticmethod
     def once(act: Callable[[], object]) -> None:
@@ -130,6 +253,19 @@ OPERATIONS: dict[str, Callable[[Scene], Callable[[], object]]] = {
     "bound": lambda scene: partial(scene.hand.configure, {"max_size": 20, "concurrency": 2}),
     "discard a queue": lambda scene: partial(scene.hand.end, "default", "discard"),
     "move a queue": lambda scene: partial(scene.hand.end, "default", "move", "there"),
+    "push each for itself": lambda scene: scene.push_each,
+    "push with a key": lambda scene: partial(scene.push_with_key, 1),
+    "push a few with a key": lambda scene: partial(scene.push_with_key, 2),
+    "push many with a key": lambda scene: partial(scene.push_with_key, 5),
+    "push each with a key": lambda scene: partial(scene.push_with_key, 5, each=True),
+    "erase": lambda scene: scene.erase,
+    "put a delivery": lambda scene: scene.put_delivery,
+    "pause a delivery": lambda scene: scene.with_delivery(scene.pause_delivery),
+    "delete a delivery": lambda scene: scene.with_delivery(scene.delete_delivery),
+    "note an action": lambda scene: scene.write_action_down,
+    "make a key": lambda scene: scene.make_a_key,
+    "revoke a key": lambda scene: partial(scene.revoke_a_key, scene.key()),
+    "begin maintenance": lambda scene: scene.stop_work,
 }
 MEANWHILE: dict[str, Callable[[Scene], Callable[[], object]]] = {
     "others work": lambda scene: scene.fetch_and_ack,

@@ -66,6 +66,16 @@ _KEPT = {
     "a queue goes without a note": 191,
     "a permit is freed before its job may be claimed": 112,
     "an outcome needs no lease": 42,
+    "due jobs of batches are claimed": 4,
+    "each try has ids of its own": 0,
+    "any body is taken": 3,
+    "keys are not noted": 0,
+    "jobs pushed alone are staged again": 41,
+    "a later try ends an earlier one": 2,
+    "an erasure goes round once": 43,
+    "anybody is erased": 0,
+    "empty lines are passed over": 13,
+    "doubts are settled at once": 4,
 }
 
 

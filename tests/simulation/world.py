@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from botocore.exceptions import ClientError
 
@@ -86,6 +86,22 @@ class Push:
     count: int = 0
 
 
+class Promise(Protocol):
+    """Something that is promised, of which the world itself knows nothing."""
+
+    def ask_again(self) -> None:
+        """Callers who had no answer ask again."""
+
+    def look_after(self) -> None:
+        """What runs each minute for it."""
+
+    def check(self) -> None:
+        """What must hold when nobody does anything."""
+
+    def check_end(self) -> None:
+        """What must hold when all is done."""
+
+
 @dataclass(frozen=True)
 class ContainerClock:
     """The clock of one container, which is ahead of the others or behind them."""
@@ -148,6 +164,9 @@ class World:
         # Deliveries, if there are any (`tests.simulation.pushed`), and what containers get.
         self.delivered: Deliveries | None = None
         self.pushing: PushParts | None = None
+        # What else was promised, and the jobs of pushes that were told as stored one by one.
+        self.promises: list[Promise] = []
+        self.told: set[str] = set()
         # Whether nobody asks for anything for a while in the end, and nobody reads the stream.
         self.alone = False
         # Whether there may be maintenance, which somebody ends when all heals.
@@ -389,6 +408,8 @@ class World:
             if push.unknown:
                 # What was left half stored may stand in the way for a while.
                 self.ask(push, self.run)
+        for promise in self.promises:
+            promise.ask_again()
         if self.workflows is not None:
             self.workflows.ask_again()
         for ms in (LONG_MS, MINUTE_MS, MINUTE_MS, MINUTE_MS):
@@ -418,6 +439,8 @@ class World:
         self.check_swept(self.run.rest.run_once(now_ms, 1_000))
         if self.workflows is not None:
             self.workflows.look_after()
+        for promise in self.promises:
+            promise.look_after()
         if self.watch.purged:
             self.check_swept(self.run.prune.run_once(now_ms, 1_000))
         self.project()
@@ -519,6 +542,7 @@ class World:
                 raise broken("no acknowledged job is lost", jobs=gone)
             if len(push.ids) > 1 and there and gone:
                 raise broken("a batch is stored whole or not at all", there=there, gone=gone)
+        self.check_promises(jobs)
         for job_id in self.acked:
             if job_id in jobs and jobs[job_id].state is not State.COMPLETED:
                 raise broken("what was acked is done", job=job_id, state=jobs[job_id].state.value)
@@ -526,6 +550,14 @@ class World:
         running = [job for job in jobs.values() if job.state is State.ACTIVE]
         if late := [job.id for job in running if job.due_ms <= over_ms]:
             raise broken("no lease outlives its time", jobs=late)
+
+    def check_promises(self, jobs: Mapping[str, Job]) -> None:
+        """What the world itself knows nothing of."""
+        lost = [i for i in self.told if i not in jobs and keys.job(i) not in self.watch.deleted]
+        if lost:
+            raise broken("no acknowledged job is lost", jobs=lost)
+        for promise in self.promises:
+            promise.check()
 
     def drain(self) -> None:
         """A worker does all that there is to do."""

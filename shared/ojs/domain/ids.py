@@ -55,6 +55,10 @@ class IdSource:
         self._last_ms = 0
         self._sequence = 0
 
+    def now_ms(self) -> int:
+        """The time as its clock has it, in ms."""
+        return self._clock.now_ms()
+
     def _tick(self) -> tuple[int, int]:
         with self._lock:
             now_ms = self._clock.now_ms()

@@ -567,6 +567,7 @@ def _copies(run: Run) -> None:
 def _bulk(run: Run) -> None:
     """Operations on many dead letters."""
     run.config("full", max_size=1)
+    run.run.acts.change(run.push("full"), priority=None, queue="moved")
     run.dead("full")
     blocker = run.push("full")
     body = {"filter": {"queue": "full"}, "confirm": True}

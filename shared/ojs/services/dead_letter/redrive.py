@@ -181,6 +181,7 @@ class Redrive:
         copy = self._waiting_copy(job)
         if after.queue != job.queue:
             self._limits.register(registered([after]))
+            self._bounds.note_leaving(job)
         with self._bounds.room([after], {queue.name: queue}, drops=drops) as reservation:
             after = self._placement.assign_position(after)
             if override.of_content:

@@ -105,6 +105,8 @@ class JobSlices:
                 log=operation.action is not Action.RETRY_JOBS,
                 # What ended before an erasure began was met in its first round.
                 ended_since_ms=0 if operation.round == 1 else operation.started_ms - DAY_MS,
+                # Counters are behind by as much as the stream is.
+                everything=operation.action is Action.ERASE_JOBS,
             )
         except InvalidRequest as error:
             raise BackendUnavailable(f"The operation cannot go on: {error.message}") from error

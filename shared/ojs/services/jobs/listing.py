@@ -233,6 +233,9 @@ class _Look:
     recent_ms: int = 0
     # Only jobs that ended since then (ms) are looked for in the log.
     ended_since_ms: int = 0
+    # No line is passed over, whatever the counters say, and no job that has moved since it was
+    # found: somebody must not be missed.
+    everything: bool = False
     # The slots of lease notes in use, if they were read; and whether notes had jobs.
     slots: Sequence[LeaseSlot] | None = None
     noted: bool = False
@@ -259,6 +262,8 @@ class _Look:
 
     def shows(self, entry: _Entry, job: Job) -> bool:
         """Whether a job is to be shown by this entry, and no other."""
+        if self.everything:
+            return True
         came_ms = _came_ms(job)
         recent = 0 < self.recent_ms <= (came_ms or 0)
         return entry.still(job) and recent == (entry.begin.part is _Part.RECENT)
@@ -278,6 +283,7 @@ class _Look:
         # queue are looked for in any case.
         single = len({_STATES[part] for part in parts}) == 1
         sure = self.wanted.queue is not None and (single or self.order is _ONWARD)
+        sure = sure or self.everything
         for queue, lanes in self.lanes.items():
             for part in parts:
                 if not sure and not self._has(queue, part):
@@ -440,10 +446,12 @@ class JobListing:
         cursor: str | None = None,
         log: bool = True,
         ended_since_ms: int = 0,
+        everything: bool = False,
     ) -> JobsPart:
         """A part of the jobs that a filter may mean, by their records, in the direction in which
         jobs move; without `log` only those that the index has, else also those that ended since a
-        time. It may be empty and have a cursor.
+        time. It may be empty and have a cursor. With `everything` lines that counters say are empty
+        are looked through, too, and a job that has moved since it was found is part of it.
 
         One query for each line and two calls more; where all queues are asked for two more.
 
@@ -457,6 +465,7 @@ class JobListing:
             calls=_PART_CALLS,
             log=log,
             ended_since_ms=ended_since_ms,
+            everything=everything,
         )
         at = self._start(look) if cursor is None else self._opened(cursor, digest, look)
         entries, after = self._gather(look, at, limit)

@@ -71,6 +71,7 @@ class JobMove:
             changed_by=changed_by or before.changed_by,
         )
         moved = self._placement.with_share(moved, target)
+        self._bounds.note_leaving(before)
         with self._bounds.room([moved], {target.name: target}, drops=False) as reservation:
             moved = self._placement.assign_position(moved)
             stored = self._changes.replace(before, moved)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -51,6 +52,10 @@ _DROPPING_MS = 20_000
 _SPREAD, _LARGEST_SPREAD = 4, 64
 _FIRST_RETRY_S, _LONGEST_RETRY_PAUSE_S = 0.02, 0.4
 _UNKNOWN_RETRY_S, _LONGEST_RETRY_S = 5, 60
+# After a write of new jobs without an answer: when it takes effect no more, and for how long after
+# their room was reserved the removal of their records would be known.
+IN_DOUBT_MS, DOUBTED_MS = 30_000, 90_000
+_MOST_DOUBTS = 100
 T = TypeVar("T")
 
 
@@ -137,6 +142,18 @@ class Reservation:
         return None
 
 
+@dataclass(frozen=True)
+class _Doubt:
+    """Room of new jobs that are stored or not: the first of them, when their room was reserved, and
+    from when on the write of the jobs takes effect no more (ms).
+    """
+
+    reservation: Reservation
+    job: Job
+    reserved_ms: int
+    ripe_ms: int
+
+
 class NoRoomYet(Exception):
     """A queue has no room, and its policy is to wait for some; see `QueueBounds.wait`."""
 
@@ -170,6 +187,8 @@ class QueueBounds:
         self._clock = clock
         self._sleep = sleep
         self._chance = chance
+        # In the order of time.
+        self._doubts: deque[_Doubt] = deque(maxlen=_MOST_DOUBTS)
 
     def enter(
         self,
@@ -197,6 +216,7 @@ class QueueBounds:
         requests = _requests(jobs, queues, replaced)
         if not requests:
             return Reservation()
+        self._settle()
         for request in requests:
             self._check_fits(request)
         full, request = self._all(requests, drops=drops, copies=copies, may_enter=may_enter)
@@ -260,8 +280,10 @@ class QueueBounds:
         """Room for these jobs while they are stored; what is not kept is released afterwards.
 
         Arguments and exceptions are those of `enter`. When the store fails without an answer it is
-        unknown whether the jobs are stored: then the room stays reserved.
+        unknown whether the jobs are stored: then the room stays reserved, until a later request of
+        this container, or a sweep, finds that they are not.
         """
+        reserved_ms = self._clock.now_ms()
         reservation = self.enter(
             jobs,
             queues,
@@ -276,6 +298,9 @@ class QueueBounds:
         except OjsError as error:
             if isinstance(error, NotDone) or not isinstance(error, BackendError):
                 self.leave(reservation)
+            elif not replaced:
+                # Where they replace others, a part of their room is of those.
+                self._doubt(reservation, jobs, reserved_ms)
             raise
         except LostRace as lost:
             # After a repetition they may be stored, and have moved on: the room stays reserved.
@@ -284,11 +309,50 @@ class QueueBounds:
             raise
         self.leave(reservation)
 
-    def leave(self, reservation: Reservation) -> None:
-        """Release what was reserved, except for what is kept."""
+    def leave(self, reservation: Reservation, *, doubted_since_ms: int | None = None) -> None:
+        """Release what was reserved, except for what is kept; `doubted_since_ms` as
+        `DepthCounter.release` has it.
+        """
         for queue, room in reservation.left().items():
             if any(map(any, room.parts.values())):
-                self._depth.release(queue, room, now_ms=self._clock.now_ms())
+                now_ms = self._clock.now_ms()
+                self._depth.release(queue, room, now_ms=now_ms, doubted_since_ms=doubted_since_ms)
+
+    def _doubt(self, reservation: Reservation, jobs: Sequence[Job], reserved_ms: int) -> None:
+        """Note that nobody knows whether these new jobs are stored, if so."""
+        job = self._jobs.unsettled.get(jobs[0].id) if jobs else None
+        if job is not None and not reservation.kept:
+            ripe_ms = self._clock.now_ms() + IN_DOUBT_MS
+            self._doubts.append(_Doubt(reservation, job, reserved_ms, ripe_ms))
+
+    def note_leaving(self, job: Job) -> None:
+        """Note that the record of a job is about to be another queue's, as its removal is noted."""
+        if job.reserved_in is not None:
+            now_ms = self._clock.now_ms()
+            self._depth.note_removal(job.queue, job.reserved_in, now_ms=now_ms)
+
+    def _settle(self) -> None:
+        """Release the room of new jobs that were not stored, once they will not be. What cannot be
+        known any more is left to the sweep.
+        """
+        while True:
+            try:
+                doubt = self._doubts.popleft()
+            except IndexError:
+                return
+            now_ms = self._clock.now_ms()
+            if now_ms < doubt.ripe_ms:
+                self._doubts.appendleft(doubt)
+                return
+            if now_ms - doubt.reserved_ms >= DOUBTED_MS:
+                continue
+            try:
+                stored = self._jobs.is_stored(doubt.job)
+            except OjsError:
+                self._doubts.append(doubt)
+                return
+            if not stored:
+                self.leave(doubt.reservation, doubted_since_ms=doubt.reserved_ms)
 
     def _all(
         self,

@@ -22,8 +22,9 @@ from contextlib import suppress
 from dataclasses import replace as changed
 from typing import Any, Literal
 
+from ojs.bounded import BoundedMap
 from ojs.domain import jsontext
-from ojs.domain.errors import OjsError, UnknownForm
+from ojs.domain.errors import BackendTimeout, BackendUnavailable, OjsError, UnknownForm
 from ojs.domain.fair_queue.tags import Share
 from ojs.domain.ids import IdSource
 from ojs.domain.job.failure import ErrorEntry, Failure
@@ -46,6 +47,8 @@ from ojs.store.table import keys
 from ojs.store.table.errors import LostRace, NotDone
 from ojs.store.table.table import OwnMark, Put, Table, Update
 from ojs.store.table.values import Value, number
+
+_UNSETTLED = 100
 
 
 def winner(lost: LostRace, *, known_only: bool = False) -> Job | None:
@@ -88,10 +91,13 @@ class JobStore(JobReader):
         self.index = JobIndex(table)
         self.notes = LeaseNotes(table, ids)
         self.progress = JobProgress(table)
-        self.removal = JobRemoval(table, payloads, ids)
+        self.removal = JobRemoval(table, payloads, ids, depth)
         self.batches = StagedBatches(
             table, ids, payloads=payloads, records=self, depth=depth, registry=registry
         )
+        # New jobs of which nobody knows whether they were stored, by id; of a transaction the first
+        # one. As they would have been.
+        self.unsettled: BoundedMap[str, Job] = BoundedMap(_UNSETTLED)
 
     def _note(self, *jobs: Job) -> None:
         """Note the queues of jobs that are about to wait for a time. Raises OjsError."""
@@ -133,6 +139,9 @@ class JobStore(JobReader):
             if found is not None:
                 raise self.batches.id_in_use(job.id, found.get("batch")) from None
             raise
+        except (BackendUnavailable, BackendTimeout):
+            if not self._is_stored_after_all(job):
+                raise
         return job
 
     def create_all(self, jobs: Sequence[Job], also: Sequence[Put | Update] = ()) -> list[Job]:
@@ -156,7 +165,22 @@ class JobStore(JobReader):
             if not any_own(lost, stored):
                 self._payloads.delete(at for at, _ in payloads)
                 raise self.batches.refusal(lost, stored) from None
+        except (BackendUnavailable, BackendTimeout):
+            if not self._is_stored_after_all(stored[0]):
+                raise
         return stored
+
+    def is_stored(self, job: Job) -> bool:
+        """Whether the record of a new job, as it was prepared, is there. Raises OjsError."""
+        return is_own(self._table.get(keys.job(job.id), keys.RECORD), job)
+
+    def _is_stored_after_all(self, job: Job) -> bool:
+        """Whether the record of a new job is there after a write without an answer."""
+        with suppress(OjsError):
+            if self.is_stored(job):
+                return True
+        self.unsettled.put(job.id, job)
+        return False
 
     # --- changes by the worker, without reading first ---------------------------------------
 

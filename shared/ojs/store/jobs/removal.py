@@ -8,6 +8,7 @@ from dataclasses import replace as changed
 from ojs.domain.ids import IdSource
 from ojs.domain.job.job import Job
 from ojs.store.jobs.payloads import PayloadRef, PayloadStore, payloads_of
+from ojs.store.permits.depth_counter import DepthCounter
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
 from ojs.store.table.table import Table, Update
@@ -16,7 +17,10 @@ from ojs.store.table.table import Table, Update
 class JobRemoval:
     """Removes jobs: the job record first, then what belongs to it."""
 
-    def __init__(self, table: Table, payloads: PayloadStore, ids: IdSource) -> None:
+    def __init__(
+        self, table: Table, payloads: PayloadStore, ids: IdSource, depth: DepthCounter
+    ) -> None:
+        self._depth = depth
         self._table = table
         self._payloads = payloads
         self._ids = ids
@@ -68,6 +72,8 @@ class JobRemoval:
         return True
 
     def _delete_record(self, job: Job) -> None:
+        if job.reserved_in is not None:
+            self._depth.note_removal(job.queue, job.reserved_in, now_ms=self._ids.now_ms())
         self._table.delete(
             keys.job(job.id), keys.RECORD, condition="#op = :seen", values={":seen": job.op or ""}
         )

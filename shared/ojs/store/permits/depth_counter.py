@@ -30,6 +30,9 @@ from ojs.store.table.table import Table, Update
 from ojs.store.table.values import Item, Value, number
 
 PERIOD_MS = 20_000
+# More than clocks differ by; and for how long after the end of its period room may be in doubt
+# (`ojs.services.permits.backpressure.DOUBTED_MS`), and a while more.
+CLOCKS_MS, NOTED_MS = 5_000, 120_000
 # Parts of so many periods are kept exactly: four minutes. A part takes some 27 bytes of the item,
 # which must stay within 1 KB, one write unit.
 KEPT_PERIODS = 12
@@ -285,18 +288,31 @@ class DepthCounter:
         self._remove_old_parts(queue, value, room)
         return value
 
-    def release(self, queue: str, room: Room, *, now_ms: int) -> None:
+    def release(
+        self, queue: str, room: Room, *, now_ms: int, doubted_since_ms: int | None = None
+    ) -> None:
         """Count no more what is done. If this fails, the next write of this container sees to it,
         or a sweep finds that no job stands for it.
+
+        `doubted_since_ms` is for room, reserved then, whose job is not there: nothing is released
+        if the record of a job with room of about that time was removed since (`note_removal`).
         """
         self._settle()
         # Race: the queue is deleted, and its counter with it. Nothing is left to lower.
+        condition = "attribute_exists(pk)"
+        values: dict[str, Value] = {}
+        if doubted_since_ms is not None:
+            # Race: the job came late after all, ended, which released its room, and its record was
+            # removed before we looked. Whoever removes it notes that first.
+            condition += " AND (attribute_not_exists(#removed) OR #removed < :since)"
+            values[":since"] = doubted_since_ms - CLOCKS_MS
         update = Update(
             keys.counter(queue),
             keys.DEPTH,
             set={"at": now_ms},
             add=Room().with_all(room, -1).added(now_ms),
-            condition="attribute_exists(pk)",
+            condition=condition,
+            values=values,
         )
         self._release(queue, update)
 
@@ -360,6 +376,23 @@ class DepthCounter:
         else:
             self._seen.forget(queue)
         return item
+
+    def note_removal(self, queue: str, period: int, *, now_ms: int) -> None:
+        """Note that the record of a job with room of this period is about to be removed, if that
+        was reserved so lately that its push may still be in doubt. Raises OjsError.
+        """
+        if period < period_of(now_ms - NOTED_MS):
+            return
+        # Race: the queue is gone, and its counter with it.
+        with suppress(LostRace):
+            self._repeating.update(
+                Update(
+                    keys.counter(queue),
+                    keys.DEPTH,
+                    set={"removed": now_ms},
+                    condition="attribute_exists(pk)",
+                )
+            )
 
     def value(self, queue: str) -> DepthValue:
         """What the counter shows now, consistently."""

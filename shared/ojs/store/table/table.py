@@ -7,6 +7,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -307,7 +308,8 @@ class Table:
         """Change an item; returns all of it as it is now.
 
         With `own`, a condition that fails because an earlier try of this very write succeeded, and
-        its answer was lost, is no lost race: the item is returned as it was found.
+        its answer was lost, is no lost race: the item is returned as it was found. If no try was
+        answered, a read may show that one succeeded.
 
         Raises LostRace with the item found, or without it unless `tell_loser`.
         """
@@ -324,6 +326,15 @@ class Table:
             if (item := _own_item(lost, own)) is None:
                 raise
             return item
+        except (BackendUnavailable, BackendTimeout) as error:
+            if own is None or not self._repeats or isinstance(error, NotDone):
+                raise
+            found: Item | None = None
+            with suppress(OjsError):
+                found = self.get(update.pk, update.sk)
+            if found is None or found.get(own[0]) != own[1]:
+                raise
+            return found
         return unpack(answer.get("Attributes", {}))
 
     def delete(
