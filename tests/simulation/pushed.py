@@ -233,11 +233,17 @@ def put(act: Callable[[str, Any], Any], concurrency: int) -> Any:
 
 
 def speak(world: World, outcomes: Sequence[Settled]) -> None:
-    """Say of which jobs a request settles the outcomes, and by which leases."""
+    """Say of which jobs a request settles the outcomes, and by which leases; of several of one job
+    by that which the job has: others are of attempts from before, and change nothing.
+    """
+    leases: dict[str, str | None] = {}
+    for one in outcomes:
+        pk = keys.job(one.job_id)
+        record = world.memory.items.get((pk, keys.RECORD), {})
+        if pk not in leases or record.get("lease", {}).get("S") == one.lease_token:
+            leases[pk] = one.lease_token
     world.watch.speech[world.scheduler.current] = Speech(
-        {keys.job(one.job_id) for one in outcomes},
-        worker=worker_of(NAME),
-        leases={keys.job(one.job_id): one.lease_token for one in outcomes},
+        set(leases), worker=worker_of(NAME), leases=leases
     )
 
 

@@ -15,7 +15,7 @@ from ojs.clock import ManualClock
 from ojs.domain.access import ANYBODY
 from ojs.domain.errors import InvalidRequest, NotFound
 from ojs.runtime import Runtime
-from ojs.targets import queues as sqs_queues
+from ojs.store.table import clients
 from tests.unit.functions.client import Api
 
 MAIL = {"max_size": 5, "concurrency": 2}
@@ -185,7 +185,7 @@ class Secrets:
 @pytest.fixture
 def secrets(make_runtime: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch) -> Secrets:
     """A deployment that pushes, with the targets that it has in the cloud."""
-    monkeypatch.setattr(sqs_queues.clients, "client", lambda *_args, **_named: Sqs())
+    monkeypatch.setattr(clients, "client", lambda *_args, **_named: Sqs())
     found = Secrets()
     monkeypatch.setattr(access_runtime, "secret", found)
     url = "https://sqs.eu-central-1.amazonaws.com/123456789012/dispatch"

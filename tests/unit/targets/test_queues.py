@@ -10,6 +10,7 @@ from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeou
 
 from ojs.clock import ManualClock
 from ojs.domain.errors import BackendUnavailable
+from ojs.store.table import clients
 from ojs.targets import queues
 from ojs.targets.queues import SqsSendQueue, SqsWakeQueue
 from tests.unit.domain.delivery.pushes import NOW_MS, job_id, push
@@ -179,7 +180,7 @@ def test_the_sdk_sends_a_push_once(monkeypatch: pytest.MonkeyPatch) -> None:
         tries.append(config.retries["total_max_attempts"])
         return Sqs()
 
-    monkeypatch.setattr(queues.clients, "client", client)
+    monkeypatch.setattr(clients, "client", client)
     SqsSendQueue(URL).send("thumbs", [push(1)])
     SqsWakeQueue(URL, ManualClock(NOW_MS)).wake(["thumbs"])
     assert tries == [1, 3]
