@@ -31,7 +31,7 @@ def server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             yield _address(server)
         finally:
             server.terminate()
-            server.communicate(timeout=30)
+            server.communicate(timeout=120)
 
 
 def _address(server: subprocess.Popen[str]) -> str:

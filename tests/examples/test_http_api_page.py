@@ -126,7 +126,7 @@ def test_every_error_is_listed_and_no_other() -> None:
     ],
 )
 def test_the_answers_are_those_of_the_page(server_url: str, page: str, at_least: int) -> None:
-    connection = http.client.HTTPConnection(urlsplit(server_url).netloc, timeout=30)
+    connection = http.client.HTTPConnection(urlsplit(server_url).netloc, timeout=120)
 
     def send(
         method: str, path: str, body: str | None = None, sent: dict[str, str] | None = None

@@ -63,7 +63,7 @@ def heard(process: subprocess.Popen[str], text: str) -> str:
 def stopped(process: subprocess.Popen[str]) -> str:
     """What a worker still prints after the signal to stop; it must end well."""
     process.terminate()
-    printed, _ = process.communicate(timeout=30)
+    printed, _ = process.communicate(timeout=120)
     assert process.returncode == 0, printed
     return printed
 
@@ -214,7 +214,7 @@ def test_they_say_at_once_that_there_is_no_server(folder: Path, script: str) -> 
     nowhere = "http://127.0.0.1:9"
     command = [sys.executable, str(EXAMPLE / script), str(folder), "--url", nowhere]
     run = subprocess.run(
-        command, env=ENVIRONMENT, capture_output=True, text=True, timeout=20, check=False
+        command, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False
     )
     assert run.returncode == 2
     assert "refused" in run.stderr

@@ -35,7 +35,7 @@ def commands() -> Iterator[tuple[list[str], str]]:
 
 
 def send(url: str, path: str, body: Any) -> Any:
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=30)
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=120)
     connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
     answer = json.loads(connection.getresponse().read())
     connection.close()

@@ -114,7 +114,7 @@ class Clean:
 
     def run(self, *command: object, **more: Any) -> str:
         with self.start(*command, **more) as process:
-            printed, _ = process.communicate(timeout=300)
+            printed, _ = process.communicate(timeout=900)
         assert process.returncode == 0, printed
         return printed
 

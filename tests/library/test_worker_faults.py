@@ -247,7 +247,7 @@ def test_a_result_that_the_server_cannot_take_fails_its_job_alone(stub: StubServ
 
     @worker.handler("t")
     def handle(job: JobContext) -> Any:
-        together.wait(10)
+        together.wait(60)
         if len(job.args[0]) < 10:
             time.sleep(0.02)  # the other one ends first, and is told first
         return job.args[0]

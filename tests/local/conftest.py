@@ -52,7 +52,7 @@ class RunningServer:
 
     def call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         """One request on a connection of its own: status, and the JSON of the answer."""
-        client = http.client.HTTPConnection(self.address, timeout=30)
+        client = http.client.HTTPConnection(self.address, timeout=120)
         try:
             raw = body if isinstance(body, bytes | None) else json.dumps(body).encode()
             client.request(method, path, raw, {"Content-Type": "application/json"})

@@ -47,7 +47,7 @@ class Server:
         self.local.folder.close()
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        client = http.client.HTTPConnection(self.local.url.removeprefix("http://"), timeout=30)
+        client = http.client.HTTPConnection(self.local.url.removeprefix("http://"), timeout=120)
         with contextlib.closing(client):
             sent = None if body is None else json.dumps(body)
             client.request(method, f"/ojs/v1/{path}", sent, {"Content-Type": "application/json"})
@@ -228,7 +228,7 @@ def _seen(server: Server, *types: str) -> list[tuple[str, dict[str, Any]]]:
 
 def _metric(server: Server, name: str, **labels: str) -> float:
     """A sample of the Prometheus text."""
-    connection = http.client.HTTPConnection(server.local.url.removeprefix("http://"), timeout=30)
+    connection = http.client.HTTPConnection(server.local.url.removeprefix("http://"), timeout=120)
     with contextlib.closing(connection):
         connection.request("GET", "/metrics")
         text = connection.getresponse().read().decode()

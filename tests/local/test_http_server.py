@@ -32,7 +32,7 @@ class Application:
         self.seen.append(request)
         if request.target == "/slow":
             self.entered.set()
-            assert self.release.wait(10)
+            assert self.release.wait(60)
         if request.target == "/empty":
             return Response(204, [("Content-Type", "text/plain")])
         shown = {
@@ -65,7 +65,7 @@ def server(application: Application) -> Iterator[HttpServer]:
 
 
 def connect(server: HttpServer) -> socket.socket:
-    return socket.create_connection((server.host, server.port), timeout=5)
+    return socket.create_connection((server.host, server.port), timeout=120)
 
 
 def exchange(server: HttpServer, raw: bytes) -> bytes:
@@ -92,7 +92,7 @@ def until(client: socket.socket, end: bytes) -> bytes:
 
 
 def test_keeps_a_connection_for_many_requests(server: HttpServer) -> None:
-    client = http.client.HTTPConnection(server.host, server.port, timeout=5)
+    client = http.client.HTTPConnection(server.host, server.port, timeout=120)
     for number in range(3):
         client.request("POST", f"/{number}", body=b"x" * number)
         answer = json.loads(client.getresponse().read())
@@ -292,7 +292,7 @@ def test_a_client_that_leaves_hurts_nobody(server: HttpServer, application: Appl
     leaving.close()
     waiting = connect(server)
     waiting.sendall(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert application.entered.wait(5)
+    assert application.entered.wait(60)
     waiting.close()
     application.release.set()
     assert exchange(server, b"GET / HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200 ")
@@ -302,9 +302,9 @@ def test_64_connections_at_once(server: HttpServer) -> None:
     together = threading.Barrier(64)
 
     def work(number: int) -> list[str]:
-        client = http.client.HTTPConnection(server.host, server.port, timeout=20)
+        client = http.client.HTTPConnection(server.host, server.port, timeout=120)
         client.connect()
-        together.wait(20)
+        together.wait(60)
         targets = []
         for turn in range(5):
             client.request("GET", f"/{number}/{turn}")
@@ -320,7 +320,7 @@ def test_64_connections_at_once(server: HttpServer) -> None:
 def test_nagle_is_off(server: HttpServer) -> None:
     def twenty_s() -> float:
         started = time.monotonic()
-        client = http.client.HTTPConnection(server.host, server.port, timeout=20)
+        client = http.client.HTTPConnection(server.host, server.port, timeout=120)
         for _ in range(20):
             client.request("POST", "/", body=b"x" * 100)
             client.getresponse().read()
@@ -335,13 +335,13 @@ def test_nagle_is_off(server: HttpServer) -> None:
 def test_stop_lets_a_running_request_finish(server: HttpServer, application: Application) -> None:
     with connect(server) as idle, connect(server) as client:
         client.sendall(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert application.entered.wait(5)
+        assert application.entered.wait(60)
         with ThreadPoolExecutor(1) as pool:
             stopped = pool.submit(server.stop, 5)
             assert idle.recv(1) == b""  # hung up at once
             application.release.set()
             answer = everything(client)
-            assert stopped.result(5) is True
+            assert stopped.result(60) is True
     assert b'"target": "/slow"' in answer
     assert b"connection: close" in answer
     with pytest.raises(ConnectionRefusedError):

@@ -29,7 +29,7 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 
 def ask(server: RunningServer, key: str | None, method: str, path: str, body: Any = None) -> int:
-    connection = http.client.HTTPConnection(f"127.0.0.1:{server.port}", timeout=30)
+    connection = http.client.HTTPConnection(f"127.0.0.1:{server.port}", timeout=120)
     headers = {"Content-Type": "application/json"}
     if key is not None:
         headers["Authorization"] = f"Bearer {key}"
@@ -167,7 +167,7 @@ def test_with_keys_producers_do_not_steer_workers(closed: RunningServer) -> None
     key = first_key(closed)
     job = {**JOB, "options": {"queue": "steer", "metadata": {"test_directive": "terminate"}}}
     ask(closed, key, "POST", "/ojs/v1/jobs", job)
-    connection = http.client.HTTPConnection(f"127.0.0.1:{closed.port}", timeout=30)
+    connection = http.client.HTTPConnection(f"127.0.0.1:{closed.port}", timeout=120)
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
     for path, body in (
         ("fetch", {"queues": ["steer"], "worker_id": "w"}),

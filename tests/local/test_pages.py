@@ -41,7 +41,7 @@ def ask(
 ) -> Reply:
     """One request with these headers and no others, not even a Host that is not named."""
     raw = b"" if body is None else json.dumps(body).encode()
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
     try:
         connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
         if not any(name == "Host" for name, _ in headers):
@@ -234,7 +234,7 @@ def test_the_server_says_which_pages_may(naming: RunningServer) -> None:
 def test_options_that_are_wrong(arguments: list[str], complaint: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "local", "--port", "0", "--data", str(tmp_path), *arguments],
-        cwd=ROOT, capture_output=True, text=True, timeout=30, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 2
     assert complaint in done.stderr

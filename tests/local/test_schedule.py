@@ -38,7 +38,7 @@ def states(server: LocalServer) -> set[str]:
 
 
 def test_the_schedule_moves_jobs_that_nobody_asks_for(server: LocalServer) -> None:
-    client = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=10)
+    client = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=120)
     job = {"type": "t", "args": [], "options": {"delay_until": "+PT0.5S"}}
     client.request("POST", "/ojs/v1/jobs", json.dumps(job), {"Content-Type": "application/json"})
     pushed = json.loads(client.getresponse().read())
@@ -52,7 +52,7 @@ def test_the_schedule_moves_jobs_that_nobody_asks_for(server: LocalServer) -> No
 
 def test_pools_are_looked_at_by_the_schedule(server: LocalServer) -> None:
     """What begins to be wrong with a pool is an event, as in the cloud."""
-    client = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=10)
+    client = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=120)
 
     def send(method: str, path: str, body: object = None) -> Any:
         text = None if body is None else json.dumps(body)

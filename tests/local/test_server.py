@@ -36,7 +36,7 @@ def start_fails(*arguments: str) -> tuple[int, str]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
     assert done.stdout == ""
@@ -71,7 +71,7 @@ def runs(process: int) -> bool:
 
 def raw(server: RunningServer, sent: bytes) -> tuple[bytes, dict[bytes, bytes], bytes]:
     """Status line, headers and body of the answer to these bytes."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=120) as client:
         client.sendall(sent)
         client.shutdown(socket.SHUT_WR)
         received = b""
@@ -390,7 +390,7 @@ def test_an_engine_that_dies_ends_the_server(tmp_path: Path) -> None:
     server = RunningServer(tmp_path / "data", tmp_path / "printed")
     (engine,) = children(server.process.pid)
     os.kill(engine, signal.SIGKILL)
-    assert server.process.wait(10) == 1
+    assert server.process.wait(60) == 1
     assert "has ended" in server.printed
 
 

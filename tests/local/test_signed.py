@@ -50,7 +50,7 @@ def curl(server: RunningServer, role: str, path: str, body: Any) -> int:
             "--aws-sigv4", "aws:amz:local:execute-api", "-u", f"{role}:any",
             "-H", "Content-Type: application/json", "-d", json.dumps(body),
         ],
-        capture_output=True, text=True, timeout=30, check=True,
+        capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
     return int(done.stdout)
 
@@ -84,7 +84,7 @@ def test_only_this_machine_reaches_it() -> None:
     for arguments in (["--iam", "--host", "0.0.0.0"], ["--iam", "--keys"]):
         done = subprocess.run(
             [sys.executable, "-m", "local", *arguments], cwd=ROOT, capture_output=True, text=True,
-            timeout=30, check=False,
+            timeout=120, check=False,
         )  # fmt: skip
         assert done.returncode == 2
         assert shlex.quote(arguments[-1]).strip("'") in done.stderr

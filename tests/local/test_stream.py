@@ -319,7 +319,7 @@ def test_it_delivers_by_itself_and_survives_an_engine_that_fails(
     world.streams.failures = ["InternalServerError"] * 3
     schedule = Scheduler(Pump(world.stream, handler).try_to_drain, 0.001)
     schedule.start()
-    assert delivered.wait(5)
+    assert delivered.wait(60)
     schedule.stop()
     # Said once, however often it happens in a row.
     assert capsys.readouterr().err.count("the stream cannot be read") == 1

@@ -32,7 +32,7 @@ def test_ctrl_c_ends_what_follows(server: RunningServer) -> None:
     server.enqueue(type="later")
     assert "later" in following.stdout.readline()
     following.send_signal(signal.SIGINT)
-    _, complaint = following.communicate(timeout=30)
+    _, complaint = following.communicate(timeout=120)
     assert (following.returncode, complaint) == (Exit.INTERRUPTED, "")
 
 
@@ -42,7 +42,7 @@ def test_whoever_reads_may_stop(server: RunningServer) -> None:
     following.stdout.readline()
     following.stdout.close()
     server.enqueue()
-    assert following.wait(timeout=30) == Exit.DONE
+    assert following.wait(timeout=120) == Exit.DONE
     assert following.stderr is not None
     assert following.stderr.read() == ""
     following.stderr.close()

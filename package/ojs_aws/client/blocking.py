@@ -144,7 +144,7 @@ def sent_headers(call: Call[Any], content: bytes | None) -> Mapping[str, str]:
 
 
 def failed(error: Exception, httpx: Any, url: httpx.URL) -> Failure:
-    """What an error of httpx means; `url` is the server's. Not connected means: nothing was sent."""
+    """What an error of httpx means; `url` is the server's. Not connected is: nothing was sent."""
     unsent = (
         httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol,
         httpx.LocalProtocolError,

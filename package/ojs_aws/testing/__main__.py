@@ -16,6 +16,7 @@ def main() -> int:
         help="put the packages of the local server into an environment of their own",
     )  # fmt: skip
     parser.parse_args()
+    print("Installing what the server for tests needs: a minute or two …", flush=True)
     try:
         print(f"The server for tests is in {install()}")
     except NotInstalled as error:
