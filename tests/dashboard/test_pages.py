@@ -9,12 +9,13 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
+from datetime import UTC, datetime
 
 import pytest
 
 from tests.dashboard.conftest import DESKTOP, PHONE, ROOT, Opener
 from tests.dashboard.minute import OVERVIEW_MINUTE
-from tests.dashboard.world import HOSTILE
+from tests.dashboard.world import HOSTILE, Caller
 
 pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive]
 
@@ -77,7 +78,9 @@ def test_every_page(screen: Opener, world: dict[str, str], look: str) -> None:
     assert not barriers, json.dumps(barriers, indent=2)
 
 
-def test_hostile_texts_are_shown_as_they_are(screen: Opener, world: dict[str, str]) -> None:
+def test_hostile_texts_are_shown_as_they_are(
+    screen: Opener, call: Caller, world: dict[str, str]
+) -> None:
     text = HOSTILE.partition("\u202e")[0]
     shown = screen().open(f"jobs/{world['hostile']}")
     for part in (".failure strong", ".tag", ".json"):
@@ -86,10 +89,35 @@ def test_hostile_texts_are_shown_as_they_are(screen: Opener, world: dict[str, st
     assert not shown.page.locator("main img, main script").count()
     # What turns the direction of writing is shown as what it is, and not obeyed.
     shown.page.locator("pre", has_text="\\u202e").last.wait_for()
-    for path in ("dead-letters", "jobs?queue=hostile", "overview", "events?queues=hostile"):
+    flow = next(each for each in call("GET", "/workflows")["items"] if "<img" in each["name"])["id"]
+    for path in (
+        "dead-letters", "jobs?queue=hostile", "overview", "events?queues=hostile", "workers",
+        "cron/hostile", "workflows", f"workflows/{flow}", "keys", "dead-letters?queue=hostile",
+        "queues/hostile",
+    ):  # fmt: skip
         shown.go(path)
         shown.page.locator("main", has_text="<img src=x").wait_for()
-        assert not shown.page.locator("main img").count()
+        assert not shown.page.locator("main img, main script").count(), path
+
+
+def test_a_hostile_reason_and_address_are_shown_as_they_are(
+    screen: Opener, call: Caller, world: dict[str, str]
+) -> None:
+    text = "<img/src=x/onerror=window.hacked=1>"
+    target = {"endpoint": f"http://127.0.0.1:9/?{text}"}
+    call("PUT", "/admin/deliveries/hostile", {
+        "target": target, "queues": ["hostile-pushes"], "signing_secret": "s" * 32,
+    })  # fmt: skip
+    call("POST", "/admin/maintenance", {"enabled": True, "reason": text})
+    try:
+        shown = screen().open("overview")
+        for path in ("overview", "settings", "deliveries"):
+            shown.go("audit").go(path)
+            shown.page.locator("main", has_text=text).wait_for()
+            assert not shown.page.locator("main img").count(), path
+    finally:
+        call("POST", "/admin/maintenance", {"enabled": False})
+        call("DELETE", "/admin/deliveries/hostile")
 
 
 def test_the_first_paint_comes_within_a_second(screen: Opener) -> None:
@@ -119,6 +147,10 @@ def test_an_open_overview_asks_seldom(screen: Opener, world: dict[str, str]) -> 
     shown = screen()
     shown.page.clock.install()
     shown.open("overview")
+    shown.quiet()
+    # From here on the page's time passes as it is told to, and not by itself.
+    now_ms = shown.page.evaluate("() => Date.now()")
+    shown.page.clock.pause_at(datetime.fromtimestamp(now_ms / 1_000 + 1, UTC))
     shown.quiet()
     shown.asked.clear()
     for _ in range(12):

@@ -52,8 +52,10 @@ def push(call: Caller, queue: str, kind: str, *args: object, **options: object) 
 
 
 def fetch(call: Caller, queue: str, count: int, worker: str) -> list[dict[str, Any]]:
-    """Jobs that a worker was handed."""
-    body = {"queues": [queue], "count": count, "worker_id": worker}
+    """Jobs that a worker was handed, for an hour: it sends no heartbeat."""
+    body = {
+        "queues": [queue], "count": count, "worker_id": worker, "visibility_timeout_ms": 3_600_000,
+    }  # fmt: skip
     return list(call("POST", "/workers/fetch", body)["jobs"])
 
 
@@ -147,6 +149,21 @@ def make_hostile(call: Caller) -> str:
     ident = str(call("POST", "/jobs", body)["job"]["id"])
     for job in fetch(call, "hostile", 1, shown[:60]):
         fail(call, job, shown[:100], shown)
+    call("POST", "/workers/register", {
+        "worker_id": shown[:60], "queues": ["hostile"], "hostname": shown,
+    })  # fmt: skip
+    call("POST", "/cron", {
+        "name": "hostile", "expression": "@every 24h", "type": "t.cron", "args": [shown],
+        "description": shown,
+    })  # fmt: skip
+    call("POST", "/workflows", {"type": "chain", "name": shown[:60], "steps": [
+        {"type": "t.step", "name": shown[:40], "args": [shown], "options": {"queue": "hostile"}},
+    ]})  # fmt: skip
+    call("POST", "/admin/keys", {"name": "<img src=x onerror=window.hacked=1>", "scopes": ["work"]})
+    call("PUT", "/queues/hostile/config", {"replay_rules": [
+        {"name": shown[:30], "filter": {"error_type": shown[:30]}, "delay": "PT9H",
+         "max_replays": 1},
+    ]})  # fmt: skip
     return ident
 
 

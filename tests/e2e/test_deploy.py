@@ -7,14 +7,17 @@ emulator checks every call of a function against its role.
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 import time
 import uuid
+from http.client import HTTPConnection
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import boto3
 import pytest
@@ -46,6 +49,7 @@ from tests.unit.functions.keyed import JOB, about
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from http.client import HTTPMessage
 
     from mypy_boto3_dynamodb import DynamoDBClient
 
@@ -132,6 +136,47 @@ def test_a_job_s_life(api: Api) -> None:
     assert api("POST", "/ojs/v1/workers/ack", mine).status == 200
     done = api.get(job_id)
     assert (done["state"], done["result"]) == ("completed", {"words": 3})
+
+
+@pytest.mark.usefixtures("waiting")
+def test_the_dashboard_is_served(deployment: Deployment) -> None:
+    """Its page, what that names, and how callers are known: to whoever asks, without a key."""
+
+    def read(path: str, **headers: str) -> tuple[int, HTTPMessage, bytes]:
+        parts = urlsplit(deployment.direct_url)
+        connection = HTTPConnection(parts.netloc, timeout=30)
+        try:
+            sent = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request("GET", parts.path + path, headers=sent)
+            answer = connection.getresponse()
+            return answer.status, answer.headers, answer.read()
+        finally:
+            connection.close()
+
+    status, headers, _ = read("/ojs/admin")
+    assert (status, headers["location"]) == (302, "/ojs/admin/overview")
+    for path in ("/ojs/admin/overview", "/ojs/admin/queues/mail"):
+        status, headers, page = read(path)
+        assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+        assert (headers["cache-control"], headers["x-frame-options"]) == ("no-cache", "DENY")
+        assert headers["content-security-policy"].startswith(
+            "default-src 'none'; script-src 'self'"
+        )
+    assets = re.findall(r'"(/ojs/admin/assets/[^"]+)"', page.decode())
+    assert len(assets) == 3
+    for asset in assets:
+        plain = read(asset)
+        assert (plain[0], plain[1]["cache-control"]) == (
+            200, "public, max-age=31536000, immutable",
+        )  # fmt: skip
+        status, headers, packed = read(asset, accept_encoding="gzip")
+        assert (status, headers["content-encoding"]) == (200, "gzip")
+        assert gzip.decompress(packed) == plain[2]
+        assert read(asset, if_none_match=plain[1]["etag"])[0] == 304
+    assert read("/ojs/admin/assets/none.js")[0] == 404
+    status, headers, served = read("/ojs/admin/served.json")
+    assert (status, json.loads(served)) == (200, {"authorizer": "keys"})
+    assert headers["cache-control"] == "no-store"
 
 
 @pytest.mark.usefixtures("waiting")

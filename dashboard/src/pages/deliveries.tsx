@@ -12,15 +12,15 @@ const where = (target: Json): [string, string] => (Object.entries(target ?? {})[
 
 /** A delivery is replaced as a whole; its signing secrets stay unless new ones are given. */
 function described(old: Json | undefined, answers: Record<string, string>): Json {
-  const { kind, target, queues, pool, types, concurrency, timeout_ms, form, batch_size, secret } = answers;
+  const { kind, target, queues, pool, job_types, concurrency, timeout_ms, form, batch_size, signing_secret } = answers;
   if (queues && pool) throw new ApiError(0, "two", "", { field: "pool", reason: "is for deliveries that name no queues" });
   return {
     target: { [kind!]: target },
-    ...(queues && { queues: lines(queues) }), ...(pool && { pool }), job_types: lines(types ?? ""),
+    ...(queues && { queues: lines(queues) }), ...(pool && { pool }), job_types: lines(job_types ?? ""),
     ...(concurrency && { concurrency: whole(concurrency, "concurrency") }),
     ...(timeout_ms && { timeout_ms: whole(timeout_ms, "timeout_ms") }),
     ...(batch_size && { batch_size: whole(batch_size, "batch_size") }),
-    ...(form && { form }), ...(secret && { signing_secret: secret }), paused: Boolean(old?.paused),
+    ...(form && { form }), ...(signing_secret && { signing_secret }), paused: Boolean(old?.paused),
   };
 }
 
@@ -42,12 +42,12 @@ export function Deliveries() {
         { name: "target", label: "Where", value: target, help: "The URL, the ARN, or module:function." },
         { name: "queues", label: "Queues", kind: "list", value: (old?.queues ?? []).join("\n"), help: "One a line; or a pool." },
         { name: "pool", label: "Worker pool", value: old?.pool },
-        { name: "types", label: "Types of jobs", kind: "list", value: (old?.job_types ?? []).join("\n"), help: "One a line; empty: all. Others stay for workers that fetch." },
+        { name: "job_types", label: "Types of jobs", kind: "list", value: (old?.job_types ?? []).join("\n"), help: "One a line; empty: all. Others stay for workers that fetch." },
         { name: "concurrency", label: "Most pushes at a time", kind: "number", value: String(old?.concurrency ?? 10) },
         { name: "timeout_ms", label: "Time-out", kind: "number", value: String(old?.timeout_ms ?? 30_000), help: "Milliseconds that the target may take." },
         { name: "form", label: "What the target gets", kind: "choice", choices: FORMS, value: old?.form ?? "" },
         { name: "batch_size", label: "Jobs of one event", kind: "number", value: old ? String(old.batch_size) : "", help: "With the form sqs alone." },
-        { name: "secret", label: "Signing secret", help: old ? "Empty: as it is." : "Endpoints need one. It is never shown again." },
+        { name: "signing_secret", label: "Signing secret", help: old ? "Empty: as it is." : "Endpoints need one. It is never shown again." },
       ],
       act: async (answers) => {
         const name = old?.name ?? answers.name;

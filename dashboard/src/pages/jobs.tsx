@@ -10,7 +10,7 @@ import { whole } from "./queues";
 const PAGE = 50;
 // An answer of the server is bounded by what it costs, and may be empty although more follows.
 const TRIES = 6;
-// Where they are all short, what is there is shown, and the reader asks for more.
+// Where they are all short, what was found is shown by then, and the reader asks for more.
 const PATIENCE_MS = 300;
 
 interface Found { items: Json[]; next?: string; total?: number; unsearched: number }
@@ -20,7 +20,7 @@ async function list(filter: Record<string, string | undefined>, cursor: string |
   const found: Found = { items: [], next: cursor, unsearched: 0 };
   const path = can("admin:read") ? "/admin/jobs" : "/jobs";
   const began = performance.now();
-  for (let tries = 0; tries < TRIES && (!tries || performance.now() - began < PATIENCE_MS); tries++) {
+  for (let tries = 0; tries < TRIES && (!found.items.length || performance.now() - began < PATIENCE_MS); tries++) {
     const answer = await get(path + query({ ...filter, limit: PAGE, cursor: found.next }), signal);
     found.items.push(...answer.items);
     found.next = answer.pagination.next_cursor;

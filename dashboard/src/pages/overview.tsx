@@ -1,7 +1,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { can, get, type Json, limited, query } from "../api";
 import { Chart } from "../chart";
-import { duration, number } from "../format";
+import { duration, number, plural } from "../format";
 import { usePoll } from "../live";
 import { href } from "../route";
 import { Card, Empty, Link, Count, Page, QueueLink, Text, Time, Trouble, When } from "../ui";
@@ -58,7 +58,7 @@ function alarms(stats: Json, now: number): Alarm[] {
   const { jobs, throughput } = stats;
   const oldest = stats.oldest_available_at ? now - Date.parse(stats.oldest_available_at) : 0;
   if (oldest > 15 * MINUTE)
-    found.push({ text: `A job has waited for ${duration(oldest)}`, to: "/queues", bad: true });
+    found.push({ text: `A job has waited for ${duration(oldest)}`, to: "/queues?sort=oldest", bad: true });
   if (jobs.available && !stats.workers)
     found.push({ text: `${number(jobs.available)} jobs wait, and no worker was heard of lately`, to: "/workers", bad: true });
   if (throughput.failed_per_minute > 0)
@@ -117,7 +117,7 @@ function Everything() {
       )}
       <div class="numbers">
         <Count label="Waiting" of={jobs?.available} to="/jobs?state=available" note={stats.data?.oldest_available_at ? <>oldest <Time at={stats.data.oldest_available_at} /></> : undefined} />
-        <Count label="Running" of={jobs?.active} to="/running" tone="blue" note={stats.data && <>{number(stats.data.workers)} workers</>} />
+        <Count label="Running" of={jobs?.active} to="/running" tone="blue" note={stats.data && <>{plural(stats.data.workers, "worker")}</>} />
         <Count label="Done / min" of={lately?.processed_per_minute} tone="green" />
         <Count label="Given up / min" of={lately?.failed_per_minute} tone="red" />
         <Count label="To retry" of={jobs?.retryable} to="/waiting" tone="amber" />
