@@ -50,12 +50,12 @@ def dispatch_takes_what_was_settled() -> AbstractContextManager[Any]:
     """Whoever settles pushes one job, and leaves the other room to nobody."""
     run = Dispatch.run
 
-    def runs(self: Any, name: str, *, room: Any = None, known: Any = None, **named: Any) -> Any:
+    def runs(self: Any, name: str, *, room: Any = None, **named: Any) -> Any:
         if not room:
-            return run(self, name, known=known, **named)
-        report = DispatchReport()
-        if self._may_push(known):
-            self._round(known, 1, room, report, lambda: True)
+            return run(self, name, **named)
+        report, delivery = DispatchReport(), self._deliveries.get(name)
+        if delivery is not None and self._may_push(delivery):
+            self._round(delivery, 1, room, report, lambda: True)
         return report
 
     return mock.patch.object(Dispatch, "run", runs)

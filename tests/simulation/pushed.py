@@ -167,9 +167,9 @@ class Deliveries:
         raise broken("every job is pushed in the end", left=left)
 
     def flow(self) -> None:
-        """Without faults, sweeps and the stream, jobs that wait are pushed while there is room: they
-        are done within seconds. Permits are in one shard or in several, and some jobs are cancelled
-        while they run, or fetched by a worker.
+        """Without faults, sweeps and the stream, jobs that wait are pushed while there is room:
+        they are done within seconds. Permits are in one shard or in several, and some jobs are
+        cancelled while they run, or fetched by a worker.
         """
         world, chance = self.world, self.world.odd
         with mock.patch("ojs.store.permits.semaphore.SHARD_PERMITS", chance.choice((1, 24, 24))):

@@ -6,7 +6,7 @@ A message that comes twice does nothing that the first one did not do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from aws_lambda_powertools import Logger
@@ -83,6 +83,17 @@ class SqsWakeQueue:
         bodies = [{"delivery": name, **at} for name in dict.fromkeys(names)]
         if self._queue.send(bodies, delay_s=delay_s):
             raise BackendUnavailable("a delivery could not be woken up.")
+
+
+class SqsOutcomeQueue:
+    """Takes records of destinations, which come again from it."""
+
+    def __init__(self, url: str, client: Any = None) -> None:
+        self._queue = _Queue(url, client)
+
+    def put(self, record: Mapping[str, Any]) -> bool:
+        """Whether the record was taken."""
+        return not self._queue.send([dict(record)])
 
 
 class SqsSendQueue:
