@@ -274,6 +274,10 @@ class Functions(Operator):
             self._of.outcomes.pop(self.chance.randrange(len(self._of.outcomes)))
             for _ in range(count)
         ]
+        # Of a job that was pushed again one at a time, as it is said who speaks by which lease.
+        first = {one.job_id: one for one in reversed(taken)}
+        self._of.outcomes += [one for one in taken if first[one.job_id] is not one]
+        taken = list(first.values())
         if not taken:
             return
 
