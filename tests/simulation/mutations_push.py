@@ -20,13 +20,13 @@ def outcomes_need_no_lease() -> AbstractContextManager[Any]:
     """An outcome ends whatever run its job is in."""
     end = Settle._end
 
-    def ends(self: Any, delivery: Any, one: Any) -> None:
+    def ends(self: Any, delivery: Any, one: Any, stopped: Any) -> None:
         job = self._finish._jobs.read_record(one.job_id)
         if job is not None and job.lease is not None:
             one = replace(one, lease_token=job.lease.token)
             if job.worker_id != worker_of(one.delivery):
                 one = replace(one, delivery=(job.worker_id or "").removeprefix("push_worker_"))
-        end(self, delivery, one)
+        end(self, delivery, one, stopped)
 
     return mock.patch.object(Settle, "_end", ends)
 
