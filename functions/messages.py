@@ -13,7 +13,7 @@ from ojs.domain.errors import InvalidPayload, OjsError
 logger = Logger()
 
 # A job, or its result, may be as deep as a request may; a record has them some levels further down.
-_MAX_DEPTH = jsontext.MAX_DEPTH + 4
+_MAX_DEPTH = jsontext.MAX_DEPTH + 5
 # Time (ms) that is left for what is under way when no more jobs are claimed.
 SPARE_MS = 8_000
 

@@ -200,15 +200,16 @@ class Model:
         again, consumer = self.units["pushed"]["looked at"], self.invocations(load)
         looked_at = min(again["most"] * consumer.count, rate)
         found["consumer"] += self._ddb(0, again["read"] * looked_at)
-        for what, invokes in (("dispatches", 1 - one["settles"]), ("settles", one["settles"])):
+        for what in ("dispatches", "settles"):
             ms = (
                 one[f"calls of {what}"] * numbers["call_ms"]
-                + max(0, invokes) * numbers["invoke_ms"]
+                + one[f"invokes of {what}"] * numbers["invoke_ms"]
             )
             count = one[what] * rate
             found["Lambda"] += self._lambda(count, ms * rate / count)
-        # A message is sent; those that come together are received and deleted together.
-        messages = (one["wakes"] + 2 * one["dispatches"] + 1 + 2 * one["settles"]) * rate
+        # A message is sent; those that come together are received and deleted together. Of a
+        # success Lambda tells without one.
+        messages = (one["wakes"] + 2 * one["dispatches"]) * rate
         found["SQS"] = messages * numbers["sqs_requests"] / _MILLION + self.polls()
         found["sweeps"] = self.sweeps() + self.notes(load)
         found["metrics"] = self.metrics()

@@ -121,6 +121,7 @@ if TYPE_CHECKING:
     from ojs.store.permits.recount import Recount
     from ojs.store.queues.pool_health import PoolHealthStore
     from ojs.store.workflows.workflows import WorkflowStore
+    from ojs.targets.queues import SqsOutcomeQueue
 
 # What only some functions need is a cached property, and is imported on first use: a cold start
 # pays for every module.
@@ -497,6 +498,14 @@ class Runtime:
             wake=self.wake,
             clock=self.clock,
         )
+
+    @cached_property
+    def outcome_queue(self) -> SqsOutcomeQueue | None:
+        """Where outcomes wait that cannot be settled when they are told; None: there is none."""
+        from ojs.targets.queues import SqsOutcomeQueue
+
+        url = self.settings.outcome_queue
+        return None if url is None else SqsOutcomeQueue(url)
 
     @cached_property
     def deliveries(self) -> Deliveries:

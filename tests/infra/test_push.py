@@ -34,6 +34,8 @@ QUEUE, MAPPING = "AWS::SQS::Queue", "AWS::Lambda::EventSourceMapping"
 TOLD, POLICY = "AWS::Lambda::EventInvokeConfig", "AWS::IAM::Policy"
 NAMED = f":sqs:{PLACE.region}:{PLACE.account}:ojs-shop-outcomes"
 OUTCOMES = {"Fn::Join": ["", ["arn:", {"Ref": "AWS::Partition"}, NAMED]]}
+CALLED = f":lambda:{PLACE.region}:{PLACE.account}:function:ojs-shop-outcomes"
+SETTLES = {"Fn::Join": ["", ["arn:", {"Ref": "AWS::Partition"}, CALLED]]}
 
 
 @pytest.fixture(scope="module")
@@ -255,8 +257,12 @@ def test_a_secret_is_named_and_never_shown(shop: Shop) -> None:
     assert "Declare" in read[0]["Roles"][0]["Ref"]
 
 
-def test_a_function_tells_the_queue_of_outcomes_at_once(shop: Shop) -> None:
-    told = [each for each in shop.all(TOLD).values() if "DestinationConfig" in each]
+def test_a_function_tells_of_a_success_at_once_and_of_the_rest_by_the_queue(shop: Shop) -> None:
+    told = [
+        each
+        for name, each in shop.all(TOLD).items()
+        if "DestinationConfig" in each and "QueuesUntold" not in name
+    ]
     # Two deliveries of one function share it; an alias and a version have their own.
     assert len(told) == 4
     qualifiers = [each["Qualifier"] for each in told]
@@ -264,8 +270,32 @@ def test_a_function_tells_the_queue_of_outcomes_at_once(shop: Shop) -> None:
     for each in told:
         assert (each["MaximumEventAgeInSeconds"], each["MaximumRetryAttempts"]) == (60, 0)
         assert each["DestinationConfig"] == {
-            "OnSuccess": {"Destination": OUTCOMES}, "OnFailure": {"Destination": OUTCOMES},
+            "OnSuccess": {"Destination": SETTLES}, "OnFailure": {"Destination": OUTCOMES},
         }  # fmt: skip
+
+
+def test_an_outcome_that_cannot_be_settled_comes_again(shop: Shop) -> None:
+    (settling,) = (
+        each
+        for each in shop.all("AWS::Lambda::Function").values()
+        if each["Handler"] == "functions.outcomes.handler.handler"
+    )
+    assert settling["FunctionName"] == "ojs-shop-outcomes"
+    assert "OJS_OUTCOME_QUEUE" in settling["Environment"]["Variables"]
+    (again,) = (each for name, each in shop.all(TOLD).items() if "QueuesUntold" in name)
+    # Twice, after a minute and two more; then it waits in the queue, which has a dead-letter queue.
+    assert (again["MaximumRetryAttempts"], again["MaximumEventAgeInSeconds"]) == (2, 21_600)
+    assert list(again["DestinationConfig"]) == ["OnFailure"]
+    (queue, _) = again["DestinationConfig"]["OnFailure"]["Destination"]["Fn::GetAtt"]
+    assert "QueuesOutcomes" in queue
+    may = [
+        each
+        for name, policy in shop.all(POLICY).items()
+        if name.startswith("JobsOutcomes")
+        for each in policy["PolicyDocument"]["Statement"]
+        if each.get("Sid") == "Outcomes"
+    ]
+    assert "sqs:SendMessage" in may[0]["Action"]
 
 
 def test_a_chain_of_jobs_is_no_endless_loop(shop: Shop) -> None:
@@ -281,7 +311,7 @@ def test_a_chain_of_jobs_is_no_endless_loop(shop: Shop) -> None:
     assert {shop.id_of(shop.plain), shop.id_of(shop.aliased)} < set(loops)
 
 
-def test_its_role_may_tell_that_queue_and_nothing_else(shop: Shop) -> None:
+def test_its_role_may_tell_these_two_and_nothing_else(shop: Shop) -> None:
     for template in (shop.template, shop.far):
         policies = [
             each["Properties"]["PolicyDocument"]["Statement"]
@@ -289,8 +319,9 @@ def test_its_role_may_tell_that_queue_and_nothing_else(shop: Shop) -> None:
             if name.startswith(("Plain", "Aliased", "Far"))
         ]
         assert policies
-        for tell, encrypt in policies:
+        for tell, call, encrypt in policies:
             assert (tell["Action"], tell["Resource"]) == ("sqs:SendMessage", OUTCOMES)
+            assert (call["Action"], call["Resource"]) == ("lambda:InvokeFunction", SETTLES)
             assert encrypt["Condition"]["StringEquals"] == {
                 "kms:ViaService": "sqs.eu-central-1.amazonaws.com"
             }
@@ -436,6 +467,7 @@ def test_the_example_is_whole(
     )
     assert [action for action, _ in allowed] == [
         "s3:GetObject", "s3:PutObject", "s3:ListBucket", "sqs:SendMessage",
+        "lambda:InvokeFunction",
     ]  # fmt: skip
     assert "/logs/*" in allowed[0][1]
     assert "/reports/*" in allowed[1][1]

@@ -20,13 +20,13 @@ def outcomes_need_no_lease() -> AbstractContextManager[Any]:
     """An outcome ends whatever run its job is in."""
     end = Settle._end
 
-    def ends(self: Any, delivery: Any, one: Any) -> None:
+    def ends(self: Any, delivery: Any, one: Any, stopped: Any) -> None:
         job = self._finish._jobs.read_record(one.job_id)
         if job is not None and job.lease is not None:
             one = replace(one, lease_token=job.lease.token)
             if job.worker_id != worker_of(one.delivery):
                 one = replace(one, delivery=(job.worker_id or "").removeprefix("push_worker_"))
-        end(self, delivery, one)
+        end(self, delivery, one, stopped)
 
     return mock.patch.object(Settle, "_end", ends)
 
@@ -50,12 +50,12 @@ def dispatch_takes_what_was_settled() -> AbstractContextManager[Any]:
     """Whoever settles pushes one job, and leaves the other room to nobody."""
     run = Dispatch.run
 
-    def runs(self: Any, name: str, *, room: Any = None, known: Any = None, **named: Any) -> Any:
+    def runs(self: Any, name: str, *, room: Any = None, **named: Any) -> Any:
         if not room:
-            return run(self, name, known=known, **named)
-        report = DispatchReport()
-        if self._may_push(known):
-            self._round(known, 1, room, report, lambda: True)
+            return run(self, name, **named)
+        report, delivery = DispatchReport(), self._deliveries.get(name)
+        if delivery is not None and self._may_push(delivery):
+            self._round(delivery, 1, room, report, lambda: True)
         return report
 
     return mock.patch.object(Dispatch, "run", runs)

@@ -167,9 +167,9 @@ class Deliveries:
         raise broken("every job is pushed in the end", left=left)
 
     def flow(self) -> None:
-        """Without faults, sweeps and the stream, jobs that wait are pushed while there is room: they
-        are done within seconds. Permits are in one shard or in several, and some jobs are cancelled
-        while they run, or fetched by a worker.
+        """Without faults, sweeps and the stream, jobs that wait are pushed while there is room:
+        they are done within seconds. Permits are in one shard or in several, and some jobs are
+        cancelled while they run, or fetched by a worker.
         """
         world, chance = self.world, self.world.odd
         with mock.patch("ojs.store.permits.semaphore.SHARD_PERMITS", chance.choice((1, 24, 24))):
@@ -280,6 +280,10 @@ class Functions(Operator):
             self._of.outcomes.pop(self.chance.randrange(len(self._of.outcomes)))
             for _ in range(count)
         ]
+        # Of a job that was pushed again one at a time, as it is said who speaks by which lease.
+        first = {one.job_id: one for one in reversed(taken)}
+        self._of.outcomes += [one for one in taken if first[one.job_id] is not one]
+        taken = list(first.values())
         if not taken:
             return
 

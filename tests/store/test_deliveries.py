@@ -26,6 +26,7 @@ from tests.store.pushing import (
     REFUSED,
     THROTTLED,
     Pushing,
+    settled,
 )
 from tests.store.workflow_runs import chain, create
 from tests.store.workflow_runs import step as steps
@@ -721,3 +722,75 @@ def test_a_test_push_changes_nothing(pushing: Pushing) -> None:
     assert pushing.world.items() == before
     (push,) = pushing.target.pushes
     assert push.job.type == "a.b"
+
+
+# --- room that may be waited for ---------------------------------------------------------------
+
+
+def flying(pushing: Pushing, concurrency: int, jobs: int) -> None:
+    """A delivery that is as full as it may be, without any wake-up on its way."""
+    pushing.put(concurrency=concurrency)
+    for n in range(jobs):
+        pushing.world.push(n)
+    while pushing.pump():
+        pass
+    pushing.wakes.waiting.clear()
+    assert len(pushing.target.flying) == min(concurrency, jobs)
+
+
+@pytest.mark.parametrize("concurrency", [1, 3, 24, 60])
+def test_a_backlog_drains_at_the_concurrency_given(pushing: Pushing, concurrency: int) -> None:
+    """Without wake-ups, timers, the stream and sweeps; permits of 60 are in three shards."""
+    flying(pushing, concurrency, concurrency + 9)
+    for left in range(9, 0, -3):
+        some = pushing.target.flying[:3]
+        del pushing.target.flying[:3]
+        for push in some:
+            pushing.settle((push, DONE))
+        pushing.wakes.waiting.clear()
+        waiting = left - len(some)
+        assert len(pushing.target.flying) == min(concurrency, concurrency + waiting)
+        if concurrency == 1:
+            break
+
+
+def test_who_finds_a_full_delivery_takes_all_the_room_there_is(pushing: Pushing) -> None:
+    """The second release sees room, and leaves it to the first, who dispatches after both."""
+    flying(pushing, 3, 6)
+    dispatch = pushing.world.run.dispatch
+    first, second = (
+        dispatch._settle.settle([settled(push, DONE)]) for push in pushing.target.flying[:2]
+    )
+    assert (first.room, second.room) == ({"work": {0: 1}}, {})
+    assert dispatch.run("work", room=first.room["work"]).pushed == 2
+
+
+def test_a_job_that_is_cancelled_while_it_runs_makes_room(pushing: Pushing) -> None:
+    flying(pushing, 2, 3)
+    pushing.later()
+    pushing.world.run.jobs.cancel(pushing.target.flying[0].job.id)
+    assert pushing.wakes.waiting
+    pushing.world.clock.advance(2_000)
+    assert pushing.pump() == 1
+
+
+def test_an_outcome_that_comes_twice_dispatches(pushing: Pushing) -> None:
+    """Whoever settled it first may have died before it did."""
+    flying(pushing, 2, 3)
+    ended = settled(pushing.target.flying[0], DONE)
+    dispatch = pushing.world.run.dispatch
+    assert dispatch._settle.settle([ended]).room
+    assert dispatch.settle([ended]).room == {"work": {}}
+    assert len(pushing.target.pushes) == 3
+
+
+def test_jobs_with_other_permits_are_followed_by_others(pushing: Pushing) -> None:
+    """A job of a limited queue may have held one back, whoever pushes that."""
+    pushing.world.run.queues.create("default", {"concurrency": 2})
+    pushing.put(concurrency=5)
+    for n in range(4):
+        pushing.world.push(n)
+    pushing.pump()
+    pushing.wakes.waiting.clear()
+    assert pushing.end() == 2
+    assert len(pushing.target.flying) == 2

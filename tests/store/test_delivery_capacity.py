@@ -40,9 +40,41 @@ def test_a_pushed_job_costs_no_more_than_a_pulled_one_with_the_same_limit(exact:
             (push, *pushing.target.flying) = pushing.target.flying
             exact.run.dispatch.settle([settled(push, DONE)])
     assert len(pushing.target.flying) == 10
-    assert spent.writes / 20 <= writes + 1
-    # The delivery is read with each outcome: what became of its target, and whether it is paused.
+    # A claim takes two, its note one, the ack one; the permit is released and acquired.
+    assert spent.writes / 20 <= min(writes + 1, 6)
+    # The delivery is read with each outcome, and by whoever dispatches.
     assert spent.reads / 20 <= reads + 2
+
+
+def test_an_outcome_of_a_delivery_with_room_is_followed_by_nothing(exact: World) -> None:
+    """The ack and the release; the delivery is read slightly behind."""
+    warm(exact)
+    pushing = Pushing(exact)
+    pushing.put(queues=["pushed"], concurrency=10)
+    for n in range(5):
+        exact.push(n, queue="pushed")
+    with spending(exact) as claimed:
+        pushing.pump()
+    assert len(pushing.target.flying) == 5
+    # Two for each claim, one for their note and one for all permits; and that there are notes,
+    # which is said once an hour.
+    assert claimed.writes == 5 * 2 + 2 + 1
+    with spending(exact) as spent:
+        for push in pushing.target.flying:
+            exact.run.dispatch.settle([settled(push, DONE)])
+    assert (spent.calls, spent.writes, spent.reads) == (15, 10, 2.5)
+
+
+def test_permits_of_outcomes_that_come_together_are_released_by_one_write(exact: World) -> None:
+    warm(exact)
+    pushing = Pushing(exact)
+    pushing.put(queues=["pushed"], concurrency=20)
+    for n in range(10):
+        exact.push(n, queue="pushed")
+    pushing.pump()
+    with spending(exact) as spent:
+        exact.run.dispatch.settle([settled(push, DONE) for push in pushing.target.flying])
+    assert (spent.calls, spent.writes, spent.reads) == (12, 11, 0.5)
 
 
 def test_a_push_of_a_job_costs_no_unit_more_where_jobs_are_pushed(exact: World) -> None:

@@ -19,6 +19,7 @@ from ojs_aws.cdk.functions import (
     BRIDGING,
     DASHBOARD,
     DECLARING,
+    OUTCOMES,
     PUSHERS,
     SETUP,
     FunctionSpec,
@@ -177,6 +178,8 @@ class OpenJobSpec(Construct):
         for spec in specs:
             if self.queues is not None and spec.consumes:
                 self.queues.map(spec.consumes, self.functions[spec.name])
+        if self.queues is not None:
+            self.queues.told_by(self.functions[OUTCOMES])
         self.monitoring = Monitoring(
             self,
             "Monitoring",
@@ -675,6 +678,7 @@ class OpenJobSpec(Construct):
             Construct(self._push, place.replace("/", " ")),
             target,
             knowing,
+            settles=self.functions[OUTCOMES],
             key=self.storage.key,
             settings=self.settings,
         )

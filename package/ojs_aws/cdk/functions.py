@@ -93,6 +93,8 @@ QUEUE_SOURCE = frozenset({"DeleteMessage", "GetQueueAttributes", "ReceiveMessage
 _WAKES = {DISPATCH: _SENDS}
 # Whoever claims jobs for a delivery invokes functions, and leaves the rest to the sender.
 _PUSHES = {DISPATCH: _SENDS, SEND: _SENDS}
+# An outcome that cannot be settled when Lambda tells it comes again from the queue.
+_RETURNS = {**_PUSHES, OUTCOMES: _SENDS}
 _INVOKES = frozenset({"InvokeFunction"})
 
 # What serving requests, projecting and sweeping need alike; nothing scans the table.
@@ -128,9 +130,9 @@ _READS_SECRET = frozenset({"GetSecretValue"})
 _KEYS = "A|*"
 
 
-def _pushing(consumed: str) -> Access:
+def _pushing(consumed: str, sends: Mapping[str, frozenset[str]] = _PUSHES) -> Access:
     """Of a function that is called with the messages of this queue, and pushes jobs."""
-    queues = {**_PUSHES, consumed: QUEUE_SOURCE | _PUSHES.get(consumed, frozenset())}
+    queues = {**sends, consumed: QUEUE_SOURCE | sends.get(consumed, frozenset())}
     return replace(_WORK, queues=queues, targets=_INVOKES)
 
 
@@ -225,7 +227,7 @@ FUNCTIONS: tuple[FunctionSpec, ...] = (
         # An outcome whose run died comes again after six times as long: while its lease lasts, as
         # that counts on two minutes beyond what the function takes.
         timeout_s=20,
-        access=_pushing(OUTCOMES),
+        access=_pushing(OUTCOMES, _RETURNS),
     ),
     FunctionSpec(
         name="sender",

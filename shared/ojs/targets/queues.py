@@ -112,6 +112,17 @@ class SqsWakeQueue:
             raise BackendUnavailable("a delivery could not be woken up.")
 
 
+class SqsOutcomeQueue:
+    """Takes records of destinations, which come again from it."""
+
+    def __init__(self, url: str, client: Any = None) -> None:
+        self._queue = _Queue(url, client)
+
+    def put(self, record: Mapping[str, Any]) -> bool:
+        """Whether the record was taken."""
+        return not self._queue.send([dict(record)])
+
+
 class SqsSendQueue:
     """Takes pushes for a sender: `{"delivery": name, "job": id, "token": of the lease}`.
 

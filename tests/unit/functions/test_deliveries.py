@@ -5,12 +5,16 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 
+from functions.outcomes.handler import handler as outcomes
 from ojs import runtime
 from ojs.domain import jsontext
 from ojs.domain.delivery import forms
+from ojs.domain.delivery.outcome import MalformedRecord
+from ojs.domain.errors import BackendUnavailable
 from ojs.services.deliveries.manage import AllowedTargets
 from ojs.services.deliveries.parts import PushParts
 from ojs.settings import Settings
@@ -276,3 +280,86 @@ def test_a_message_that_comes_again_while_its_push_is_under_way_posts_nothing(
     # The second message is done with, and the endpoint was asked once.
     assert (again, len(cloud.target.pushes)) == ([[]], 1)
     assert cloud.api("GET", f"/ojs/v1/jobs/{pushed}").json["job"]["state"] == "completed"
+
+
+# --- outcomes that Lambda tells the function itself ----------------------------------------------
+
+ANSWER = {"status": "completed", "result": 1}
+
+
+class OutcomeQueue:
+    def __init__(self, *, takes: bool) -> None:
+        self.takes = takes
+        self.records: list[Any] = []
+
+    def put(self, record: Any) -> bool:
+        self.records += [record] * self.takes
+        return self.takes
+
+
+def _pushed(cloud: Cloud) -> tuple[str, Any]:
+    """A job that runs on the target, and what it tells."""
+    cloud.api("PUT", f"{BASE}/thumbs", BODY)
+    made = cloud.api("POST", "/ojs/v1/jobs", {"type": "a.b", "args": [1]}).json["job"]["id"]
+    cloud.function("dispatch", *({"delivery": name} for name in cloud.wakes.due()))
+    (push,) = cloud.target.flying
+    return made, record(push, ANSWER)
+
+
+def _state(cloud: Cloud, job_id: str) -> str:
+    return str(cloud.api("GET", f"/ojs/v1/jobs/{job_id}").json["job"]["state"])
+
+
+def _failing() -> Any:
+    """The table takes no ack."""
+    changes = runtime.current().changes
+    return mock.patch.object(changes, "ack", side_effect=BackendUnavailable("not now"))
+
+
+def test_a_success_is_settled_as_it_is_told(cloud: Cloud) -> None:
+    job_id, told = _pushed(cloud)
+    assert outcomes(told, object()) == {"batchItemFailures": []}
+    assert _state(cloud, job_id) == "completed"
+    # Lambda may call twice.
+    assert outcomes(told, object()) == {"batchItemFailures": []}
+
+
+def test_what_cannot_be_settled_now_waits_in_the_queue(cloud: Cloud) -> None:
+    job_id, told = _pushed(cloud)
+    runtime.current().outcome_queue = queue = OutcomeQueue(takes=True)  # type: ignore[assignment]
+    with _failing():
+        assert outcomes(told, object()) == {"batchItemFailures": []}
+    assert queue.records == [told]
+    assert cloud.function("outcomes", *queue.records) == []
+    assert _state(cloud, job_id) == "completed"
+
+
+@pytest.mark.parametrize("queue", [None, OutcomeQueue(takes=False)])
+def test_lambda_tells_again_what_the_queue_does_not_take(cloud: Cloud, queue: Any) -> None:
+    job_id, told = _pushed(cloud)
+    runtime.current().outcome_queue = queue
+    with _failing(), pytest.raises(BackendUnavailable):
+        outcomes(told, object())
+    assert outcomes(told, object()) == {"batchItemFailures": []}
+    assert _state(cloud, job_id) == "completed"
+
+
+def test_the_record_of_a_call_that_failed_has_the_outcome_in_it(cloud: Cloud) -> None:
+    """After its tries Lambda sends the record that it called the function with, in another one."""
+    job_id, told = _pushed(cloud)
+    given_up = {
+        "version": "1.0",
+        "requestContext": {"condition": "RetriesExhausted", "approximateInvokeCount": 3},
+        "requestPayload": told,
+        "responseContext": {"statusCode": 200, "functionError": "Unhandled"},
+        "responsePayload": {"errorType": "BackendUnavailable", "errorMessage": "not now"},
+    }
+    assert cloud.function("outcomes", given_up) == []
+    assert _state(cloud, job_id) == "completed"
+
+
+def test_a_record_of_no_push_is_told_again_and_put_aside(cloud: Cloud) -> None:
+    stranger = {"requestContext": {"condition": "Success"}, "requestPayload": {"a": 1}}
+    with pytest.raises(MalformedRecord):
+        outcomes(stranger, object())
+    assert cloud.function("outcomes", {**stranger, "requestPayload": stranger}) == ["0"]

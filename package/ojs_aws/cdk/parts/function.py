@@ -50,6 +50,13 @@ QUEUE_VARIABLES = {
 FUNCTIONS_VARIABLE = "OJS_PUSH_FUNCTIONS"
 
 
+def name_of_outcomes(settings: DeploymentSettings) -> str:
+    """The name of the queue of outcomes, and of the function that settles them: known beforehand,
+    as roles of functions in other stacks name both.
+    """
+    return f"{settings.service}-{OUTCOMES}"
+
+
 @dataclass(frozen=True)
 class Resources:
     """What functions may be granted access to."""
@@ -105,6 +112,7 @@ class Function(Construct):
         self.function = lambda_.Function(
             self,
             "Function",
+            function_name=name_of_outcomes(settings) if spec.name == OUTCOMES else None,
             description=spec.description,
             code=code,
             handler=spec.handler,

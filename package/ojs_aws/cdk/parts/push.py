@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from aws_cdk import Duration, Stack, Token
+from aws_cdk import ArnFormat, Duration, Stack, Token
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_sqs as sqs
@@ -13,6 +13,7 @@ from constructs import Construct
 
 from ojs_aws.cdk.functions import DISPATCH, FUNCTIONS, OUTCOMES, QUEUES, SEND
 from ojs_aws.cdk.parts.acknowledgement import acknowledge
+from ojs_aws.cdk.parts.function import name_of_outcomes
 from ojs_aws.cdk.parts.storage import KEY_USE
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 # Lambda keeps an event so long (s) that its function is too busy for, at least; jobs' leases count
 # on no more.
 MAX_EVENT_AGE_S = 60
+# The longest that can be set: for outcomes, of which none may be lost.
+MOST_EVENT_AGE_S = 6 * 3_600
 
 # Seen so often without success, a message is put aside.
 _RECEIVED = 5
@@ -54,7 +57,7 @@ class Queues(Construct):
             each: self._queue(
                 each.capitalize(),
                 # Known beforehand: roles of functions in other stacks name it.
-                queue_name=f"{settings.service}-{OUTCOMES}" if each == OUTCOMES else None,
+                queue_name=name_of_outcomes(settings) if each == OUTCOMES else None,
                 visibility_timeout=Duration.seconds(6 * consumers[each].timeout_s),
                 retention_period=_KEPT.get(each, Duration.days(1)),
                 dead_letter_queue=sqs.DeadLetterQueue(
@@ -87,6 +90,26 @@ class Queues(Construct):
             visibility_timeout=visibility_timeout,
             dead_letter_queue=dead_letter_queue,
         )
+
+    def told_by(self, function: lambda_.Function) -> None:
+        """Have what `function` could not settle, when Lambda called it with an outcome itself, come
+        again from the queue of outcomes.
+        """
+        kind = lambda_.CfnEventInvokeConfig
+        config = kind(
+            self,
+            "Untold",
+            function_name=function.function_name,
+            qualifier="$LATEST",
+            # After one minute, and after two more. As long as Lambda keeps an event at most.
+            maximum_retry_attempts=2,
+            maximum_event_age_in_seconds=MOST_EVENT_AGE_S,
+            destination_config=kind.DestinationConfigProperty(
+                on_failure=kind.OnFailureProperty(destination=self.by_name[OUTCOMES].queue_arn)
+            ),
+        )
+        # Lambda looks at the role when this is set.
+        config.node.add_dependency(function.role or function)
 
     def map(self, name: str, function: lambda_.Function) -> None:
         """Have Lambda read a queue and call the function with its messages."""
@@ -163,16 +186,27 @@ def prepare(
     target: Target,
     pushers: Iterable[lambda_.Function],
     *,
+    settles: lambda_.Function,
     key: kms.IKey | None,
     settings: DeploymentSettings,
 ) -> Sequence[Construct]:
-    """Let `pushers` invoke a target, and have Lambda tell the queue of outcomes what became of each
-    event; returns what must be there before a job is pushed.
+    """Let `pushers` invoke a target, and have Lambda tell what became of each event: `settles` of
+    a success, and the queue of outcomes of a failure. Returns what must be there before a job is
+    pushed.
     """
     stack = Stack.of(scope)
     # By name, so that a stack which has the function does not depend on this one.
-    outcomes = stack.format_arn(service="sqs", resource=f"{settings.service}-{OUTCOMES}")
-    tells = [iam.PolicyStatement(actions=["sqs:SendMessage"], resources=[outcomes])]
+    outcomes = stack.format_arn(service="sqs", resource=name_of_outcomes(settings))
+    settling = stack.format_arn(
+        service="lambda",
+        resource="function",
+        resource_name=name_of_outcomes(settings),
+        arn_format=ArnFormat.COLON_RESOURCE_NAME,
+    )
+    tells = [
+        iam.PolicyStatement(actions=["sqs:SendMessage"], resources=[outcomes]),
+        iam.PolicyStatement(actions=["lambda:InvokeFunction"], resources=[settling]),
+    ]
     if key is not None:
         through = {"StringEquals": {"kms:ViaService": f"sqs.{stack.region}.amazonaws.com"}}
         tells.append(
@@ -206,10 +240,11 @@ def prepare(
         maximum_retry_attempts=0,
         maximum_event_age_in_seconds=MAX_EVENT_AGE_S,
         destination_config=kind.DestinationConfigProperty(
-            on_success=kind.OnSuccessProperty(destination=outcomes),
+            # Most end so, and a message would cost as much as the invocation.
+            on_success=kind.OnSuccessProperty(destination=settling),
             on_failure=kind.OnFailureProperty(destination=outcomes),
         ),
     )
     # Lambda looks at the function's role when this is set.
-    config.node.add_dependency(target.role)
+    config.node.add_dependency(target.role, settles)
     return [policy, config]

@@ -99,12 +99,11 @@ class Dispatch:
         name: str,
         *,
         room: Mapping[int, int] = _ALL,
-        known: Delivery | None = None,
         go_on: Callable[[], bool] = _always,
     ) -> DispatchReport:
         """Send jobs of a delivery, as many as it has room for, while `go_on` says that there is
         time left. With `room` only what the shards of its permits have that are named there; the
-        numbers say how much that was a moment ago. `known` is the delivery if it was read just now.
+        numbers say how much that was a moment ago.
 
         Does nothing for one that is gone, paused or disabled; one that is to be left alone for a
         while is woken after that. Raises OjsError.
@@ -113,7 +112,7 @@ class Dispatch:
         sees that there was none, and goes on from there. If it cannot tell, it has itself woken.
         """
         report, looked = DispatchReport(), False
-        delivery = known or self._deliveries.get(name)
+        delivery = self._deliveries.get(name)
         wanted = min(_AT_ONCE, sum(room.values())) or _AT_ONCE
         while delivery is not None and self._may_push(delivery):
             if not go_on():
@@ -140,7 +139,7 @@ class Dispatch:
         report = self._settle.settle(outcomes)
         for name, room in report.room.items():
             try:
-                self.run(name, room=room, known=report.deliveries[name], go_on=go_on)
+                self.run(name, room=room, go_on=go_on)
             except OjsError:
                 # The outcomes are settled and must not come again; the jobs are found then.
                 self._wake.wake([name])

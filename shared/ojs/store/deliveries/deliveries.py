@@ -73,9 +73,9 @@ class DeliveryStore:
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def get(self, name: str) -> Delivery | None:
-        """One delivery, read consistently. Raises UnreadableItem."""
-        item = self._table.get(keys.delivery(name), keys.RECORD)
+    def get(self, name: str, *, consistent: bool = True) -> Delivery | None:
+        """One delivery; slightly behind unless it is read `consistent`. Raises UnreadableItem."""
+        item = self._table.get(keys.delivery(name), keys.RECORD, consistent=consistent)
         return None if item is None else from_item(item)
 
     def get_many(self, names: Iterable[str]) -> list[Delivery]:
