@@ -7,9 +7,10 @@ leave them: to push, run and project so many would take an hour.
 from __future__ import annotations
 
 import random
+import sys
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +19,10 @@ import pytest
 from ojs.domain import jsontext, times
 from ojs.domain.events.types import EventType
 from ojs.domain.job import filter as job_filter
+from ojs.domain.job.filter import JobFilter
 from ojs.domain.job.job import Job, Lease
 from ojs.domain.job.states import State
-from ojs.services.jobs.listing import CALLS, MAX_RECORDS, UNITS
+from ojs.services.jobs.listing import CALLS, MAX_RECORDS, UNITS, JobsPage
 from ojs.store.jobs import items
 from ojs.store.table import keys
 from tests.store.spending import spending
@@ -49,7 +51,25 @@ FILTERS: list[Mapping[str, Any]] = [
     {"queue": "a", "type": "mail.*", "tag": "red"},
     {"queue": "c", "args": "77"},
     {"queue": "d", "state": ["completed", "cancelled", "discarded"], "type": "report"},
+    {"state": "completed"},
+    {"type": "report", "tag": "red"},
+    {"state": ["active", "discarded"], "worker_id": "w-3"},
+    {"state": ["available", "retryable"], "priority": 2},
+    {"queue": "a", "meta": {"customer": 7}},
 ]
+# In which order each answer is, from the largest down if so; and whether all of them together are.
+SORTED: list[tuple[Mapping[str, Any], str, bool, bool]] = [
+    ({"queue": "a", "state": "scheduled"}, "scheduled_at", False, True),
+    ({"queue": "a", "state": "scheduled"}, "scheduled_at", True, True),
+    ({"queue": "a", "state": "pending"}, "created_at", True, True),
+    ({"queue": "a", "state": "available"}, "priority", True, True),
+    ({"queue": "a", "state": "completed"}, "priority", True, False),
+]
+_OF_SORT: Mapping[str, Callable[[Job], int]] = {
+    "scheduled_at": lambda job: job.scheduled_ms or 0,
+    "created_at": lambda job: job.created_ms,
+    "priority": lambda job: job.priority,
+}
 
 
 def made(number: int, now_ms: int, chance: random.Random) -> tuple[Job, int]:
@@ -66,6 +86,7 @@ def made(number: int, now_ms: int, chance: random.Random) -> tuple[Job, int]:
         case State.ACTIVE:
             lease = Lease("t", now_ms + DAY_MS + number, DAY_MS)
             fields = {"started_ms": came_ms, "lease": lease, "timeout_ms": 20 * DAY_MS}
+            fields["worker_id"] = f"w-{number % 5}"
         case State.RETRYABLE:
             delay_ms = now_ms - came_ms + DAY_MS
             fields = {"retry_at_ms": came_ms + delay_ms, "retry_delay_ms": delay_ms}
@@ -81,7 +102,12 @@ def made(number: int, now_ms: int, chance: random.Random) -> tuple[Job, int]:
         lane=chance.randrange(QUEUES[queue]),
         state=state,
         created_ms=came_ms if state in (State.SCHEDULED, State.PENDING) else came_ms - 1_000,
-        content={"args": [number, "x"], "tags": ["red"] if number % 3 else []},
+        priority=number % 5,
+        content={
+            "args": [number, "x"],
+            "tags": ["red"] if number % 3 else [],
+            "meta": {"customer": number % 50},
+        },
         op=f"op{number}",
         **fields,
     )
@@ -142,19 +168,41 @@ def test_many_jobs_are_listed_and_filtered(exact: World, count: int) -> None:
         wanted = job_filter.parse(fields, now_ms=now_ms)
         expected = {j.id for j in jobs if wanted.matches_record(j) and wanted.matches_content(j)}
         assert expected
-        found: list[str] = []
-        cursor, answers = None, 0
-        while True:
-            with spending(exact) as spent:
-                page = exact.run.listing.page(wanted, limit=MAX_RECORDS, cursor=cursor)
-            assert spent.calls <= CALLS
-            assert spent.reads <= UNITS
-            if not answers and wanted.counted:
-                assert page.total == len(expected)
-            found += [job.id for job in page.items]
-            cursor, answers = page.next_cursor, answers + 1
-            if cursor is None:
-                break
-            assert answers < count / 20, fields
+        listed = list(walk(exact, wanted, count))
+        if wanted.counted:
+            assert listed[0].total == len(expected)
+        found = [job.id for page in listed for job in page.items]
         assert len(found) == len(set(found)), fields
         assert set(found) == expected, fields
+    for fields, sort, descending, whole in SORTED:
+        wanted = job_filter.parse(fields, now_ms=now_ms)
+        order = {"sort": sort, "descending": descending}
+        parts = [page.items for page in walk(exact, wanted, count, **order)]
+        shown = [job for part in parts for job in part]
+        assert {job.id for job in shown} == {job.id for job in jobs if wanted.matches_record(job)}
+        for part in [shown] if whole else parts:
+            values = [_OF_SORT[sort](job) for job in part]
+            assert values == sorted(values, reverse=descending), fields
+
+
+def walk(world: World, wanted: JobFilter, count: int, **order: Any) -> Iterator[JobsPage]:
+    """All pages of a listing, each within what an answer may take. What they took at most is shown
+    with `pytest -s`.
+    """
+    cursor, shown, took = None, 0, list[tuple[int, float]]()
+    while True:
+        with spending(world) as spent:
+            page = world.run.listing.page(wanted, limit=MAX_RECORDS, cursor=cursor, **order)
+        assert spent.calls <= CALLS
+        assert spent.reads <= UNITS
+        assert spent.writes == 0
+        took.append((spent.calls, spent.reads))
+        shown += len(page.items)
+        yield page
+        if (cursor := page.next_cursor) is None:
+            break
+        assert len(took) < count / 20, wanted
+    calls, reads = (max(each) for each in zip(*took, strict=True))
+    mean = sum(reads for _, reads in took) / len(took)
+    said = f"{shown} jobs, {len(took)} answers, at most {calls} calls, {reads:.1f} read units"
+    sys.stdout.write(f"{wanted.to_dict()} {order}: {said}, {mean:.1f} on average\n")
