@@ -11,14 +11,20 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ConnectionClosedError
 
 from ojs.clock import ManualClock
+from ojs.domain.access import ANYBODY, everything
+from ojs.domain.dead_letter.bulk import Action
 from ojs.domain.errors import Duplicate, OjsError, QueueFull
 from ojs.domain.job import envelope
+from ojs.domain.job.filter import JobFilter
+from ojs.domain.job.idempotency import IdempotencyKey
+from ojs.domain.job.states import TERMINAL, State
 from ojs.projections import unpublished
 from ojs.projections.project import ALWAYS
 from ojs.runtime import Runtime
@@ -30,6 +36,7 @@ from tests.simulation import saturation
 from tests.store.conftest import World, make_world
 from tests.store.doubles import Projecting, Throttled
 from tests.store.faults import Died, Faulty
+from tests.store.pushing import DONE, FAILED, THROTTLED, Pushing
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -424,10 +431,226 @@ def skewed(client: DynamoDBClient) -> Row:
     )
 
 
+# --- bulk work, and pushes of which nobody knows --------------------------------------------------
+
+
+def killed_in_bulk_push(client: DynamoDBClient) -> Row:
+    body = [{"type": "t", "args": [number]} for number in range(6)]
+    key = IdempotencyKey.of("k", caller=ANYBODY, operation="push", body={"jobs": body})
+
+    def act(run: Runtime) -> Any:
+        requests = [envelope.parse(each) for each in body]
+        return run.bulk_push.push(requests, key=key, producer=None, reaches=everything)
+
+    def repeated(run: Runtime) -> bool:
+        pushed = {one.job.id for one in act(run)}
+        return len(pushed) == len(fetch(run, most=10)) == len(body)
+
+    return (
+        "process killed in a bulk push under an idempotency key",
+        "what was staged is no job yet; the same request again stores each job once",
+        seconds(worst(client, {}, lambda _: None, act, repeated)),
+    )
+
+
+def live_jobs(world: World) -> int:
+    """Jobs that are there and not over."""
+    records = [item for item in world.items() if item["sk"]["S"] == keys.RECORD]
+    states = [item["state"]["S"] for item in records if item["pk"]["S"][:2] == keys.job("")]
+    return sum(State(state) not in TERMINAL for state in states)
+
+
+def killed_in_erasure(client: DynamoDBClient) -> Row:
+    def erase(run: Runtime) -> None:
+        run.bulk.begin(Action.ERASE_JOBS, JobFilter(meta={"who": "a"}))
+
+    def killed(death: str, number: int) -> int | None:
+        with world_of(client) as world:
+            for _ in range(3):
+                push(world.run, meta={"who": "a"})
+            faulty = Faulty(world.client, number, death)
+            with suppress(Died):
+                erase(world.another(faulty))
+            if faulty.calls < number:
+                return None
+            if not any(item["pk"]["S"][:2] == "O|" for item in world.items()):
+                erase(world.another())
+            for passed in passing(world):
+                if passed % _MINUTE_MS == 0:
+                    world.run.bulk.run_once(world.clock.now_ms(), 1_000)
+                if not live_jobs(world):
+                    return passed
+        raise AssertionError
+
+    longest = longest_of(killed, "died before", "died after", every=3)
+    return (
+        "process killed in an erasure",
+        "what it removed is gone; the sweep goes on, in rounds, until one finds nothing",
+        f"{seconds(longest)} until no job is left",
+    )
+
+
+def longest_of(measure: Callable[[str, int], int | None], *kinds: str, every: int = 1) -> int:
+    """The longest time, in ms, with a fault at each call in turn, or each `every`-th, until there
+    is no call left.
+    """
+    found = []
+    for kind in kinds:
+        for number in count(1, every):
+            passed = measure(kind, number)
+            if passed is None:
+                break
+            found.append(passed)
+    return max(found)
+
+
+def unanswered(client: DynamoDBClient) -> Row:
+    def in_queue(bound: int, fault: str, number: int) -> int | None:
+        with world_of(client) as world:
+            world.run.queues.create("default", {"max_size": bound})
+            faulty = Faulty(world.client, 1_000, fault)
+            run = world.another(faulty)
+            for _ in range(2):
+                run.jobs.cancel(push(run).job.id)
+            calls = faulty.calls
+            faulty._fail_at = calls + number
+            with suppress(OjsError):
+                push(run)
+            if faulty.calls < calls + number:
+                return None
+            for passed in passing(world):
+                with suppress(OjsError):
+                    run.jobs.cancel(push(run).job.id)
+                if world.run.stores.depth.value("default").count == live_jobs(world):
+                    return passed
+        raise AssertionError
+
+    small, large = (
+        longest_of(partial(in_queue, bound), "request lost", "timed out") for bound in (64, 65)
+    )
+    return (
+        "no try of a call of a push is answered",
+        (
+            "the answer is 504, unless a read shows that the job is stored; its room in a bounded "
+            "queue may stay taken"
+        ),
+        (
+            f"{seconds(small)} while its container is asked, with a `max_size` of at most 64; of "
+            f"larger queues {seconds(large)}"
+        ),
+    )
+
+
+def actions_are_refused(client: DynamoDBClient) -> Row:
+    with world_of(client) as world:
+        failing = world.another(Faulty(world.client, 1, "ThrottlingException"))
+        for run in (failing, failing):
+            run.actions.add(ANYBODY, "pauseQueue", "POST", "/ojs/v1/queues/default/pause", 200)
+        listed = len(world.run.actions.list(limit=10).items)
+    return (
+        "the dashboard's list of actions cannot be written",
+        f"what was done is done, and answered; of two such actions {listed} is listed",
+        "never: the log of the API has it, with the reason",
+    )
+
+
+# --- deliveries -----------------------------------------------------------------------------------
+
+
+def until_done(pushing: Pushing, job_id: str) -> int:
+    """How long it takes until a pushed job is done, in ms, if nothing more goes wrong."""
+    for passed in range(0, _LONGEST_MS, _STEP_MS):
+        pushing.pump()
+        pushing.end()
+        if pushing.world.run.jobs.get(job_id).state is State.COMPLETED:
+            return passed
+        pushing.world.clock.advance(_STEP_MS)
+        if (passed + _STEP_MS) % _MINUTE_MS == 0:
+            pushing.minute()
+    raise AssertionError("it is never done")
+
+
+def killed_in_dispatch(client: DynamoDBClient) -> Row:
+    def killed(death: str, number: int) -> int | None:
+        with world_of(client) as world:
+            pushing = Pushing(world)
+            pushing.put()
+            job = world.push()
+            # The message that had woken it is lost, too.
+            pushing.wakes.waiting.clear()
+            faulty = Faulty(world.client, number, death)
+            with suppress(Died):
+                world.another(faulty).dispatch.run("work")
+            if faulty.calls < number:
+                return None
+            return until_done(pushing, job.id)
+
+    return (
+        "process killed in the dispatch of a delivery",
+        "its job was not claimed, or runs nowhere until its lease is over, or was pushed",
+        seconds(longest_of(killed, "died before", "died after")),
+    )
+
+
+def outcomes_go_wrong(client: DynamoDBClient) -> Row:
+    with world_of(client) as world:
+        pushing = Pushing(world)
+        pushing.put()
+        job = world.push()
+        pushing.pump()
+        (first,) = pushing.target.flying
+        pushing.target.flying.clear()
+        passed = until_done(pushing, job.id)
+        attempts = world.run.jobs.get(job.id).attempt
+        late = pushing.settle((first, FAILED)).stale
+        job = world.push()
+        pushing.pump()
+        (push_,) = pushing.target.flying
+        pushing.settle((push_, DONE), (push_, DONE))
+        once = world.run.jobs.get(job.id)
+        assert once.state is State.COMPLETED
+    return (
+        "the outcome of a pushed job is lost, late, or comes twice",
+        (
+            f"lost: its lease ends, and it is pushed again ({attempts} attempts); after that "
+            f"{late} of 1 late ones changes nothing; two that are the same end one attempt "
+            f"({once.attempt})"
+        ),
+        f"lost: {seconds(passed)}, with the default time of a push",
+    )
+
+
+def target_throttles(client: DynamoDBClient) -> Row:
+    with world_of(client) as world:
+        pushing = Pushing(world)
+        pushing.put(concurrency=2)
+        jobs = [world.push(number) for number in range(4)]
+        for passed in range(0, _MINUTE_MS, _STEP_MS):
+            pushing.pump()
+            pushing.end(THROTTLED)
+            world.clock.advance(_STEP_MS)
+            if (passed + _STEP_MS) % _MINUTE_MS == 0:
+                pushing.minute()
+        sent = len(pushing.target.pushes)
+        longest = max(until_done(pushing, job.id) for job in jobs)
+        attempts = {world.run.jobs.get(job.id).attempt for job in jobs}
+    return (
+        "a target throttles for a minute",
+        (
+            f"it is left alone for ever longer: {sent} pushes in this minute; jobs wait, and no "
+            f"attempt counts ({max(attempts)} in the end)"
+        ),
+        f"{seconds(longest)} after it takes pushes again",
+    )
+
+
 ROWS = (
     killed_in_push,
     killed_in_fetch,
     killed_in_ack,
+    killed_in_bulk_push,
+    killed_in_erasure,
+    unanswered,
     answer_lost,
     frozen,
     throttled,
@@ -437,6 +660,10 @@ ROWS = (
     stream_is_behind,
     damaged,
     skewed,
+    actions_are_refused,
+    killed_in_dispatch,
+    outcomes_go_wrong,
+    target_throttles,
 )
 
 

@@ -29,6 +29,13 @@ def test_work_goes_on_while_calls_fail(kind: str) -> None:
 
 
 @pytest.mark.exhaustive
+def test_a_small_queue_forgets_room_that_no_job_has() -> None:
+    """In this run four of its eight places belong to pushes and acks without an answer."""
+    told = measure("bounded", 4)
+    assert told.kept, told
+
+
+@pytest.mark.exhaustive
 def test_a_queue_in_trouble_that_stops_the_others_is_found() -> None:
     def stopping(source: Any) -> Any:
         return next(source._parts[0], []) or source._parts.clear() or []

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from unittest import mock
-
 import pytest
 
-from ojs.store.permits import depth_counter
 from tests.simulation.invariants import Broken
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.mutations_late import IN_EVERY_ORDER, LATE
@@ -18,21 +15,14 @@ from tests.spread import spread
 SEEDS = 90
 # Those that were in the code once show with the seed that found them, and seldom else.
 _RARE = {
-    "a claim does not name its line": 6699,
+    "a claim does not name its line": 317,
     "the end of a queue is taken back once": 13,
     "nobody looks at what runs in a queue that is gone": 413,
-    "room is given back after a repetition": 1860,
+    "room is given back after a repetition": 697,
     "a pool made anew forgets what runs": 28,
     "a pool forgets queues that it had": 61,
-    "each try of a transaction is another": 164,
+    "each try of a transaction is another": 879,
     "a job is handed out without its content": 1252,
-}
-
-# Their seeds are of the order of calls in bounded queues that are not small.
-_NOT_SMALL = {
-    "a claim does not name its line",
-    "each try of a transaction is another",
-    "room is given back after a repetition",
 }
 
 # The first seed of each that shows it.
@@ -85,8 +75,7 @@ def test_a_defect_is_found(name: str) -> None:
     mutation, scenario = MUTATIONS[name]
     rare = _RARE | _KEPT
     seeds = [rare[name]] if name in rare else range(SEEDS)
-    small = 0 if name in _NOT_SMALL else depth_counter.SMALL
-    with mutation(), mock.patch.object(depth_counter, "SMALL", small):
+    with mutation():
         assert any(cover([(scenario, seed)]).failures for seed in seeds)
 
 

@@ -6,7 +6,7 @@ the slice are met again; those that were dealt with do not match any more, and a
 as it was asked for since the operation began counts as done.
 
 Where no queue is named, jobs that came in the last seconds to a queue that had none are left out.
-An erasure finds these in its next round.
+An erasure believes no counter: it looks through all lines of all queues.
 """
 
 from __future__ import annotations
