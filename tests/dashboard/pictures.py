@@ -42,7 +42,7 @@ def main() -> None:
                 locale="en-GB",
             )
             shown = Screen(context, server.url).open(path)
-            shown.page.wait_for_timeout(500)
+            shown.quiet()
             shown.page.screenshot(path=FOLDER / f"dashboard-{name}.png")
             context.close()
         browser.close()
