@@ -395,7 +395,8 @@ class StatisticsStore:
         item = self._table.get(keys.stats(keys.ALL_QUEUES), keys.ORDERS, consistent=False)
         if item is None:
             return QueueOrders()
-        return QueueOrders(jsontext.stored(zlib.decompress(item["zip"]).decode("utf-8")))
+        packed: Any = item["zip"]
+        return QueueOrders(jsontext.stored(zlib.decompress(packed).decode("utf-8")))
 
     # --- history ------------------------------------------------------------------------------
 
