@@ -798,12 +798,12 @@ def test_a_job_released_long_after_it_was_done_is_released_once(exact: World) ->
     exact.run.workers.beat("w", active_jobs=[job.id])
     release_all = run.finish._changes._permits.release
 
-    def slowly(*arguments: Any, **more: Any) -> None:
+    def slowly(*arguments: Any, **more: Any) -> bool:
         for _ in range(29):
             exact.clock.advance(1_000)
             reconcile(exact)
             assert counts(exact)[0] >= 1
-        release_all(*arguments, **more)
+        return release_all(*arguments, **more)
 
     run.finish._changes._permits.release = slowly  # type: ignore[method-assign]
     run.finish.ack(job.id, worker_id="w")

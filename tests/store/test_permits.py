@@ -525,11 +525,11 @@ def test_a_permit_given_back_long_after_its_job_ended_is_given_back_once(exact: 
     exact.run.workers.beat("w", active_jobs=[job_id])
     release_all = run.finish._changes._permits.release
 
-    def slowly(*arguments: Any, **more: Any) -> None:
+    def slowly(*arguments: Any, **more: Any) -> bool:
         for _ in range(29):
             exact.clock.advance(SECOND)
             reconcile(exact)
-        release_all(*arguments, **more)
+        return release_all(*arguments, **more)
 
     run.finish._changes._permits.release = slowly  # type: ignore[method-assign]
     run.finish.ack(job_id, worker_id="w")
