@@ -145,7 +145,11 @@ class Scene:
         assert self.hand.run.deliveries.get("e").paused
 
     def delete_delivery(self) -> None:
-        _, refused = self.asked("delete delivery", lambda run: (run.deliveries.delete("e"), True)[1])
+        def act(run: Runtime) -> bool:
+            run.deliveries.delete("e")
+            return True
+
+        _, refused = self.asked("delete delivery", act)
         # An earlier try of it may have removed it, and its answer have been lost.
         assert refused is None or isinstance(refused, NotFound)
         assert self.deliveries() == []
@@ -171,12 +175,14 @@ class Scene:
         self.keyed.erased |= {*ids}
 
     def write_action_down(self) -> None:
+        def act(run: Runtime) -> bool:
+            run.actions.add(ANYBODY, "pauseQueue", "POST", "/p", 200)
+            return True
+
         before = len(self.hand.run.actions.list(limit=9).items)
-        self.asked(
-            "note action",
-            lambda run: (run.actions.add(ANYBODY, "pauseQueue", "POST", "/p", 200), True)[1],
-        )
+        done, _ = self.asked("note action", act)
         # What cannot be written is told in the log of the API, and the request goes on.
+        assert done
         assert len(self.hand.run.actions.list(limit=9).items) in (before, before + 1)
 
     def make_a_key(self) -> None:
