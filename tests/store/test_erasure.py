@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ojs.domain import times
-from ojs.domain.dead_letter.bulk import Action, JobIds, Phase
+from ojs.domain.dead_letter.bulk import CLOCKS_MS, Action, JobIds, Phase
 from ojs.domain.dead_letter.override import JobOverride
 from ojs.domain.errors import NotFound
 from ojs.domain.job import envelope
@@ -312,10 +312,25 @@ def test_only_jobs_that_were_there_when_it_began(
     scene.push(queue="a")
     scene.push(queue="b")
     scene.erase()
-    scene.world.clock.advance(1_000)
+    scene.world.clock.advance(CLOCKS_MS + 1)
     later = scene.push(queue="a")
     scene.minutes(4)
     assert scene.run.jobs.get(later.id).state is State.AVAILABLE
+
+
+def test_a_job_stored_by_a_clock_that_is_ahead(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was there when the erasure began, by whose clock it came later."""
+    monkeypatch.setattr(bulk, "REQUEST_JOBS", 1)
+    scene.push(queue="a")
+    scene.push(queue="b")
+    scene.erase()
+    scene.world.clock.advance(2_000)
+    ahead = scene.push(queue="a")
+    scene.minutes(4)
+    with pytest.raises(NotFound):
+        scene.run.jobs.get(ahead.id)
 
 
 def test_a_job_that_was_done_a_moment_ago_is_found(scene: Scene) -> None:

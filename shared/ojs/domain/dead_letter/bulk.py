@@ -21,6 +21,8 @@ from ojs.domain.job.states import TERMINAL, State
 # Reasons kept of jobs that could not be handled: those of the first ones.
 MAX_ERRORS = 20
 _MESSAGE = 200
+# How far clocks may be apart.
+CLOCKS_MS = 5_000
 
 
 class Action(StrEnum):
@@ -134,9 +136,15 @@ class BulkOperation:
     before_round: int = 0
 
     def covers(self, job: Job) -> bool:
-        """Whether a job was there when it began, as it is now."""
+        """Whether a job was there when it began, as it is now.
+
+        Of an erasure that holds of what came a moment later, too: whoever stored a job before it
+        began may have had a clock that is ahead.
+        """
         since_ms = job.created_ms
-        if self.action not in (Action.CANCEL_JOBS, Action.ERASE_JOBS):
+        if self.action is Action.ERASE_JOBS:
+            return since_ms <= self.started_ms + CLOCKS_MS
+        if self.action is not Action.CANCEL_JOBS:
             since_ms = job.ended_ms or job.failed_ms or since_ms
         return since_ms <= self.started_ms
 
