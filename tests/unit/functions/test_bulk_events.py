@@ -25,7 +25,9 @@ def told(api: Api) -> list[tuple[str, dict[str, Any]]]:
     client, table = api.runtime.table.client, api.runtime.settings.table
     found = [values.unpack(item) for item in client.scan(TableName=table)["Items"]]
     wanted = (keys.bulk_push(""), keys.operation(""))
-    items = sorted((i for i in found if i["pk"].startswith(wanted)), key=lambda i: str(i["pk"]))
+    items = sorted(
+        (i for i in found if str(i["pk"]).startswith(wanted)), key=lambda i: str(i["pk"])
+    )
     changes = [one for item in items for one in records.parse(made_record(1, None, item))]
     return [(event.type, dict(event.data)) for one in changes for event in one.events("shop")]
 
