@@ -108,6 +108,7 @@ def enqueue_bulk(request: Request) -> Answer:
         outcomes = _all_or_none(request, wanted, key)
     else:
         outcomes = runtime.current().bulk_push.push(wanted, key=key, **_pushing(request))
+    runtime.current().bulk_push.note(outcomes, options.atomicity)
     pushed = [one for one in outcomes if not isinstance(one, OjsError)]
     answer = views.bulk_pushed(outcomes, list(islice(_absent(pushed), MAX_WARNINGS)))
     if not pushed:

@@ -566,11 +566,13 @@ class Runtime:
     @cached_property
     def bulk_push(self) -> BulkPush:
         from ojs.services.jobs.bulk_push import BulkPush
+        from ojs.store.jobs.bulk_pushes import BulkPushStore
 
         return BulkPush(
             enqueue=self.enqueue,
             jobs=self.stores.jobs,
             keys=self._idempotency_keys,
+            bulk_pushes=BulkPushStore(self.table, self.ids),
             for_each=self._for_each,
             clock=self.clock,
             middleware_ms=None if self.middleware is None else self.middleware.timeout_ms,

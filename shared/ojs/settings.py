@@ -15,7 +15,7 @@ QueueMetrics = Literal["off", "fullest", "all"]
 MessageBody = Literal["json", "text"]
 Entry = Literal["http_api", "function_url", "private_api"]
 # An event type, or the beginning of some and `*`: `job.completed`, `job.*`, `*`.
-EVENT_PATTERN = r"^(\*|[a-z_]+\.(\*|[a-z_]+\*?))$"
+EVENT_PATTERN = r"^(\*|[a-z_]+\.([a-z_]+\.)*(\*|[a-z_]+\*?))$"
 # A function in a module, as `hooks:add_trace`.
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 MIDDLEWARE_PATTERN = rf"^{_NAME}(\.{_NAME})*:{_NAME}$"

@@ -58,6 +58,7 @@ def test_values_of_the_command_line_are_texts() -> None:
         ("bundle", "docker"),
         ("throttle_burst", "0"),
         ("bus_types", "Job.*"),
+        ("bus_types", "bulk..completed"),
         ("bus_types", "job.*,job*"),
         ("middleware", "hooks"),
         ("middleware", "hooks.add"),
@@ -259,7 +260,13 @@ def test_a_mistake_is_told_without_a_trace(
 
 @pytest.mark.parametrize(
     ("listed", "types"),
-    [("", ()), ("job.*", ("job.*",)), ("job.failed, worker.*", ("job.failed", "worker.*"))],
+    [
+        ("", ()),
+        ("job.*", ("job.*",)),
+        ("job.failed, worker.*", ("job.failed", "worker.*")),
+        ("bulk.enqueue.completed,bulk.*", ("bulk.enqueue.completed", "bulk.*")),
+        ("bulk.delete.*", ("bulk.delete.*",)),
+    ],
 )
 def test_event_types_are_understood_as_the_functions_understand_them(
     listed: str, types: tuple[str, ...], monkeypatch: pytest.MonkeyPatch

@@ -19,6 +19,7 @@ from ojs.domain.job import envelope
 from ojs.domain.job.envelope import JobRequest
 from ojs.domain.job.idempotency import IdempotencyKey
 from ojs.runtime import Runtime
+from ojs.services.jobs.bulk_push import PushOutcome
 from ojs.services.jobs.enqueue import Pushed
 from tests.simulation import quiet
 from tests.simulation.actors import Operator, Producer, Worker
@@ -125,7 +126,9 @@ class KeyedProducer(Producer):
             if not each:
                 return run.idempotent_push.push(key, requests, batch=count > 1)
             sent: list[JobRequest | OjsError] = [*requests, InvalidRequest("type", "is wrong")]
-            return list(run.bulk_push.push(sent, key=key, producer=None, reaches=everything))
+            outcomes = run.bulk_push.push(sent, key=key, producer=None, reaches=everything)
+            run.bulk_push.note(outcomes, "partial")
+            return list(outcomes)
 
         return KeyedRequest(key, kind, act)
 
@@ -137,10 +140,13 @@ class KeyedProducer(Producer):
     def push_each(self, count: int) -> None:
         """Push so many jobs, each for itself, without a key; what was told as stored is there."""
         requests = self._requests("bulk", count)
-        answer = self.ask(
-            "bulk push",
-            lambda: self.run.bulk_push.push(requests, producer=None, reaches=everything),
-        )
+
+        def act() -> list[PushOutcome]:
+            outcomes = self.run.bulk_push.push(requests, producer=None, reaches=everything)
+            self.run.bulk_push.note(outcomes, "partial")
+            return outcomes
+
+        answer = self.ask("bulk push", act)
         for one in answer or ():
             if isinstance(one, Pushed):
                 self.world.told.add(one.job.id)

@@ -533,6 +533,7 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     "many acks show nothing": (many_show_nothing, "ended"),
     "one of many that failed is told as done": (failure_is_told_as_done, "ended"),
     "a drop is not told": (_constant("ojs.projections.events._DROPPED", {}), "dropped"),
+    "the end of bulk work is not told": (_constant("ojs.projections.bulk._TOLD", {}), "acts"),
     **LEASES,
     "maintenance is not noticed": (
         _constant("ojs.store.deployment.maintenance.MaintenanceStore.on", lambda _: False),

@@ -342,7 +342,22 @@ def _delivery(told: Told, item: Item, old: Item | None, new: Item | None) -> Non
         told.tell("delivery.breaker_closed", name)
 
 
+def _operation(told: Told, item: Item, old: Item | None, new: Item | None) -> None:
+    if new is None or new["state"] != "completed" or (old or {}).get("state") == "completed":
+        return
+    what, _, of_jobs = new["action"].partition("_")
+    if of_jobs and what != "erase" and "dry" not in new:
+        told.tell(f"bulk.{what}.completed", keys.operation_id(item["pk"]))
+
+
+def _bulk_push(told: Told, item: Item, old: Item | None, new: Item | None) -> None:
+    if old is None:
+        told.tell("bulk.enqueue.completed", keys.bulk_push_id(item["pk"]))
+
+
 _OTHERS = {
+    "O": _operation,
+    "BP": _bulk_push,
     "Y": _delivery,
     "W": _workflow,
     "G": _gate,

@@ -59,7 +59,7 @@ _Listed = BeforeValidator(_listed)
 _ByFunction = BeforeValidator(_by_function)
 
 # As the functions' own setting has it (OJS_BUS_TYPES); a test compares the two.
-EVENT_PATTERN = r"^(\*|[a-z_]+\.(\*|[a-z_]+\*?))$"
+EVENT_PATTERN = r"^(\*|[a-z_]+\.([a-z_]+\.)*(\*|[a-z_]+\*?))$"
 _EventPattern = Annotated[str, StringConstraints(pattern=EVENT_PATTERN)]
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from ojs.domain.events.event import Event
 from ojs.domain.job.job import Job
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY
+from ojs.projections.bulk import BulkPushChange, OperationChange
 from ojs.projections.changes import TableChange
 from ojs.projections.crons import CronRunChange
 from ojs.projections.deliveries import DeliveryChange
@@ -44,6 +45,7 @@ _TTL_SERVICE = "dynamodb.amazonaws.com"
 
 _JOB, _QUEUE, _WORKER, _BATCH = keys.job(""), keys.queue(""), keys.worker(""), keys.batch("")
 _COUNTER, _POOL = keys.counter(""), keys.pool("")
+_OPERATION, _BULK_PUSH = keys.operation(""), keys.bulk_push("")
 _CRON_RUNS, _WORKFLOW, _DELIVERY = keys.cron_runs(""), keys.workflow(""), keys.delivery("")
 _IMAGES = {"INSERT": ("NewImage",), "MODIFY": ("OldImage", "NewImage"), "REMOVE": ("OldImage",)}
 # Content is never read; only its length is.
@@ -55,7 +57,7 @@ _TEXTS = frozenset(
         "payload", "result", "result_ref", "errors", "unique", "info", "directive", "config",
         "inherited", "policy", "dlq", "copy", "copy_of", "key", "strategy", "job", "reason",
         "etype", "replayed", "pool", "seats", "queues", "weights", "prevention", "starved",
-        "expression", "zone", "local", "other", "wf", "told", "fault",
+        "expression", "zone", "local", "other", "wf", "told", "fault", "action", "atomicity",
     )
 )  # fmt: skip
 _NUMBERS = frozenset(
@@ -66,7 +68,7 @@ _NUMBERS = frozenset(
         "lease_ms", "ttl", "changed", "first", "seen", "active", "n", "b", "bound", "warn",
         "bound_b", "warn_b", "at", "since", "current", "until", "depth", "configured",
         "deleting", "fenced", "changes", "isolated", "seating", "waiting", "rev", "tick", "fired",
-        "skipped", "late",
+        "skipped", "late", "succeeded", "failed", "finished", "total",
     )
 )  # fmt: skip
 
@@ -228,6 +230,10 @@ def _other(record: _Record, *, by_ttl: bool) -> TableChange | None:
         return DeliveryChange(
             *(None if item is None else deliveries.from_item(item) for item in images)
         )
+    if pk.startswith(_OPERATION):
+        return OperationChange.of(*images)
+    if pk.startswith(_BULK_PUSH):
+        return BulkPushChange.of(*images)
     if pk.startswith(_WORKER):
         return _worker(record, by_ttl=by_ttl)
     return _counter(record)

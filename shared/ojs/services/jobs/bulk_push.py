@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from aws_lambda_powertools import Logger
+
 from ojs.clock import Clock
 from ojs.domain.access import Reaches
 from ojs.domain.errors import (
@@ -36,10 +38,13 @@ from ojs.domain.job.unique import fingerprint
 from ojs.services.for_each import ForEach
 from ojs.services.jobs.enqueue import STAGED_FROM, Enqueue, Pushed, PushRequest
 from ojs.services.jobs.idempotent_push import BUSY, free, made_under
+from ojs.store.jobs.bulk_pushes import BulkPushStore
 from ojs.store.jobs.idempotency_keys import IdempotencyKeys, IdempotencyRecord
 from ojs.store.jobs.records import JobStore
 from ojs.store.table.errors import LostRace
 from ojs.store.table.races import retry_on_race
+
+logger = Logger()
 
 PushOutcome = Pushed | OjsError
 
@@ -84,6 +89,7 @@ class BulkPush:
         enqueue: Enqueue,
         jobs: JobStore,
         keys: IdempotencyKeys,
+        bulk_pushes: BulkPushStore,
         for_each: ForEach,
         clock: Clock,
         middleware_ms: int | None,
@@ -92,6 +98,7 @@ class BulkPush:
         self._enqueue = enqueue
         self._jobs = jobs
         self._keys = keys
+        self._bulk_pushes = bulk_pushes
         self._for_each = for_each
         self._clock = clock
         self._middleware_ms = middleware_ms
@@ -130,6 +137,25 @@ class BulkPush:
                 raise failure
             return self._done_before(_Keyed(key, record), entries, reaches)
         return retry_on_race(lambda: self._attempt(key, entries, until_ms, reaches), busy=BUSY)
+
+    def note(self, outcomes: Sequence[PushOutcome], atomicity: str) -> None:
+        """Note for the event log what became of a request, unless nothing of it was stored, or an
+        earlier try carried it out. One call.
+
+        If the table fails, that is logged: the jobs are stored all the same.
+        """
+        pushed = [one for one in outcomes if isinstance(one, Pushed)]
+        if not pushed or any(one.again for one in pushed):
+            return
+        try:
+            self._bulk_pushes.add(
+                total=len(outcomes),
+                succeeded=len(pushed),
+                atomicity=atomicity,
+                now_ms=self._clock.now_ms(),
+            )
+        except OjsError:
+            logger.exception("the event of a bulk enqueue is lost")
 
     def _entries(
         self,
@@ -406,8 +432,9 @@ class BulkPush:
         self, push: PushRequest, job: Job | None, reaches: Reaches, *, deduplicated: bool
     ) -> Pushed:
         if job is not None and reaches(job.queue):
-            return Pushed(job, deduplicated=deduplicated)
-        return Pushed(self._enqueue.as_pushed(push, 0), deduplicated=deduplicated, absent=True)
+            return Pushed(job, deduplicated=deduplicated, again=True)
+        gone = self._enqueue.as_pushed(push, 0)
+        return Pushed(gone, deduplicated=deduplicated, absent=True, again=True)
 
 
 def _chosen(push: PushRequest) -> str | None:

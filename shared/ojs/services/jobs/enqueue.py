@@ -64,7 +64,8 @@ STAGED_FROM = 5
 @dataclass(frozen=True)
 class Pushed:
     """The job of a push; `deduplicated` when the unique job existed before. `absent`: an earlier
-    try of the request pushed it, and it cannot be shown any more but as it was pushed.
+    try of the request pushed it, and it cannot be shown any more but as it was pushed. `again`: an
+    earlier try carried the whole request out.
 
     `pressure` is set when its queue is bounded and filled beyond its warning threshold,
     `limit_status` is that of its rate limit, if it has one.
@@ -75,6 +76,7 @@ class Pushed:
     pressure: QueuePressure | None = None
     limit_status: RateLimitStatus | None = None
     absent: bool = False
+    again: bool = False
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,7 @@ class IdempotentPush:
             push = replace(push, stored=self._stored_before(push, record))
             if len(push.stored) == len(push.ids):
                 self._keys.finish(record)
-                return self._done_before(key, push, record)
+                return self._done_before(key, push, record, again=False)
         pushed = self._store(push, record, wait_ms)
         # The record of a staged batch says so since before its commit.
         if not push.staged:
@@ -180,9 +180,16 @@ class IdempotentPush:
         }
 
     def _done_before(
-        self, key: IdempotencyKey, push: PushRequest, record: IdempotencyRecord
+        self,
+        key: IdempotencyKey,
+        push: PushRequest,
+        record: IdempotencyRecord,
+        *,
+        again: bool = True,
     ) -> list[Pushed]:
-        """The jobs of a request that was carried out, as they are now."""
+        """The jobs of a request that was carried out, as they are now; not `again` if only its jobs
+        were stored before.
+        """
         push = self._derived(key, push, record)
         existing = record.existing or [None] * len(push.ids)
         push = replace(
@@ -196,9 +203,9 @@ class IdempotentPush:
             known = job is not None and (there or any(made_under(job, mark) for mark in marks))
             if job is None or not known or not push.reaches(job.queue):
                 job = self._enqueue.as_pushed(push, index)
-                pushed.append(Pushed(job, deduplicated=there, absent=True))
+                pushed.append(Pushed(job, deduplicated=there, absent=True, again=again))
             else:
-                pushed.append(Pushed(job, deduplicated=there))
+                pushed.append(Pushed(job, deduplicated=there, again=again))
         return pushed
 
     def _found(self, push: PushRequest) -> dict[str, Job]:

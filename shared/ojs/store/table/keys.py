@@ -259,6 +259,16 @@ def idempotency(name: str) -> str:
     return f"I|{name}"
 
 
+def bulk_push(request_id: str) -> str:
+    """Partition of what became of a bulk enqueue. Its stream record becomes an event."""
+    return f"BP|{request_id}"
+
+
+def bulk_push_id(pk: str) -> str:
+    """The id in the partition key of a bulk enqueue."""
+    return pk.removeprefix("BP|")
+
+
 def batch(token: str) -> str:
     """Partition of a staged batch. Its item exists only while the batch is not committed."""
     return f"B|{token}"

@@ -56,6 +56,8 @@ class TableSchema:
                     keys.batch(""),
                     keys.workflow(""),
                     keys.delivery(""),
+                    keys.operation(""),
+                    keys.bulk_push(""),
                 )
             ),
             # A worker's sort key is its id; that of an entry of a cron job's run log begins with

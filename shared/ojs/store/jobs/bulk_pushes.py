@@ -1,0 +1,42 @@
+"""What became of bulk enqueues, for their events: an item each, written once.
+
+    BP|{request}  @   how many jobs it had, and how many of them were stored
+
+Nothing reads the items: the stream has what is in them, and their time to live ends soon.
+"""
+
+from __future__ import annotations
+
+from ojs.domain.ids import IdSource
+from ojs.store.table import keys
+from ojs.store.table.table import Put, Table
+
+_KEPT_S = 3_600
+
+
+class BulkPushStore:
+    """The store of what became of bulk enqueues."""
+
+    def __init__(self, table: Table, ids: IdSource) -> None:
+        self._table = table
+        self._ids = ids
+
+    def add(self, *, total: int, succeeded: int, atomicity: str, now_ms: int) -> None:
+        """Store that a request was carried out: the stream record becomes the event. Raises
+        OjsError.
+
+        A write that is repeated changes nothing, and leaves no second record.
+        """
+        self._table.put(
+            Put(
+                {
+                    "pk": keys.bulk_push(self._ids.uuid7()),
+                    "sk": keys.RECORD,
+                    "total": total,
+                    "succeeded": succeeded,
+                    "atomicity": atomicity,
+                    "at": now_ms,
+                    "ttl": now_ms // 1_000 + _KEPT_S,
+                }
+            )
+        )
