@@ -59,6 +59,14 @@ FOUND: dict[tuple[str, int], str] = {
         "Staged jobs of a batch that had been undone were written late. A sweep took them for jobs "
         "that the depth counter had missed, and counted them: the counter passed its bound."
     ),
+    ("workflows", 11000219): (
+        "A workflow was cancelled while its last jobs ended, and retried: it was completed at once, "
+        "and neither its new start nor its end were told."
+    ),
+    ("erasing", 1000008): (
+        "A job was stored a moment before an erasure began by whoever had a clock behind: it was "
+        "taken for one that had come later, and stayed."
+    ),
 }
 # Where these were found first, as the calls came in another order.
 FOUND_BEFORE = (

@@ -63,17 +63,24 @@ class WorkflowChange(TableChange):
         before, after = self.before, self.after
         if after is None:
             return
+        # One that is run again is over at once if all its jobs have ended meanwhile.
+        again = before is not None and before.state.final and _generation(before, after)
         if before is None:
             kind = {"workflow_type": after.kind.value}
             yield _event(after, EventType.WORKFLOW_CREATED, after.created_ms, kind)
             yield _event(after, EventType.WORKFLOW_STARTED, after.created_ms, {})
-        elif before.state.final and not after.state.final:
-            generation = {"generation": after.graph_state.generation}
-            yield _event(after, EventType.WORKFLOW_STARTED, after.updated_ms, generation)
+        elif again:
+            yield _event(after, EventType.WORKFLOW_STARTED, after.updated_ms, {"generation": again})
         if after.told is not None and (before is None or before.told != after.told):
             yield from _steps(after, after.told)
-        if after.state.final and (before is None or not before.state.final):
+        if after.state.final and (before is None or not before.state.final or again):
             yield _end(after)
+
+
+def _generation(before: WorkflowRecord, after: WorkflowRecord) -> int:
+    """The generation that a workflow began; 0 if it began none."""
+    generation = after.graph_state.generation
+    return generation if generation != before.graph_state.generation else 0
 
 
 def _steps(record: WorkflowRecord, told: str) -> Iterator[NewEvent]:

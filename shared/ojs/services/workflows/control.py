@@ -177,7 +177,7 @@ class WorkflowControl:
                 return record
             decision = rules.retry(definition.graph, record.graph_state, mode)
             # Late marks of the generation before count nowhere.
-            over = replace(record, fan_ins=(), leaving=0, fault=None, check_ms=None)
+            over = replace(record, fan_ins=(), leaving=0, fault=None, check_ms=None, ended_ms=None)
             return self._advance.decided(definition, over, decision)
 
         return self._advance.change(workflow_id, retried)
