@@ -1,11 +1,15 @@
-"""EventBridge's part: calls a task again and again; and rounds, for which many ask at once."""
+"""EventBridge's part: calls a task again and again; rounds, for which many ask at once; and who has
+to wait where one process does it all.
+"""
 
 from __future__ import annotations
 
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 
 class Scheduler:
@@ -63,3 +67,49 @@ class Rounds:
             self._begun += 1
             self._action()
             self._done = self._begun
+
+
+class Precedence:
+    """Lets requests go first: they are answered in the process in which the sweeps run, and with a
+    thousand queues these have something to do all the time. For several threads.
+    """
+
+    def __init__(self, time_s: Callable[[], float] = time.monotonic) -> None:
+        self._time_s = time_s
+        self._requests = 0
+        self._none = threading.Condition()
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """While a request is answered."""
+        with self._none:
+            self._requests += 1
+        try:
+            yield
+        finally:
+            with self._none:
+                self._requests -= 1
+                if not self._requests:
+                    self._none.notify_all()
+
+    def giving_way(self) -> Callable[[], bool]:
+        """For one run of other work: to be called now and then, it returns when no request is being
+        answered, or the run has waited for as long as it has worked, so that requests that do not
+        end hold it up for no longer than that. Always True: there is time left.
+        """
+        began_s = self._time_s()
+        waited_s = 0.0
+
+        def wait() -> bool:
+            nonlocal waited_s
+            # Read without the lock, as this is called often; what it misses waits for next time.
+            if self._requests:
+                at_s = self._time_s()
+                most_s = at_s - began_s - 2 * waited_s
+                if most_s > 0:
+                    with self._none:
+                        self._none.wait_for(lambda: not self._requests, most_s)
+                    waited_s += self._time_s() - at_s
+            return True
+
+        return wait

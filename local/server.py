@@ -34,14 +34,14 @@ from local.gateway import (
 from local.gauges import LOOK_S, Gauges
 from local.http_server import HttpServer, Limits, Request, Response
 from local.origins import OriginCheck
-from local.scheduler import Rounds, Scheduler
+from local.scheduler import Precedence, Rounds, Scheduler
 from local.stream import INTERVAL_S, Pump, TableStream
 from ojs import runtime as ojs_runtime
 from ojs.clock import SystemClock
 from ojs.domain.errors import OjsError
 from ojs.services.operations.authentication import Authentication
 from ojs.services.operations.setup import Setup
-from ojs.services.sweeps import SweepCounts, counting_failures
+from ojs.services.sweeps import GoOn, SweepCounts, always, counting_failures
 from ojs.settings import Settings
 from ojs.store.deployment.access_keys import AccessKeyStore
 from ojs.store.deployment.notes import DeploymentStore
@@ -124,6 +124,7 @@ class LocalServer:
         self.folder = folder
         self.has_dashboard = (dashboard / "index.html").is_file()
         self.origins = tuple(origins)
+        self._precedence = Precedence()
         with contextlib.ExitStack() as undo:
             limits = Limits(body_bytes=GATEWAY_BYTES)
             http = HttpServer(listener, self._answer, refuse=refusal, limits=limits)
@@ -183,9 +184,12 @@ class LocalServer:
             disk = DiskCheck(gateway, folder.full, str(folder.path))
             self._checked = OriginCheck(disk, refused, origins=origins, hosts=hosts)
             self._schedules = (
-                Scheduler(partial(self._sweep, {"jobs": _SWEEP_LIMIT}), sweep_interval_s),
+                Scheduler(partial(self._sweep_beside, {"jobs": _SWEEP_LIMIT}), sweep_interval_s),
                 Scheduler(self._measure_beside, LOOK_S),
-                *(Scheduler(partial(self._sweep, sweeps), every_s) for every_s, sweeps in _SWEEPS),
+                *(
+                    Scheduler(partial(self._sweep_beside, sweeps), every_s)
+                    for every_s, sweeps in _SWEEPS
+                ),
                 Scheduler(self._pump.try_to_drain, INTERVAL_S),
             )
             for schedule in self._schedules:
@@ -307,19 +311,25 @@ class LocalServer:
         return built
 
     def _answer(self, request: Request) -> Response:
-        return self._checked(request)
+        with self._precedence.request():
+            return self._checked(request)
 
-    def _sweep(self, limits: Mapping[str, int]) -> None:
+    def _sweep(self, limits: Mapping[str, int], go_on: Callable[[], GoOn] = lambda: always) -> None:
         """Run the sweeps of these names, each with its limit; what fails is told of."""
         for sweep in self._runtime.sweeps():
             if sweep.name in limits:
                 counts = SweepCounts()
                 with counting_failures(counts, "the whole sweep"):
-                    report = sweep.run_once(self._clock.now_ms(), limits[sweep.name])
+                    now_ms = self._clock.now_ms()
+                    report = sweep.run_once(now_ms, limits[sweep.name], go_on())
                     counts.failures += report.failures
                 for failure in counts.failures:
                     print(f"{sweep.name} failed: {failure.what}", file=sys.stderr)
                     traceback.print_exception(failure.error, file=sys.stderr)
+
+    def _sweep_beside(self, limits: Mapping[str, int]) -> None:
+        """The same, while requests that are being answered go first."""
+        self._sweep(limits, self._precedence.giving_way)
 
     def _catch_up(self) -> None:
         """Bring what is projected from the stream up to date with all writes before this call."""

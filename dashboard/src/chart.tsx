@@ -13,6 +13,16 @@ export interface Line {
   values: (number | null)[];
 }
 
+const DAY_S = 86_400;
+
+/** A time on the axis as the reader writes it: the day where that is what differs. */
+function clock(atS: number, stepS: number): string {
+  const date = new Date(atS * 1_000);
+  return stepS >= DAY_S
+    ? date.toLocaleDateString([], { day: "numeric", month: "short" })
+    : date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+}
+
 export function Chart(props: { label: string; times: number[]; lines: Line[]; height?: number }) {
   const place = useRef<HTMLDivElement>(null);
   const dark = useBox(theme);
@@ -30,7 +40,7 @@ export function Chart(props: { label: string; times: number[]; lines: Line[]; he
         height,
         cursor: { y: false, drag: { x: false, y: false } },
         scales: { y: { range: (_, __, most) => [0, Math.max(1, most * 1.1)] } },
-        axes: [axis, { ...axis, size: 48, values: (_, ticks) => ticks.map((tick) => short(tick)) }],
+        axes: [{ ...axis, values: (_, ticks, __, ___, step) => ticks.map((tick) => clock(tick, step)) }, { ...axis, size: 48, values: (_, ticks) => ticks.map((tick) => short(tick)) }],
         series: [
           { value: (_, at) => (at ? new Date(at * 1_000).toLocaleString() : "") },
           ...lines.map((line) => ({

@@ -3,7 +3,7 @@ import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useId, useRef, useState } from "preact/hooks";
 import { ApiError, can, type Json, me } from "./api";
 import { box, useBox } from "./box";
-import { ago, duration, json, moment, number } from "./format";
+import { ago, duration, json, moment, number, plural } from "./format";
 import { now, type Read } from "./live";
 import { href, place } from "./route";
 
@@ -192,7 +192,7 @@ export function Tree({ value, open = 2 }: { value: Json; open?: number }) {
   if (!members.length) return <span class="json">{before + after}</span>;
   return (
     <details class="json" open={open > 0}>
-      <summary>{before}<span class="dim"> {list ? `${members.length} items` : `${members.length} fields`} </span>{after}</summary>
+      <summary>{before}<span class="dim"> {plural(members.length, list ? "item" : "field")} </span>{after}</summary>
       <ul>
         {members.slice(0, shown).map(([name, member]) => (
           <li key={name}><span class="name"><bdi>{list ? name : json(name)}</bdi>: </span><Tree value={member} open={open - 1} /></li>
@@ -557,7 +557,7 @@ export function Pager(props: { more: boolean; on: () => void; shown: number; tot
   return (
     <div class="pager" role="status">
       <span class="dim">{number(props.shown)}{props.total !== undefined && props.total > props.shown ? ` of ${number(props.total)}` : ""} {props.what}{props.more ? " so far" : ""}</span>
-      {props.more && <button type="button" disabled={props.busy} onClick={props.on}>Show more</button>}
+      {props.more && <button type="button" disabled={props.busy} onClick={props.on}>{props.shown ? "Show more" : "Look further"}</button>}
     </div>
   );
 }

@@ -10,6 +10,7 @@ import gzip
 import json
 from collections import Counter
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive]
 # Page → what it must show of the world.
 PAGES = {
     "overview": "Dead letters by error",
-    "queues": "billing",
+    "queues": "in order of name",
     "queues/mail": "visibility_timeout",
     "jobs": "Text in args",
     "jobs?state=discarded&queue=billing": "invoice.generate",
@@ -209,3 +210,41 @@ def test_what_is_not_there_is_told_of(screen: Opener) -> None:
     }.items():
         shown.open(path)
         shown.page.locator("main", has_text=text).wait_for()
+
+
+@pytest.mark.parametrize(
+    ("path", "asks", "by_itself", "when_told"),
+    [
+        ("jobs?tag=weekly", "**/ojs/v1/admin/jobs?*", 4, 6),
+        ("events?queues=mail", "**/ojs/v1/events?*", 1, 1),
+    ],
+)
+def test_what_was_not_looked_through_is_told_of(
+    screen: Opener, world: dict[str, str], path: str, asks: str, by_itself: int, when_told: int
+) -> None:
+    """A list that finds nothing asks few times by itself, and goes on when somebody wants it to."""
+    shown = screen().open("settings")
+    asked: list[str] = []
+    nothing: dict[str, object] = {"items": [], "events": [], "cursor": "ahead"}
+
+    def answer(route: Any) -> None:
+        url = route.request.url
+        if "after=" in url:
+            route.fulfill(json={**nothing, "pagination": {}})
+            return
+        asked.append(url)
+        if len(asked) < by_itself + when_told:
+            route.fulfill(json={**nothing, "pagination": {"next_cursor": f"at-{len(asked)}"}})
+        else:
+            route.continue_(url=url.partition("?")[0])
+
+    shown.page.route(asks, answer)
+    shown.go(path)
+    shown.page.locator("main", has_text="Nothing found yet").wait_for()
+    shown.quiet()
+    assert len(asked) == by_itself
+    assert not shown.page.locator("tbody tr").count()
+    shown.press("Look further")
+    shown.page.locator("tbody tr").first.wait_for()
+    assert f"cursor=at-{by_itself}" in asked[by_itself]
+    shown.page.unroute(asks)

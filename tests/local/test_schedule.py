@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 from local.dynamodb import connect
 from local.folder import DataFolder
 from local.http_server import listen
+from local.scheduler import Precedence
 from local.server import TABLE_NAME, LocalServer
 from ojs import runtime
 
@@ -72,3 +75,28 @@ def test_pools_are_looked_at_by_the_schedule(server: LocalServer) -> None:
     client.close()
     (event,) = events
     assert (event["type"], event["data"]["queue"]) == ("scheduling.queue_starved", "low")
+
+
+def test_requests_go_first(server: LocalServer) -> None:
+    """The job sweep asks for each line whether a request is being answered."""
+    asked, answered = threading.Event(), threading.Event()
+
+    class Noted(Precedence):
+        def giving_way(self) -> Callable[[], bool]:
+            go_on = super().giving_way()
+            return lambda: asked.set() or go_on()
+
+        @contextmanager
+        def request(self) -> Iterator[None]:
+            with super().request():
+                yield
+            answered.set()
+
+    server._precedence = Noted()
+    client = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=120)
+    job = {"type": "t", "args": []}
+    client.request("POST", "/ojs/v1/jobs", json.dumps(job), {"Content-Type": "application/json"})
+    assert client.getresponse().status == 201
+    client.close()
+    assert answered.wait(60)
+    assert asked.wait(60)

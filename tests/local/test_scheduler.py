@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from local.scheduler import Scheduler
+from local.scheduler import Precedence, Scheduler
 
 
 def test_calls_again_after_a_failure(capfd: pytest.CaptureFixture[str]) -> None:
@@ -43,3 +43,43 @@ def test_stop_before_start_is_nothing() -> None:
     scheduler = Scheduler(lambda: None, 1)
     scheduler.stop()
     assert not threading.current_thread().name.startswith("scheduler")
+
+
+# --- precedence -----------------------------------------------------------------------------------
+
+
+class Time:
+    """Moved by hand."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_other_work_waits_until_requests_are_answered() -> None:
+    time_s = Time()
+    precedence = Precedence(time_s)
+    go_on = precedence.giving_way()
+    time_s.now_s = 1_000.0
+    assert go_on()
+    went_on: list[bool] = []
+    worker = threading.Thread(target=lambda: went_on.append(go_on()))
+    with precedence.request():
+        with precedence.request():
+            worker.start()
+        worker.join(0.05)
+        assert not went_on
+    worker.join(60)
+    assert went_on == [True]
+
+
+def test_other_work_waits_no_longer_than_it_has_worked() -> None:
+    # It begins; it has done nothing yet; it has worked for 10 ms, and waits for as long; no longer.
+    times_s = iter([0.0, 0.0, 0.01, 0.02, 0.02])
+    precedence = Precedence(lambda: next(times_s))
+    with precedence.request():
+        go_on = precedence.giving_way()
+        assert all(go_on() for _ in range(3))
+    assert not list(times_s)

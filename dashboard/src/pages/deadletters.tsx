@@ -68,10 +68,10 @@ export function DeadLetters() {
   return (
     <Page title="Dead letters" read={stats} about="Jobs that could not be done. They stay, with their errors, until somebody sees to them or their time is over.">
       <Bulk />
-      {stats.data && <div class="cards">
+      {!only && (stats.data || !stats.error) && <div class="cards">
         <div class="wide"><Trend /></div>
-        <Card title="By error">{stats.data.total ? <Bars of={stats.data.by_error_type} to={(name) => `/dead-letters${query({ ...filter, error_type: name })}`} /> : <p class="good">None.</p>}</Card>
-        <Card title="By queue">{stats.data.total ? <Bars of={stats.data.by_queue} to={(name) => `/dead-letters${query({ ...filter, queue: name })}`} /> : <p class="good">None.</p>}</Card>
+        <Card title="By error"><When read={stats}>{(data) => data?.total ? <Bars of={data.by_error_type} to={(name) => `/dead-letters${query({ ...filter, error_type: name })}`} /> : <p class="good">None.</p>}</When></Card>
+        <Card title="By queue"><When read={stats}>{(data) => data?.total ? <Bars of={data.by_queue} to={(name) => `/dead-letters${query({ ...filter, queue: name })}`} /> : <p class="good">None.</p>}</When></Card>
       </div>}
       <Card>
         <form key={text} class="filters" onSubmit={find} role="search">
@@ -98,8 +98,8 @@ export function DeadLetters() {
                 JOB.id!, JOB.type!, JOB.queue!,
                 { name: "Error", cell: (job: Json) => <><strong><bdi>{job.error?.type ?? "Unknown"}</bdi></strong> <span class="dim"><bdi>{String(job.error?.message ?? "").slice(0, 160)}</bdi></span></>, by: (job: Json) => job.error?.type ?? "" },
                 { name: "Died", cell: (job: Json) => <Time at={job.discarded_at} />, by: (job: Json) => job.discarded_at },
-                { name: "", cell: (job: Json) => <span class="row"><Act small of={job.id} on={async () => { await call("POST", `/admin/dead-letter/${seg(job.id)}/retry`); tell("It is available again."); done(); }}>Retry</Act><Act small of={job.id} on={() => change(job, done)}>Change …</Act></span> },
                 JOB.args!,
+                { name: "", cell: (job: Json) => <span class="row"><Act small of={job.id} on={async () => { await call("POST", `/admin/dead-letter/${seg(job.id)}/retry`); tell("It is available again."); done(); }}>Retry</Act><Act small of={job.id} on={() => change(job, done)}>Change …</Act></span> },
               ]} />
             <Pager shown={data.items.length} total={data.total} more={data.more} busy={read.busy} what="dead letters, latest first" on={() => setPages(pages + 1)} />
           </>}</When>

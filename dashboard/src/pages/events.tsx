@@ -4,7 +4,7 @@ import { json } from "../format";
 import { useBox } from "../box";
 import { usePoll, live } from "../live";
 import { go, refine, useRoute } from "../route";
-import { Card, Empty, Link, Loading, Page, Table, Text, Time, Trouble } from "../ui";
+import { Card, Empty, Link, Loading, Page, Pager, Table, tell, Text, Time, Trouble } from "../ui";
 
 const KEPT = 500;
 
@@ -17,8 +17,13 @@ export function Events() {
   const following = useBox(live);
   const seen = useRef<{ after?: string; of: string }>({ of: text });
   const [events, set] = useState<Json[]>([]);
+  // Where older ones are, of what is looked for: an answer is bounded, and may have few or none.
+  const [older, goOn] = useState<string | undefined>();
+  const [busy, hold] = useState(false);
   useEffect(() => {
     set([]);
+    goOn(undefined);
+    hold(false);
     seen.current = { of: text };
   }, [text]);
   const read = usePoll(async (signal) => {
@@ -26,10 +31,26 @@ export function Events() {
     const mine = seen.current;
     const answer = await get(`/events${query({ ...filter, limit: 100, after: mine.after })}`, signal);
     if (mine !== seen.current) return 0;
+    if (!mine.after) goOn(answer.pagination.next_cursor);
     mine.after = answer.cursor;
+    if (events.length + answer.events.length > KEPT) goOn(undefined);
     if (answer.events.length) set((was) => [...answer.events.toReversed(), ...was].slice(0, KEPT));
     return answer.events.length;
   }, 5_000, [text]);
+  const further = async () => {
+    const mine = seen.current;
+    hold(true);
+    try {
+      const answer = await get(`/events${query({ ...filter, limit: 100, cursor: older })}`);
+      if (mine !== seen.current) return;
+      goOn(events.length + answer.events.length < KEPT ? answer.pagination.next_cursor : undefined);
+      set((was) => [...was, ...answer.events.toReversed()].slice(0, KEPT));
+    } catch (error) {
+      tell((error as Error).message, true);
+    } finally {
+      if (mine === seen.current) hold(false);
+    }
+  };
   const find = (event: SubmitEvent) => {
     event.preventDefault();
     const form = event.currentTarget as HTMLFormElement;
@@ -48,13 +69,14 @@ export function Events() {
       <Card>
         {blocked ? <Empty title="Your key is limited to some queues.">Name one of them above.</Empty> : <>
           <Trouble read={read} />
-          <Table rows={events} label="Events" id={(event) => event.id} empty={read.at ? <Empty title="Nothing has happened that fits.">It shows here as soon as something does.</Empty> : read.error ? <></> : <Loading />} columns={[
+          <Table rows={events} label="Events" id={(event) => event.id} empty={older ? <Empty title="Nothing found yet.">The latest events have been looked through, older ones not.</Empty> : read.at ? <Empty title="Nothing has happened that fits.">It shows here as soon as something does.</Empty> : read.error ? <></> : <Loading />} columns={[
             { name: "When", cell: (event) => <Time at={event.time} /> },
             { name: "Event", cell: (event) => <code><bdi>{event.type}</bdi></code>, by: (event) => event.type },
             { name: "Of", cell: (event) => <Subject of={event} /> },
             { name: "Queue", wide: true, cell: (event) => <Text>{event.data?.queue}</Text> },
             { name: "What", wide: true, cell: (event) => <code class="cut"><bdi>{json(Object.fromEntries(Object.entries(event.data ?? {}).filter(([name]) => name !== "queue")))}</bdi></code> },
           ]} />
+          {older && <Pager shown={events.length} more busy={busy} what="events" on={further} />}
         </>}
       </Card>
     </Page>
@@ -65,7 +87,7 @@ function Subject({ of }: { of: Json }) {
   const id = String(of.subject ?? "");
   const [kind] = String(of.type).split(".");
   if (kind === "job" || kind === "dead_letter") return <Link to={`/jobs/${seg(id)}`} class="mono">{id.slice(-12)}</Link>;
-  if (kind === "queue" || kind === "backpressure") return <Link to={`/queues/${seg(id)}`}>{id}</Link>;
+  if (kind === "queue" || kind === "backpressure" || (id && id === of.data?.queue)) return <Link to={`/queues/${seg(id)}`}>{id}</Link>;
   if (kind === "workflow") return <Link to={`/workflows/${seg(id)}`} class="mono">{id.slice(-12)}</Link>;
   if (kind === "cron") return <Link to={`/cron/${seg(of.data?.cron_name ?? id)}`}>{of.data?.cron_name ?? id}</Link>;
   return <Text>{id}</Text>;

@@ -114,7 +114,7 @@ export function JobPage({ name: id }: { name: string }) {
 
 const EVENTS: Record<string, string> = {
   "job.created": "pushed", "job.attempt_started": "started", "job.attempt_failed": "failed",
-  "job.attempt_succeeded": "done", "job.state_changed": "became",
+  "job.attempt_completed": "done", "job.state_changed": "became",
 };
 
 function Timeline({ events, errors, approximate }: { events: Json[]; errors: Json[]; approximate?: boolean }) {

@@ -8,19 +8,19 @@ import { Bulk, follow } from "../bulk";
 import { whole } from "./queues";
 
 const PAGE = 50;
-// An answer of the server is bounded by what it costs, and may be empty although more follows.
-const TRIES = 6;
-// Where they are all short, what was found is shown by then, and the reader asks for more.
-const PATIENCE_MS = 300;
+// An answer of the server is bounded by what it costs, and may be short, or empty, although more
+// follows. So many are asked for one after the other, until a page is half full: fewer where all
+// queues are looked through, until the reader wants to look further.
+const FIRST_ANSWERS = 4;
+const MORE_ANSWERS = 6;
 
 interface Found { items: Json[]; next?: string; total?: number; unsearched: number }
 
-/** A page of jobs: goes on where an answer was short. */
-async function list(filter: Record<string, string | undefined>, cursor: string | undefined, signal: AbortSignal): Promise<Found> {
+/** A page of jobs: goes on where an answer was short, up to so many answers. */
+async function list(filter: Record<string, string | undefined>, cursor: string | undefined, answers: number, signal: AbortSignal): Promise<Found> {
   const found: Found = { items: [], next: cursor, unsearched: 0 };
   const path = can("admin:read") ? "/admin/jobs" : "/jobs";
-  const began = performance.now();
-  for (let tries = 0; tries < TRIES && (!found.items.length || performance.now() - began < PATIENCE_MS); tries++) {
+  for (let asked = 0; asked < answers; asked++) {
     const answer = await get(path + query({ ...filter, limit: PAGE, cursor: found.next }), signal);
     found.items.push(...answer.items);
     found.next = answer.pagination.next_cursor;
@@ -36,14 +36,14 @@ export function useJobs(filter: Record<string, string | undefined>, everyMs: num
   const [extra, add] = useState<Found | null>(null);
   const [busy, set] = useState(false);
   const text = JSON.stringify(filter);
-  const read = usePoll((signal) => list(filter, undefined, signal), extra ? 0 : everyMs, [text]);
+  const read = usePoll((signal) => list(filter, undefined, filter.queue ? MORE_ANSWERS : FIRST_ANSWERS, signal), extra ? 0 : everyMs, [text]);
   useEffect(() => add(null), [text]);
   const data = read.data && extra ? { ...read.data, ...extra, total: read.data.total, items: [...read.data.items, ...extra.items] } : read.data;
   const more = async () => {
     set(true);
     try {
-      const next = await list(filter, data!.next, new AbortController().signal);
-      add({ ...next, items: [...(extra?.items ?? []), ...next.items] });
+      const next = await list(filter, data!.next, MORE_ANSWERS, new AbortController().signal);
+      add({ ...next, items: [...(extra?.items ?? []), ...next.items], unsearched: data!.unsearched + next.unsearched });
     } catch (error) {
       tell((error as Error).message, true);
     } finally {
@@ -161,7 +161,7 @@ export function Listing(props: { filter: Record<string, string | undefined>; eve
         <When read={read}>{(data) => (
           <div ref={place}>
             <Actions chosen={[...chosen]} filter={named} done={() => { choose(new Set()); read.again(); }} />
-            <Table rows={data.items} columns={columns} label={props.title ?? "Jobs"} part={Boolean(data.next)} id={(job) => job.id} chosen={chosen} choose={choose} at={at} empty={data.next ? <Empty title="None found so far.">More is there to look through.</Empty> : props.empty} />
+            <Table rows={data.items} columns={columns} label={props.title ?? "Jobs"} part={Boolean(data.next)} id={(job) => job.id} chosen={chosen} choose={choose} at={at} empty={data.next ? <Empty title="Nothing found yet.">Not everything has been looked through. A queue, if you name one, is looked through sooner.</Empty> : props.empty} />
             <Pager shown={data.items.length} total={data.total} more={Boolean(data.next)} busy={read.busy} what="jobs" on={read.more} />
             {data.unsearched > 0 && <p class="dim">{plural(data.unsearched, "job")} passed over: what is looked for is too large to be in the job record.</p>}
           </div>

@@ -345,6 +345,44 @@ def test_a_filter_that_fits_little_is_bounded_and_makes_progress() -> None:
     assert forward == found
 
 
+def test_pages_that_name_no_queue_that_is_asked_for_are_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    start = world.list().cursor
+    for number in range(40):
+        world.clock.advance(60_000)
+        world.write(3, queue="rare" if number == 7 else "often", job_type="a.b")
+    read: list[str] = []
+    events = StoredPage.events
+
+    def noted(page: StoredPage) -> list[dict[str, Any]]:
+        read.append(page.key)
+        return events(page)
+
+    monkeypatch.setattr(StoredPage, "events", noted)
+    for wanted, pages in (
+        (EventFilter(queues=("rare",)), 1),
+        (EventFilter(queues=("rare", "none"), job_types=("a.b",)), 1),
+        (EventFilter(queues=("rare",), job_types=("a",)), 0),
+        (EventFilter(queues=("none",)), 0),
+    ):
+        read.clear()
+        back = world.list(wanted)
+        ahead = world.list(wanted, after=start)
+        found = [21, 22, 23] if wanted.matches(make_event(0, queue="rare")) else []
+        assert (numbers_of(back), back.older) == (found, None)
+        assert (numbers_of(ahead), ahead.has_more) == (found, False)
+        assert read == pages * 2 * [keys.event_page(START_MS + 8 * 60_000, "tok-0021")]
+
+
+def test_a_name_is_found_however_it_is_written() -> None:
+    world = World()
+    for name in ("é", 'quo"ted', "line\nbreak"):
+        world.write(1, job_type=name)
+        assert numbers_of(world.list(EventFilter(job_types=(name,)))) == [len(world.written) - 1]
+
+
 def test_an_answer_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_ANSWER_BYTES", 1_000)
     world = World()

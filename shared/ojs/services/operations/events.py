@@ -91,6 +91,12 @@ class _Found:
         """Whether as many events are found as requested."""
         return len(self.events) == self.limit
 
+    def read(self, page: StoredPage) -> list[dict[str, Any]]:
+        """The events of a page, oldest first; none where it has none that matches."""
+        wanted = self.wanted
+        named = (names for names in (wanted.queues, wanted.job_types) if names)
+        return page.events() if all(map(page.names_any, named)) else []
+
     def take(self, event: dict[str, Any], *, show: bool = True) -> bool:
         """Add an event if it matches; False when it matches but does not fit into the answer."""
         if not self.wanted.matches(event):
@@ -192,7 +198,7 @@ class Events:
     def _take(page: StoredPage, found: _Found, start: int, budget: Budget) -> int:
         """Take the events of a page from `start` on; returns how many were read, or _ALL."""
         budget.spend(page)
-        events = page.events()
+        events = found.read(page)
         for at in range(start, len(events)):
             if not found.take(events[at]):
                 return at
@@ -279,7 +285,7 @@ class Events:
                 more = True
                 break
             budget.spend(page)
-            events = page.events()[:left]
+            events = found.read(page)[:left]
             position = page.key, 0
             while events:
                 if not found.take(events[-1], show=len(found.events) >= skip):

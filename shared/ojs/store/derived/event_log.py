@@ -9,8 +9,9 @@ page of their own beside it, without results and errors: what a person may be in
 
 from __future__ import annotations
 
+import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -32,6 +33,7 @@ _MAX_LIMIT = 128
 _INSTANT_DIGITS = 15
 KEPT_S = 8 * 86_400
 _ENDS = ".ends"
+_PLAIN = re.compile(r"[A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,15 @@ class StoredPage:
     def unpacked_bytes(self) -> int:
         """The size of its JSON, in characters."""
         return len(self._text)
+
+    def names_any(self, names: Sequence[str]) -> bool:
+        """Whether one of these may be a value in it. Told by its text: to read all the events takes
+        many times as long.
+        """
+        # Other texts may have been written with escapes.
+        return not all(map(_PLAIN.fullmatch, names)) or any(
+            f'"{name}"' in self._text for name in names
+        )
 
     def events(self) -> list[dict[str, Any]]:
         """The events, oldest first."""
