@@ -344,6 +344,44 @@ def test_lambda_tells_again_what_the_queue_does_not_take(cloud: Cloud, queue: An
     assert _state(cloud, job_id) == "completed"
 
 
+@pytest.mark.parametrize("first", ["old", "current"])
+def test_of_two_outcomes_of_a_job_that_one_comes_again_which_was_not_settled(
+    cloud: Cloud, first: str
+) -> None:
+    """One of a push from before, and one of that which runs, in the same messages."""
+    job_id, old = _pushed(cloud)
+    throttled = {
+        **old,
+        "requestContext": {**old["requestContext"], "condition": "EventAgeExceeded"},
+    }
+    cloud.target.flying.clear()
+    assert cloud.function("outcomes", throttled) == []
+    cloud.api.clock.advance(60_000)
+    cloud.function("dispatch", {"delivery": "thumbs"})
+    (push,) = cloud.target.flying
+    assert push.job.id == job_id
+    both = {"old": old, "current": record(push, ANSWER)}
+    order = [first, *({*both} - {first})]
+    ack = runtime.current().finish.ack
+
+    def acks(job: str, *, lease_token: str, **named: Any) -> Any:
+        if lease_token == push.token:
+            raise BackendUnavailable("not now")
+        return ack(job, lease_token=lease_token, **named)
+
+    with mock.patch.object(runtime.current().finish, "ack", acks):
+        again = cloud.function("outcomes", *(both[each] for each in order))
+    assert again == [str(order.index("current"))]
+    assert cloud.function("outcomes", both["current"]) == []
+    assert _state(cloud, job_id) == "completed"
+
+
+def test_an_outcome_that_comes_twice_in_one_batch_and_fails_comes_again(cloud: Cloud) -> None:
+    _, told = _pushed(cloud)
+    with _failing():
+        assert cloud.function("outcomes", told, told) == ["0", "1"]
+
+
 def test_the_record_of_a_call_that_failed_has_the_outcome_in_it(cloud: Cloud) -> None:
     """After its tries Lambda sends the record that it called the function with, in another one."""
     job_id, told = _pushed(cloud)

@@ -171,8 +171,9 @@ class Dispatch:
         (outcome,) = self._target(delivery).send([push], delivery=delivery, wait=True)
         if outcome is None:
             return True
-        report = self.settle([Settled(job_id, token, name, outcome)], go_on=go_on)
-        if error := report.failed.get(job_id):
+        told = Settled(job_id, token, name, outcome)
+        report = self.settle([told], go_on=go_on)
+        if error := report.failed.get(told.push):
             raise error
         return True
 
