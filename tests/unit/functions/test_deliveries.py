@@ -243,6 +243,22 @@ def test_from_the_push_to_its_outcome_by_the_functions(cloud: Cloud) -> None:
     assert (job["state"], job["attempt"]) == ("available", 0)
 
 
+def test_the_end_of_maintenance_wakes(cloud: Cloud) -> None:
+    """Those that were woken meanwhile have found nothing that they may push."""
+    cloud.api("PUT", f"{BASE}/thumbs", BODY)
+    cloud.api("POST", "/ojs/v1/admin/system/maintenance", {"enabled": True})
+    cloud.api("POST", "/ojs/v1/jobs", {"type": "a.b", "args": []})
+    cloud.function("dispatch", *({"delivery": name} for name in cloud.wakes.due()))
+    assert not cloud.target.flying
+    cloud.wakes.waiting.clear()
+    cloud.api("POST", "/ojs/v1/admin/system/maintenance", {"enabled": False})
+    now_ms = cloud.api.clock.now_ms()
+    # At once, and when each container has noticed.
+    assert cloud.wakes.waiting == [(now_ms, "thumbs"), (now_ms + 6_000, "thumbs")]
+    cloud.function("dispatch", *({"delivery": name} for name in cloud.wakes.due()))
+    assert len(cloud.target.flying) == 1
+
+
 def test_messages_that_name_nothing_come_again(cloud: Cloud) -> None:
     assert cloud.function("dispatch", {"delivery": ""}, {"delivery": "gone"}, "[]") == ["0", "2"]
     assert cloud.function("sender", {"delivery": "d", "job": "x"}, "{") == ["0", "1"]
