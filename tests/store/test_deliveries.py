@@ -838,6 +838,19 @@ def test_who_finds_a_full_delivery_takes_all_the_room_there_is(pushing: Pushing)
     assert dispatch.run("work", room=first.room["work"]).pushed == 2
 
 
+@pytest.mark.parametrize("which", [0, 30, 59])
+def test_room_in_one_shard_is_found_where_the_others_are_full(pushing: Pushing, which: int) -> None:
+    """Three shards have the permits of 60; a wake-up tries two of them."""
+    flying(pushing, 60, 60)
+    pushing.settle((pushing.target.flying[which], DONE))
+    for _ in range(4):
+        pushing.wakes.lost = True
+        pushing.world.push()
+        pushing.wakes.lost = False
+        assert pushing.world.run.dispatch.run("work").pushed == 1
+        pushing.settle((pushing.target.flying[-1], DONE))
+
+
 def test_a_job_that_is_cancelled_while_it_runs_makes_room(pushing: Pushing) -> None:
     flying(pushing, 2, 3)
     pushing.later()

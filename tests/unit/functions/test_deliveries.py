@@ -313,9 +313,9 @@ class OutcomeQueue:
         return self.takes
 
 
-def _pushed(cloud: Cloud) -> tuple[str, Any]:
+def _pushed(cloud: Cloud, **fields: Any) -> tuple[str, Any]:
     """A job that runs on the target, and what it tells."""
-    cloud.api("PUT", f"{BASE}/thumbs", BODY)
+    cloud.api("PUT", f"{BASE}/thumbs", {**BODY, **fields})
     made = cloud.api("POST", "/ojs/v1/jobs", {"type": "a.b", "args": [1]}).json["job"]["id"]
     cloud.function("dispatch", *({"delivery": name} for name in cloud.wakes.due()))
     (push,) = cloud.target.flying
@@ -338,6 +338,50 @@ def test_a_success_is_settled_as_it_is_told(cloud: Cloud) -> None:
     assert _state(cloud, job_id) == "completed"
     # Lambda may call twice.
     assert outcomes(told, object()) == {"batchItemFailures": []}
+
+
+def test_who_is_stopped_before_it_dispatches_does_it_when_it_is_told_again(cloud: Cloud) -> None:
+    """It is stopped, for its time is over, and Lambda calls once more with the same record."""
+    job_id, told = _pushed(cloud, concurrency=1)
+    following = cloud.api("POST", "/ojs/v1/jobs", {"type": "a.b", "args": []}).json["job"]["id"]
+    with (
+        mock.patch.object(runtime.current().dispatch, "run", side_effect=TimeoutError),
+        pytest.raises(TimeoutError),
+    ):
+        outcomes(told, object())
+    assert (_state(cloud, job_id), _state(cloud, following)) == ("completed", "available")
+    assert outcomes(told, object()) == {"batchItemFailures": []}
+    assert _state(cloud, following) == "active"
+
+
+def test_a_record_that_comes_twice_at_once_ends_the_job_once(cloud: Cloud) -> None:
+    """The second begins while the first dispatches: the room is given to one job."""
+    job_id, told = _pushed(cloud, concurrency=1)
+    others = [
+        cloud.api("POST", "/ojs/v1/jobs", {"type": "a.b", "args": [n]}).json["job"]["id"]
+        for n in range(2)
+    ]
+    run, again = runtime.current().dispatch.run, [told]
+
+    def runs(*args: Any, **named: Any) -> Any:
+        if again:
+            assert outcomes(again.pop(), object()) == {"batchItemFailures": []}
+        return run(*args, **named)
+
+    with mock.patch.object(runtime.current().dispatch, "run", runs):
+        assert outcomes(told, object()) == {"batchItemFailures": []}
+    states = [_state(cloud, each) for each in (job_id, *others)]
+    assert states == ["completed", "active", "available"]
+
+
+def test_who_has_no_time_left_has_the_delivery_woken(cloud: Cloud) -> None:
+    _, told = _pushed(cloud, concurrency=1)
+    cloud.api("POST", "/ojs/v1/jobs", {"type": "a.b", "args": []})
+    cloud.api.clock.advance(5_000)
+    cloud.wakes.waiting.clear()
+    late = mock.Mock(get_remaining_time_in_millis=lambda: 1_000)
+    assert outcomes(told, late) == {"batchItemFailures": []}
+    assert cloud.wakes.due() == ["thumbs"]
 
 
 def test_what_cannot_be_settled_now_waits_in_the_queue(cloud: Cloud) -> None:
