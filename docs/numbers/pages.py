@@ -19,6 +19,7 @@ def pages() -> dict[Path, str]:
         "docs/performance.md": {
             "all in": _apart(prices.units(money)),
             "consumer": _apart(prices.consumer(money)),
+            "pushed": _apart(prices.pushed_units(money)),
         },
         "docs/deploy.md": {
             "durations": prices.durations(money.numbers),

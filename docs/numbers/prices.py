@@ -313,6 +313,21 @@ def pushed(model: Model) -> str:
     return table(header, rows)
 
 
+def pushed_units(model: Model) -> str:
+    """Units of a job that is pushed to a function, and the dollars of a million, by rate."""
+    rows = []
+    for rate in RATES_PUSHED:
+        one = model.units["pushed"][f"{rate:g}"]
+        bill = sum(model.pushed(rate).values()) / rate * _MILLION
+        counts = (number(one[name]) for name in ("write", "read", "wakes", "dispatches", "settles"))
+        rows.append([f"{rate:,}", *counts, f"**{dollars(bill)}**"])
+    header = (
+        "pushed to a function: jobs a second", "WU of a job", "RU of a job", "wake-ups",
+        "dispatches", "outcomes settled", "**dollars for a million**",
+    )  # fmt: skip
+    return table(header, rows)
+
+
 def units(model: Model) -> str:
     """Units of a job with the consumer's part, by rate."""
     rows = []

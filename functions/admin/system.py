@@ -90,6 +90,8 @@ def set_maintenance(request: Request) -> Answer:
     current = runtime.current()
     if not body.enabled:
         current.maintenance.end()
+        if current.wake is not None:
+            current.wake.maintenance_ended()
         return Answer(views.shown(None))
     now_ms = current.clock.now_ms()
     begun = current.maintenance.begin(body.reason, body.duration_ms, now_ms=now_ms)

@@ -7,6 +7,7 @@ as do successes that could not be settled, and those of targets that tell the qu
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,7 +31,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
     current = runtime.current()
     again: list[str] = []
     outcomes: list[Settled] = []
-    message_of: dict[str, str] = {}
+    messages_of: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for message, body in messages.bodies(event):
         try:
             settled = _settled(body)
@@ -39,10 +40,11 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
             again.append(message)
             continue
         outcomes += settled
-        message_of |= {one.job_id: message for one in settled}
+        for one in settled:
+            messages_of[one.push].append(message)
     report = current.dispatch.settle(outcomes, go_on=messages.go_on(context))
-    for job_id, why in report.failed.items():
-        again.append(messages.failed(message_of[job_id], why))
+    for push, why in report.failed.items():
+        again += [messages.failed(message, why) for message in messages_of[push]]
     return messages.answer(again)
 
 

@@ -430,14 +430,11 @@ class Runtime:
         """Do what follows from the end of a job. Loaded when one of a workflow has changed."""
         if job.workflow is not None:
             self.workflow_advance.job_ended(job)
-        if self.wake is not None and job.state.terminal and job.permits is not None:
-            # It has given its permits back: another job may start.
-            self.wake.permits_released(job)
 
     def _permits_freed(self, job: Job) -> None:
-        """Wake who has pushed a job, after one that ended otherwise than by its outcome."""
+        """Wake who may push another job, after one that stopped otherwise than by its outcome."""
         if self.wake is not None:
-            self.wake.room_made(job)
+            self.wake.permits_released(job)
 
     def _job_placed(self, job: Job) -> None:
         """Wake who pushes a job."""

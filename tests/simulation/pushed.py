@@ -299,11 +299,11 @@ class Functions(Operator):
         if report is None:
             self._of.outcomes += taken
             return
-        self._of.outcomes += [one for one in taken if one.job_id in report.failed]
+        self._of.outcomes += [one for one in taken if one.push in report.failed]
         if report.stale:
             return
         for one in taken:
-            if one.outcome.verdict is Verdict.COMPLETED and one.job_id not in report.failed:
+            if one.outcome.verdict is Verdict.COMPLETED and one.push not in report.failed:
                 record = self.world.memory.items[keys.job(one.job_id), keys.RECORD]
                 if record["state"]["S"] != State.COMPLETED.value:
                     raise broken("what is told as settled is stored", job=one.job_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 
@@ -34,6 +35,7 @@ from tests.store.workflow_runs import step as steps
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ojs.domain.job.job import Job
     from tests.store.conftest import World
 
 
@@ -189,6 +191,74 @@ def run_now(pushing: Pushing) -> None:
     pushing.world.run.acts.run_now(job.id)
 
 
+def failed_elsewhere(pushing: Pushing) -> None:
+    """A worker's job, which is to be tried again much later."""
+    pushing.world.run.queues.configure("default", {"concurrency": 1})
+    pushing.world.push(retry={"max_attempts": 3, "initial_interval": "PT1H", "jitter": False})
+    (job,) = pushing.world.fetch()
+    pushing.world.push()
+    assert pushing.pump() == 0
+    pushing.later()
+    pushing.world.run.finish.nack(job.id, error={"code": "x", "message": "no"})
+
+
+def cancelled_elsewhere(pushing: Pushing) -> None:
+    pushing.world.run.queues.configure("default", {"concurrency": 1})
+    pushing.world.push()
+    (job,) = pushing.world.fetch()
+    pushing.world.push()
+    assert pushing.pump() == 0
+    pushing.later()
+    pushing.world.run.jobs.cancel(job.id)
+
+
+def key_free(pushing: Pushing) -> None:
+    """A job of another queue, which nobody pushes, had the only permit of the key."""
+    limit = {"key": "k", "concurrency": 1}
+    pushing.world.push(queue="other", rate_limit=limit)
+    (job,) = pushing.world.fetch("other")
+    pushing.world.push(rate_limit=limit)
+    assert pushing.pump() == 0
+    pushing.world.run.finish.ack(job.id)
+    pushing.world.clock.advance(7_000)
+
+
+def key_starts(pushing: Pushing) -> None:
+    """The next job of a key may start 20 s after the first."""
+    limit = {"key": "k", "rate": {"limit": 1, "period": "PT20S"}}
+    pushing.world.push(rate_limit=limit)
+    pushing.world.push(rate_limit=limit)
+    assert pushing.pump() == 1
+    pushing.end()
+    pushing.world.clock.advance(15_000)
+    assert pushing.pump() == 0
+    pushing.world.clock.advance(7_000)
+
+
+def retried_by_hand(pushing: Pushing) -> None:
+    pushing.world.push(retry={"max_attempts": 1})
+    (job,) = pushing.world.fetch()
+    pushing.world.run.finish.nack(job.id, error={"code": "x", "message": "no"})
+    pushing.later()
+    pushing.world.run.acts.retry(job.id)
+
+
+def moved(pushing: Pushing) -> None:
+    job = pushing.world.push(queue="other")
+    pushing.later()
+    pushing.world.run.acts.change(job.id, queue="default", priority=None)
+
+
+def lost_push(pushing: Pushing) -> None:
+    """The outcome never came; another job waits for the room."""
+    pushing.put(concurrency=1)
+    pushing.world.push(retry={"max_attempts": 1})
+    pushing.world.push()
+    assert pushing.pump() == 1
+    pushing.later(200_000)
+    pushing.world.sweep()
+
+
 def cron(pushing: Pushing) -> None:
     body = {"name": "tick", "expression": "* * * * *", "type": "a.b", "args": []}
     pushing.world.run.crons.register(body, ANYBODY, None)
@@ -199,7 +269,10 @@ def step(pushing: Pushing) -> None:
     create(pushing.world.run, chain(steps("a.b")))
 
 
-CAUSES = (paused, limited, freed, requeued, lost_lease, batch, raised, resumed, run_now, cron, step)
+CAUSES = (
+    paused, limited, freed, requeued, lost_lease, batch, raised, resumed, run_now, cron, step,
+    failed_elsewhere, cancelled_elsewhere, key_free, key_starts, retried_by_hand, moved, lost_push,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("cause", CAUSES)
@@ -765,6 +838,19 @@ def test_who_finds_a_full_delivery_takes_all_the_room_there_is(pushing: Pushing)
     assert dispatch.run("work", room=first.room["work"]).pushed == 2
 
 
+@pytest.mark.parametrize("which", [0, 30, 59])
+def test_room_in_one_shard_is_found_where_the_others_are_full(pushing: Pushing, which: int) -> None:
+    """Three shards have the permits of 60; a wake-up tries two of them."""
+    flying(pushing, 60, 60)
+    pushing.settle((pushing.target.flying[which], DONE))
+    for _ in range(4):
+        pushing.wakes.lost = True
+        pushing.world.push()
+        pushing.wakes.lost = False
+        assert pushing.world.run.dispatch.run("work").pushed == 1
+        pushing.settle((pushing.target.flying[-1], DONE))
+
+
 def test_a_job_that_is_cancelled_while_it_runs_makes_room(pushing: Pushing) -> None:
     flying(pushing, 2, 3)
     pushing.later()
@@ -772,6 +858,80 @@ def test_a_job_that_is_cancelled_while_it_runs_makes_room(pushing: Pushing) -> N
     assert pushing.wakes.waiting
     pushing.world.clock.advance(2_000)
     assert pushing.pump() == 1
+
+
+class Crowd:
+    """Another container dispatches in vain, for a job that has just come, while a permit that no
+    job took is about to be released; and a worker takes the first jobs, each a moment before it is
+    claimed.
+    """
+
+    def __init__(self, pushing: Pushing, *, taken: int, came: int) -> None:
+        self.pushing, self.taken, self.came = pushing, taken, came
+        self.jobs: list[Job] = []
+        self.other = pushing.world.another()
+        self.puller = pushing.world.another()
+        stores = pushing.world.run.stores
+        self.claim, self.release = stores.jobs.claim, stores.semaphore.release
+
+    def run(self) -> None:
+        """Dispatch, with only what that itself wakes."""
+        stores = self.pushing.world.run.stores
+        self.pushing.later()
+        with (
+            mock.patch.object(stores.jobs, "claim", self.claims),
+            mock.patch.object(stores.semaphore, "release", self.releases),
+        ):
+            self.pushing.world.run.dispatch.run("work")
+
+    def claims(self, job_id: str, *args: Any, **named: Any) -> Job:
+        if self.taken:
+            self.taken -= 1
+            assert [job.id for job in self.puller.fetch.fetch(["default"], 1, "w")] == [job_id]
+        return self.claim(job_id, *args, **named)
+
+    def releases(self, *args: Any, **named: Any) -> Any:
+        if self.came:
+            self.came -= 1
+            self.pushing.wakes.lost = True
+            self.jobs.append(self.pushing.world.push())
+            self.pushing.wakes.lost = False
+            assert self.other.dispatch.run("work").pushed == 0
+        return self.release(*args, **named)
+
+
+def test_who_frees_a_permit_that_no_job_took_looks_for_those_that_it_kept_out(
+    pushing: Pushing,
+) -> None:
+    pushing.put(concurrency=1)
+    pushing.world.push()
+    crowd = Crowd(pushing, taken=1, came=1)
+    crowd.run()
+    assert [push.job.id for push in pushing.target.flying] == [crowd.jobs[0].id]
+
+
+def test_who_keeps_others_out_twice_has_itself_woken(pushing: Pushing) -> None:
+    pushing.put(concurrency=1)
+    pushing.world.push()
+    crowd = Crowd(pushing, taken=2, came=2)
+    crowd.run()
+    assert not pushing.target.flying
+    assert pushing.wakes.waiting
+    pushing.world.clock.advance(2_000)
+    assert pushing.pump() == 1
+    assert pushing.target.flying[0].job.id == crowd.jobs[1].id
+
+
+def test_jobs_that_others_limits_hold_back_wake_nobody(pushing: Pushing) -> None:
+    """Their permits of the delivery were the last, and are free again: it ends all the same."""
+    pushing.world.run.queues.create("default", {"concurrency": 1})
+    pushing.put(concurrency=1)
+    pushing.world.push()
+    pushing.world.fetch()
+    pushing.world.push()
+    pushing.wakes.waiting.clear()
+    assert pushing.world.run.dispatch.run("work").pushed == 0
+    assert not pushing.wakes.waiting
 
 
 def test_an_outcome_that_comes_twice_dispatches(pushing: Pushing) -> None:

@@ -243,6 +243,22 @@ def test_from_the_push_to_its_outcome_by_the_functions(cloud: Cloud) -> None:
     assert (job["state"], job["attempt"]) == ("available", 0)
 
 
+def test_the_end_of_maintenance_wakes(cloud: Cloud) -> None:
+    """Those that were woken meanwhile have found nothing that they may push."""
+    cloud.api("PUT", f"{BASE}/thumbs", BODY)
+    cloud.api("POST", "/ojs/v1/admin/system/maintenance", {"enabled": True})
+    cloud.api("POST", "/ojs/v1/jobs", {"type": "a.b", "args": []})
+    cloud.function("dispatch", *({"delivery": name} for name in cloud.wakes.due()))
+    assert not cloud.target.flying
+    cloud.wakes.waiting.clear()
+    cloud.api("POST", "/ojs/v1/admin/system/maintenance", {"enabled": False})
+    now_ms = cloud.api.clock.now_ms()
+    # At once, and when each container has noticed.
+    assert cloud.wakes.waiting == [(now_ms, "thumbs"), (now_ms + 6_000, "thumbs")]
+    cloud.function("dispatch", *({"delivery": name} for name in cloud.wakes.due()))
+    assert len(cloud.target.flying) == 1
+
+
 def test_messages_that_name_nothing_come_again(cloud: Cloud) -> None:
     assert cloud.function("dispatch", {"delivery": ""}, {"delivery": "gone"}, "[]") == ["0", "2"]
     assert cloud.function("sender", {"delivery": "d", "job": "x"}, "{") == ["0", "1"]
@@ -297,9 +313,9 @@ class OutcomeQueue:
         return self.takes
 
 
-def _pushed(cloud: Cloud) -> tuple[str, Any]:
+def _pushed(cloud: Cloud, **fields: Any) -> tuple[str, Any]:
     """A job that runs on the target, and what it tells."""
-    cloud.api("PUT", f"{BASE}/thumbs", BODY)
+    cloud.api("PUT", f"{BASE}/thumbs", {**BODY, **fields})
     made = cloud.api("POST", "/ojs/v1/jobs", {"type": "a.b", "args": [1]}).json["job"]["id"]
     cloud.function("dispatch", *({"delivery": name} for name in cloud.wakes.due()))
     (push,) = cloud.target.flying
@@ -324,6 +340,50 @@ def test_a_success_is_settled_as_it_is_told(cloud: Cloud) -> None:
     assert outcomes(told, object()) == {"batchItemFailures": []}
 
 
+def test_who_is_stopped_before_it_dispatches_does_it_when_it_is_told_again(cloud: Cloud) -> None:
+    """It is stopped, for its time is over, and Lambda calls once more with the same record."""
+    job_id, told = _pushed(cloud, concurrency=1)
+    following = cloud.api("POST", "/ojs/v1/jobs", {"type": "a.b", "args": []}).json["job"]["id"]
+    with (
+        mock.patch.object(runtime.current().dispatch, "run", side_effect=TimeoutError),
+        pytest.raises(TimeoutError),
+    ):
+        outcomes(told, object())
+    assert (_state(cloud, job_id), _state(cloud, following)) == ("completed", "available")
+    assert outcomes(told, object()) == {"batchItemFailures": []}
+    assert _state(cloud, following) == "active"
+
+
+def test_a_record_that_comes_twice_at_once_ends_the_job_once(cloud: Cloud) -> None:
+    """The second begins while the first dispatches: the room is given to one job."""
+    job_id, told = _pushed(cloud, concurrency=1)
+    others = [
+        cloud.api("POST", "/ojs/v1/jobs", {"type": "a.b", "args": [n]}).json["job"]["id"]
+        for n in range(2)
+    ]
+    run, again = runtime.current().dispatch.run, [told]
+
+    def runs(*args: Any, **named: Any) -> Any:
+        if again:
+            assert outcomes(again.pop(), object()) == {"batchItemFailures": []}
+        return run(*args, **named)
+
+    with mock.patch.object(runtime.current().dispatch, "run", runs):
+        assert outcomes(told, object()) == {"batchItemFailures": []}
+    states = [_state(cloud, each) for each in (job_id, *others)]
+    assert states == ["completed", "active", "available"]
+
+
+def test_who_has_no_time_left_has_the_delivery_woken(cloud: Cloud) -> None:
+    _, told = _pushed(cloud, concurrency=1)
+    cloud.api("POST", "/ojs/v1/jobs", {"type": "a.b", "args": []})
+    cloud.api.clock.advance(5_000)
+    cloud.wakes.waiting.clear()
+    late = mock.Mock(get_remaining_time_in_millis=lambda: 1_000)
+    assert outcomes(told, late) == {"batchItemFailures": []}
+    assert cloud.wakes.due() == ["thumbs"]
+
+
 def test_what_cannot_be_settled_now_waits_in_the_queue(cloud: Cloud) -> None:
     job_id, told = _pushed(cloud)
     runtime.current().outcome_queue = queue = OutcomeQueue(takes=True)  # type: ignore[assignment]
@@ -342,6 +402,44 @@ def test_lambda_tells_again_what_the_queue_does_not_take(cloud: Cloud, queue: An
         outcomes(told, object())
     assert outcomes(told, object()) == {"batchItemFailures": []}
     assert _state(cloud, job_id) == "completed"
+
+
+@pytest.mark.parametrize("first", ["old", "current"])
+def test_of_two_outcomes_of_a_job_that_one_comes_again_which_was_not_settled(
+    cloud: Cloud, first: str
+) -> None:
+    """One of a push from before, and one of that which runs, in the same messages."""
+    job_id, old = _pushed(cloud)
+    throttled = {
+        **old,
+        "requestContext": {**old["requestContext"], "condition": "EventAgeExceeded"},
+    }
+    cloud.target.flying.clear()
+    assert cloud.function("outcomes", throttled) == []
+    cloud.api.clock.advance(60_000)
+    cloud.function("dispatch", {"delivery": "thumbs"})
+    (push,) = cloud.target.flying
+    assert push.job.id == job_id
+    both = {"old": old, "current": record(push, ANSWER)}
+    order = [first, *({*both} - {first})]
+    ack = runtime.current().finish.ack
+
+    def acks(job: str, *, lease_token: str, **named: Any) -> Any:
+        if lease_token == push.token:
+            raise BackendUnavailable("not now")
+        return ack(job, lease_token=lease_token, **named)
+
+    with mock.patch.object(runtime.current().finish, "ack", acks):
+        again = cloud.function("outcomes", *(both[each] for each in order))
+    assert again == [str(order.index("current"))]
+    assert cloud.function("outcomes", both["current"]) == []
+    assert _state(cloud, job_id) == "completed"
+
+
+def test_an_outcome_that_comes_twice_in_one_batch_and_fails_comes_again(cloud: Cloud) -> None:
+    _, told = _pushed(cloud)
+    with _failing():
+        assert cloud.function("outcomes", told, told) == ["0", "1"]
 
 
 def test_the_record_of_a_call_that_failed_has_the_outcome_in_it(cloud: Cloud) -> None:

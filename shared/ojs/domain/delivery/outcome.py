@@ -68,6 +68,11 @@ class Settled:
     delivery: str
     outcome: Outcome
 
+    @property
+    def push(self) -> tuple[str, str]:
+        """The push that it is of: a job may have outcomes of several, of which one counts."""
+        return self.job_id, self.lease_token
+
 
 class MalformedRecord(ValueError):
     """This is no record of a push."""

@@ -171,8 +171,9 @@ class Dispatch:
         (outcome,) = self._target(delivery).send([push], delivery=delivery, wait=True)
         if outcome is None:
             return True
-        report = self.settle([Settled(job_id, token, name, outcome)], go_on=go_on)
-        if error := report.failed.get(job_id):
+        told = Settled(job_id, token, name, outcome)
+        report = self.settle([told], go_on=go_on)
+        if error := report.failed.get(told.push):
             raise error
         return True
 
@@ -195,10 +196,13 @@ class Dispatch:
         jobs = self._claim(fetch, wanted, go_on)
         seen = fetch.full or (len(jobs) < wanted and not fetch.left)
         over = seen and not fetch.freed
+        if fetch.keys_wait and (fetch.freed or not fetch.full):
+            self._wake.keys_wait(delivery.name, fetch.keys_wait)
         if not jobs:
             if trial:
                 self._end_trial(delivery)
-            doubt = fetch.left and not fetch.full
+            # Full by its own permits alone, it has released them since.
+            doubt = fetch.left and (fetch.freed or not fetch.full)
             return _Round(delivery, over=over or trial, idle=True, in_doubt=doubt)
         before = report.settled
         after, back = self._send(delivery, jobs, report)

@@ -48,7 +48,8 @@ _MESSAGE = 300
 @dataclass
 class SettledReport:
     """What became of outcomes: how many were dealt with by delivery, and how many of all came too
-    late; those that could not be settled now, with why. `deliveries` are as they were left.
+    late; the pushes whose outcomes could not be settled now, with why. `deliveries` are as they
+    were left.
 
     `room` has the deliveries for which somebody must look for jobs now, with how many permits are
     free in the shards that had none left; in any of them, where it names none.
@@ -58,7 +59,7 @@ class SettledReport:
     stale: int = 0
     deliveries: dict[str, Delivery] = field(default_factory=dict)
     room: dict[str, Mapping[int, int]] = field(default_factory=dict)
-    failed: dict[str, OjsError] = field(default_factory=dict)
+    failed: dict[tuple[str, str], OjsError] = field(default_factory=dict)
 
 
 class Settle:
@@ -75,7 +76,7 @@ class Settle:
     def settle(self, outcomes: Iterable[Settled]) -> SettledReport:
         """End the attempts that these outcomes are of, and note what they tell of the targets.
 
-        Raises nothing: what the table refuses is in `failed`, by job, to be tried again.
+        Raises nothing: what the table refuses is in `failed`, by push, to be tried again.
         """
         report = SettledReport()
         by_delivery: defaultdict[str, list[Settled]] = defaultdict(list)
@@ -88,7 +89,7 @@ class Settle:
             try:
                 delivery = self._deliveries.get(name, consistent=exact)
             except OjsError as error:
-                report.failed |= {one.job_id: error for one in those}
+                report.failed |= {one.push: error for one in those}
                 continue
             stopped: list[Job] = []
             told = [one.outcome for one in those if self._one(delivery, one, report, stopped)]
@@ -118,7 +119,7 @@ class Settle:
             report.stale += 1
             return False
         except OjsError as error:
-            report.failed[one.job_id] = error
+            report.failed[one.push] = error
             return False
         report.settled[one.delivery] += 1
         return True

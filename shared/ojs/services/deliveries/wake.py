@@ -18,6 +18,7 @@ from ojs.domain.delivery.push import WakeQueue
 from ojs.domain.errors import BackendError
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
+from ojs.domain.maintenance import NOTICED_MS
 from ojs.domain.queue.queue import Queue
 from ojs.store.deliveries.deliveries import REMEMBERED_MS, DeliveryDirectory
 from ojs.store.jobs.records import JobStore
@@ -28,6 +29,8 @@ ARMED_MS = MOST_DELAY_S * 1_000
 # A container wakes a delivery at once at most so often; in between it has it woken when that is
 # over, once.
 _EVERY_MS = 1_000
+# How long a delivery is left alone whose jobs wait for the end of others of their keys.
+KEY_AGAIN_MS = 5_000
 _REMEMBERED = 10_000
 # Of the jobs of a batch of stream records so many are looked at.
 LOOKED_AT = 25
@@ -76,18 +79,14 @@ class DeliveryWake:
         self.wake(self._directory.serving(queue))
 
     def permits_released(self, job: Job) -> None:
-        """Wake who pushes the jobs of a queue, after one that a worker had fetched gave back its
-        permits. Whoever settles what a delivery has pushed dispatches the next job itself.
-        """
-        if delivery_of(job.worker_id) is None:
-            self.queue_opened(job.queue)
-
-    def room_made(self, job: Job) -> None:
-        """Wake the delivery that has pushed a job, after it gave back its permits without an
-        outcome: it was cancelled, say.
+        """Wake who may push another job, after one gave back permits without an outcome: it was
+        cancelled, say, or a worker had fetched it, which then ended, failed or was lost. Whoever
+        settles what a delivery has pushed dispatches the next job itself.
         """
         if (name := delivery_of(job.worker_id)) is not None:
             self.wake([name])
+        else:
+            self.queue_opened(job.queue)
 
     def held_back(self, queue: Queue) -> None:
         """Wake who pushes the jobs of a queue when its rate limit lets the next one start."""
@@ -95,6 +94,14 @@ class DeliveryWake:
         if config.rate_limit is not None and (names := self._directory.serving(queue.name)):
             apart_ms = -(-config.rate_period_ms // config.rate_limit)
             self.arm(names, self._clock.now_ms() + min(ARMED_MS, max(_EVERY_MS, apart_ms)))
+
+    def keys_wait(self, name: str, free_ms: Sequence[int | None]) -> None:
+        """Wake a delivery when keys that have reached their limits let the next job start; after
+        some seconds where a job must end first, which may be of a queue that it does not serve.
+        """
+        now_ms = self._clock.now_ms()
+        until_ms = min(ms or now_ms + KEY_AGAIN_MS for ms in free_ms)
+        self.arm([name], min(now_ms + ARMED_MS, max(now_ms, until_ms)))
 
     def wake(self, names: Iterable[str]) -> None:
         """Have deliveries looked at now. Whoever is too soon after another is looked at then."""
@@ -129,6 +136,14 @@ class DeliveryWake:
         self._directory.forget()
         self._send([name], 0)
         self._send([name], REMEMBERED_MS // 1_000 + 1)
+
+    def maintenance_ended(self) -> None:
+        """Have all deliveries looked at; and once more when every container has noticed that the
+        mode is off.
+        """
+        if names := sorted(self._directory.names()):
+            self._send(names, 0)
+            self._send(names, NOTICED_MS // 1_000 + 1)
 
     def forget(self) -> None:
         """Read the directory anew when it is asked for next."""

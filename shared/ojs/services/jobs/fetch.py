@@ -78,7 +78,8 @@ class DeliveryFetch:
     It takes permits of some `shards` of the delivery's, or of any. `full` says that each of these
     was seen without a permit left; `left` that it ended before it saw the end of every line, so
     there may be jobs that it would have taken; `freed` that it has released permits without a job
-    to a limit that had none left, so others may have been refused.
+    to a limit that had none left, so others may have been refused; `keys_wait` when jobs may start
+    whose keys have reached their limits, as `FetchPermits` has it.
     """
 
     delivery: Delivery
@@ -86,6 +87,7 @@ class DeliveryFetch:
     full: bool = False
     left: bool = False
     freed: bool = False
+    keys_wait: Sequence[int | None] = ()
 
 
 @dataclass
@@ -164,6 +166,7 @@ def _tell(delivery: DeliveryFetch, state: _FetchState) -> None:
     refused = use is not None and use.short and not use.full
     in_doubt = state.cut or state.lost > 0 or bool(state.errors) or not state.go_on()
     delivery.left, delivery.freed = in_doubt or refused, state.permits.freed
+    delivery.keys_wait = state.permits.keys_wait
 
 
 def due_lanes(queue: Queue) -> range:

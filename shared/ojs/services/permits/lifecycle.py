@@ -56,6 +56,13 @@ class FetchPermits:
         return [use.queue for use in self.queues.values() if RATE in use.blocked]
 
     @property
+    def keys_wait(self) -> list[int | None]:
+        """Of each key whose limit has refused a start: when the next one may be, if that is known;
+        None where a job of the key must end first, in whatever queue.
+        """
+        return [decision.free_ms for decision in self.keys.blocked.values()]
+
+    @property
     def freed(self) -> bool:
         """Whether it has released permits that no job took, of a limit that had none left."""
         of_queues = (use.semaphore for use in self.queues.values())

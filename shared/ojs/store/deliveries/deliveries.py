@@ -191,6 +191,10 @@ class DeliveryDirectory:
         """
         return self._queues().get(queue, ())
 
+    def names(self) -> set[str]:
+        """The names of all that serve a queue, as `serving` knows them."""
+        return {name for names in self._queues().values() for name in names}
+
     def forget(self) -> None:
         """Read it anew when it is asked for next."""
         self._seen.forget("")
