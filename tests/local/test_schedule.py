@@ -84,7 +84,12 @@ def test_requests_go_first(server: LocalServer) -> None:
     class Noted(Precedence):
         def giving_way(self) -> Callable[[], bool]:
             go_on = super().giving_way()
-            return lambda: asked.set() or go_on()
+
+            def giving_way() -> bool:
+                asked.set()
+                return go_on()
+
+            return giving_way
 
         @contextmanager
         def request(self) -> Iterator[None]:

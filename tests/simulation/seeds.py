@@ -59,14 +59,6 @@ FOUND: dict[tuple[str, int], str] = {
         "Staged jobs of a batch that had been undone were written late. A sweep took them for jobs "
         "that the depth counter had missed, and counted them: the counter passed its bound."
     ),
-    ("workflows", 11000219): (
-        "A workflow was cancelled while its last jobs ended, and retried: it was completed at once, "
-        "and neither its new start nor its end were told."
-    ),
-    ("erasing", 1000008): (
-        "A job was stored a moment before an erasure began by whoever had a clock behind: it was "
-        "taken for one that had come later, and stayed."
-    ),
 }
 # Where these were found first, as the calls came in another order.
 FOUND_BEFORE = (
@@ -98,4 +90,13 @@ FOUND_BEFORE = (
     # A sweep that had seen a queue with fewer lanes made its replicas after one that had seen more:
     # those that were too many stayed, and no change of the queue reached them.
     ("lanes", 10),
+    # A workflow was cancelled while its last jobs ended, and retried: it was completed at once, and
+    # neither its new start nor its end were told.
+    ("workflows", 11000219),
+    # A slow dispatch had a permit for a job, which a worker fetched and lost meanwhile. The permit
+    # was taken from it, and it claimed the job all the same.
+    ("push", 11000484),
+    # A job was stored a moment before an erasure began by whoever had a clock behind: it was taken
+    # for one that had come later, and stayed.
+    ("erasing", 1000008),
 )

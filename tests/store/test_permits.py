@@ -476,7 +476,8 @@ def test_a_lost_permit_is_free_again_while_others_are_taken_and_given_back(
     running = exact.fetch(count=9)
     assert (active(exact), value_of(exact)) == (2, 3)
     started_ms = exact.clock.now_ms()
-    while exact.clock.now_ms() - started_ms < SETTLED_MS + GONE_MS:
+    # It looks at most every five seconds.
+    while exact.clock.now_ms() - started_ms < SETTLED_MS + GONE_MS + SETTLED_MS:
         assert len(running) >= 2
         end(exact, running)
         running += exact.fetch(count=9)
@@ -653,6 +654,8 @@ def test_permits_are_repaired_under_fetches_and_sweeps_at_once_and_no_limit_is_p
     assert value_of(exact) >= active(exact) == 0
     reconcile_at_rest(exact)
     assert value_of(exact) == 0
+    # On a quick machine all jobs are done by now.
+    push(exact, 9)
     assert len(exact.fetch(count=9)) == limit
 
 

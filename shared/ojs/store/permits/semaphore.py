@@ -50,6 +50,8 @@ GONE_MS = 30_000
 _UNNAMED_MS = 60_000
 _PERMIT = "h_"
 _STATES = frozenset(state.value for state in State)
+# From these a job is claimed, sooner or later.
+_CLAIMED = frozenset({"available", "scheduled", "retryable", "active"})
 
 
 def shards(limit: int | None) -> int:
@@ -517,12 +519,12 @@ def _look_again_ms(record: Item | None, run: str, at_ms: int, now_ms: int) -> in
     if record is None:
         return None
     state = record["state"]
-    if state == State.ACTIVE.value:
-        if RunPermits.of(str(record.get("permits", ""))).run != run:
-            return None
+    runs = state == State.ACTIVE.value
+    if runs and RunPermits.of(str(record.get("permits", ""))).run == run:
         # Its lease may have been extended; and who has lost it may come back.
         return max(now_ms + SETTLED_MS, number(record, "lease_until"))
-    if state == State.AVAILABLE.value and now_ms - at_ms < GONE_MS:
-        # The fetch may be about to claim it.
+    if state in _CLAIMED and now_ms - at_ms < GONE_MS:
+        # The fetch may be about to claim it: from its line, as it is due, or after whoever runs it
+        # now has lost it.
         return at_ms
     return None if state in _STATES else now_ms + SETTLED_MS
