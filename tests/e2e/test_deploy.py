@@ -383,15 +383,19 @@ def test_sweep_runs_by_the_clock(cloud: LocalCloud, deployment: Deployment, wait
 
 
 def logged(cloud: LocalCloud) -> list[str]:
-    """Every line the functions have logged by now."""
+    """Every line the functions have logged by now. A function that started often has many streams:
+    an answer names fifty.
+    """
     logs = client(cloud, "logs")
     return [
         event["message"]
-        for group in logs.describe_log_groups()["logGroups"]
-        for stream in logs.describe_log_streams(logGroupName=group["logGroupName"])["logStreams"]
-        for event in logs.get_log_events(
-            logGroupName=group["logGroupName"], logStreamName=stream["logStreamName"]
-        )["events"]
+        for groups in logs.get_paginator("describe_log_groups").paginate()
+        for name in (group["logGroupName"] for group in groups["logGroups"])
+        for streams in logs.get_paginator("describe_log_streams").paginate(logGroupName=name)
+        for stream in streams["logStreams"]
+        for event in logs.get_log_events(logGroupName=name, logStreamName=stream["logStreamName"])[
+            "events"
+        ]
     ]
 
 
@@ -408,7 +412,7 @@ def test_metrics_are_written_by_the_stream_and_the_sweep(cloud: LocalCloud, api:
         broken = [line for line in every if '"ERROR"' in line or "Traceback" in line][-3:]
         assert time.monotonic() < deadline, f"not written: {wanted}; {len(every)} lines; {broken}"
         if time.monotonic() >= again:
-            # What the emulated log has of the tests before may have made room for later lines.
+            # The functions of a busy machine may not have written what they were stopped in.
             again += 20
             job_id = api.push(queue="life")["id"]
             api.fetch("life", worker_id="w1")
