@@ -21,7 +21,7 @@ def add(commands: Any) -> None:
     parser.add_argument("id", nargs="*", help="the jobs' ids, instead of --meta")
     parser.add_argument(
         "--meta", action="append", type=_value, default=[], metavar="NAME=TEXT",
-        help="jobs with this value in their meta; NAME:=JSON for a value that is no string; repeatable",
+        help="jobs with this value in their meta; NAME:=JSON for what is no string; repeatable",
     )  # fmt: skip
     parser.add_argument("--queue", help="only of this queue")
     parser.add_argument("--type", help="only of this type, or of those that begin so: `mail.*`")
