@@ -116,6 +116,10 @@ prices: | $(PY) ## Print what a million jobs cost (ARGS='request_ms=12 …')
 scale: | $(PY) ## Print the ceiling of each path (ARGS='--lanes 16 --shards 64')
 	@$(PY) -m docs.numbers.scale $(ARGS)
 
+.PHONY: lines
+lines: | $(PY) ## Count lines of code (ARGS='--base REV' compares with a revision)
+	@$(PY) tests/performance/lines.py $(ARGS)
+
 .PHONY: numbers
 numbers: setup ## Count units anew, and write them, prices and ceilings into the pages
 	@POWERTOOLS_LOG_LEVEL=CRITICAL $(PY) -m tests.performance.counted
