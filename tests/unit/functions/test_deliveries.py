@@ -71,7 +71,7 @@ def cloud(make_runtime: Callable[..., Runtime], clock: ManualClock) -> Cloud:
         push=PushParts(
             wakes=wakes,
             target=lambda _: target,
-            allowed=AllowedTargets([FUNCTION], check_endpoint=_https),
+            allowed=AllowedTargets([FUNCTION], ["*"], check_endpoint=_https),
             sends=sends,
         ),
     )
