@@ -21,9 +21,7 @@ _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 MIDDLEWARE_PATTERN = rf"^{_NAME}(\.{_NAME})*:{_NAME}$"
 _MIDDLEWARE = re.compile(MIDDLEWARE_PATTERN)
 MAX_QUEUES = 10_000
-_LISTED = frozenset(
-    {"bus_types", "egress_hosts", "iam_operators", "middleware", "push_functions"}
-)
+_LISTED = frozenset({"bus_types", "egress_hosts", "iam_operators", "middleware", "push_functions"})
 _SERVICE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,62})")
 _EVENTS = re.compile(EVENT_PATTERN)
 _FUNCTION = re.compile(r"arn:aws[a-z-]*:lambda:[a-z0-9-]+:\d{12}:function:[A-Za-z0-9_-]{1,64}")

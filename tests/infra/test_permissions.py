@@ -237,7 +237,9 @@ def test_who_looks_keys_up_touches_nothing_but_keys(synthesis: Any) -> None:
     """And a deployment's step nothing but keys and its own notes."""
     clock, touched = ManualClock(), {name: _Touched() for name in ("authorizer", "setup")}
     table = Table(cast("Any", touched["setup"]), "table")
-    setup = Setup(DeploymentStore(table), AccessKeyStore(table), DeliveryStore(table), clock, version="1")
+    setup = Setup(
+        DeploymentStore(table), AccessKeyStore(table), DeliveryStore(table), clock, version="1"
+    )
     setup.check_table()
     setup.leave_first_key(_Secret())
     table = Table(cast("Any", touched["authorizer"]), "table")

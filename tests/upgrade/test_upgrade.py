@@ -104,7 +104,9 @@ def upgraded(
         blobs.put(unquote(name), base64.b64decode(content))
     clock = ManualClock(data["at_ms"])
     table = Table(dynamodb, fresh_table)
-    setup = Setup(DeploymentStore(table), AccessKeyStore(table), DeliveryStore(table), clock, version="2")
+    setup = Setup(
+        DeploymentStore(table), AccessKeyStore(table), DeliveryStore(table), clock, version="2"
+    )
     setup.check_table()
     built = runtime.build(
         Settings(table=fresh_table, bucket="payloads"),

@@ -226,7 +226,9 @@ def everything() -> list[dict[str, Any]]:
 def _deployment(run: Run) -> None:
     """A deployment, and keys."""
     table = run.run.table
-    setup = Setup(DeploymentStore(table), AccessKeyStore(table), DeliveryStore(table), run.clock, version="1")
+    setup = Setup(
+        DeploymentStore(table), AccessKeyStore(table), DeliveryStore(table), run.clock, version="1"
+    )
     setup.check_table()
     setup.leave_first_key(_Secret())
     body = {"name": "ci", "scopes": ["jobs:write"], "queues": ["plain"], "expires_at": "+P1D"}
@@ -237,7 +239,7 @@ def _deployment(run: Run) -> None:
     key, credential = run.run.access_keys.create(
         Principal("operator"), "worker", ("jobs:read",), queues=("plain",)
     )
-    Authentication(AccessKeyStore(table), DeliveryStore(table), run.clock).who(f"Bearer {credential.text}")
+    Authentication(AccessKeyStore(table), run.clock).who(f"Bearer {credential.text}")
     first, _ = run.run.access_keys.create(ANYBODY, "operator", ("work",))
     run.run.workers.beat("keyed", caller=first.principal)
     run.run.actions.add(first.principal, "pause_queue", "POST", "/ojs/v1/queues/q/pause", 200)

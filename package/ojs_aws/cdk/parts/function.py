@@ -23,10 +23,10 @@ from ojs_aws.cdk.functions import (
     BRIDGE,
     CUSTOM_RESOURCE_S,
     DECLARE,
-    SETUP,
     DISPATCH,
     OUTCOMES,
     SEND,
+    SETUP,
 )
 from ojs_aws.cdk.parts.acknowledgement import acknowledge, reported
 from ojs_aws.cdk.parts.log_group import log_group

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ojs.clock import Clock
+from ojs.domain.access import ANYBODY, Principal
 from ojs.domain.delivery import addresses
 from ojs.domain.delivery import delivery as domain
 from ojs.domain.delivery.breaker import Breaker
@@ -24,7 +25,6 @@ from ojs.domain.delivery.delivery import (
 )
 from ojs.domain.delivery.outcome import Outcome
 from ojs.domain.delivery.push import Push
-from ojs.domain.access import ANYBODY, Principal
 from ojs.domain.errors import (
     BAD_CURSOR,
     Conflict,

@@ -35,7 +35,9 @@ def test_the_second_version_is_bound_to_the_delivery_and_the_url() -> None:
     headers = signing.signed(["whsec_old", "whsec_new"], BODY, **PLACE)
     digest = hashlib.sha256(BODY).hexdigest()
     text = f"1780000000.del_1.POST.a.example/jobs?x=1.{digest}".encode()
-    expected = [hmac.new(key, text, hashlib.sha256).hexdigest() for key in (b"whsec_old", b"whsec_new")]
+    expected = [
+        hmac.new(key, text, hashlib.sha256).hexdigest() for key in (b"whsec_old", b"whsec_new")
+    ]
     assert headers["X-OJS-Signature-V2"] == ",".join(f"v2={each}" for each in expected)
     for other in ({"delivery_id": "del_2"}, {"url": "b.example/jobs?x=1"}, {"url": "a.example/"}):
         changed = signing.signed(["whsec_old", "whsec_new"], BODY, **{**PLACE, **other})
