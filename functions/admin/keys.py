@@ -90,7 +90,7 @@ def revoke_key(request: Request) -> Answer:
 
     key, also = current.access_keys.revoke_with_made(request.principal, request.named, go_on)
     # After the keys: none of them can set any more then.
-    paused: answers.PausedByKey = {
+    paused: answers.KeyCounts = {
         "crons": current.crons.pause_made(key.id, go_on),
         "deliveries": current.deliveries.pause_made(key.id, go_on),
     }

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ojs.runtime import Runtime
 
 BASE = "/ojs/v1/admin/deliveries"
-CRON = {"name": "c", "cron": "* * * * * *", "type": "a.b"}
+CRON = {"name": "c", "cron": "* * * * * *", "type": "a.b", "overlap_policy": "allow"}
 SECRET = "whsec_a_secret_of_24_bytes"
 ENDPOINT = {
     "target": {"endpoint": "https://a.example/jobs"}, "queues": ["q"], "signing_secret": SECRET,
@@ -225,7 +225,7 @@ def test_a_tick_and_a_dispatch_of_a_revoked_key_pause_what_it_set(keys: Keys) ->
     assert run.cron_firing.fire("c") is None
     assert run.dispatch.run("d").pushed == 0
     shown = keys.get("/ojs/v1/cron/c/history").json
-    assert [each["reason"] for each in shown["items"]] == ["key_ended"]
+    assert [each["skipped_reason"] for each in shown["executions"]] == ["key_ended"]
     assert keys.get("/ojs/v1/cron/c").json["status"] == "paused"
     assert keys.get(f"{BASE}/d").json["disabled_reason"] == "key_ended"
     # Who resumes it answers for it.
@@ -243,7 +243,7 @@ def test_an_expired_key_and_one_that_cannot_be_read_stop_nothing(
     end_ms = keys.clock.now_ms() + 500
     key, _ = keys.runtime.access_keys.create(ANYBODY, "k", ["jobs:write"], expires_ms=end_ms)
     run = keys.runtime
-    run.crons.register({"name": "c", "cron": "* * * * * *", "type": "a.b"}, key.principal, None)
+    run.crons.register(CRON, key.principal, None)
     keys.clock.advance(1_000)
     assert run.cron_firing.fire("c") is not None
     reads: list[str] = []

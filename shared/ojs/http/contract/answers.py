@@ -1976,7 +1976,7 @@ class KeyMadeAnswer(KeyAnswer):
     secret: Annotated[str, Field(description="what to send as bearer token; never shown again")]
 
 
-class PausedByKey(TypedDict):
+class KeyCounts(TypedDict):
     """How many crons and deliveries of a key and its descendants a request paused."""
 
     crons: Count
@@ -1989,7 +1989,7 @@ class KeyRevokedAnswer(KeyAnswer):
     also_revoked: NotRequired[
         Annotated[list[str], Field(description="ids of its descendants that were revoked with it")]
     ]
-    paused: NotRequired[PausedByKey]
+    paused: NotRequired[KeyCounts]
 
 
 class KeysAnswer(TypedDict):

@@ -50,7 +50,7 @@ def wrapped(key: AccessKey, now_ms: int) -> answers.KeyAnswer:
 
 
 def revoked(
-    key: AccessKey, descendants: Sequence[str], paused: answers.PausedByKey, now_ms: int
+    key: AccessKey, descendants: Sequence[str], paused: answers.KeyCounts, now_ms: int
 ) -> answers.KeyRevokedAnswer:
     """A key that was revoked, and what was revoked and paused with it."""
     return {"key": shown(key, now_ms), "also_revoked": list(descendants), "paused": paused}
