@@ -268,7 +268,7 @@ def test_jobs_of_a_producer_are_listed_and_cancelled(keys: Keys) -> None:
         assert made.status == 201
     told = keys.get("/ojs/v1/admin/jobs", queue="q", producer="stolen").json
     assert [each["producer"] for each in told["items"]] == ["stolen"]
-    body = {"filter": {"queue": "q", "producer": "stolen"}}
+    body = {"filter": {"queue": "q", "producer": "stolen"}, "confirm": True}
     assert keys.post("/ojs/v1/admin/jobs/bulk/cancel", body).status < 300
     left = keys.get("/ojs/v1/admin/jobs", queue="q", state="available").json["items"]
     assert [each["producer"] for each in left] == ["good"]
