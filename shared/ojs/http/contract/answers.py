@@ -592,6 +592,7 @@ class JobsFilter(TypedDict):
     tag: NotRequired[str]
     since: NotRequired[Moment]
     until: NotRequired[Moment]
+    producer: NotRequired[str]
     enqueued_after: NotRequired[Moment]
     enqueued_before: NotRequired[Moment]
     older_than: NotRequired[Moment]
