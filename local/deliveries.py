@@ -34,7 +34,7 @@ from ojs.targets.guard import Blocked, Connector, place
 from ojs.targets.https_target import HttpsTarget
 
 # What is posted to the endpoints of `--deliver` is signed with it.
-LOCAL_SECRET = "whsec_local"  # noqa: S105 - on this machine alone
+LOCAL_SECRET = "whsec_local_development_only"  # noqa: S105 - on this machine alone
 # Handlers, and calls of endpoints, at the same time.
 MAX_CALLS = 32
 _RUNS = 4
@@ -74,7 +74,9 @@ class LocalDeliveries:
         return PushParts(
             wakes=self._timers,
             target=self._target,
-            allowed=AllowedTargets(check_endpoint=self._check, handlers=self._handlers),
+            allowed=AllowedTargets(
+                egress_hosts=("*",), check_endpoint=self._check, handlers=self._handlers
+            ),
             sends=self,
         )
 

@@ -43,6 +43,7 @@ from ojs.services.operations.authentication import Authentication
 from ojs.services.operations.setup import Setup
 from ojs.services.sweeps import GoOn, SweepCounts, always, counting_failures
 from ojs.settings import Settings
+from ojs.store.deliveries.deliveries import DeliveryStore
 from ojs.store.deployment.access_keys import AccessKeyStore
 from ojs.store.deployment.notes import DeploymentStore
 from ojs.store.queues.queues import QueueStore
@@ -148,7 +149,13 @@ class LocalServer:
             self.version = self._settings.version
             table = Table(self._client, TABLE_NAME)
             stored = AccessKeyStore(table)
-            self._setup = Setup(DeploymentStore(table), stored, self._clock, version=self.version)
+            self._setup = Setup(
+                DeploymentStore(table),
+                stored,
+                DeliveryStore(table),
+                self._clock,
+                version=self.version,
+            )
             first = KeyFile(folder.path / FIRST_KEY)
             asking = Access(Authentication(stored, self._clock), first)
             self.access = {"none": None, "keys": asking, "iam": SignedAccess()}[authorizer]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functions.admin.app import app
 from ojs import runtime
+from ojs.domain.access import Scope
 from ojs.http.binding import paging
 from ojs.http.binding.application import Answer
 from ojs.http.binding.request import Request
@@ -32,8 +33,10 @@ def put_delivery(request: Request) -> Answer:
 
 
 def _put(name: str | None, request: Request) -> Answer:
+    # A delivery takes jobs and ends them, as a worker does.
+    request.needs(Scope.WORK)
     current = runtime.current()
-    delivery, created = current.deliveries.put(name, request.object())
+    delivery, created = current.deliveries.put(name, request.object(), request.principal)
     answer = views.shown(delivery, current.clock.now_ms())
     if created:
         return Answer(answer, 201, {"Location": f"{BASE}/admin/deliveries/{delivery.name}"})
@@ -66,13 +69,18 @@ def pause_delivery(request: Request) -> Answer:
 @app.operation("resume_delivery", strict_query=True)
 def resume_delivery(request: Request) -> Answer:
     """Push jobs again."""
+    request.needs(Scope.WORK)
     current = runtime.current()
-    delivery = current.deliveries.resume(request.named)
+    delivery = current.deliveries.resume(request.named, request.principal)
     return Answer(views.shown(delivery, current.clock.now_ms()))
 
 
 @app.operation("test_delivery", strict_query=True)
 def test_delivery(request: Request) -> Answer:
     """Push once what no job stands for."""
-    outcome, length_ms = runtime.current().deliveries.test(request.named, request.object())
+    body = request.object()
+    if body:
+        # What is sent then looks like a job that the target runs.
+        request.needs(Scope.JOBS_WRITE)
+    outcome, length_ms = runtime.current().deliveries.test(request.named, body)
     return Answer(views.tested(outcome, length_ms))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from functions.admin.app import app
 from ojs import runtime
 from ojs.domain import times
@@ -13,6 +15,9 @@ from ojs.http.binding.request import Request
 from ojs.http.contract import models
 from ojs.http.contract.operations import BASE, MADE
 from ojs.http.views import access_keys as key_views
+
+if TYPE_CHECKING:
+    from ojs.http.contract import answers
 
 # Less time than this is not enough for one more key.
 _SPARE_MS = 3_000
@@ -79,10 +84,17 @@ def revoke_key(request: Request) -> Answer:
     if made == "keep":
         key = current.access_keys.revoke(request.principal, request.named)
         return Answer(key_views.wrapped(key, current.clock.now_ms()))
-    key, also = current.access_keys.revoke_with_made(
-        request.principal, request.named, go_on=lambda: request.remaining_ms() > _SPARE_MS
-    )
-    return Answer(key_views.revoked(key, also, current.clock.now_ms()))
+
+    def go_on() -> bool:
+        return request.remaining_ms() > _SPARE_MS
+
+    key, also = current.access_keys.revoke_with_made(request.principal, request.named, go_on)
+    # After the keys: none of them can set any more then.
+    paused: answers.KeyCounts = {
+        "crons": current.crons.pause_made(key.id, go_on),
+        "deliveries": current.deliveries.pause_made(key.id, go_on),
+    }
+    return Answer(key_views.revoked(key, also, paused, current.clock.now_ms()))
 
 
 def _with(*authorizers: str) -> runtime.Runtime:

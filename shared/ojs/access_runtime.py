@@ -54,12 +54,23 @@ def _deployed() -> Authentication:
 def setup() -> Setup:
     """One setup of the deployment. Raises LookupError when the environment names no table."""
     from ojs.services.operations.setup import Setup
+    from ojs.store.deliveries.deliveries import DeliveryStore
     from ojs.store.deployment.notes import DeploymentStore
 
     version = environment.required("version")
     return Setup(
-        DeploymentStore(_table()), AccessKeyStore(_table()), SystemClock(), version=version
+        DeploymentStore(_table()),
+        AccessKeyStore(_table()),
+        DeliveryStore(_table()),
+        SystemClock(),
+        version=version,
     )
+
+
+def egress_hosts() -> tuple[str, ...]:
+    """The hosts that deliveries may send jobs to."""
+    configured = environment.configured(["egress_hosts"])
+    return tuple(filter(None, configured.get("egress_hosts", "").split(",")))
 
 
 def first_key() -> SecretStore | None:

@@ -95,6 +95,7 @@ if TYPE_CHECKING:
     from ojs.services.operations.actions import Actions
     from ojs.services.operations.authentication import PrincipalLookup
     from ojs.services.operations.events import Events
+    from ojs.services.operations.key_states import KeyStates
     from ojs.services.operations.metrics_sweep import MetricsSweep
     from ojs.services.operations.origin import OriginGuard
     from ojs.services.operations.roles import Roles
@@ -493,6 +494,8 @@ class Runtime:
             ),
             transitions=self.transitions,
             wake=self.wake,
+            allowed=parts.allowed,
+            makers=self.key_states,
             clock=self.clock,
         )
 
@@ -516,6 +519,7 @@ class Runtime:
             semaphore=self.stores.semaphore,
             parts=self.push_parts,
             wake=self.wake,
+            makers=self.key_states,
             clock=self.clock,
             ids=self.ids,
             strict=self.settings.strict_queues,
@@ -645,6 +649,13 @@ class Runtime:
         return Actions(ActionStore(self.table), self.clock, self.ids)
 
     @cached_property
+    def key_states(self) -> KeyStates:
+        from ojs.services.operations.key_states import KeyStates
+        from ojs.store.deployment.access_keys import AccessKeyStore
+
+        return KeyStates(AccessKeyStore(self.table), self.clock)
+
+    @cached_property
     def access_keys(self) -> AccessKeys:
         from ojs.services.operations.access_keys import AccessKeys
         from ojs.store.deployment.access_keys import AccessKeyStore
@@ -694,6 +705,7 @@ class Runtime:
             jobs=self.stores.jobs,
             enqueue=self.enqueue,
             transitions=self.transitions,
+            makers=self.key_states,
             clock=self.clock,
         )
 
@@ -712,6 +724,7 @@ class Runtime:
             jobs=self.stores.jobs,
             enqueue=self.enqueue,
             workers=self.stores.workers,
+            makers=self.key_states,
             clock=self.clock,
             ids=self.ids,
         )
@@ -1091,7 +1104,9 @@ def _pushing(
         return PushParts(
             wakes=SqsWakeQueue(url, clock),
             target=_Targets(clock, for_each).of,
-            allowed=AllowedTargets(settings.push_functions, check_endpoint=_check_endpoint),
+            allowed=AllowedTargets(
+                settings.push_functions, settings.egress_hosts, check_endpoint=_check_endpoint
+            ),
             sends=None if settings.send_queue is None else SqsSendQueue(settings.send_queue),
         )
 

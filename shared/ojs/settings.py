@@ -21,10 +21,13 @@ _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 MIDDLEWARE_PATTERN = rf"^{_NAME}(\.{_NAME})*:{_NAME}$"
 _MIDDLEWARE = re.compile(MIDDLEWARE_PATTERN)
 MAX_QUEUES = 10_000
+_LISTED = frozenset({"bus_types", "egress_hosts", "iam_operators", "middleware", "push_functions"})
 _SERVICE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,62})")
 _EVENTS = re.compile(EVENT_PATTERN)
 _FUNCTION = re.compile(r"arn:aws[a-z-]*:lambda:[a-z0-9-]+:\d{12}:function:[A-Za-z0-9_-]{1,64}")
 _GROUP = re.compile(r"[a-z][a-z0-9-]{0,39}")
+# A host, `*.` and the end of some, or `*`: all.
+_HOST = re.compile(r"\*|(\*\.)?[a-z0-9_]([a-z0-9_.-]{0,251}[a-z0-9_])?|[0-9a-f:.]+")
 _OPERATOR = re.compile(r"\*|arn:aws[a-z-]*:iam::\d{12}:(root|(role|user)/\S+)")
 
 
@@ -88,6 +91,9 @@ class Settings:
     # separated by commas. URLs of the queues that wake deliveries, name pushes for senders, and
     # bring outcomes. Without the first nothing is pushed.
     push_functions: tuple[str, ...] = ()
+    # Hosts that deliveries may send jobs to: `a.example`, `*.a.example` for all below it, `*` for
+    # all; in the environment separated by commas. None: no endpoint is called.
+    egress_hosts: tuple[str, ...] = ()
     dispatch_queue: str | None = None
     send_queue: str | None = None
     outcome_queue: str | None = None
@@ -119,6 +125,7 @@ class Settings:
             ),
             ("middleware", all(_MIDDLEWARE.fullmatch(each) for each in self.middleware)),
             ("push_functions", all(map(_FUNCTION.fullmatch, self.push_functions))),
+            ("egress_hosts", all(map(_HOST.fullmatch, self.egress_hosts))),
             ("middleware_timeout_ms", self.middleware_timeout_ms > 0),
         ):
             if not right:
@@ -145,7 +152,7 @@ class Settings:
             **environment.configured(field.name for field in fields(cls)),
             "table": environment.required("table"),
         }
-        for name in {"bus_types", "iam_operators", "middleware", "push_functions"} & found.keys():
+        for name in _LISTED & found.keys():
             listed = (part.strip() for part in found[name].split(","))
             found[name] = tuple(filter(None, listed))
         numbers = {"queue_metrics_max", "authorizer_cache_s", "max_queues", "middleware_timeout_ms"}

@@ -40,6 +40,7 @@ from ojs.services.operations.origin import HEADER, OriginGuard
 from ojs.services.operations.setup import Setup
 from ojs.services.workflows.advance import WorkflowAdvance
 from ojs.settings import Settings
+from ojs.store.deliveries.deliveries import DeliveryStore
 from ojs.store.deployment.access_keys import AccessKeyStore
 from ojs.store.deployment.notes import DeploymentStore
 from ojs.store.deployment.secrets import Secret
@@ -236,7 +237,9 @@ def test_who_looks_keys_up_touches_nothing_but_keys(synthesis: Any) -> None:
     """And a deployment's step nothing but keys and its own notes."""
     clock, touched = ManualClock(), {name: _Touched() for name in ("authorizer", "setup")}
     table = Table(cast("Any", touched["setup"]), "table")
-    setup = Setup(DeploymentStore(table), AccessKeyStore(table), clock, version="1")
+    setup = Setup(
+        DeploymentStore(table), AccessKeyStore(table), DeliveryStore(table), clock, version="1"
+    )
     setup.check_table()
     setup.leave_first_key(_Secret())
     table = Table(cast("Any", touched["authorizer"]), "table")

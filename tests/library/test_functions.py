@@ -198,11 +198,15 @@ def request(
 ) -> dict[str, Any]:  # fmt: skip
     """A request of a delivery as the URL of a function brings it (payload format 2.0)."""
     text = json.dumps(event("a.png", form=Form.PUSH)).encode() if body is None else body
-    signed = signing.signed(secrets, text, now_ms=now_ms)
+    signed = signing.signed(
+        secrets, text, delivery_id="del_1", url="a.example/x?y=1", now_ms=now_ms
+    )
+    signed |= {"Host": "a.example", "X-OJS-Delivery-ID": "del_1"}
     shown = {name.lower(): value for name, value in signed.items()} | dict(headers or {})
     return {
         "version": "2.0",
-        "rawPath": "/",
+        "rawPath": "/x",
+        "rawQueryString": "y=1",
         "headers": {"content-type": "application/json", **shown},
         "requestContext": {"http": {"method": method, "path": "/"}},
         "body": base64.b64encode(text).decode() if encoded else text.decode(),
@@ -231,7 +235,9 @@ def test_a_signed_request_is_done(worker: Worker, encoded: bool) -> None:
 def test_a_request_of_api_gateways_first_version_is_done(worker: Worker) -> None:
     told = request()
     told["httpMethod"] = "POST"
-    told["requestContext"] = {"stage": "prod"}
+    del told["rawPath"], told["rawQueryString"]
+    told |= {"path": "/x", "multiValueQueryStringParameters": {"y": ["1"]}}
+    told["requestContext"] = {"stage": "prod", "path": "/x"}
     told["headers"] = {name.title(): value for name, value in told["headers"].items()}
     assert answered(worker, told)[0] == 200
 
@@ -255,14 +261,40 @@ def test_what_is_not_signed_so_is_not_done(worker: Worker) -> None:
         request(headers={"x-ojs-timestamp": "soon"}),
         request(headers={"x-ojs-timestamp": "9" * 40}),
         request(headers={"x-ojs-timestamp": ""}),
-        request(headers={"x-ojs-signature": "sha256="}),
-        request(headers={"x-ojs-signature": "å" * 64}),
-        request(headers={"x-ojs-signature": "," * 9_000}),
+        *(
+            request(headers={"x-ojs-signature-v2": value})
+            for value in ("", "v2=", "å" * 64, "," * 9_000)
+        ),
+        *(
+            {**told, "headers": {n: v for n, v in told["headers"].items() if not n.endswith("v2")}}
+            for value in ("sha256=", "å" * 64, "," * 9_000)
+            for told in (request(headers={"x-ojs-signature": value}),)
+        ),
     ):
         status, body = answered(worker, told)
         assert (status, body["error"]["code"]) == (401, "authentication_failed")
     # Within five minutes clocks may differ.
     assert answered(worker, request(now_ms=NOW_MS - 299_000))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rawPath": "/other"},
+        {"rawQueryString": ""},
+        {"headers": {"host": "b.example"}},
+        {"headers": {"x-ojs-delivery-id": "del_2"}},
+    ],
+)
+def test_a_signature_of_the_second_version_holds_for_one_delivery_and_url(
+    worker: Worker, change: dict[str, Any]
+) -> None:
+    told = request()
+    moved = {**told, **change, "headers": {**told["headers"], **change.get("headers", {})}}
+    assert answered(worker, moved)[0] == 401
+    # A server of an earlier version sends the first signature only.
+    del moved["headers"]["x-ojs-signature-v2"]
+    assert answered(worker, moved)[0] == 200
 
 
 def test_without_a_secret_nothing_comes_in(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:

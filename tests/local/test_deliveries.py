@@ -203,7 +203,11 @@ def test_what_may_not_be_named_is_refused(pushing: RunningServer) -> None:
         ({"endpoint": "file:///etc/passwd"}, 400),
         ({}, 400),
     ):
-        body = {"target": target, "queues": ["any"], "signing_secret": "whsec_test"}
+        body = {
+            "target": target,
+            "queues": ["any"],
+            "signing_secret": "whsec_test_of_24_bytes_and_more",
+        }
         answer = pushing.call("PUT", "/ojs/v1/admin/deliveries/any", body)
         assert answer[0] == status, answer
         assert "target" in json.dumps(answer[1])
@@ -271,7 +275,12 @@ DONE = json.dumps({"status": "completed"}).encode()
 
 
 def put(server: RunningServer, name: str, url: str, **more: Any) -> None:
-    body = {"target": {"endpoint": url}, "queues": [name], "signing_secret": "whsec_test", **more}
+    body = {
+        "target": {"endpoint": url},
+        "queues": [name],
+        "signing_secret": "whsec_test_of_24_bytes_and_more",
+        **more,
+    }
     status, answer = server.call("PUT", f"/ojs/v1/admin/deliveries/{name}", body)
     assert status == 201, answer
 

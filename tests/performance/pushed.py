@@ -39,7 +39,7 @@ class Pushed:
         """`rate`: jobs a second."""
         self.bench, self.rate = bench, rate
         self._wakes, self._target = Wakes(bench.clock), FakeTarget()
-        allowed = AllowedTargets([FUNCTION], check_endpoint=lambda _: None)
+        allowed = AllowedTargets([FUNCTION], ["*"], check_endpoint=lambda _: None)
         bench.run = bench.another(
             push=PushParts(
                 wakes=self._wakes, target=lambda _: self._target, allowed=allowed, sends=None

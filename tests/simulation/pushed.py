@@ -69,7 +69,7 @@ class Deliveries:
     def parts(self) -> PushParts:
         """What each container gets."""
         return PushParts(
-            wakes=self, target=lambda _: self, allowed=AllowedTargets([FUNCTION]), sends=None
+            wakes=self, target=lambda _: self, allowed=AllowedTargets([FUNCTION], ["*"]), sends=None
         )
 
     def _trouble(self) -> bool:

@@ -117,7 +117,7 @@ class Pushing:
         world.pushing = PushParts(
             wakes=self.wakes,
             target=lambda _: self.target,
-            allowed=AllowedTargets([FUNCTION], check_endpoint=lambda _: None),
+            allowed=AllowedTargets([FUNCTION], ["*"], check_endpoint=lambda _: None),
             sends=self.sends,
         )
         world.run = world.another()

@@ -373,7 +373,10 @@ def test_what_is_forbidden_for_longer_disables(pushing: Pushing) -> None:
 
 def test_an_endpoint_that_forbids_is_disabled_at_once(pushing: Pushing) -> None:
     """It is its word: whoever made it said whom it lets in."""
-    pushing.put(target={"endpoint": "https://example.com/"}, signing_secret="whsec_test")
+    pushing.put(
+        target={"endpoint": "https://example.com/"},
+        signing_secret="whsec_test_of_24_bytes_and_more",
+    )
     pushing.world.push()
     pushing.target.answer = lambda _: FORBIDDEN
     pushing.pump()
@@ -749,10 +752,17 @@ def test_an_alias_of_an_allowed_function_is_allowed(pushing: Pushing) -> None:
 
 
 def test_secrets_are_never_shown_and_stay_unless_they_are_given(pushing: Pushing) -> None:
-    stored = pushing.put(signing_secrets=["whsec_first", "whsec_second"])
+    stored = pushing.put(
+        signing_secrets=["whsec_first_of_24_bytes_and_more", "whsec_second_of_24_bytes_and_more"]
+    )
     assert "whsec" not in str(domain.to_dict(stored, 0)) + repr(stored)
-    assert pushing.put(concurrency=4).signing_secrets == ("whsec_first", "whsec_second")
-    assert pushing.put(signing_secret="whsec_third").signing_secrets == ("whsec_third",)
+    assert pushing.put(concurrency=4).signing_secrets == (
+        "whsec_first_of_24_bytes_and_more",
+        "whsec_second_of_24_bytes_and_more",
+    )
+    assert pushing.put(signing_secret="whsec_third_of_24_bytes_and_more").signing_secrets == (
+        "whsec_third_of_24_bytes_and_more",
+    )
     assert pushing.put(signing_secrets=[]).signing_secrets == ()
 
 

@@ -28,6 +28,7 @@ from ojs.domain.job.states import State
 from ojs.services.operations.setup import Setup
 from ojs.services.sweeps import SweepCounts
 from ojs.settings import Settings
+from ojs.store.deliveries.deliveries import DeliveryStore
 from ojs.store.deployment.access_keys import AccessKeyStore
 from ojs.store.deployment.notes import DeploymentStore
 from ojs.store.table.table import MAX_BATCH_WRITE, Table
@@ -103,7 +104,9 @@ def upgraded(
         blobs.put(unquote(name), base64.b64decode(content))
     clock = ManualClock(data["at_ms"])
     table = Table(dynamodb, fresh_table)
-    setup = Setup(DeploymentStore(table), AccessKeyStore(table), clock, version="2")
+    setup = Setup(
+        DeploymentStore(table), AccessKeyStore(table), DeliveryStore(table), clock, version="2"
+    )
     setup.check_table()
     built = runtime.build(
         Settings(table=fresh_table, bucket="payloads"),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
+from urllib.parse import urlsplit
 
-from aws_cdk import Annotations, Duration, Stack
+from aws_cdk import Annotations, Duration, Fn, Stack, Token
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as targets
@@ -40,6 +41,7 @@ from ojs_aws.cdk.parts.fargate import (
 )
 from ojs_aws.cdk.parts.function import (
     FUNCTIONS_VARIABLE,
+    HOSTS_VARIABLE,
     Function,
     Resources,
     set_up_first,
@@ -199,6 +201,7 @@ class OpenJobSpec(Construct):
         self._declared: Declared | None = None
         self._rules = 0
         self._push_functions = list(settings.push_functions)
+        self._egress_hosts = list(settings.egress_hosts)
         self.pushed_to = {}
         self._workers: list[FargateWorker] = []
 
@@ -622,6 +625,8 @@ class OpenJobSpec(Construct):
         """
         if self.queues is None:
             raise ValueError("add_endpoint: push=false in the settings: nothing would push")
+        self._egress_hosts.append(_host(url))
+        self._tell_pushers(HOSTS_VARIABLE, self._egress_hosts, self.functions[SETUP])
         self._deliver(
             name,
             {
@@ -655,6 +660,17 @@ class OpenJobSpec(Construct):
             after=[*after, *(self.functions[each] for each in PUSHERS)],
         )
 
+    def _tell_pushers(
+        self, variable: str, values: Sequence[str], *others: lambda_.Function
+    ) -> Sequence[lambda_.Function]:
+        """Set a variable of what checks deliveries; returns what sends jobs to their targets."""
+        # What answers requests makes test calls.
+        answering = "admin" if self.settings.entry == "http_api" else API
+        knowing = [self.functions[each] for each in (answering, *PUSHERS)]
+        for function in (*knowing, self.declared.function, *others):
+            function.add_environment(variable, ",".join(dict.fromkeys(values)))
+        return knowing
+
     def _pushes_to(self, target: Target) -> Sequence[Construct]:
         """What lets jobs be pushed to this target; a function has it once, for all deliveries."""
         place = target.path
@@ -667,12 +683,7 @@ class OpenJobSpec(Construct):
                     "becomes of its events; a function tells one deployment"
                 )
         self._push_functions.append(target.function.function_arn)
-        named = ",".join(dict.fromkeys(self._push_functions))
-        # What answers requests makes test calls.
-        answering = "admin" if self.settings.entry == "http_api" else API
-        knowing = [self.functions[each] for each in (answering, *PUSHERS)]
-        for function in (*knowing, self.declared.function):
-            function.add_environment(FUNCTIONS_VARIABLE, named)
+        knowing = self._tell_pushers(FUNCTIONS_VARIABLE, self._push_functions)
         self.pushed_to[place] = prepare(
             # Of the same name whatever else is added.
             Construct(self._push, place.replace("/", " ")),
@@ -773,6 +784,13 @@ class OpenJobSpec(Construct):
             )
         dimensions = {} if queue is None else {"queue": queue}
         return own_metric(self.settings, name, period=period or Duration.minutes(1), **dimensions)
+
+
+def _host(url: str) -> str:
+    """The host of an endpoint, also of one that is known only at deployment."""
+    if Token.is_unresolved(url):
+        return Fn.select(0, Fn.split(":", Fn.select(2, Fn.split("/", url))))
+    return (urlsplit(url).hostname or "").rstrip(".")
 
 
 def _covers(wider: str, pattern: str) -> bool:

@@ -208,7 +208,7 @@ FUNCTIONS: tuple[FunctionSpec, ...] = (
         timeout_s=60,
         access=Access(
             table=frozenset({"GetItem", "PutItem", "UpdateItem"}),
-            items=(_KEYS, "DEPLOYMENT"),
+            items=(_KEYS, "DEPLOYMENT", "DELIVERIES", "Y|*"),
             secret=frozenset({"GetSecretValue", "PutSecretValue"}),
         ),
     ),

@@ -52,6 +52,10 @@ _Function = Annotated[
     str,
     StringConstraints(pattern=r"^arn:aws[a-z-]*:lambda:[a-z0-9-]+:\d{12}:function:[\w-]{1,64}$"),
 ]
+_Host = Annotated[
+    str,
+    StringConstraints(pattern=r"^(\*|(\*\.)?[a-z0-9_]([a-z0-9_.-]{0,251}[a-z0-9_])?|[0-9a-f:.]+)$"),
+]
 _Name = r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]{2,63}"
 _Positive = Annotated[int, Field(ge=1)]
 _Memory = Annotated[int, Field(ge=256, le=10_240)]
@@ -201,6 +205,9 @@ class DeploymentSettings(BaseModel):
     push_functions: Annotated[tuple[_Function, ...], _Listed] = Field((), max_length=20)
     """push: ARNs of the functions that deliveries may name, without alias or version; on the
     command line separated by commas; a construct's add_worker adds its own"""
+    egress_hosts: Annotated[tuple[_Host, ...], _Listed] = Field((), max_length=50)
+    """push: hosts that deliveries may send jobs to, as a.example, *.a.example for all below it, or
+    * for all; on the command line separated by commas; a construct's add_endpoint adds its own"""
     push_concurrency: int = Field(20, ge=2, le=1_000)
     """push: how many of each of the functions dispatch, sender and outcomes run at once: a sender
     for each endpoint that is waited for, the others for up to ten messages at a time"""
@@ -320,6 +327,7 @@ class DeploymentSettings(BaseModel):
                 "there is no function authorizer but with authorizer=keys",
             ),
             ("push_functions", self.push_functions and not self.push, "only with push=true"),
+            ("egress_hosts", self.egress_hosts and not self.push, "only with push=true"),
             *(
                 (name, name in chosen and not self.push, "only with push=true")
                 for name in ("push_concurrency", "alarm_push_age_s")

@@ -16,6 +16,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from ojs_aws import tracing
 from ojs_aws.client.call import Call, json_object, place
@@ -37,6 +38,7 @@ _SPARE_S = 1.0
 _FRESH_S = 300
 _MOST_SIGNATURES = 32
 _PREFIX = "sha256="
+_BOUND = "x-ojs-signature-v2"
 _PROGRESS_S = 1.0
 
 
@@ -128,7 +130,7 @@ class _LambdaFunction:
         except ValueError:
             return _reply(400, _refusal("the body cannot be decoded"))
         headers = {str(name).lower(): str(it) for name, it in (event.get("headers") or {}).items()}
-        if not self._signed(headers, body):
+        if not self._signed(headers, body, _url(event, headers)):
             return _reply(401, failure("authentication_failed", "the signature is not valid"))
         try:
             shown = json.loads(body)
@@ -138,18 +140,27 @@ class _LambdaFunction:
         ending = self._done(job, str(shown.get("worker_id") or ""), context)
         return _reply(200, ending, job.id)
 
-    def _signed(self, headers: Mapping[str, str], body: bytes) -> bool:
-        """Whether one of the signatures is that of one of the secrets, and fresh."""
+    def _signed(self, headers: Mapping[str, str], body: bytes, url: str) -> bool:
+        """Whether one of the signatures is that of one of the secrets, and fresh. Signatures of the
+        second version, if there are any, must be those of this delivery and URL.
+        """
         timestamp = headers.get("x-ojs-timestamp", "")
         if not (timestamp.isascii() and timestamp.isdigit() and len(timestamp) <= 32):
             return False
         if abs(self._clock() - int(timestamp)) > _FRESH_S:
             return False
-        told = headers.get("x-ojs-signature", "").split(",")[:_MOST_SIGNATURES]
-        given = [each.strip().removeprefix(_PREFIX).encode() for each in told]
+        bound = headers.get(_BOUND)
+        told = headers.get("x-ojs-signature", "") if bound is None else bound
+        prefix, signed = _PREFIX, timestamp.encode() + b"." + body
+        if bound is not None:
+            digest = hashlib.sha256(body).hexdigest()
+            delivery_id = headers.get("x-ojs-delivery-id", "")
+            prefix, signed = "v2=", f"{timestamp}.{delivery_id}.POST.{url}.{digest}".encode()
+        each_told = told.split(",")[:_MOST_SIGNATURES]
+        given = [each.strip().removeprefix(prefix).encode() for each in each_told]
         valid = False
         for secret in self._secrets:
-            made = hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256)
+            made = hmac.new(secret.encode(), signed, hashlib.sha256)
             for each in given:
                 # All are compared, so that the time it takes tells nothing.
                 valid |= hmac.compare_digest(made.hexdigest().encode(), each)
@@ -203,6 +214,18 @@ def _job(shown: object) -> Job:
         return Job.of({"args": [], **shown})
     except ValueError as error:
         raise _Malformed(str(error)) from None
+
+
+def _url(event: Mapping[str, Any], headers: Mapping[str, str]) -> str:
+    """The host and the path with its query, as the sender called them."""
+    context = event["requestContext"]
+    found = context if isinstance(context, Mapping) else {}
+    query = event.get("rawQueryString")
+    # The path of a REST API's event lacks the stage, which the context's path has.
+    path = event.get("rawPath") or found.get("path") or event.get("path") or "/"
+    if query is None:
+        query = urlencode(event.get("multiValueQueryStringParameters") or {}, doseq=True)
+    return f"{headers.get('host', '')}{path}" + (f"?{query}" if query else "")
 
 
 def _body(event: Mapping[str, Any]) -> bytes:

@@ -96,7 +96,13 @@ class HttpsTarget:
             "User-Agent": USER_AGENT,
             "Connection": "close",
             **signing.named(push),
-            **signing.signed(delivery.signing_secrets, body, now_ms=self._clock.now_ms()),
+            **signing.signed(
+                delivery.signing_secrets,
+                body,
+                delivery_id=push.delivery_id,
+                url=f"{to.authority}{to.path}",
+                now_ms=self._clock.now_ms(),
+            ),
         }
         connection = http.client.HTTPConnection(to.host, to.port)
         connection.sock = self._connector.connect(to, limit)

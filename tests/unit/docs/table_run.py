@@ -26,6 +26,7 @@ from ojs.services.deliveries.parts import PushParts
 from ojs.services.operations.authentication import Authentication
 from ojs.services.operations.setup import Setup
 from ojs.settings import Settings
+from ojs.store.deliveries.deliveries import DeliveryStore
 from ojs.store.deployment.access_keys import AccessKeyStore
 from ojs.store.deployment.notes import DeploymentStore
 from ojs.store.derived.sharded import CLOSED_MS
@@ -103,7 +104,7 @@ class Run:
             push=PushParts(
                 wakes=Wakes(self.clock),
                 target=lambda _: self.target,
-                allowed=AllowedTargets([FUNCTION]),
+                allowed=AllowedTargets([FUNCTION], ["*"]),
             ),
         )
         runtime.use(built)
@@ -225,7 +226,9 @@ def everything() -> list[dict[str, Any]]:
 def _deployment(run: Run) -> None:
     """A deployment, and keys."""
     table = run.run.table
-    setup = Setup(DeploymentStore(table), AccessKeyStore(table), run.clock, version="1")
+    setup = Setup(
+        DeploymentStore(table), AccessKeyStore(table), DeliveryStore(table), run.clock, version="1"
+    )
     setup.check_table()
     setup.leave_first_key(_Secret())
     body = {"name": "ci", "scopes": ["jobs:write"], "queues": ["plain"], "expires_at": "+P1D"}

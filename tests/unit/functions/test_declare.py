@@ -172,7 +172,7 @@ class Secrets:
     """What is kept in Secrets Manager, by ARN."""
 
     def __init__(self) -> None:
-        self.values: dict[str, str | None] = {SECRET: "whsec_of_today"}
+        self.values: dict[str, str | None] = {SECRET: "whsec_of_today_for_the_hooks"}
 
     def __call__(self, arn: str) -> Any:
         self.arn = arn
@@ -189,7 +189,7 @@ def secrets(make_runtime: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatc
     found = Secrets()
     monkeypatch.setattr(access_runtime, "secret", found)
     url = "https://sqs.eu-central-1.amazonaws.com/123456789012/dispatch"
-    runtime.use(make_runtime(authorizer="none", dispatch_queue=url))
+    runtime.use(make_runtime(authorizer="none", dispatch_queue=url, egress_hosts=("*",)))
     return found
 
 
@@ -214,20 +214,20 @@ def test_an_endpoint_is_declared_with_its_secret() -> None:
         assert (outcome.physical_id, outcome.data) == ("delivery hooks", {})
     found = hooks()
     assert (found.endpoint, found.queues, found.concurrency) == (URL, ("hooks",), 5)
-    assert found.signing_secrets == ("whsec_of_today",)
+    assert found.signing_secrets == ("whsec_of_today_for_the_hooks",)
 
 
 def test_a_change_of_an_endpoint_reads_the_secret_anew(secrets: Secrets) -> None:
     declare.run(endpoint("Create", concurrency=5), None)
     runtime.current().deliveries.pause("hooks")
-    secrets.values[SECRET] = "whsec_of_tomorrow"
+    secrets.values[SECRET] = "whsec_of_tomorrow_for_the_hooks"
     other = "https://other.example.com/"
     declare.run(endpoint("Update", other, timeout_ms=5_000, job_types=["mail.send"]), None)
     found = hooks()
     # It replaces the whole configuration: what the app does not say has its default.
     assert (found.endpoint, found.concurrency, found.timeout_ms) == (other, 10, 5_000)
     assert (found.job_types, found.paused) == (("mail.send",), False)
-    assert found.signing_secrets == ("whsec_of_tomorrow",)
+    assert found.signing_secrets == ("whsec_of_tomorrow_for_the_hooks",)
 
 
 @pytest.mark.usefixtures("secrets")

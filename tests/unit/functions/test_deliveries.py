@@ -33,7 +33,11 @@ REGISTRATION = {
     "endpoint": "https://abc123.lambda-url.us-east-1.on.aws/",
     "job_types": ["email.send", "report.generate"],
     "queues": ["default"],
-    "config": {"max_concurrency": 100, "timeout_ms": 30_000, "signing_secret": "whsec_secret"},
+    "config": {
+        "max_concurrency": 100,
+        "timeout_ms": 30_000,
+        "signing_secret": "whsec_secret_of_24_bytes_and_more",
+    },
 }
 
 
@@ -71,7 +75,7 @@ def cloud(make_runtime: Callable[..., Runtime], clock: ManualClock) -> Cloud:
         push=PushParts(
             wakes=wakes,
             target=lambda _: target,
-            allowed=AllowedTargets([FUNCTION], check_endpoint=_https),
+            allowed=AllowedTargets([FUNCTION], ["*"], check_endpoint=_https),
             sends=sends,
         ),
     )
@@ -169,9 +173,9 @@ def test_bad_input_names_the_field(
         ({"job_types": ["Not A Type"]}, 400, "job_types[0]"),
         ({"queues": None}, 400, "queues"),
         ({"queues": ["a", "a"]}, 400, "queues"),
-        ({"config": {"max_concurrency": 0, "signing_secret": "whsec_test"}}, 400,
+        ({"config": {"max_concurrency": 0, "signing_secret": "whsec_test_of_24_bytes_ok"}}, 400,
          "config.max_concurrency"),
-        ({"config": {"timeout_ms": 999, "signing_secret": "whsec_test"}}, 400,
+        ({"config": {"timeout_ms": 999, "signing_secret": "whsec_test_of_24_bytes_ok"}}, 400,
          "config.timeout_ms"),
         ({"config": {"signing_secret": "short"}}, 400, "config.signing_secret"),
         ({"config": {"max_concurrency": 3}}, 422, "signing_secret"),

@@ -69,7 +69,8 @@ class Deployed:
         self.deployment = DeploymentStore(runtime.table)
 
     def setup(self, version: str = "1") -> Setup:
-        return Setup(self.deployment, self.keys, self.clock, version=version)
+        deliveries = self.runtime.stores.deliveries
+        return Setup(self.deployment, self.keys, deliveries, self.clock, version=version)
 
     def who(self, key: str | None) -> str | None:
         principal = Authentication(self.keys, self.clock).who(f"Bearer {key}")

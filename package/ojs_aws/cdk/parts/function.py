@@ -26,6 +26,7 @@ from ojs_aws.cdk.functions import (
     DISPATCH,
     OUTCOMES,
     SEND,
+    SETUP,
 )
 from ojs_aws.cdk.parts.acknowledgement import acknowledge, reported
 from ojs_aws.cdk.parts.log_group import log_group
@@ -48,6 +49,7 @@ QUEUE_VARIABLES = {
     OUTCOMES: "OJS_OUTCOME_QUEUE",
 }
 FUNCTIONS_VARIABLE = "OJS_PUSH_FUNCTIONS"
+HOSTS_VARIABLE = "OJS_EGRESS_HOSTS"
 
 
 def name_of_outcomes(settings: DeploymentSettings) -> str:
@@ -238,6 +240,8 @@ def _pushing(
     found = {QUEUE_VARIABLES[name]: queues[name].queue_url for name in spec.access.queues if queues}
     if settings.push_functions and (spec.access.targets or spec.name == DECLARE):
         found[FUNCTIONS_VARIABLE] = ",".join(settings.push_functions)
+    if settings.egress_hosts and (spec.access.targets or spec.name in {DECLARE, SETUP}):
+        found[HOSTS_VARIABLE] = ",".join(settings.egress_hosts)
     return found
 
 

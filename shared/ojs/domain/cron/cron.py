@@ -24,6 +24,7 @@ class SkipReason(StrEnum):
     QUEUE_NOT_FOUND = "queue_not_found"
     MISSED = "missed"
     PAUSED_ON_FAILURE = "paused_on_failure"
+    KEY_ENDED = "key_ended"
     REFUSED = "refused"
 
 
@@ -57,6 +58,9 @@ class Cron:
     # Where its definition is, if that does not fit its item; and the token of its last write.
     definition_ref: str | None = None
     op: str | None = None
+    # Ids of the keys that the key descends from which set it last, and of that key; empty if it was
+    # set without a key.
+    line: tuple[str, ...] = ()
 
     @property
     def last_job_id(self) -> str | None:

@@ -6,6 +6,7 @@ its private network, itself.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
 _NAT64 = IPv6Network("64:ff9b::/96")
@@ -54,3 +55,10 @@ def literal(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def allowed(host: str, hosts: Collection[str]) -> bool:
+    """Whether one of `hosts` allows a host: its name, `*.` and a domain above it, or `*`."""
+    name = host.lower().rstrip(".")
+    above = (f"*{name[at:]}" for at, character in enumerate(name) if character == ".")
+    return "*" in hosts or name in hosts or any(each in hosts for each in above)

@@ -40,6 +40,8 @@ GRACE_MS = 60_000
 MAX_URL_BYTES = 2_048
 MAX_SECRETS = 2
 MAX_SECRET_BYTES = 256
+# Of a new one: those that are stored may be shorter.
+MIN_SECRET_BYTES = 24
 
 _PREFIX = "push_worker_"
 _DELIVERY = re.compile(DELIVERY_PATTERN)
@@ -51,7 +53,7 @@ _HANDLER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 SHOWN_BACK = frozenset(
     {
         "name", "state", "disabled_reason", "disabled_at", "backoff_until", "breaker", "statistics",
-        "signing_secrets_count", "created_at", "updated_at",
+        "signing_secrets_count", "created_at", "updated_at", "created_by",
     }
 )  # fmt: skip
 
@@ -75,10 +77,19 @@ class DeliveryState(StrEnum):
 
 
 class DisabledReason(StrEnum):
-    """Why a delivery was disabled: its target does not exist, or refuses who calls it."""
+    """Why a delivery was disabled: its target does not exist, or refuses who calls it; the
+    deployment does not allow it; or the key that set the delivery is revoked.
+    """
 
     GONE = "gone"
     FORBIDDEN = "forbidden"
+    ENDPOINT_NOT_ALLOWED = "endpoint_not_allowed"
+    FUNCTION_NOT_ALLOWED = "function_not_allowed"
+    KEY_ENDED = "key_ended"
+
+
+# Reasons that the target has no part in.
+OF_DEPLOYMENT = frozenset(DisabledReason) - {DisabledReason.GONE, DisabledReason.FORBIDDEN}
 
 
 @dataclass(frozen=True)
@@ -122,6 +133,9 @@ class Delivery:
     form: Form = Form.DIRECT
     # The first signs what is sent; with two, both do.
     signing_secrets: tuple[str, ...] = field(default=(), repr=False)
+    # Ids of the keys that the key descends from which set it last, and of that key; empty if it was
+    # set without a key.
+    line: tuple[str, ...] = ()
     paused: bool = False
     disabled: Disabled | None = None
     breaker: Breaker = field(default_factory=Breaker)
@@ -159,6 +173,17 @@ class Delivery:
         """The target as requests name it."""
         named = {"function": self.function, "endpoint": self.endpoint, "handler": self.handler}
         return {kind: name for kind, name in named.items() if name is not None}
+
+    @property
+    def host(self) -> str | None:
+        """The host of its endpoint."""
+        return None if self.endpoint is None else urlsplit(self.endpoint).hostname
+
+    @property
+    def receiver(self) -> tuple[object, ...]:
+        """Who gets what is sent: another receiver must not get what an old secret signs."""
+        parts = urlsplit(self.endpoint or "")
+        return (self.unqualified_function, self.handler, parts.scheme, parts.hostname, parts.port)
 
     @property
     def unqualified_function(self) -> str | None:
@@ -243,6 +268,27 @@ def _secret(value: str) -> str:
     if not (8 <= len(value.encode()) <= MAX_SECRET_BYTES and value.isprintable()):
         raise ValueError(f"must have 8 to {MAX_SECRET_BYTES} bytes, printable characters only")
     return value
+
+
+def check_secrets(before: Delivery | None, after: Delivery, raw: object) -> None:
+    """Raise InvalidRequest, naming the field of the request body, for a new secret that is too
+    short, and for another receiver without new secrets.
+    """
+    known = () if before is None else before.signing_secrets
+    body = raw if isinstance(raw, Mapping) else {}
+    config = body.get("config")
+    field = "signing_secrets" if body.get("signing_secrets") is not None else "signing_secret"
+    if isinstance(config, Mapping) and config.get("signing_secret") is not None:
+        field = "config.signing_secret"
+    for secret in set(after.signing_secrets) - set(known):
+        if len(secret.encode()) < MIN_SECRET_BYTES:
+            rule = f"must have at least {MIN_SECRET_BYTES} bytes. Use a longer random secret"
+            raise InvalidRequest(field, rule)
+    if before is None or before.receiver == after.receiver:
+        return
+    if set(known) & set(after.signing_secrets):
+        rule = "must be new for another host or function. Send a secret that was not used before"
+        raise InvalidRequest(field, rule)
 
 
 DeliveryName = Annotated[
@@ -416,6 +462,8 @@ def to_dict(delivery: Delivery, now_ms: int) -> dict[str, Any]:
         "paused": delivery.paused,
         "state": delivery.state.value,
     }
+    if delivery.line:
+        shown["created_by"] = delivery.line[-1]
     if delivery.disabled is not None:
         shown["disabled_reason"] = delivery.disabled.reason.value
         shown["disabled_at"] = times.format_ms(delivery.disabled.since_ms)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 from ojs.domain.delivery.push import Push
 
 SIGNATURE = "X-OJS-Signature"
+SIGNATURE_V2 = "X-OJS-Signature-V2"
 TIMESTAMP = "X-OJS-Timestamp"
 
 
@@ -22,12 +23,30 @@ def signature(secret: str, timestamp: str, body: bytes) -> str:
     return "sha256=" + hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
 
 
-def signed(secrets: Iterable[str], body: bytes, *, now_ms: int) -> dict[str, str]:
-    """The headers that prove who sent this body, and when."""
+def bound_signature(secret: str, timestamp: str, delivery_id: str, url: str, body: bytes) -> str:
+    """One signature that holds for one push to one URL, as `v2=` and hex digits. `url` is the host,
+    with its port if it is not 443, and the path with its query.
+    """
+    digest = hashlib.sha256(body).hexdigest()
+    signed = f"{timestamp}.{delivery_id}.POST.{url}.{digest}".encode()
+    return "v2=" + hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
+
+
+def signed(
+    secrets: Sequence[str], body: bytes, *, delivery_id: str, url: str, now_ms: int
+) -> dict[str, str]:
+    """The headers that prove who sent this body, and when: the first signature is that of the
+    specification, the second one holds for this push and this URL only.
+    """
     timestamp = str(now_ms // 1_000)
-    signatures = [signature(secret, timestamp, body) for secret in secrets]
-    headers = {TIMESTAMP: timestamp}
-    return headers | ({SIGNATURE: ",".join(signatures)} if signatures else {})
+    if not secrets:
+        return {TIMESTAMP: timestamp}
+    bound = [bound_signature(each, timestamp, delivery_id, url, body) for each in secrets]
+    return {
+        TIMESTAMP: timestamp,
+        SIGNATURE: ",".join(signature(each, timestamp, body) for each in secrets),
+        SIGNATURE_V2: ",".join(bound),
+    }
 
 
 def named(push: Push) -> Mapping[str, str]:

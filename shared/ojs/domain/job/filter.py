@@ -59,6 +59,9 @@ class JobFilterRequest(Model):
     worker_id: Annotated[str, After(check_worker_id)] | None = Field(
         None, description="run by this worker, now or last"
     )
+    producer: Annotated[str, Field(min_length=1, max_length=MAX_NAME_BYTES)] | None = Field(
+        None, description="enqueued by this producer: the name on its key"
+    )
     since: str | None = Field(None, description="created then or later; RFC 3339")
     until: str | None = Field(None, description="created before; RFC 3339")
     enqueued_after: str | None = Field(None, description="available since then or later; RFC 3339")
@@ -108,6 +111,7 @@ class JobFilter:
     type: str | None = None
     tag: str | None = None
     worker_id: str | None = None
+    producer: str | None = None
     since_ms: int | None = None
     until_ms: int | None = None
     enqueued_since_ms: int | None = None
@@ -150,6 +154,7 @@ class JobFilter:
             and self.priority in (None, job.priority)
             and not (self.unique and job.unique_key is None)
             and self.worker_id in (None, job.worker_id)
+            and self.producer in (None, job.producer)
             and _within(job.created_ms, self.since_ms, self.until_ms)
             and _within(job.enqueued_ms, self.enqueued_since_ms, self.enqueued_until_ms)
             and _within(job.ended_ms, None, self.ended_until_ms)
@@ -186,6 +191,7 @@ class JobFilter:
             "type": self.type,
             "tag": self.tag,
             "worker_id": self.worker_id,
+            "producer": self.producer,
             **{name: None if ms is None else times.format_ms(ms) for name, ms in moments.items()},
             "priority": self.priority,
             "meta": None if self.meta is None else dict(self.meta),
@@ -224,6 +230,7 @@ def parse(raw: object, *, now_ms: int, prefix: str = "filter.") -> JobFilter:
         type=request.type,
         tag=request.tag,
         worker_id=request.worker_id,
+        producer=request.producer,
         since_ms=bounds.get("since"),
         until_ms=bounds.get("until"),
         enqueued_since_ms=bounds.get("enqueued_after"),
@@ -258,7 +265,7 @@ def from_query(query: Mapping[str, str], *, now_ms: int) -> JobFilter:
 
 
 # The fields that listings take as parameters.
-LISTED = ("queue", "state", "type", "tag", "worker_id", "since", "until", "args")
+LISTED = ("queue", "state", "type", "tag", "worker_id", "producer", "since", "until", "args")
 
 
 def _within(ms: int | None, since_ms: int | None, until_ms: int | None) -> bool:

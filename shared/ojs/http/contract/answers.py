@@ -592,6 +592,7 @@ class JobsFilter(TypedDict):
     tag: NotRequired[str]
     since: NotRequired[Moment]
     until: NotRequired[Moment]
+    producer: NotRequired[str]
     enqueued_after: NotRequired[Moment]
     enqueued_before: NotRequired[Moment]
     older_than: NotRequired[Moment]
@@ -1613,6 +1614,7 @@ class DeliveryAnswer(TypedDict):
     statistics: DeliveryStatistics
     created_at: Moment
     updated_at: Moment
+    created_by: NotRequired[Annotated[str, Field(description="id of the key that set it last")]]
 
 
 class DeliveriesAnswer(Paged):
@@ -1684,6 +1686,7 @@ class CronFields(TypedDict):
     run_count: Count
     created_at: Moment
     updated_at: Moment
+    created_by: NotRequired[Annotated[str, Field(description="id of the key that set it last")]]
 
 
 class Cron(CronFields):
@@ -1974,12 +1977,20 @@ class KeyMadeAnswer(KeyAnswer):
     secret: Annotated[str, Field(description="what to send as bearer token; never shown again")]
 
 
+class KeyCounts(TypedDict):
+    """How many crons and deliveries of a key and its descendants a request paused."""
+
+    crons: Count
+    deliveries: Count
+
+
 class KeyRevokedAnswer(KeyAnswer):
     """A revoked access key."""
 
     also_revoked: NotRequired[
         Annotated[list[str], Field(description="ids of its descendants that were revoked with it")]
     ]
+    paused: NotRequired[KeyCounts]
 
 
 class KeysAnswer(TypedDict):

@@ -253,6 +253,8 @@ _LISTED_JOBS = (
         "only jobs with this tag"),
     Parameter("worker_id", {"type": "string", "minLength": 1, "maxLength": MAX_ID_BYTES},
         "only jobs that this worker runs, or ran last"),
+    Parameter("producer", {"type": "string", "minLength": 1, "maxLength": 255},
+        "Enqueued by this producer: the name on its key"),
     Parameter("since", _MOMENT_SCHEMA, "only jobs created at this time or later"),
     Parameter("until", _MOMENT_SCHEMA, "only jobs created before this time"),
     Parameter("args", {"type": "string", "minLength": 1, "maxLength": MAX_ARGS_CHARACTERS},

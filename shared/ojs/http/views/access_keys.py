@@ -49,9 +49,11 @@ def wrapped(key: AccessKey, now_ms: int) -> answers.KeyAnswer:
     return {"key": shown(key, now_ms)}
 
 
-def revoked(key: AccessKey, descendants: Sequence[str], now_ms: int) -> answers.KeyRevokedAnswer:
-    """A key that was revoked, and those that were revoked with it."""
-    return {"key": shown(key, now_ms), "also_revoked": list(descendants)}
+def revoked(
+    key: AccessKey, descendants: Sequence[str], paused: answers.KeyCounts, now_ms: int
+) -> answers.KeyRevokedAnswer:
+    """A key that was revoked, and what was revoked and paused with it."""
+    return {"key": shown(key, now_ms), "also_revoked": list(descendants), "paused": paused}
 
 
 def page(found: Page[AccessKey], pagination: answers.Pagination, now_ms: int) -> answers.KeysAnswer:

@@ -57,6 +57,8 @@ def shown(cron: Cron, *, most: int = _MAX_COPY_BYTES) -> answers.Cron:
         "created_at": times.format_ms(cron.created_ms),
         "updated_at": times.format_ms(cron.updated_ms),
     }
+    if cron.line:
+        fields["created_by"] = cron.line[-1]
     lengths = (("catchup_window", definition.catchup_ms), ("jitter", definition.jitter_ms))
     moments = (("starts_at", definition.starts_ms), ("ends_at", definition.ends_ms))
     fields |= {name: times.round_duration(ms) for name, ms in lengths if ms}

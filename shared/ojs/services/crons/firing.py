@@ -28,6 +28,7 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.services.jobs.enqueue import Alongside, Enqueue, Overtaken, Pushed
 from ojs.services.jobs.time_transitions import TimeTransitions
+from ojs.services.operations.key_states import KeyStates
 from ojs.store.crons.crons import CronStore
 from ojs.store.jobs.records import JobStore
 from ojs.store.table.errors import LostRace
@@ -66,12 +67,14 @@ class CronFiring:
         jobs: JobStore,
         enqueue: Enqueue,
         transitions: TimeTransitions,
+        makers: KeyStates,
         clock: Clock,
     ) -> None:
         self._crons = crons
         self._jobs = jobs
         self._enqueue = enqueue
         self._transitions = transitions
+        self._makers = makers
         self._clock = clock
 
     def fire(self, name: str) -> Job | None:
@@ -118,6 +121,9 @@ class CronFiring:
             return None
         if catchable_ms is None:
             self._skip(cron, following, now_ms, tick_ms, SkipReason.MISSED)
+            return None
+        if self._makers.revoked(cron.line):
+            self._skip(cron, following.pause(), now_ms, catchable_ms, SkipReason.KEY_ENDED)
             return None
         previous = self._previous(cron)
         overlap = cron.definition.overlap

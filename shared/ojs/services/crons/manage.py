@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from ojs.clock import Clock
-from ojs.domain.access import Principal
+from ojs.domain.access import ANYBODY, Principal
 from ojs.domain.cron.cron import Cron, CronRun
 from ojs.domain.cron.definition import CronDefinition, CronSettings, check_name, merged
 from ojs.domain.errors import (
@@ -24,6 +24,8 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.trace import TraceContext
 from ojs.domain.page import Page
 from ojs.services.jobs.enqueue import Alongside, Enqueue, Overtaken, Pushed
+from ojs.services.operations.key_states import KeyStates, check_time
+from ojs.services.sweeps import GoOn, always
 from ojs.store.crons.crons import CronStore
 from ojs.store.jobs.records import JobStore
 from ojs.store.queues.workers import WorkerStore
@@ -35,6 +37,7 @@ _TRIES = 8
 # A worker that was heard of so lately polls its queues.
 _POLLS_MS = 60_000
 _WORKERS = 100
+_PAGE = 100
 UNREAD_SECONDS = (
     "no worker polls the queue '{queue}': between two polls jobs are due on the minute at best, "
     "not on the second"
@@ -60,6 +63,7 @@ class CronJobs:
         jobs: JobStore,
         enqueue: Enqueue,
         workers: WorkerStore,
+        makers: KeyStates,
         clock: Clock,
         ids: IdSource,
     ) -> None:
@@ -67,6 +71,7 @@ class CronJobs:
         self._jobs = jobs
         self._enqueue = enqueue
         self._workers = workers
+        self._makers = makers
         self._clock = clock
         self._ids = ids
 
@@ -86,14 +91,16 @@ class CronJobs:
         template = {"args": [], **settings.values.get("template", {})}
         values = {**settings.values, "template": template}
         definition = self._checked(name, values, settings, caller, producer)
+        line = self._makers.line(caller)
 
         def attempt() -> tuple[Cron, bool]:
             now_ms = self._clock.now_ms()
             seen = self._crons.get(name)
             if seen is not None:
                 # A definition says whether it fires, as it says everything else.
-                return self._update(seen, definition, settings.enabled is not False, caller), False
-            cron = Cron(name, definition, created_ms=now_ms, updated_ms=now_ms)
+                enabled = settings.enabled is not False
+                return self._update(seen, definition, enabled, caller, line), False
+            cron = Cron(name, definition, created_ms=now_ms, updated_ms=now_ms, line=line)
             cron = cron.enable(now_ms) if settings.enabled is not False else cron.pause()
             self._crons.note(cron)
             return self._crons.add(cron), True
@@ -111,6 +118,9 @@ class CronJobs:
         settings = CronSettings.read(raw)
         if settings.name not in (None, name):
             raise InvalidRequest("name", "cannot be changed", value=settings.name)
+        # Only to pause it does not make it the caller's.
+        pauses = settings.enabled is False and not settings.values
+        line = None if pauses else self._makers.line(caller)
 
         def attempt() -> Cron:
             seen = self._within_reach(name, caller)
@@ -118,8 +128,9 @@ class CronJobs:
             if settings.values:
                 values = merged(definition.compact(), settings.values)
                 definition = self._checked(name, values, settings, caller, producer)
+            enabled = seen.enabled if enabled is None else enabled
             return self._update(
-                seen, definition, seen.enabled if enabled is None else enabled, caller
+                seen, definition, enabled, caller, seen.line if line is None else line
             )
 
         cron = retry_on_race(attempt, tries=_TRIES, busy=_BUSY)
@@ -153,15 +164,20 @@ class CronJobs:
         return definition
 
     def _update(
-        self, seen: Cron, definition: CronDefinition, enabled: bool, caller: Principal
+        self,
+        seen: Cron,
+        definition: CronDefinition,
+        enabled: bool,
+        caller: Principal,
+        line: tuple[str, ...],
     ) -> Cron:
         """Write a definition, and whether it fires, if any of it is new. Raises LostRace."""
         if not caller.reaches(seen.definition.queue):
             raise forbidden()
         now_ms = self._clock.now_ms()
-        if (seen.definition, seen.enabled) == (definition, enabled):
+        if (seen.definition, seen.enabled, seen.line) == (definition, enabled, line):
             return seen
-        after = replace(seen, definition=definition, updated_ms=now_ms)
+        after = replace(seen, definition=definition, line=line, updated_ms=now_ms)
         if not enabled:
             after = after.pause()
         elif not seen.enabled:
@@ -197,6 +213,23 @@ class CronJobs:
     def enable(self, name: str, caller: Principal, *, enabled: bool) -> RegisteredCron:
         """Pause or resume a cron job. Safe to repeat. Raises NotFound."""
         return self.change(name, {"enabled": enabled}, caller, None)
+
+    def pause_made(self, key_id: str, go_on: GoOn = always) -> int:
+        """Pause the cron jobs that a key or one of its descendants set; how many were not paused
+        before. Raises BackendUnavailable when there is no time for the rest.
+        """
+        paused, after = 0, None
+        while True:
+            check_time(go_on)
+            found = self._crons.page(limit=_PAGE, after=after)
+            for cron in found.items:
+                if cron.enabled and key_id in cron.line:
+                    check_time(go_on)
+                    with suppress(NotFound):
+                        self.enable(cron.name, ANYBODY, enabled=False)
+                        paused += 1
+            if (after := found.next_cursor) is None:
+                return paused
 
     def trigger(
         self,

@@ -20,16 +20,24 @@ from dataclasses import dataclass, replace
 
 from ojs.clock import Clock
 from ojs.domain.delivery.breaker import BreakerState
-from ojs.domain.delivery.delivery import DEFAULT_TIMEOUT_MS, Delivery, DeliveryState
+from ojs.domain.delivery.delivery import (
+    DEFAULT_TIMEOUT_MS,
+    Delivery,
+    DeliveryState,
+    Disabled,
+    DisabledReason,
+)
 from ojs.domain.delivery.outcome import Settled
 from ojs.domain.delivery.push import Push, SendQueue, Target
 from ojs.domain.errors import InvalidRequest, OjsError
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
+from ojs.services.deliveries.manage import AllowedTargets
 from ojs.services.deliveries.settle import Settle, SettledReport
 from ojs.services.deliveries.wake import DeliveryWake
 from ojs.services.jobs.fetch import DeliveryFetch, Fetch
 from ojs.services.jobs.time_transitions import TimeTransitions
+from ojs.services.operations.key_states import KeyStates
 from ojs.store.deliveries.deliveries import DeliveryStore
 from ojs.store.jobs.records import JobStore
 from ojs.store.table.errors import LostRace
@@ -79,6 +87,8 @@ class Dispatch:
         settle: Settle,
         transitions: TimeTransitions,
         wake: DeliveryWake,
+        allowed: AllowedTargets,
+        makers: KeyStates,
         clock: Clock,
     ) -> None:
         """`target` tells where the pushes of a delivery go; `sends` takes those that wait for their
@@ -92,6 +102,8 @@ class Dispatch:
         self._settle = settle
         self._transitions = transitions
         self._wake = wake
+        self._allowed = allowed
+        self._makers = makers
         self._clock = clock
 
     def run(
@@ -112,7 +124,7 @@ class Dispatch:
         sees that there was none, and goes on from there. If it cannot tell, it has itself woken.
         """
         report, looked = DispatchReport(), False
-        delivery = self._deliveries.get(name)
+        delivery = self._permitted(self._deliveries.get(name))
         wanted = min(_AT_ONCE, sum(room.values())) or _AT_ONCE
         while delivery is not None and self._may_push(delivery):
             if not go_on():
@@ -152,7 +164,7 @@ class Dispatch:
         another job. False if the job is not that push's any more, or has waited so long that its
         lease would end before the target answers: then it goes back in line. Raises OjsError.
         """
-        delivery = self._deliveries.get(name)
+        delivery = self._permitted(self._deliveries.get(name))
         job = self._jobs.read_record(job_id)
         if job is None or job.lease is None or job.state is not State.ACTIVE:
             return False
@@ -211,6 +223,24 @@ class Dispatch:
         return _Round(after, over=not settled and (over or trial or back), trial=trial)
 
     # --- whether and what -----------------------------------------------------------------------
+
+    def _permitted(self, delivery: Delivery | None) -> Delivery | None:
+        """The delivery; disabled, if the deployment does not allow its target, or the key that set
+        it is revoked.
+        """
+        if delivery is None or delivery.disabled is not None or delivery.paused:
+            return delivery
+        reason = self._allowed.refused(delivery)
+        message = f"not allowed by {'egress_hosts' if delivery.endpoint else 'push_functions'}"
+        if reason is None and self._makers.revoked(delivery.line):
+            reason, message = DisabledReason.KEY_ENDED, f"the key {delivery.line[-1]} is revoked"
+        if reason is None:
+            return delivery
+        after = replace(delivery, disabled=Disabled(reason, self._clock.now_ms(), message))
+        # Race: an operator, an outcome. The next dispatch disables it, and this one sends nothing.
+        with suppress(LostRace):
+            self._deliveries.note(delivery, after)
+        return after
 
     def _may_push(self, delivery: Delivery) -> bool:
         """Whether a delivery is to be served now; one that will be later is woken then."""

@@ -7,13 +7,22 @@ settled by the lease, whatever became of the delivery.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ojs.clock import Clock
+from ojs.domain.access import ANYBODY, Principal
+from ojs.domain.delivery import addresses
 from ojs.domain.delivery import delivery as domain
 from ojs.domain.delivery.breaker import Breaker
-from ojs.domain.delivery.delivery import MAX_DELIVERIES, Delivery, DeliveryCounts
+from ojs.domain.delivery.delivery import (
+    MAX_DELIVERIES,
+    OF_DEPLOYMENT,
+    Delivery,
+    DeliveryCounts,
+    DisabledReason,
+)
 from ojs.domain.delivery.outcome import Outcome
 from ojs.domain.delivery.push import Push
 from ojs.domain.errors import (
@@ -30,6 +39,8 @@ from ojs.domain.job.job import Job, Lease
 from ojs.domain.job.states import State
 from ojs.domain.page import Page
 from ojs.services.deliveries.wake import DeliveryWake
+from ojs.services.operations.key_states import KeyStates, check_time
+from ojs.services.sweeps import GoOn, always
 from ojs.store.deliveries import deliveries as store
 from ojs.store.deliveries.deliveries import DeliveryStore, Directory, DirectoryEntry
 from ojs.store.derived.statistics import StatisticsStore
@@ -52,11 +63,12 @@ TEST_TYPE = "ojs.test"
 @dataclass(frozen=True)
 class AllowedTargets:
     """What deliveries of this deployment may name: `functions` by ARN without alias or version,
-    endpoints that `check_endpoint` lets pass (it raises ValueError with the rule), and on the local
-    server `handlers`, by name.
+    endpoints on `egress_hosts` that `check_endpoint` lets pass (it raises ValueError with the
+    rule), and on the local server `handlers`, by name.
     """
 
     functions: Collection[str] = ()
+    egress_hosts: Collection[str] = ()
     check_endpoint: Callable[[str], None] | None = None
     handlers: Collection[str] = ()
 
@@ -70,8 +82,8 @@ class AllowedTargets:
                 "(--deliver); name a function's ARN."
             )
             raise Unsupported(rule, field="target.handler")
-        function = delivery.unqualified_function
-        if function is not None and function not in self.functions:
+        refused = self.refused(delivery)
+        if refused is DisabledReason.FUNCTION_NOT_ALLOWED:
             raise ValidationFailed(
                 "target.function",
                 "is not among the functions that this deployment may run "
@@ -85,6 +97,18 @@ class AllowedTargets:
                 self.check_endpoint(delivery.endpoint)
             except ValueError as error:
                 raise ValidationFailed(named, str(error), value=delivery.endpoint) from None
+        if refused is DisabledReason.ENDPOINT_NOT_ALLOWED:
+            rule = f"has a host that the setting egress_hosts does not allow. Add {delivery.host}"
+            raise ValidationFailed(named, rule, value=delivery.endpoint)
+
+    def refused(self, delivery: Delivery) -> DisabledReason | None:
+        """Why jobs must not be sent to the target of a delivery; None if they may."""
+        function, host = delivery.unqualified_function, delivery.host
+        if function is not None and function not in self.functions:
+            return DisabledReason.FUNCTION_NOT_ALLOWED
+        if host is not None and not addresses.allowed(host, self.egress_hosts):
+            return DisabledReason.ENDPOINT_NOT_ALLOWED
+        return None
 
 
 class Deliveries:
@@ -100,6 +124,7 @@ class Deliveries:
         semaphore: ConcurrencySemaphore,
         parts: PushParts | None,
         wake: DeliveryWake | None,
+        makers: KeyStates,
         clock: Clock,
         ids: IdSource,
         strict: bool = False,
@@ -112,11 +137,14 @@ class Deliveries:
         self._semaphore = semaphore
         self._parts = parts
         self._wake = wake
+        self._makers = makers
         self._clock = clock
         self._ids = ids
         self._strict = strict
 
-    def put(self, name: str | None, body: object) -> tuple[Delivery, bool]:
+    def put(
+        self, name: str | None, body: object, caller: Principal = ANYBODY
+    ) -> tuple[Delivery, bool]:
         """Create or replace a delivery; returns it and whether it is new. Missing queues are
         created. Without a name, one is made of the target.
 
@@ -127,6 +155,7 @@ class Deliveries:
         """
         wanted, says_secrets = domain.parse(name, body)
         self._pushing().allowed.check(wanted, named=domain.endpoint_field(body))
+        line = self._makers.line(caller)
 
         def attempt() -> tuple[Delivery, bool]:
             before = self._deliveries.get(wanted.name)
@@ -136,8 +165,9 @@ class Deliveries:
             if after.endpoint is not None and not after.signing_secrets:
                 rule = "is required for an endpoint: what is posted there is signed"
                 raise ValidationFailed("signing_secret", rule)
+            domain.check_secrets(before, after, body)
             self._make_queues(wanted)
-            after = replace(after, updated_ms=self._clock.now_ms())
+            after = replace(after, line=line, updated_ms=self._clock.now_ms())
             return self._deliveries.save(before, after, directory), before is None
 
         stored, created = retry_on_race(attempt, busy=_BUSY)
@@ -171,16 +201,36 @@ class Deliveries:
         """
         return self._change(name, lambda before: replace(before, paused=True))
 
-    def resume(self, name: str) -> Delivery:
+    def resume(self, name: str, caller: Principal = ANYBODY) -> Delivery:
         """Push again: also after the target was gone or forbidden, with a closed breaker. Safe to
-        repeat. Raises NotFound.
+        repeat. Raises NotFound, and Unsupported or ValidationFailed for a target that is not
+        allowed.
         """
-        resumed = self._change(
-            name, lambda before: _begun(replace(before, paused=False, disabled=None))
-        )
+        line = self._makers.line(caller)
+
+        def begun(before: Delivery) -> Delivery:
+            if self._parts is not None:
+                self._parts.allowed.check(before)
+            return _begun(replace(before, paused=False, disabled=None, line=line))
+
+        resumed = self._change(name, begun)
         if self._wake is not None:
             self._wake.wake([name])
         return resumed
+
+    def pause_made(self, key_id: str, go_on: GoOn = always) -> int:
+        """Pause the deliveries that a key or one of its descendants set; how many were not paused
+        before. Raises BackendUnavailable when there is no time for the rest.
+        """
+        names = sorted(self._deliveries.directory().entries)
+        paused = 0
+        for each in self._deliveries.get_many(names):
+            if key_id in each.line and not each.paused:
+                check_time(go_on)
+                with suppress(NotFound):
+                    self.pause(each.name)
+                    paused += 1
+        return paused
 
     def delete(self, name: str) -> None:
         """Delete a delivery: its jobs stay in their queues. The outcomes of pushes under way still
@@ -299,10 +349,10 @@ class Deliveries:
     def _test_job(self, delivery: Delivery, body: object) -> Job:
         request = domain.DeliveryTestRequest.model_validate(body)
         now_ms = self._clock.now_ms()
-        kind = request.type or next(iter(delivery.job_types), TEST_TYPE)
         return Job(
             id=self._ids.uuid7(),
-            type=kind,
+            # Not one of the job types of the delivery: a test must not run anything real.
+            type=request.type or TEST_TYPE,
             queue=next(iter(delivery.queues), delivery.pool or "default"),
             state=State.ACTIVE,
             created_ms=now_ms,
@@ -328,9 +378,13 @@ def _replacing(before: Delivery | None, wanted: Delivery, *, says_secrets: bool)
     )
     if before.target != wanted.target:
         return after
+    disabled = before.disabled
+    if disabled is not None and disabled.reason in OF_DEPLOYMENT:
+        # This request sets it with a key that is valid, and its target is allowed.
+        disabled = None
     return replace(
         after,
-        disabled=before.disabled,
+        disabled=disabled,
         breaker=before.breaker,
         backoff_until_ms=before.backoff_until_ms,
         throttles=before.throttles,

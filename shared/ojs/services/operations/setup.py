@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import Protocol
 
 from ojs.clock import Clock
 from ojs.domain.access import ALL_SCOPES, AccessKey, Credential, Scope
+from ojs.store.deliveries.deliveries import DeliveryStore
 from ojs.store.deployment.access_keys import AccessKeyStore
 from ojs.store.deployment.notes import DeploymentStore
 from ojs.store.table.errors import LostRace
@@ -42,6 +43,7 @@ class Setup:
         self,
         deployment: DeploymentStore,
         keys: AccessKeyStore,
+        deliveries: DeliveryStore,
         clock: Clock,
         *,
         version: str,
@@ -49,6 +51,7 @@ class Setup:
     ) -> None:
         self._deployment = deployment
         self._keys = keys
+        self._deliveries = deliveries
         self._clock = clock
         self._version = version
         self._random_bytes = random_bytes
@@ -62,6 +65,21 @@ class Setup:
             raise SetupError(
                 f"Version {self._version} knows tables of schema {schema}, and this one needs "
                 f"{found.needs if found else 'a newer one'}: deploy a newer version."
+            )
+
+    def check_egress(self, egress_hosts: Collection[str]) -> None:
+        """Raise SetupError, with their hosts, for deliveries to endpoints while the deployment
+        allows no host: they would stop. One call more for each delivery.
+        """
+        if egress_hosts:
+            return
+        stored = map(self._deliveries.get, self._deliveries.directory().entries)
+        hosts = sorted({each.host for each in stored if each is not None and each.host})
+        if hosts:
+            raise SetupError(
+                f"Deliveries send jobs to {', '.join(hosts)}, but the setting egress_hosts allows "
+                "no host. Set egress_hosts to the hosts that may get jobs, or delete the "
+                "deliveries first."
             )
 
     def leave_first_key(self, secret: SecretStore) -> str:

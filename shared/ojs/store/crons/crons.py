@@ -296,6 +296,8 @@ def _item(cron: Cron) -> Item:
         item["off"] = 1
     if cron.jobs:
         item["jobs"] = " ".join(cron.jobs)
+    if cron.line:
+        item["line"] = " ".join(cron.line)
     if cron.due_ms is not None:
         item["wpk"] = keys.due(cron.definition.queue, 0)
         item["wsk"] = keys.due_at(cron.due_ms, keys.TICK)
@@ -314,6 +316,7 @@ def _from(item: Item) -> Cron:
             definition_ref=None if _REF not in item else str(item[_REF]),
             enabled="off" not in item,
             jobs=tuple(str(item.get("jobs", "")).split()),
+            line=tuple(str(item.get("line", "")).split()),
             due_ms=keys.instant_of(str(item["wsk"])) if "wsk" in item else None,
             **plain,
         )

@@ -40,9 +40,9 @@ _KEY = (keys.DELIVERIES, keys.RECORD)
 # What an operator configured, in one text.
 _CONFIGURED = (
     "function", "endpoint", "handler", "queues", "pool", "job_types", "concurrency", "batch_size",
-    "timeout_ms", "form", "signing_secrets", "paused",
+    "timeout_ms", "form", "signing_secrets", "paused", "line",
 )  # fmt: skip
-_TUPLES = ("queues", "job_types", "signing_secrets")
+_TUPLES = ("queues", "job_types", "signing_secrets", "line")
 
 
 @dataclass(frozen=True)

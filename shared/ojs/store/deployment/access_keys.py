@@ -142,9 +142,9 @@ class AccessKeyStore:
             return None
         return _from(item)
 
-    def get(self, key_id: str) -> AccessKey | None:
-        """One key, read consistently."""
-        item = self._table.get(keys.access_key(key_id), keys.RECORD)
+    def get(self, key_id: str, *, consistent: bool = True) -> AccessKey | None:
+        """One key; slightly behind unless it is read `consistent`."""
+        item = self._table.get(keys.access_key(key_id), keys.RECORD, consistent=consistent)
         return None if item is None else _from(item)
 
     def revoke(self, key: AccessKey) -> AccessKey:

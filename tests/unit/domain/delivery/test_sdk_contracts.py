@@ -147,7 +147,10 @@ def authenticated(headers: dict[str, str], body: bytes, secrets: tuple[str, ...]
 def test_a_post_is_signed_and_names_what_is_in_it() -> None:
     one = push()
     body = json.dumps(forms.pushed(one)).encode()
-    headers = {**signing.signed(SECRETS, body, now_ms=NOW_MS), **signing.named(one)}
+    headers = {
+        **signing.signed(SECRETS, body, delivery_id=one.delivery_id, url="a/", now_ms=NOW_MS),
+        **signing.named(one),
+    }
     told = json.loads(body)
     assert set(told) == {"job", "worker_id", "delivery_id"}
     assert go_job(told["job"]) == python_job(told["job"]) == ID

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from typing import Any
 
 import pytest
 
@@ -11,26 +12,62 @@ from ojs.domain.delivery import addresses, signing
 from tests.unit.domain.delivery.pushes import NOW_MS, job_id, push
 
 BODY = '{"job":"å"}'.encode()
+PLACE: dict[str, Any] = {"delivery_id": "del_1", "url": "a.example/jobs?x=1", "now_ms": NOW_MS}
 
 
 def test_the_timestamp_and_the_body_are_signed() -> None:
-    headers = signing.signed(["whsec_old"], BODY, now_ms=NOW_MS)
+    headers = signing.signed(["whsec_old"], BODY, **PLACE)
     assert headers["X-OJS-Timestamp"] == "1780000000"
     expected = hmac.new(b"whsec_old", b"1780000000." + BODY, hashlib.sha256).hexdigest()
     assert headers["X-OJS-Signature"] == f"sha256={expected}"
 
 
 def test_with_two_secrets_either_of_them_can_be_checked() -> None:
-    both = signing.signed(["whsec_new", "whsec_old"], BODY, now_ms=NOW_MS)["X-OJS-Signature"]
+    both = signing.signed(["whsec_new", "whsec_old"], BODY, **PLACE)["X-OJS-Signature"]
     single = [
-        signing.signed([secret], BODY, now_ms=NOW_MS)["X-OJS-Signature"]
+        signing.signed([secret], BODY, **PLACE)["X-OJS-Signature"]
         for secret in ("whsec_new", "whsec_old")
     ]
     assert both.split(",") == single
 
 
+def test_the_second_version_is_bound_to_the_delivery_and_the_url() -> None:
+    headers = signing.signed(["whsec_old", "whsec_new"], BODY, **PLACE)
+    digest = hashlib.sha256(BODY).hexdigest()
+    text = f"1780000000.del_1.POST.a.example/jobs?x=1.{digest}".encode()
+    expected = [
+        hmac.new(key, text, hashlib.sha256).hexdigest() for key in (b"whsec_old", b"whsec_new")
+    ]
+    assert headers["X-OJS-Signature-V2"] == ",".join(f"v2={each}" for each in expected)
+    for other in ({"delivery_id": "del_2"}, {"url": "b.example/jobs?x=1"}, {"url": "a.example/"}):
+        changed = signing.signed(["whsec_old", "whsec_new"], BODY, **{**PLACE, **other})
+        assert changed["X-OJS-Signature-V2"] != headers["X-OJS-Signature-V2"]
+        assert changed["X-OJS-Signature"] == headers["X-OJS-Signature"]
+
+
+@pytest.mark.parametrize(
+    ("host", "hosts", "right"),
+    [
+        ("a.example", ("a.example",), True),
+        ("A.example.", ("a.example",), True),
+        ("b.a.example", ("a.example",), False),
+        ("b.a.example", ("*.a.example",), True),
+        ("c.b.a.example", ("*.a.example",), True),
+        ("a.example", ("*.a.example",), False),
+        ("evila.example", ("*.a.example",), False),
+        ("a.example.evil", ("a.example", "*.a.example"), False),
+        ("a.example", ("*",), True),
+        ("a.example", (), False),
+    ],
+)
+def test_hosts_are_allowed_by_name_and_by_the_domain_above(
+    host: str, hosts: tuple[str, ...], right: bool
+) -> None:
+    assert addresses.allowed(host, hosts) is right
+
+
 def test_without_a_secret_nothing_is_signed() -> None:
-    assert set(signing.signed([], BODY, now_ms=NOW_MS)) == {"X-OJS-Timestamp"}
+    assert set(signing.signed([], BODY, **PLACE)) == {"X-OJS-Timestamp"}
 
 
 @pytest.mark.requirement("SL-17")

@@ -1,0 +1,67 @@
+"""Whether the keys that set crons and deliveries are revoked, for who fires and dispatches these.
+
+A key that has expired stops nothing: keys of deployments expire while what they set stays.
+"""
+
+from __future__ import annotations
+
+from aws_lambda_powertools import Logger
+
+from ojs.bounded import BoundedMap
+from ojs.clock import Clock
+from ojs.domain.access import Principal
+from ojs.domain.errors import BackendUnavailable, OjsError
+from ojs.services.sweeps import GoOn
+from ojs.store.deployment.access_keys import AccessKeyStore
+
+logger = Logger()
+
+REMEMBERED_MS = 60_000
+_REMEMBERED = 1_000
+
+
+class KeyStates:
+    """Which keys are revoked, as this container has read it."""
+
+    def __init__(self, keys: AccessKeyStore, clock: Clock) -> None:
+        self._keys = keys
+        self._clock = clock
+        # By id: when it was read (ms), and whether it was revoked.
+        self._known: BoundedMap[str, tuple[int, bool]] = BoundedMap(_REMEMBERED)
+
+    def line(self, caller: Principal) -> tuple[str, ...]:
+        """The ids of the keys that the caller's key descends from, and its own; empty for a caller
+        without a key. One call. Raises OjsError.
+        """
+        key = None if caller.key is None else self._keys.get(caller.key)
+        if key is None:
+            return () if caller.key is None else (caller.key,)
+        return (*key.ancestors, key.id)
+
+    def revoked(self, line: tuple[str, ...]) -> bool:
+        """Whether the key at the end of a line is revoked. At most 0.5 read units in REMEMBERED_MS
+        for each key; no call for an empty line. A key that cannot be read counts as not revoked.
+        """
+        if not line:
+            return False
+        now_ms = self._clock.now_ms()
+        read_ms, revoked = self._known.get(line[-1], (None, False))
+        if read_ms is not None and 0 <= now_ms - read_ms < REMEMBERED_MS:
+            return revoked
+        try:
+            key = self._keys.get(line[-1], consistent=False)
+        except OjsError as error:
+            logger.warning("a key could not be read", extra={"key": line[-1], "why": str(error)})
+            return False
+        revoked = key is not None and key.revoked_ms is not None
+        self._known.put(line[-1], (now_ms, revoked))
+        return revoked
+
+
+def check_time(go_on: GoOn) -> None:
+    """Raise BackendUnavailable if there is no time to pause more of what a key set."""
+    if not go_on():
+        raise BackendUnavailable(
+            "The key is revoked. Some crons or deliveries it set are not paused yet. Repeat the "
+            "request."
+        )
