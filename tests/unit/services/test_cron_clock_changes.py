@@ -78,7 +78,8 @@ class Table:
         return self.cron
 
     def advance(self, _before: Cron, after: Cron, run: CronRun | None) -> Cron:
-        assert run is not None and run.reason is SkipReason.DST
+        assert run is not None
+        assert run.reason is SkipReason.DST
         self.skipped.append((run.scheduled_ms or 0) // 1_000)
         self.cron = after
         return after
