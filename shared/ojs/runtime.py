@@ -349,6 +349,8 @@ class Runtime:
             for_each=for_each,
             held_back=self._held_back,
             opened=self._queue_opened,
+            # Loaded with the first job of a workflow.
+            stopped=lambda jobs: stores.workflows.stopped(jobs),  # noqa: PLW0108
         )
         self.finish = Finish(
             jobs=stores.jobs,

@@ -34,7 +34,18 @@ def test_a_step_of_a_chain(exact: World) -> None:
     assert (start.writes, start.calls) == (6, 5)
     assert fetch.writes <= 4  # with the note of its lease, which a fetch shares among its jobs
     assert whole.writes <= 10
-    assert whole.reads <= 7
+    # One of them for the root, which a fetch reads after its claims.
+    assert whole.reads <= 7.5
+
+
+def test_a_fetch_reads_the_root_of_a_workflow_once(exact: World) -> None:
+    """One call and one unit for 50 jobs: whether their workflow is cancelled."""
+    warmed(exact)
+    create(exact.run, group(*[step("a", "x" * 100)] * 60))
+    steps = exact.fetch(count=50, worker=WORKER)
+    with spending(exact) as spent:
+        assert exact.run.stores.workflows.stopped(steps) == []
+    assert (len(steps), spent.calls, spent.reads, spent.writes) == (50, 1, 1, 0)
 
 
 def test_a_kept_result_costs_one_unit_more(exact: World) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ojs.domain.errors import (
+    BackendUnavailable,
     Conflict,
     Duplicate,
     JobTypeNotAllowed,
@@ -431,6 +432,64 @@ def test_a_cancelled_workflow_starts_nothing_and_lets_run_what_runs(world: World
         world.run.workflow_control.cancel(record.id)
     with pytest.raises(NotFound):
         world.run.workflow_control.cancel(world.run.ids.uuid7())
+
+
+def test_no_job_of_a_cancelled_workflow_is_dispatched_before_all_are_looked_at(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time is over before one job is cancelled; a request that dies leaves the same."""
+    monkeypatch.setattr("ojs.services.workflows.control.SLICES_MS", 0)
+    record = create(world.run, group(*[step("a")] * 30))
+    first, second = world.fetch(count=2, worker=WORKER)
+    ack(world.run, first)
+    other = world.push("other")
+    told = world.run.workflow_control.cancel(record.id)
+    assert (told.already_completed, told.cancelled, told.running) == (1, 28, 1)
+    assert told.record.leaving.bit_count() == 29
+    # Behind them is a job of no workflow.
+    fetched = [job.id for _ in range(5) for job in world.fetch(count=10, worker=WORKER)]
+    assert fetched == [other.id]
+    assert running(world) == 2
+    ack(world.run, second)
+    after = now(world, record)
+    assert (after.state, after.completed, after.graph_state.stopped) == (CANCELLED, 2, True)
+
+
+def test_a_claim_that_a_cancellation_overtakes_hands_out_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = create(world.run, group(*[step("a")] * 3))
+    claim = world.run.stores.jobs.claim
+
+    def claimed(*args: Any, **more: Any) -> Job:
+        monkeypatch.setattr(world.run.stores.jobs, "claim", claim)
+        job = claim(*args, **more)
+        world.run.workflow_control.cancel(record.id)
+        return job
+
+    monkeypatch.setattr(world.run.stores.jobs, "claim", claimed)
+    assert world.fetch(count=3, worker=WORKER) == []
+    assert running(world) == 0
+    after = now(world, record)
+    assert (after.state, after.failed, after.leaving) == (CANCELLED, 3, 0)
+
+
+def test_jobs_go_back_while_it_is_unknown_whether_their_workflow_is_cancelled(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = create(world.run, chain(step("a"), step("b")))
+
+    def busy(_ids: Any, **_more: Any) -> Any:
+        raise BackendUnavailable("The store is busy.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.run.stores.workflows, "get_many", busy)
+        with pytest.raises(BackendUnavailable):
+            world.fetch(worker=WORKER)
+    (item,) = jobs_of(world)
+    assert item["state"]["S"] == "available"
+    assert work(world) == ["a", "b"]
+    assert now(world, record).state is COMPLETED
 
 
 def test_a_cancelled_group_with_a_fan_in_closes_it(world: World) -> None:

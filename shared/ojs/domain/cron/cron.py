@@ -81,6 +81,12 @@ class Cron:
         due_ms = tick.at_ms + self._jitter_ms(tick.at_ms) if gap_ms is None else gap_ms
         return replace(self, tick_ms=tick.at_ms, gap_ms=gap_ms, due_ms=due_ms)
 
+    def after_gap(self, gap_ms: int) -> Cron:
+        """The same after the clocks have jumped over local times that it names."""
+        if self.tick_ms != gap_ms:
+            return self.after(gap_ms, anchor_ms=self.tick_ms or gap_ms)
+        return replace(self, gap_ms=None, due_ms=gap_ms + self._jitter_ms(gap_ms))
+
     def _jitter_ms(self, tick_ms: int) -> int:
         """How long the firing of a tick is put off: the same whoever computes it."""
         digest = hashlib.blake2b(f"{self.name}|{tick_ms}".encode(), digest_size=8).digest()

@@ -51,6 +51,15 @@ _COMMON = ("type", "id", "name", "options")
 # What says where a step stands in a graph.
 _PLACE = ("depends_on", "trigger")
 _CALLBACK = "callback_type"
+# What a dependency or a condition of a step is called elsewhere, and its field here. Ignored, the
+# step would start at once.
+_ELSEWHERE = {
+    **dict.fromkeys(
+        ("needs", "dependsOn", "depends", "dependencies", "requires", "after", "run_after"),
+        "depends_on",
+    ),
+    **dict.fromkeys(("when", "if", "condition", "conditions", "run_if"), "trigger"),
+}
 # What makes a step a workflow.
 _COMPOSITE = frozenset({"steps", "jobs", "callbacks"})
 # A step's own option counts before the workflow's, and before these of the workflow's.
@@ -345,6 +354,8 @@ class _Reading:
         if not isinstance(raw, dict):
             self._note(path, "must be an object")
             return _NOTHING
+        for key in islice((key for key in raw if key in _ELSEWHERE), MAX_ERRORS):
+            self._note(f"{path}.{key}", f"is not a field of a step: use {_ELSEWHERE[key]}")
         template = {key: value for key, value in raw.items() if key not in ("id", *_PLACE)}
         options = template.get("options")
         if isinstance(options, dict) and _CALLBACK in options:

@@ -106,7 +106,8 @@ class CronFiring:
             local=skipped[0].local if skipped else None,
             count=len(skipped),
         )
-        after = replace(cron, past_ms=gap_ms).after(gap_ms, anchor_ms=cron.tick_ms or gap_ms)
+        # A tick at the very instant of the change is still to fire.
+        after = replace(cron, past_ms=gap_ms).after_gap(gap_ms)
         self._crons.advance(cron, after, run)
 
     def _tick(self, cron: Cron, now_ms: int) -> Job | None:

@@ -259,12 +259,15 @@ class Fetch:
         for_each: ForEach = in_threads,
         held_back: Callable[[Queue], None] = lambda _: None,
         opened: Callable[[str], None] = lambda _: None,
+        stopped: Callable[[Sequence[Job]], Sequence[Job]] = lambda _: (),
     ) -> None:
         """`fire` fires a cron job that is due, and returns the job that it pushed. `held_back` is
         told of queues whose rate limit has kept jobs from starting, and `opened` of those for whose
-        jobs there was no room while this fetch had permits that no job took.
+        jobs there was no room while this fetch had permits that no job took. `stopped` returns
+        those of some jobs that belong to cancelled workflows.
         """
         self._opened = opened
+        self._stopped = stopped
         self._fire = fire
         self._held_back = held_back
         self._empty_lines = empty_lines
@@ -337,7 +340,7 @@ class Fetch:
         )
         state.errors += read.errors
         try:
-            self._claim_all(state, read.queues)
+            self._claim_running(state, read.queues)
             if state.errors and not state.jobs:
                 raise state.errors[0]
         except OjsError:
@@ -383,6 +386,12 @@ class Fetch:
         return self._empty_lines.reader(
             self._jobs.index, lanes, self._for_each, remembers=remembers
         )
+
+    def _claim_running(self, state: _FetchState, queues: Sequence[Queue]) -> None:
+        """Claim jobs, and others for those that belong to cancelled workflows."""
+        self._claim_all(state, queues)
+        while self._drop_stopped(state) and state.wanted and state.plan.plain:
+            self._claim_all(state, queues)
 
     def _claim_all(self, state: _FetchState, queues: Sequence[Queue]) -> None:
         plain = len(queues) == 1 and not state.plan.permits.limits
@@ -806,6 +815,32 @@ class Fetch:
         # Race: a fetch that found room after all, a cancel, a deadline. The loser changes nothing.
         with suppress(LostRace):
             self._changes.replace(job, after, failure=failure)
+
+    def _drop_stopped(self, state: _FetchState) -> bool:
+        """Cancel the claimed jobs of cancelled workflows; whether there were some.
+
+        The roots are read after the claims: a job whose root is not cancelled then was claimed
+        before the cancellation responds. If this fails, no job is handed out that may not be.
+        """
+        steps = [job for job in state.jobs if job.workflow is not None]
+        if not steps:
+            return False
+        try:
+            stopped = self._stopped(steps)
+        except OjsError:
+            state.jobs = [job for job in state.jobs if job.workflow is None]
+            for job in steps:
+                self._transitions.give_back(job)
+            raise
+        dropped = {job.id for job in stopped}
+        state.jobs = [job for job in state.jobs if job.id not in dropped]
+        state.lost += len(dropped)
+        for job in stopped:
+            # Race: its lease ends. Then the next claim of it drops it. The same if this fails.
+            with suppress(LostRace, OjsError):
+                after = lifecycle.cancel(job, now_ms=self._clock.now_ms())
+                self._changes.replace(job, after, guard="lease")
+        return bool(dropped)
 
     def _with_contents(self, state: _FetchState) -> list[Job]:
         """The claimed jobs with their contents; a job without content is never handed out."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -83,10 +84,21 @@ class WorkflowControl:
         with suppress(OjsError):
             self.leave(record)
         definition, now = self._advance.current(workflow_id)
-        running = sum(1 for _ in now.graph_state.running(definition.graph))
+        running, ended = self._running(definition, now)
         # Those that were started and have not completed since, nor run.
-        stopped = started - running - (now.completed - record.completed)
+        stopped = started - running - (now.completed - record.completed) - ended
         return CancelledWorkflow(now, record.completed, never + stopped, running)
+
+    def _running(self, definition: StoredDefinition, record: WorkflowRecord) -> tuple[int, int]:
+        """How many jobs of a cancelled workflow run, and how many have completed that it leaves.
+
+        Jobs that it leaves are read: those that wait are never claimed (`Fetch`).
+        """
+        running = bits(record.graph_state.running(definition.graph))
+        left = [record.job_id(node) for node in numbers(running & record.leaving)]
+        states = Counter(job.state for job in self._jobs.read_records(left).values())
+        known = (running & ~record.leaving).bit_count()
+        return known + states[State.ACTIVE], states[State.COMPLETED]
 
     def leave(self, record: WorkflowRecord) -> WorkflowRecord:
         """Cancel the jobs of a cancelled workflow that wait, while there is time. Safe to repeat.

@@ -24,6 +24,7 @@ from ojs.bounded import BoundedMap
 from ojs.domain import jsontext
 from ojs.domain.errors import NotFound, UnknownForm, known
 from ojs.domain.ids import IdSource
+from ojs.domain.job.job import Job
 from ojs.domain.page import Page
 from ojs.domain.workflow import results, stored
 from ojs.domain.workflow.advance import GraphState, WorkflowState
@@ -149,10 +150,29 @@ class WorkflowStore:
         item = self._table.get(keys.workflow(workflow_id), keys.RECORD)
         return None if item is None else record_from(item)
 
-    def get_many(self, workflow_ids: Iterable[str]) -> dict[str, WorkflowRecord]:
+    def stopped(self, jobs: Sequence[Job]) -> list[Job]:
+        """Those of these jobs whose workflow is cancelled, and whose end it does not know yet. One
+        consistent read of each root.
+        """
+        steps = {job.id: job.workflow for job in jobs if job.workflow is not None}
+        roots = self.get_many({step.workflow_id for step in steps.values()}, consistent=True)
+
+        def is_stopped(job: Job) -> bool:
+            step = steps.get(job.id)
+            root = None if step is None else roots.get(step.workflow_id)
+            if step is None or root is None or not root.graph_state.stopped:
+                return False
+            # A dead letter that a client retries has ended before.
+            return not root.graph_state.ended >> step.node & 1
+
+        return [job for job in jobs if is_stopped(job)]
+
+    def get_many(
+        self, workflow_ids: Iterable[str], *, consistent: bool = False
+    ) -> dict[str, WorkflowRecord]:
         """Several workflows by id; those that do not exist or cannot be read are left out."""
         wanted = [(keys.workflow(each), keys.RECORD) for each in workflow_ids]
-        found = self._table.batch_get(wanted, consistent=False)
+        found = self._table.batch_get(wanted, consistent=consistent)
         there = [found[key] for key in wanted if key in found]
         return {each.id: each for each in readable(record_from, there, pass_over)}
 

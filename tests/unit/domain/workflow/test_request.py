@@ -737,3 +737,16 @@ def test_a_batch_of_ten_thousand_in_the_form_of_a_graph_is_small() -> None:
     assert errors(python_batch(request.MAX_STEPS - 2)) == {
         "$.steps": "at most 10000 jobs are allowed in all"
     }
+
+
+@pytest.mark.parametrize("name", ["needs", "dependsOn", "after", "when", "if", "condition"])
+def test_dependencies_and_conditions_under_other_names_are_refused(name: str) -> None:
+    meant = "depends_on" if name in ("needs", "dependsOn", "after") else "trigger"
+    rule = f"is not a field of a step: use {meant}"
+    one, other = {"type": "a", "args": []}, {"type": "b", "args": [], name: ["a"]}
+    assert errors({"type": "group", "jobs": [one, other]}) == {f"$.jobs[1].{name}": rule}
+    named = [{"id": "a", **one}, {"id": "b", **other}]
+    assert errors({"steps": named}) == {f"$.steps[1].{name}": rule}
+    callbacks = {"on_success": other}
+    body = {"type": "batch", "jobs": [one], "callbacks": callbacks}
+    assert errors(body) == {f"$.callbacks.on_success.{name}": rule}
