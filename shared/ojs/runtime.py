@@ -838,7 +838,7 @@ class Runtime:
 
         return JobListing(
             jobs=self.stores.jobs,
-            queues=self.stores.queues,
+            registry=self.stores.registry,
             stats=self.stores.statistics,
             log=EventLog(self.table),
             clock=self.clock,

@@ -68,6 +68,36 @@ def states(world: World) -> Counter[str]:
 # --- by filter ----------------------------------------------------------------------------------
 
 
+FAILING: dict[str, Any] = {
+    "queue": "other",
+    "state": "pending",
+    "type": "no.such",
+    "tag": "blue",
+    "worker_id": "w-none",
+    "priority": 99,
+    "meta": {"user": "else"},
+    "args": "nowhere",
+    **dict.fromkeys(("until", "enqueued_before", "older_than"), "2001-01-01T00:00:00Z"),
+}
+
+
+@pytest.mark.parametrize("action", [*(RETRY, CANCEL, DELETE), Action.ERASE_JOBS])
+def test_a_filter_whose_field_matches_nothing_affects_no_job(world: World, action: Action) -> None:
+    world.push()
+    dead(world)
+    world.clock.advance(1_000)
+    now = times.format_ms(world.clock.now_ms())
+    failing = FAILING | {"since": now, "enqueued_after": now}
+    assert {*failing} == {*job_filter.JobFilterRequest.model_fields}
+    before = states(world)
+    world.clock.advance(1_000)
+    for name, value in failing.items():
+        wanted = job_filter.parse({name: value}, now_ms=world.clock.now_ms())
+        operation = world.run.bulk.begin(action, wanted).operation
+        assert (name, operation.matched, operation.succeeded) == (name, 0, 0)
+    assert states(world) == before
+
+
 def test_all_that_match_are_cancelled_and_no_others(world: World) -> None:
     world.run.queues.create("mail", {"lanes": 2})
     mine = [world.push(queue="mail").id for _ in range(6)]

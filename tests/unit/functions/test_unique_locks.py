@@ -45,7 +45,8 @@ def test_a_lock_is_shown_as_the_admin_ui_reads_it(api: Api) -> None:
     refusal = push(api, 1)
     assert refusal.error["details"]["unique_key"] == digest
     page = api.get(PATH, page="1", per_page="25").json
-    assert (page["items"], page["pagination"]["per_page"]) == ([], 25)
+    assert [each["key"] for each in page["items"]] == [digest]
+    assert page["pagination"]["per_page"] == 25
     # Without a period there is no end.
     push(api, 2)
     assert sorted("locked_until" in each for each in shown(api)) == [False, True]

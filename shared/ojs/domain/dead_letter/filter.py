@@ -12,7 +12,7 @@ its filter must be written down, applies to one queue, and deletes nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -131,15 +131,7 @@ class DeadLetterFilter:
 
     def matches_record(self, job: Job) -> bool:
         """Whether a dead letter may match, by its job record."""
-        at_ms = job.discarded_ms or 0
-        return (
-            job.dead_letter
-            and self.queue in (None, job.queue)
-            and self.type in (None, job.type)
-            and (self.error_type is None or self.error_type == (job.error_type or UNKNOWN_TYPE))
-            and (self.since_ms is None or self.since_ms <= at_ms)
-            and (self.until_ms is None or at_ms < self.until_ms)
-        )
+        return job.dead_letter and all(matches(self, job) for matches in CONDITIONS.values())
 
     def matches_args(self, job: Job) -> bool:
         """Whether the args of a job match; its payload must be loaded."""
@@ -164,6 +156,32 @@ class DeadLetterFilter:
         }
         return {name: value for name, value in fields.items() if value is not None}
 
+
+def all_applied(request: type[Model], conditions: Mapping[str, object]) -> None:
+    """Check that each field of a filter is applied: one that is not would mean "all jobs". Raises
+    TypeError naming the field.
+    """
+    for name in {*request.model_fields} ^ {*conditions}:
+        raise TypeError(f"{request.__name__}.{name} requires both a field and a condition")
+
+
+def _until(wanted: DeadLetterFilter, job: Job) -> bool:
+    return wanted.until_ms is None or (job.discarded_ms or 0) < wanted.until_ms
+
+
+# How each field of a request is applied to the job record; args are applied to the payload. Of the
+# fields that end the span `parse` keeps the earliest.
+CONDITIONS: Mapping[str, Callable[[DeadLetterFilter, Job], bool]] = {
+    "queue": lambda f, job: f.queue in (None, job.queue),
+    "type": lambda f, job: f.type in (None, job.type),
+    "error_type": lambda f, job: f.error_type in (None, job.error_type or UNKNOWN_TYPE),
+    "since": lambda f, job: f.since_ms is None or f.since_ms <= (job.discarded_ms or 0),
+    "until": _until,
+    "before": _until,
+    "older_than": _until,
+    "args": lambda f, job: f.args is None or job.content is None or f.matches_args(job),
+}
+all_applied(FilterRequest, CONDITIONS)
 
 EVERYTHING = DeadLetterFilter()
 

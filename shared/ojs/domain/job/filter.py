@@ -7,12 +7,18 @@ refused: a variable that is not set must not turn "the jobs of this queue" into 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from ojs.domain import times
-from ojs.domain.dead_letter.filter import MAX_ARGS_CHARACTERS, ArgsMatch, moment_of, same
+from ojs.domain.dead_letter.filter import (
+    MAX_ARGS_CHARACTERS,
+    ArgsMatch,
+    all_applied,
+    moment_of,
+    same,
+)
 from ojs.domain.errors import InvalidRequest, naming_field
 from ojs.domain.job import envelope
 from ojs.domain.job.envelope import MAX_NAME_BYTES, MAX_PRIORITY, TYPE_PATTERN, QueueName
@@ -147,29 +153,16 @@ class JobFilter:
 
     def matches_record(self, job: Job) -> bool:
         """Whether a job may match, by its record alone."""
-        return (
-            self.queue in (None, job.queue)
-            and self.wants(job.state)
-            and self.matches_type(job.type)
-            and self.priority in (None, job.priority)
-            and not (self.unique and job.unique_key is None)
-            and self.worker_id in (None, job.worker_id)
-            and self.producer in (None, job.producer)
-            and _within(job.created_ms, self.since_ms, self.until_ms)
-            and _within(job.enqueued_ms, self.enqueued_since_ms, self.enqueued_until_ms)
-            and _within(job.ended_ms, None, self.ended_until_ms)
+        return not (self.unique and job.unique_key is None) and all(
+            condition.matches(self, job)
+            for condition in CONDITIONS.values()
+            if not condition.content
         )
 
     def matches_content(self, job: Job) -> bool:
         """Whether what the client sent matches; it must be loaded."""
-        content = job.content or {}
-        meta = content.get("meta") or {}
-        return (
-            (self.tag is None or self.tag in (content.get("tags") or ()))
-            and (self.args is None or self.args.matches(content.get("args", [])))
-            and all(
-                key in meta and same(meta[key], value) for key, value in (self.meta or {}).items()
-            )
+        return all(
+            condition.matches(self, job) for condition in CONDITIONS.values() if condition.content
         )
 
     def forgotten(self) -> JobFilter:
@@ -178,27 +171,94 @@ class JobFilter:
 
     def to_dict(self) -> dict[str, Any]:
         """An equivalent request, with durations as times; `parse` reads it."""
-        moments = {
-            "since": self.since_ms,
-            "until": self.until_ms,
-            "enqueued_after": self.enqueued_since_ms,
-            "enqueued_before": self.enqueued_until_ms,
-            "older_than": self.ended_until_ms,
-        }
-        fields: dict[str, Any] = {
-            "queue": self.queue,
-            "state": [state.value for state in self.states] or None,
-            "type": self.type,
-            "tag": self.tag,
-            "worker_id": self.worker_id,
-            "producer": self.producer,
-            **{name: None if ms is None else times.format_ms(ms) for name, ms in moments.items()},
-            "priority": self.priority,
-            "meta": None if self.meta is None else dict(self.meta),
-            "args": None if self.args is None else self.args.text,
-            "unique": self.unique or None,
-        }
+        fields = {name: condition.write(self) for name, condition in CONDITIONS.items()}
+        fields["unique"] = self.unique or None
         return {name: value for name, value in fields.items() if value is not None}
+
+
+def _has_meta(wanted: JobFilter, job: Job) -> bool:
+    meta = _sent(job).get("meta") or {}
+    sought = (wanted.meta or {}).items()
+    return all(key in meta and same(meta[key], value) for key, value in sought)
+
+
+def _sent(job: Job) -> Mapping[str, Any]:
+    return job.content or {}
+
+
+def _text(ms: int | None) -> str | None:
+    return None if ms is None else times.format_ms(ms)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """How one field of a request is applied to jobs, and written as a request again. `content` says
+    that it needs what the client sent, `listed` that listings take it as a parameter.
+    """
+
+    matches: Callable[[JobFilter, Job], bool]
+    write: Callable[[JobFilter], object]
+    content: bool = False
+    listed: bool = False
+
+
+# Each field of a request.
+CONDITIONS: Mapping[str, Condition] = {
+    "queue": Condition(lambda f, job: f.queue in (None, job.queue), lambda f: f.queue, listed=True),
+    "state": Condition(
+        lambda f, job: f.wants(job.state),
+        lambda f: [state.value for state in f.states] or None,
+        listed=True,
+    ),
+    "type": Condition(lambda f, job: f.matches_type(job.type), lambda f: f.type, listed=True),
+    "tag": Condition(
+        lambda f, job: f.tag is None or f.tag in (_sent(job).get("tags") or ()),
+        lambda f: f.tag,
+        content=True,
+        listed=True,
+    ),
+    "worker_id": Condition(
+        lambda f, job: f.worker_id in (None, job.worker_id), lambda f: f.worker_id, listed=True
+    ),
+    "producer": Condition(
+        lambda f, job: f.producer in (None, job.producer), lambda f: f.producer, listed=True
+    ),
+    "since": Condition(
+        lambda f, job: _within(job.created_ms, f.since_ms, None),
+        lambda f: _text(f.since_ms),
+        listed=True,
+    ),
+    "until": Condition(
+        lambda f, job: _within(job.created_ms, None, f.until_ms),
+        lambda f: _text(f.until_ms),
+        listed=True,
+    ),
+    "enqueued_after": Condition(
+        lambda f, job: _within(job.enqueued_ms, f.enqueued_since_ms, None),
+        lambda f: _text(f.enqueued_since_ms),
+    ),
+    "enqueued_before": Condition(
+        lambda f, job: _within(job.enqueued_ms, None, f.enqueued_until_ms),
+        lambda f: _text(f.enqueued_until_ms),
+    ),
+    "older_than": Condition(
+        lambda f, job: _within(job.ended_ms, None, f.ended_until_ms),
+        lambda f: _text(f.ended_until_ms),
+    ),
+    "priority": Condition(lambda f, job: f.priority in (None, job.priority), lambda f: f.priority),
+    "meta": Condition(_has_meta, lambda f: None if f.meta is None else dict(f.meta), content=True),
+    "args": Condition(
+        lambda f, job: f.args is None or f.args.matches(_sent(job).get("args", [])),
+        lambda f: None if f.args is None else f.args.text,
+        content=True,
+        listed=True,
+    ),
+}
+all_applied(JobFilterRequest, CONDITIONS)
+# Erasing applies its filter as one of jobs.
+all_applied(EraseFilter, {name: CONDITIONS[name] for name in ("meta", "queue", "type")})
+# The fields that listings take as parameters.
+LISTED = tuple(name for name, condition in CONDITIONS.items() if condition.listed)
 
 
 def parse(raw: object, *, now_ms: int, prefix: str = "filter.") -> JobFilter:
@@ -262,10 +322,6 @@ def from_query(query: Mapping[str, str], *, now_ms: int) -> JobFilter:
     if query.get("state"):
         sent["state"] = query["state"].split(",")
     return parse(sent, now_ms=now_ms, prefix="")
-
-
-# The fields that listings take as parameters.
-LISTED = ("queue", "state", "type", "tag", "worker_id", "producer", "since", "until", "args")
 
 
 def _within(ms: int | None, since_ms: int | None, until_ms: int | None) -> bool:

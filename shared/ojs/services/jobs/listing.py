@@ -1,4 +1,5 @@
-"""Lists jobs in all states, page by page: an answer takes at most CALLS calls and UNITS read units.
+"""Lists jobs in all states, page by page: an answer takes at most CALLS calls and UNITS read units,
+and at most ALL_CALLS and ALL_UNITS if it is of jobs of all queues that wait or run.
 
 Jobs that wait or run, and dead letters, are found in the index; others that have ended are found in
 the event log, by the events of their ends. A listing goes through these one after the other:
@@ -9,9 +10,10 @@ the event log, by the events of their ends. A listing goes through these one aft
     dead letters                  of a queue, or of all
     the event log                 from now back
 
-Queues that have no such jobs, by their counters, are passed over where no queue is asked for. Where
-that takes more calls than an answer has, its page is short, and its cursor goes on from there. What
-is found may be a moment behind; the job record decides what is shown.
+A listing of all queues passes over queues that have no such jobs by their counters or, if they
+rest, by the registry. If it finds no job, it looks at the queues that do not rest, whatever their
+counters say. Where that takes more than an answer has, its page is short, and its cursor continues
+from there. What is found may be a moment behind; the job record decides what is shown.
 """
 
 from __future__ import annotations
@@ -40,18 +42,26 @@ from ojs.store.derived.statistics import StatisticsStore
 from ojs.store.jobs import items
 from ojs.store.jobs.lease_notes import SLOTS_ITEM, LeaseNote, LeaseSlot, slots_in_use
 from ojs.store.jobs.records import JobStore
-from ojs.store.queues.queues import QueueStore
+from ojs.store.queues.registry import QUEUES_A_CALL, QueueRegistry
 from ojs.store.table import keys
 from ojs.store.table.errors import pass_over
 
 CALLS = 4
 UNITS = 60
+# The same for an answer from all queues.
+ALL_CALLS = 60
+ALL_UNITS = 120
+# An answer that is not full goes on while it has so many calls and read units left.
+_SPARE_CALLS = 6
+_SPARE_UNITS = 10
 # Calls for one part of a bulk operation's jobs, which may stand in as many lines.
 _PART_CALLS = 60
 # Job records that one answer reads, half a unit each.
 MAX_RECORDS = 90
 # Entries that a query looks through where those of other states stand between.
 _LOOKS = 1_000
+# Entries of the registry in a read unit, at least.
+_QUEUES_A_UNIT = 40
 # Read units for the counters of queues, if all queues are asked for; and names read for that.
 _OUTLINE_UNITS = 25
 _NAMES = 25
@@ -103,6 +113,7 @@ class _Part(StrEnum):
     ENDED = "ended"
 
 
+WAITING = frozenset(State) - TERMINAL
 _STATES: Mapping[_Part, tuple[State, ...]] = {
     _Part.RECENT: tuple(State),
     _Part.NOTED: (State.ACTIVE,),
@@ -227,6 +238,15 @@ class _Look:
     total_ms: int | None = None
     # No queue comes after those of `lanes`.
     last: bool = False
+    # The queues that may have such jobs by the registry, in order of name, if it was read.
+    names: Sequence[str] | None = None
+    # The lines of all queues may be read, with the calls and units that are for that.
+    wide: bool = False
+    # Counters are not believed if they say that a line is empty.
+    doubted: bool = False
+    # Matching jobs that are still to be skipped, and the ids of those that are shown.
+    skip: int = 0
+    shown: set[str] = field(default_factory=set)
     # Whether jobs that only the event log has are wanted.
     log: bool = True
     # What happened since then (ms) is listed by the log; 0 if nothing is.
@@ -283,7 +303,7 @@ class _Look:
         # queue are looked for in any case.
         single = len({_STATES[part] for part in parts}) == 1
         sure = self.wanted.queue is not None and (single or self.order is _ONWARD)
-        sure = sure or self.everything
+        sure = sure or self.everything or self.doubted
         for queue, lanes in self.lanes.items():
             for part in parts:
                 if not sure and not self._has(queue, part):
@@ -292,6 +312,22 @@ class _Look:
                     yield from self.notes(queue)
                 else:
                     yield from (_At(part, queue, lane) for lane in range(lanes))
+
+    @property
+    def of_each(self) -> int:
+        """Items that are read of each job: its record and, while it runs, its progress."""
+        return 2 if self.live else 1
+
+    def may_rest(self, levels: Levels) -> bool:
+        """Whether a queue with these jobs has none for a part of this listing."""
+        states = {state for part in self.parts() for state in _STATES[part]}
+        return not self.everything and not any(levels.of(state) > 0 for state in states)
+
+    def goes_on(self, entries: int) -> bool:
+        """Whether calls and units are left for more than the records of so many entries."""
+        return self.calls >= _SPARE_CALLS and (
+            self.units >= _SPARE_UNITS + entries * (self.of_each + 1) / 2
+        )
 
     def _has(self, queue: str, part: _Part) -> bool:
         known = self.levels.get(queue)
@@ -370,13 +406,13 @@ class JobListing:
         self,
         *,
         jobs: JobStore,
-        queues: QueueStore,
+        registry: QueueRegistry,
         stats: StatisticsStore,
         log: EventLog,
         clock: Clock,
     ) -> None:
         self._jobs = jobs
-        self._queues = queues
+        self._registry = registry
         self._stats = stats
         self._log = log
         self._clock = clock
@@ -390,8 +426,8 @@ class JobListing:
         cursor: str | None = None,
         sort: str | None = None,
         descending: bool = True,
-        calls: int = CALLS,
-        units: float = UNITS,
+        spare_calls: int = 0,
+        spare_units: float = 0,
         contents: bool = False,
     ) -> JobsPage:
         """A page of jobs. It may be short, or empty, and have a cursor. With `contents` what
@@ -402,7 +438,8 @@ class JobListing:
         has its progress, and there are half as many on a page. Each page is in the order of `sort`,
         and so is what a line has, if lines have that order (`_IN_ORDER`).
 
-        It takes at most so many `calls` and read `units`.
+        It takes at most CALLS calls and UNITS read units, or of the lines of all queues ALL_CALLS
+        and ALL_UNITS, without what the caller wants to spare.
 
         Raises InvalidRequest for a cursor of another listing, or if too much is to be skipped.
         """
@@ -410,30 +447,37 @@ class JobListing:
         (state,) = wanted.states if len(wanted.states) == 1 else (None,)
         downward = None if state is None or sort is None else _IN_ORDER.get((state, sort))
         forward = downward in (None, descending)
-        look = _Look(wanted, forward, _LINES, calls=calls - contents, units=units)
         named = wanted.queue is not None
+        # Lines of many queues take many calls; the log, one.
+        wide = not named and bool(wanted.states) and wanted.wants(*WAITING)
+        look = _Look(
+            wanted,
+            forward,
+            _LINES,
+            calls=(ALL_CALLS if wide else CALLS) - contents - spare_calls,
+            units=(ALL_UNITS if wide else UNITS) - spare_units,
+            skip=skip,
+            wide=wide,
+        )
         if cursor is not None:
             at: _At | None = self._opened(cursor, digest, look)
-        elif named or (wanted.states and not wanted.unique):
+        elif named or wanted.states:
             at = self._start(look)
         else:
             at, look.recent_ms = _At(_Part.RECENT), self._clock.now_ms() - RECENT_MS
         if cursor is None and wanted.counted and (named or look.recent_ms or not look.parts()):
             self._outline(look, [wanted.queue] if wanted.queue is not None else [])
-        most = skip + limit if look.exact else MAX_RECORDS
-        entries, after = self._gather(look, at, most + 1)
-        from_first = cursor is None and not skip
-        if look.exact and skip:
-            # What stands in the index counts: no records are read of what is skipped.
-            if len(entries) < skip and after is not None:
-                raise _too_far(skip)
-            entries, skip = entries[skip:], 0
-        found, unsearched, after = self._shown(look, entries, after, limit, skip)
+        found, unsearched, after = self._filled(look, at, limit)
+        if wide and not found and after is None and cursor is None:
+            look.doubted, look.lanes = True, {}
+            found, unsearched, after = self._filled(look, self._start(look), limit)
+        if look.skip and after is not None:
+            raise _too_far(skip)
         if contents:
             found = self._with_contents(look, found)
         if sort is not None:
             found.sort(key=_VALUES[sort], reverse=descending)
-        if from_first and look.has_all(found, after):
+        if cursor is None and not skip and look.has_all(found, after):
             after = None
         cursor = None if after is None else after.text(digest, look.recent_ms)
         return JobsPage(found, cursor, look.count, unsearched)
@@ -482,16 +526,39 @@ class JobListing:
 
     # --- what is shown ------------------------------------------------------------------------
 
+    def _filled(self, look: _Look, at: _At | None, limit: int) -> tuple[list[Job], int, _At | None]:
+        """`_shown` from a position on, again and again until the page is full; of a single queue
+        once.
+        """
+        found: list[Job] = []
+        unsearched = 0
+        while at is not None:
+            begin = at
+            most = look.skip + limit - len(found) if look.exact else MAX_RECORDS
+            entries, at = self._gather(look, at, most + 1)
+            if look.exact and look.skip:
+                # What stands in the index counts: no records are read of what is skipped.
+                skipped = min(look.skip, len(entries))
+                look.skip -= skipped
+                entries = entries[skipped:]
+            more, missed, at = self._shown(look, entries, at, limit - len(found))
+            found += more
+            unsearched += missed
+            done = len(found) == limit or not look.wide
+            if done or at == begin or look.has_all(found, at) or not look.goes_on(0):
+                break
+        return found, unsearched, at
+
     def _shown(
-        self, look: _Look, entries: Sequence[_Entry], after: _At | None, limit: int, skip: int
+        self, look: _Look, entries: Sequence[_Entry], after: _At | None, limit: int
     ) -> tuple[list[Job], int, _At | None]:
         """The jobs of a page among the entries, how many could not be searched, and where the next
-        page begins. `skip` matches are left out.
+        page begins. The matches that are to be skipped are left out.
         """
         wanted = look.wanted
         most = limit if look.exact else MAX_RECORDS
         # Half a unit for each record, and as much for the progress of each.
-        items_of_each = 2 if look.live else 1
+        items_of_each = look.of_each
         room = max(1, min(most, MAX_RECORDS // items_of_each, int(2 * look.units) // items_of_each))
         read = _first_jobs(entries, room)
         likely = self._likely(look, read, consistent=False, progress=look.live)
@@ -500,29 +567,32 @@ class JobListing:
         # Without a call left the page ends before the first job that may not exist yet. The next
         # one begins in this line, and has calls left then.
         doubtful = _doubtful(read, likely)
-        staged = self._uncommitted(doubtful) if look.calls > 0 else set[str]()
+        staged = self._uncommitted(doubtful) if doubtful and look.calls > 0 else set[str]()
+        if doubtful:
+            look.units -= len({job.batch for job in doubtful}) / 2
         unsure = doubtful if look.calls <= 0 else []
+        look.calls -= bool(doubtful)
         found: list[Job] = []
-        unsearched, matched, behind = 0, 0, None
+        unsearched, behind = 0, None
         for number, entry in enumerate(read):
             job = look.taken(entry, likely)
             if job in unsure:
                 return found, unsearched, read[number - 1].behind if number else entry.begin
             behind = entry.behind
-            if job is None or job.batch in staged:
+            if job is None or job.batch in staged or job.id in look.shown:
                 continue
             if wanted.of_content and job.content is None:
                 unsearched += 1
             elif wanted.matches_content(job):
-                matched += 1
-                if matched > skip:
+                look.shown.add(job.id)
+                if look.skip:
+                    look.skip -= 1
+                else:
                     found.append(job)
                 if len(found) == limit:
                     break
         if behind is None or behind == entries[-1].behind:
             behind = after
-        if matched < skip and behind is not None:
-            raise _too_far(skip)
         return found, unsearched, behind
 
     def _with_contents(self, look: _Look, found: Sequence[Job]) -> list[Job]:
@@ -584,7 +654,7 @@ class JobListing:
         while at is not None and len(entries) < enough:
             # One call is left for the records, and one to see which batches are committed.
             spare = look.calls - (2 if staged else 1)
-            if spare <= 0:
+            if spare <= 0 or (look.wide and entries and not look.goes_on(len(entries))):
                 break
             if at.over:
                 following = self._following(look, at, spare - bool(entries))
@@ -617,11 +687,13 @@ class JobListing:
         index = self._jobs.index
         if at.part in (_Part.RUNNING, _Part.DUE):
             size = max(size, _LOOKS)
+        if look.wide:
+            size = max(1, min(size, int(look.units * _ENTRIES_A_UNIT / 2)))
+        forward = look.forward or at.part is _Part.RUNNING
+        entries, last = index.listed(line, limit=size, after=after, forward=forward)
+        look.units -= max(0.5, len(entries) / _ENTRIES_A_UNIT)
         if at.part is _Part.RUNNING:
-            entries, last = index.running(at.queue, at.lane, limit=size, after=after)
-        else:
-            entries, last = index.listed(line, limit=size, after=after, forward=look.forward)
-        look.units -= size / _ENTRIES_A_UNIT
+            entries = [entry for entry in entries if index.may_run(entry[1])]
         found = [
             _Entry(job_id, at, replace(at, key=(keys.job(job_id), key)), key)
             for job_id, key in entries
@@ -669,7 +741,8 @@ class JobListing:
         now_ms = self._clock.now_ms()
         begin = at.key[0] if at.key else keys.upto(now_ms + _AHEAD_MS)
         whole = at.left or begin.endswith("~")
-        most = max(1, min(_MAX_PAGES, _LOG_BYTES // look.page_bytes))
+        room = min(_LOG_BYTES, int(look.units * _BYTES_A_UNIT / 2))
+        most = max(1, min(_MAX_PAGES, room // look.page_bytes))
         pages, last = self._log.latest_of_day(
             begin if whole else just_before(begin), limit=most, now_ms=now_ms
         )
@@ -719,8 +792,10 @@ class JobListing:
                 return line
         if look.last:
             return look.behind_lines()
-        # The next page begins with the queues that follow these.
-        return _At(look.order[-1], max(look.lanes), _LAST_LANE, over=True)
+        # The queues that follow these are read next.
+        last = max(look.lanes)
+        look.lanes = {}
+        return _At(look.order[-1], last, _LAST_LANE, over=True)
 
     def _earlier(self, look: _Look, last_ms: int) -> _At | None:
         """Where the latest jobs that ended before a time are in the log. One call."""
@@ -748,11 +823,20 @@ class JobListing:
         elif spare < 2:
             return False
         else:
-            look.calls -= 1
+            if look.names is None:
+                every = self._registry.all()
+                look.calls -= ceil((len(every) + 1) / QUEUES_A_CALL)
+                look.units -= ceil(len(every) / _QUEUES_A_UNIT)
+                look.names = [
+                    each.name
+                    for each in every
+                    if each.rest is None or not look.may_rest(each.rest.levels)
+                ]
             most = min(_NAMES, self._stats.outlined(_OUTLINE_UNITS))
-            names, more = self._queues.names(limit=most, after=at.queue or None)
-            look.last = more is None
-            names = [at.queue, *names] if at.queue else names
+            names = [name for name in look.names if name > at.queue]
+            look.last, names = len(names) <= most, names[:most]
+            # Its last lanes may follow.
+            names = [at.queue, *names] if at.queue and at.lane < _LAST_LANE else names
         if not names:
             look.lanes = {}
             return look.last

@@ -10,7 +10,7 @@ from ojs.domain.job.filter import JobFilter
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import TERMINAL, State
 from ojs.domain.page import Page
-from ojs.services.jobs.listing import CALLS, UNITS, JobListing
+from ojs.services.jobs.listing import JobListing
 from ojs.store.jobs.records import JobStore
 from ojs.store.jobs.unique_locks import UniqueLock, UniqueLocks
 
@@ -42,7 +42,7 @@ class UniqueListing:
         """A page of locks whose jobs match; of jobs that wait or run, unless the filter names
         states. It may be short, or empty, and have a cursor.
 
-        At most CALLS calls and UNITS read units, of which each lock takes half a unit. Raises
+        It costs what `JobListing.page` may cost, of which each lock takes half a unit. Raises
         InvalidRequest as `JobListing.page`.
         """
         if not wanted.states:
@@ -52,8 +52,8 @@ class UniqueListing:
             limit=limit,
             skip=skip,
             cursor=cursor,
-            calls=CALLS - 1,
-            units=UNITS - limit / 2,
+            spare_calls=1,
+            spare_units=limit / 2,
         )
         now_ms = self._clock.now_ms()
         locks = self._locks.get_many(job.unique_key for job in found.items if job.unique_key)

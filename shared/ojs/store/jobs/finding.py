@@ -69,14 +69,18 @@ class JobIndex:
     def running(
         self, queue: str, lane: int, *, limit: int, after: Mapping[str, str] | None = None
     ) -> tuple[list[tuple[str, str]], dict[str, str] | None]:
-        """Jobs of a lane that may run, as `listed` has them; `limit` entries are looked through.
+        """Jobs of a lane that may run, as `listed` has them; `limit` entries are looked through."""
+        found, last = self.listed(keys.due(queue, lane), limit=limit, after=after)
+        return [one for one in found if self.may_run(one[1])], last
+
+    @staticmethod
+    def may_run(sort_key: str) -> bool:
+        """Whether the job of an entry of a due line may run.
 
         The one place that knows how running jobs are found: all who list them ask here.
         """
-        found, last = self.listed(keys.due(queue, lane), limit=limit, after=after)
         # Entries of 0.1.0 do not say what the job waits for.
-        others = (keys.START, keys.RETRY)
-        return [one for one in found if not one[1].endswith(others)], last
+        return not sort_key.endswith((keys.START, keys.RETRY))
 
     def oldest(self, queue: str, lanes: int, *, limit: int, copies: bool = False) -> list[str]:
         """The available jobs that have waited longest, whatever their priority.

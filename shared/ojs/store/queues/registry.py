@@ -36,7 +36,8 @@ NOTED_MS = 5 * 60_000
 QUIET_MS = 10 * 60_000
 # Queues whose notes a container remembers. With more, it forgets and notes them again.
 _REMEMBERED = 10_000
-_PAGE = 1_000
+# Queues that one query reads.
+QUEUES_A_CALL = 1_000
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,9 @@ class QueueRegistry:
         found: list[RegistryQueue] = []
         after: dict[str, Any] | None = None
         while True:
-            page = self._table.query("pk = :all", {":all": keys.QUEUES}, limit=_PAGE, after=after)
+            page = self._table.query(
+                "pk = :all", {":all": keys.QUEUES}, limit=QUEUES_A_CALL, after=after
+            )
             found += map(_read, page.items)
             after = page.last
             if after is None:
@@ -138,7 +141,7 @@ class QueueRegistry:
         """
         count, after = 0, None
         while count < most:
-            limit = min(_PAGE, most - count)
+            limit = min(QUEUES_A_CALL, most - count)
             page = self._table.query("pk = :all", {":all": keys.QUEUES}, limit=limit, after=after)
             count += len(page.items)
             after = page.last

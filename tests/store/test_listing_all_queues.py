@@ -1,0 +1,96 @@
+"""A page of jobs of all queues is full where enough jobs match, whatever the other queues hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ojs.domain import times
+from ojs.domain.job import envelope
+from ojs.domain.job.filter import JobFilter
+from ojs.domain.job.states import State
+from ojs.services.jobs.listing import ALL_CALLS, ALL_UNITS
+from tests.store.spending import spending
+from tests.store.streams import Projected, Stream
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from tests.store.conftest import World
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def seen(streamed: Callable[[], AbstractContextManager[World]]) -> Iterator[World]:
+    """A world whose stream can be projected."""
+    with streamed() as world:
+        yield world
+
+
+def project(world: World) -> None:
+    """What the stream function does with all that was written, from the beginning."""
+    projected = Projected(world.client, world.table, world.clock)
+    assert not projected.run(Stream(world.client, world.table).take())
+
+
+def one_page(world: World, limit: int = 50, **wanted: object) -> list[str]:
+    """The ids of a first page of all queues, whose cost is checked."""
+    with spending(world) as spent:
+        page = world.run.listing.page(JobFilter(**wanted), limit=limit)  # type: ignore[arg-type]
+    assert spent.calls <= ALL_CALLS
+    assert spent.reads <= ALL_UNITS
+    assert not spent.writes
+    return sorted(job.id for job in page.items)
+
+
+def batch(world: World, queue: str, count: int) -> set[str]:
+    """Jobs that one request enqueued."""
+    specs = [{"type": "t", "args": [n], "options": {"queue": queue}} for n in range(count)]
+    pushed = world.run.enqueue.push_batch([envelope.parse(spec) for spec in specs])
+    return {one.job.id for one in pushed}
+
+
+@pytest.mark.parametrize("projected", [True, False])
+def test_jobs_of_a_batch_are_on_the_first_page(seen: World, projected: bool) -> None:
+    pushed = batch(seen, "a", 3)
+    if projected:
+        project(seen)
+    assert set(one_page(seen, states=(State.AVAILABLE,))) == pushed
+
+
+def test_a_first_page_among_fifty_queues_has_every_job(seen: World) -> None:
+    for number in range(50):
+        seen.run.queues.create(f"q-{number:02}", {})
+    later = times.format_ms(seen.clock.now_ms() + DAY_MS)
+    scheduled = {seen.push(queue=f"q-{n:02}", scheduled_at=later).id for n in range(5, 50, 5)}
+    unique = {
+        seen.push(n, queue=f"q-{n:02}", unique={"keys": ["args"]}).id for n in range(20, 30, 3)
+    }
+    seen.clock.advance(11 * 60_000)
+    project(seen)
+    assert set(one_page(seen, states=(State.SCHEDULED,))) == scheduled
+    assert len(one_page(seen, limit=5, states=(State.SCHEDULED,))) == 5
+    locks = seen.run.unique_locks.page(JobFilter(), limit=50).items
+    assert {held.job.id for held in locks} == unique
+
+
+def test_pages_have_numbers_over_all_queues(seen: World) -> None:
+    pushed = {seen.push(queue=f"q-{number:02}").id for number in range(30)}
+    project(seen)
+    wanted, found = JobFilter(states=(State.AVAILABLE,)), set[str]()
+    for page in range(3):
+        shown = seen.run.listing.page(wanted, limit=10, skip=10 * page)
+        found |= {job.id for job in shown.items}
+        assert (len(shown.items), shown.total is not None) == (10, True)
+    assert found == pushed
+
+
+def test_a_job_is_listed_though_its_queue_counts_none_yet(seen: World) -> None:
+    seen.run.queues.create("old", {})
+    seen.clock.advance(3_600_000)
+    project(seen)
+    job = seen.push(queue="old")
+    assert one_page(seen, states=(State.AVAILABLE,)) == [job.id]
