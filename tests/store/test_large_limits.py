@@ -8,7 +8,6 @@ import pytest
 
 from ojs.domain.ids import uuid7
 from ojs.domain.job.permits import permit_name
-from ojs.domain.queue.config import parse_put
 from ojs.store.permits.semaphore import GONE_MS, NAMES_A_WRITE, SETTLED_MS, unnamed
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ QUEUE = "default"
 
 @pytest.mark.parametrize("limit", [15_600, LIMIT])
 def test_a_fetch_of_100_under_a_large_limit(exact: World, limit: int) -> None:
-    exact.run.configure_queue(QUEUE, concurrency=limit)
+    exact.run.queues.configure(QUEUE, {"concurrency": limit})
     jobs = [exact.push(number) for number in range(100)]
     fetched = exact.fetch(count=100)
     assert {job.id for job in fetched} == {job.id for job in jobs}
@@ -38,7 +37,7 @@ def test_leaked_permits_of_a_large_limit_are_released(exact: World) -> None:
     assert (item["n"], unnamed(item)) == (200, 0)
     left = []
     for _ in range(3):
-        exact.clock.advance_ms(max(GONE_MS, SETTLED_MS))
+        exact.clock.advance(max(GONE_MS, SETTLED_MS))
         ((shard, item),) = semaphore.read_all(QUEUE)
         assert semaphore.heal(QUEUE, shard, item, now_ms=exact.clock.now_ms())
         ((_, item),) = semaphore.read_all(QUEUE)
