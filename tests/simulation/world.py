@@ -37,6 +37,7 @@ from ojs.store.jobs.blobs import ARCHIVE, S3Blobs
 from ojs.store.jobs.orphans import Orphans
 from ojs.store.table import keys
 from ojs.store.table.table import Table
+from tests import request_rules
 from tests.simulation import quiet
 from tests.simulation.faults import Bucket, Client, Died, Plan
 from tests.simulation.invariants import (
