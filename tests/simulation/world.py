@@ -59,6 +59,9 @@ if TYPE_CHECKING:
     from tests.simulation.in_workflows import AskedWorkflows
     from tests.simulation.pushed import Deliveries
 
+# The table of the simulation rejects what DynamoDB rejects.
+request_rules.install()
+
 T = TypeVar("T")
 Acts = list[Callable[[], None]]
 # A kind of thing that is set, and of what.
