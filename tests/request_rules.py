@@ -191,4 +191,4 @@ def install() -> None:
         return call(table, operation, do, **arguments)
 
     checked.checks = True  # type: ignore[attr-defined]
-    Table._call = checked  # type: ignore[method-assign]
+    Table._call = checked  # type: ignore[method-assign, assignment]

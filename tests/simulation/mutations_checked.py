@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -13,7 +12,6 @@ from ojs.domain.delivery.outcome import Verdict
 from ojs.domain.job.states import State
 from ojs.services.crons.firing import CronFiring
 from ojs.services.deliveries import settle
-from ojs.services.permits.reconcile import ReconcileSweep
 from ojs.store.table.table import Update
 from tests.simulation import mutations_leases
 from tests.simulation.mutations_late import Mutation, updates
@@ -50,21 +48,9 @@ def permits_are_counted_at_each_try() -> AbstractContextManager[Any]:
     return updates(mutate)
 
 
-def reconcile_without_the_stream() -> AbstractContextManager[Any]:
-    """What the index misses is subtracted, though the stream has it."""
-    subtract = ReconcileSweep._subtract
-
-    def mutated(of: ReconcileSweep, known: Any, *args: Any) -> None:
-        nothing = SimpleNamespace(tracked_room=(0, 0))
-        subtract(of, replace(known, projected=nothing), *args)
-
-    return mock.patch.object(ReconcileSweep, "_subtract", mutated)
-
-
 CHECKED: Mapping[str, Mutation] = {
     **mutations_leases.CHECKED,
     "a retry is no overlap": retries_do_not_overlap,
     "a throttled push is an attempt": throttled_pushes_are_attempts,
     "a permit is counted at each try": permits_are_counted_at_each_try,
-    "a recount does not ask the stream": reconcile_without_the_stream,
 }

@@ -71,7 +71,7 @@ def cover(cases: Iterable[tuple[str, int]]) -> Covered:
             request_rules.rejected.clear()
             outcome = run(scenario, seed)
             if request_rules.rejected:
-                raise Broken(f"DynamoDB rejects {request_rules.rejected[0]}")
+                raise Broken(f"DynamoDB rejects {request_rules.rejected[0]}")  # noqa: TRY301
         except (Exception, Broken) as error:  # noqa: BLE001 - whatever it is, this seed shows it
             covered.failures.append((scenario, seed, f"{type(error).__name__}: {error}"))
             continue

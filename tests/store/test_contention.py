@@ -68,14 +68,18 @@ def test_parallel_fetches_get_what_is_there(exact: World, tenants: int) -> None:
 
 def push(run: Runtime, number: int) -> list[Pushed]:
     raw = [{"type": "t", "args": [each]} for each in range(number)]
-    key = IdempotencyKey.of("k", caller=Principal("a", key="a" * 16), operation="push", body={"jobs": raw})
+    key = IdempotencyKey.of(
+        "k", caller=Principal("a", key="a" * 16), operation="push", body={"jobs": raw}
+    )
     requests = [envelope.parse(job) for job in raw]
     return run.idempotent_push.push(key, requests, batch=number > 1)
 
 
 def push_bulk(run: Runtime, number: int) -> Sequence[Any]:
     raw = [{"type": "t", "args": [each]} for each in range(number)]
-    key = IdempotencyKey.of("k", caller=Principal("a", key="a" * 16), operation="bulk", body={"jobs": raw})
+    key = IdempotencyKey.of(
+        "k", caller=Principal("a", key="a" * 16), operation="bulk", body={"jobs": raw}
+    )
     requests = [envelope.parse(job) for job in raw]
     return run.bulk_push.push(requests, key=key, producer=None, reaches=everything)
 

@@ -28,9 +28,10 @@ def test_a_fetch_of_100_under_a_large_limit(exact: World, limit: int) -> None:
 
 def test_leaked_permits_of_a_large_limit_are_released(exact: World) -> None:
     """None of these jobs exists: a function died before it claimed them."""
-    semaphore, names = exact.run.stores.semaphore, [
-        permit_name(uuid7(1, 7, number), "run0") for number in range(200)
-    ]
+    semaphore, names = (
+        exact.run.stores.semaphore,
+        [permit_name(uuid7(1, 7, number), "run0") for number in range(200)],
+    )
     now_ms = exact.clock.now_ms()
     semaphore.acquire(QUEUE, names, limit=LIMIT, version=1, now_ms=now_ms, only=[0])
     (shard, item), *_ = semaphore.read_all(QUEUE)

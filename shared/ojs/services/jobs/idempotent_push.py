@@ -78,7 +78,7 @@ class KeyTurn:
     def pause(self, tried: int) -> None:
         """Wait before the next look: exponential back-off with jitter."""
         longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**tried)
-        self._sleep(longest * random.uniform(0.5, 1))
+        self._sleep(longest * random.uniform(0.5, 1))  # noqa: S311 - jitter
 
 
 class IdempotentPush:
