@@ -15,6 +15,7 @@ from xdist.scheduler import LoadFileScheduling
 
 from ojs.clock import ManualClock
 from ojs.store.table import clients, schema
+from tests import request_rules
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -34,6 +35,8 @@ os.environ.update(
     NO_PROXY="127.0.0.1,localhost,::1",
     POWERTOOLS_SERVICE_NAME="ojs",
 )
+
+request_rules.install()
 
 # Timing depends on the machine, and a slow one is no failure; a failing example must come again.
 hypothesis_settings.register_profile("all", deadline=None, derandomize=True, database=None)
@@ -83,6 +86,14 @@ class _ByFile(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
     """How xdist deals the tests out."""
     return _ByFile(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+@pytest.fixture(autouse=True)
+def _requests_are_valid() -> Iterator[None]:
+    """No test makes a request that DynamoDB rejects, even if the code under test catches that."""
+    request_rules.rejected.clear()
+    yield
+    assert not request_rules.rejected
 
 
 @pytest.fixture(scope="session")

@@ -87,7 +87,7 @@ if TYPE_CHECKING:
     from ojs.services.jobs.acts import JobActs
     from ojs.services.jobs.bulk_push import BulkPush
     from ojs.services.jobs.fairness_backfill import FairnessBackfill
-    from ojs.services.jobs.idempotent_push import IdempotentPush
+    from ojs.services.jobs.idempotent_push import IdempotentPush, KeyTurn
     from ojs.services.jobs.listing import JobListing
     from ojs.services.jobs.middleware import MiddlewareChain
     from ojs.services.jobs.unique_listing import UniqueListing
@@ -564,6 +564,7 @@ class Runtime:
             management=self.jobs,
             jobs=self.stores.jobs,
             keys=self._idempotency_keys,
+            turn=self._key_turn,
         )
 
     @cached_property
@@ -575,11 +576,18 @@ class Runtime:
             enqueue=self.enqueue,
             jobs=self.stores.jobs,
             keys=self._idempotency_keys,
+            turn=self._key_turn,
             bulk_pushes=BulkPushStore(self.table, self.ids),
             for_each=self._for_each,
             clock=self.clock,
             middleware_ms=None if self.middleware is None else self.middleware.timeout_ms,
         )
+
+    @cached_property
+    def _key_turn(self) -> KeyTurn:
+        from ojs.services.jobs.idempotent_push import KeyTurn
+
+        return KeyTurn(self._idempotency_keys, sleep=self.sleep)
 
     @cached_property
     def _idempotency_keys(self) -> IdempotencyKeys:

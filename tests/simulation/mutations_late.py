@@ -4,6 +4,7 @@ takes effect late.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
@@ -38,7 +39,11 @@ def updates(mutate: Callable[[Update], Update]) -> Iterator[None]:
     update = Table.update
 
     def mutated(of: Table, wanted: Update, **how: Any) -> Any:
-        return update(of, mutate(wanted), **how)
+        changed = mutate(wanted)
+        text = f"{changed.condition} {changed.compute}"
+        used = {name: v for name, v in changed.values.items() if re.search(rf"{name}\b", text)}
+        # DynamoDB rejects values that no expression uses.
+        return update(of, replace(changed, values=used), **how)
 
     with mock.patch.object(Table, "update", mutated):
         yield

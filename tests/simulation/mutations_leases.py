@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 from unittest import mock
 
+from ojs.services.jobs import fetch
 from ojs.services.jobs.lost_leases import LostLeases
+from ojs.store.jobs import lease_notes
 from ojs.store.jobs.lease_notes import LOOK_MS, LeaseNotes
 from ojs.store.jobs.records import JobStore
 from ojs.store.table import keys
-from tests.simulation.mutations_late import Mutation
+from ojs.store.table.table import Update
+from tests.simulation.mutations_late import Mutation, updates
 
 
 def note_is_forgotten() -> AbstractContextManager[Any]:
@@ -88,4 +91,31 @@ LEASES: Mapping[str, tuple[Mutation, str]] = {
     "minutes without a sweep are skipped": (missed_minutes_are_skipped, "leases"),
     "a look is stored before it is done": (advanced_before_the_look, "leases"),
     "running jobs are not filed": (running_jobs_are_not_filed, "leases"),
+}
+
+
+def slot_retires_without_condition() -> AbstractContextManager[Any]:
+    """A slot of lease notes is retired, though a container has said since that it uses it."""
+
+    def mutate(wanted: Update) -> Update:
+        alone = bool(wanted.remove) and wanted.remove[0].startswith("used_")
+        return replace(wanted, condition=None) if alone else wanted
+
+    return updates(mutate)
+
+
+@contextmanager
+def notes_are_valid_for_ever() -> Iterator[None]:
+    """A fetch claims under a lease note however long ago it wrote it."""
+    with ExitStack() as stack:
+        for module in (fetch, lease_notes):
+            if hasattr(module, "VALID_MS"):
+                stack.enter_context(mock.patch.object(module, "VALID_MS", 2**40))
+        yield
+
+
+# Found by `tests/store/test_promises.py`, each by the check that it names.
+CHECKED: Mapping[str, Mutation] = {
+    "a slot is retired without its condition": slot_retires_without_condition,
+    "a lease note is valid for ever": notes_are_valid_for_ever,
 }

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
+from tests import request_rules
 from tests.simulation.invariants import Broken
 from tests.simulation.scenarios import SCENARIOS, run
 
@@ -67,7 +68,10 @@ def cover(cases: Iterable[tuple[str, int]]) -> Covered:
     for scenario, seed in cases:
         covered.runs[scenario] += 1
         try:
+            request_rules.rejected.clear()
             outcome = run(scenario, seed)
+            if request_rules.rejected:
+                raise Broken(f"DynamoDB rejects {request_rules.rejected[0]}")  # noqa: TRY301
         except (Exception, Broken) as error:  # noqa: BLE001 - whatever it is, this seed shows it
             covered.failures.append((scenario, seed, f"{type(error).__name__}: {error}"))
             continue

@@ -37,6 +37,7 @@ from ojs.store.jobs.blobs import ARCHIVE, S3Blobs
 from ojs.store.jobs.orphans import Orphans
 from ojs.store.table import keys
 from ojs.store.table.table import Table
+from tests import request_rules
 from tests.simulation import quiet
 from tests.simulation.faults import Bucket, Client, Died, Plan
 from tests.simulation.invariants import (
@@ -57,6 +58,9 @@ if TYPE_CHECKING:
     from ojs.services.deliveries.parts import PushParts
     from tests.simulation.in_workflows import AskedWorkflows
     from tests.simulation.pushed import Deliveries
+
+# The table of the simulation rejects what DynamoDB rejects.
+request_rules.install()
 
 T = TypeVar("T")
 Acts = list[Callable[[], None]]

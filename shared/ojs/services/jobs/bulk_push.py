@@ -37,7 +37,7 @@ from ojs.domain.job.trace import TraceContext
 from ojs.domain.job.unique import fingerprint
 from ojs.services.for_each import ForEach
 from ojs.services.jobs.enqueue import STAGED_FROM, Enqueue, Pushed, PushRequest
-from ojs.services.jobs.idempotent_push import BUSY, free, made_under
+from ojs.services.jobs.idempotent_push import BUSY, KeyTurn, free, made_under
 from ojs.store.jobs.bulk_pushes import BulkPushStore
 from ojs.store.jobs.idempotency_keys import IdempotencyKeys, IdempotencyRecord
 from ojs.store.jobs.records import JobStore
@@ -89,6 +89,7 @@ class BulkPush:
         enqueue: Enqueue,
         jobs: JobStore,
         keys: IdempotencyKeys,
+        turn: KeyTurn,
         bulk_pushes: BulkPushStore,
         for_each: ForEach,
         clock: Clock,
@@ -98,6 +99,7 @@ class BulkPush:
         self._enqueue = enqueue
         self._jobs = jobs
         self._keys = keys
+        self._turn = turn
         self._bulk_pushes = bulk_pushes
         self._for_each = for_each
         self._clock = clock
@@ -136,7 +138,11 @@ class BulkPush:
             if record is None or record.request != key.request or not self._stands(record):
                 raise failure
             return self._done_before(_Keyed(key, record), entries, reaches)
-        return retry_on_race(lambda: self._attempt(key, entries, until_ms, reaches), busy=BUSY)
+        return retry_on_race(
+            lambda: self._attempt(key, entries, until_ms, reaches),
+            busy=BUSY,
+            pause=self._turn.pause,
+        )
 
     def note(self, outcomes: Sequence[PushOutcome], atomicity: str) -> None:
         """Note for the event log what became of a request, unless nothing of it was stored, or an
@@ -206,7 +212,7 @@ class BulkPush:
         self, key: IdempotencyKey, entries: Sequence[_Entry], until_ms: int, reaches: Reaches
     ) -> list[PushOutcome]:
         """Raises LostRace where another try has done something meanwhile."""
-        record, first = self._keys.begin(key, now_ms=self._clock.now_ms())
+        record, first = self._turn.begin(key, now_ms=self._clock.now_ms())
         if record.request != key.request:
             raise KeyTaken(HEADER)
         if record.done and self._stands(record):

@@ -59,6 +59,9 @@ _DUE_EVERY_MS = 1_000
 # After a lost claim: for how long, and among how many jobs, to begin at a random one.
 _ASIDE_MS = 5_000
 _FIRST_ASIDE, _MOST_ASIDE = 32, 400
+# A line is read again after the first lost claim, and after so many more: the index no longer shows
+# most of the jobs that others have claimed since.
+_LOST_A_PAGE = 4
 # A Lambda answers with at most 6 MB, in which the body is a JSON text inside a JSON text: quotes
 # and backslashes count twice. Jobs that would not fit are not claimed.
 _MAX_ANSWER_KIB = 2_900
@@ -447,7 +450,7 @@ class Fetch:
         deep = state.plan.strategy == DispatchStrategy.LEAST_LOADED
         aside = self._aside(queue.name, lane)
         limit = PAGE if deep else max(aside, min(state.wanted + _SPARE, PAGE))
-        again = aside > 0
+        losses = 1 if aside else 0
         # Jobs whose time has come have their places among those in line.
         joining, more_due = self._newly_ready(state, queue, lane)
         pages = staged_pages = 0
@@ -476,8 +479,8 @@ class Fetch:
                 elif state.contended:
                     aside = self._lost(queue.name, lane)
                     self._step_aside(waiting, aside)
-                    # The first time from a wider page.
-                    lost, again = not again, True
+                    # From a wider page.
+                    lost, losses = losses % _LOST_A_PAGE == 0, losses + 1
             if lost:
                 after, joining = None, joined
                 continue

@@ -10,7 +10,8 @@ takes the key over, and the one before it finds that out before its commit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -40,14 +41,59 @@ if TYPE_CHECKING:
     from ojs.domain.job.trace import TraceContext
 
 BUSY = "The same request is being carried out; try again."
+# How often a request reads the record of a key that another request has begun with, with pauses
+# between: 3 s in all. Then it takes part.
+_LOOKS = 12
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.025, 0.4
+# No function runs longer: a request that began so long ago is over.
+_OVER_MS = 30_000
+
+
+class KeyTurn:
+    """The turns of requests with one idempotency key: one stores the jobs, the others wait."""
+
+    def __init__(self, keys: IdempotencyKeys, *, sleep: Callable[[float], None]) -> None:
+        """`sleep` takes seconds."""
+        self._keys = keys
+        self._sleep = sleep
+
+    def begin(self, key: IdempotencyKey, *, now_ms: int) -> tuple[IdempotencyRecord, bool]:
+        """As `IdempotencyKeys.begin`; but if another request has begun with the key, wait until it
+        is done, or refused, for 3 s at most. Raises OjsError.
+        """
+        record, first = self._keys.begin(key, now_ms=now_ms)
+        if first or record.request != key.request or now_ms - record.at_ms >= _OVER_MS:
+            return record, first
+        for look in range(_LOOKS):
+            if record.done:
+                break
+            self.pause(look)
+            found = self._keys.read(key, now_ms=now_ms)
+            if found is None:
+                # The other request is refused: the key is free again.
+                return self._keys.begin(key, now_ms=now_ms)
+            record = found
+        return record, False
+
+    def pause(self, tried: int) -> None:
+        """Wait before the next look: exponential back-off with jitter."""
+        longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**tried)
+        self._sleep(longest * random.uniform(0.5, 1))  # noqa: S311 - jitter
 
 
 class IdempotentPush:
     """Enqueues jobs once for each idempotency key."""
 
     def __init__(
-        self, *, enqueue: Enqueue, management: JobManagement, jobs: JobStore, keys: IdempotencyKeys
+        self,
+        *,
+        enqueue: Enqueue,
+        management: JobManagement,
+        jobs: JobStore,
+        keys: IdempotencyKeys,
+        turn: KeyTurn,
     ) -> None:
+        self._turn = turn
         self._enqueue = enqueue
         self._management = management
         self._jobs = jobs
@@ -80,7 +126,9 @@ class IdempotentPush:
             if (pushed := self._stored_already(key, push)) is None:
                 raise
             return pushed
-        return retry_on_race(lambda: self._attempt(key, push, wait_ms), busy=BUSY)
+        return retry_on_race(
+            lambda: self._attempt(key, push, wait_ms), busy=BUSY, pause=self._turn.pause
+        )
 
     def _stored_already(self, key: IdempotencyKey, push: PushRequest) -> list[Pushed] | None:
         """The jobs of a request that an earlier try of it has stored, as they are now."""
@@ -98,7 +146,7 @@ class IdempotentPush:
 
     def _attempt(self, key: IdempotencyKey, push: PushRequest, wait_ms: int) -> list[Pushed]:
         """Raises LostRace where another try has done something meanwhile."""
-        record, first = self._keys.begin(key, now_ms=push.came_ms)
+        record, first = self._turn.begin(key, now_ms=push.came_ms)
         if record.request != key.request:
             raise KeyTaken(HEADER)
         if record.done and (not push.staged or self._jobs.batches.commit(record.seed)):

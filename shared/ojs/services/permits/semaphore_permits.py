@@ -27,7 +27,7 @@ from ojs.domain.job.permits import (
 from ojs.domain.pool.pool import pool_semaphore, worker_semaphore
 from ojs.domain.rate_limit.limiter import limiter_name
 from ojs.store.permits.counter_items import PermitGrant
-from ojs.store.permits.semaphore import SHARD_PERMITS, ConcurrencySemaphore
+from ojs.store.permits.semaphore import ConcurrencySemaphore
 from ojs.store.table import keys
 
 
@@ -152,11 +152,9 @@ class SemaphorePermits:
                     found.others = True
         for (limit, name, shard), permits in named.items():
             found.others |= limit != DELIVERY_PERMIT
-            for at in range(0, len(permits), SHARD_PERMITS):
-                part = permits[at : at + SHARD_PERMITS]
-                released = self.store.release(name, shard, part, now_ms=now_ms)
-                if limit == DELIVERY_PERMIT and released.full:
-                    found.room[shard] = released.room
+            released = self.store.release(name, shard, permits, now_ms=now_ms)
+            if limit == DELIVERY_PERMIT and released.full:
+                found.room[shard] = released.room
         return found
 
     def _free(self, use: SemaphoreUse, shard: int, names: Sequence[str]) -> None:

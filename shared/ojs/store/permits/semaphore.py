@@ -40,6 +40,11 @@ _SHARDS_TRIED = 2
 # Limits beyond 6 144 have shards with more permits: their writes cost more only when so many jobs
 # run at once. Whoever counts all permits reads so many items at most.
 MAX_SHARDS = 256
+# Names in the expressions of a write: a name and its value take up to 75 bytes of the 4 KB that an
+# expression may have, and a write may also return as many permits.
+NAMES_A_WRITE = 24
+# Permits of a shard that one look covers: their jobs are read by one call.
+_LOOKED_AT = 96
 # A permit that was acquired so long ago without a claim is worth a look. Each semaphore is looked
 # at as often, at most.
 SETTLED_MS = 5_000
@@ -264,25 +269,31 @@ class ConcurrencySemaphore:
         for shard in tried:
             if len(result.permits) == len(wanted):
                 break
-            left = wanted[len(result.permits) :]
             share = _share(limit, shard) if limited else None
-            spare = [permit for permit, at in back.items() if at == shard]
-            most = len(left) if share is None else share + len(spare)
-            write = _Write(left[:most], spare, share, version, now_ms)
             ttl = None if kept_s is None else now_ms // 1000 + kept_s
-            write, item = self._write(key_of(name, shard), write, ttl)
-            result.permits |= dict.fromkeys(write.wanted, shard)
-            if share is not None:
-                result.seen[shard] = number(item, "n") >= (write.limit or 0)
-            for permit in spare:
-                if write.wanted or permit not in write.returned:
-                    del back[permit]
+            more = True
+            while more:
+                left = wanted[len(result.permits) :]
+                spare = [permit for permit, at in back.items() if at == shard][:NAMES_A_WRITE]
+                most = NAMES_A_WRITE if share is None else share + len(spare)
+                asked = left[: min(most, NAMES_A_WRITE)]
+                write = _Write(asked, spare, share, version, now_ms)
+                write, item = self._write(key_of(name, shard), write, ttl)
+                result.permits |= dict.fromkeys(write.wanted, shard)
+                if share is not None:
+                    result.seen[shard] = number(item, "n") >= (write.limit or 0)
+                for permit in spare:
+                    if write.wanted or permit not in write.returned:
+                        del back[permit]
+                # All were granted, and there may be permits for the others.
+                granted = len(write.wanted) == len(asked) < len(left)
+                more = granted and not result.seen.get(shard, False)
             current += number(item, "n")
             since_ms, counted_at = throttled_since_ms(item), key_of(name, shard)[1]
             if shards(limit) == len(tried) == 1:
                 in_force = write.limit
                 unchanged = ("#n = :n", {":n": number(item, "n")})
-            if len(write.wanted) < len(left) and _suspects(item, now_ms):
+            if len(result.permits) < len(wanted) and _suspects(item, now_ms):
                 result.suspects[shard] = item
         full = len(result.permits) < len(wanted)
         if in_force is not None and (len(tried) > 1 or shards(limit) > 1):
@@ -317,7 +328,15 @@ class ConcurrencySemaphore:
 
     def release(self, name: str, shard: int, permits: Collection[str], *, now_ms: int) -> Released:
         """Release permits of a shard. If this fails, it is found out that no job runs with them."""
-        left = list(permits)
+        names = list(permits)
+        parts = [names[at : at + NAMES_A_WRITE] for at in range(0, len(names), NAMES_A_WRITE)]
+        released = [self._release(name, shard, part, now_ms=now_ms) for part in parts]
+        # The last part has seen the most permits left, and the first whether there were none.
+        full = any(each.full for each in released)
+        return Released(full, released[-1].room) if released else _UNKNOWN
+
+    def _release(self, name: str, shard: int, part: list[str], *, now_ms: int) -> Released:
+        left = part
         with suppress(OjsError):
             while left:
                 held = [f"{_PERMIT}{permit}" for permit in left]
@@ -337,7 +356,7 @@ class ConcurrencySemaphore:
                     left = [permit for permit in left if f"{_PERMIT}{permit}" in (lost.item or {})]
                 else:
                     # What was released by others, nobody has been told of here.
-                    known = "limit" in item and len(left) == len(permits)
+                    known = "limit" in item and len(left) == len(part)
                     room = number(item, "limit") - number(item, "n")
                     return Released(room <= len(held), max(0, room)) if known else _UNKNOWN
         return _UNKNOWN
@@ -363,13 +382,14 @@ class ConcurrencySemaphore:
         """
         if not _worth_a_look(item, now_ms):
             return False
-        suspects, checked_ms = _suspects(item, now_ms), number(item, "checked")
-        key = key_of(name, shard)
+        oldest = sorted(_suspects(item, now_ms).items(), key=lambda one: one[1])
+        suspects, checked_ms = dict(oldest[:_LOOKED_AT]), number(item, "checked")
+        healed = False
         with suppress(LostRace, OjsError):
             # Race: other fetches that were refused. One of them looks for all.
             self._table.update(
                 Update(
-                    *key,
+                    *key_of(name, shard),
                     set={"checked": now_ms},
                     condition="attribute_not_exists(#checked) OR #checked = :seen",
                     values={":seen": checked_ms},
@@ -388,14 +408,32 @@ class ConcurrencySemaphore:
                 )
                 for permit, at_ms in suspects.items()
             }
-            gone = [permit for permit, again_ms in look_ms.items() if again_ms is None]
-            # Race: a job ends meanwhile, and releases its permit; or another function looks. Then
-            # nothing is written, and the next one looks.
+            names = list(suspects)
+            for at in range(0, len(names), NAMES_A_WRITE):
+                part = {permit: suspects[permit] for permit in names[at : at + NAMES_A_WRITE]}
+                healed |= self._settle(key_of(name, shard), part, look_ms, now_ms=now_ms)
+        return healed
+
+    def _settle(
+        self,
+        key: tuple[str, str],
+        suspects: Mapping[str, int],
+        look_ms: Mapping[str, int | None],
+        *,
+        now_ms: int,
+    ) -> bool:
+        """Release those of these permits that are not to be looked at again; whether any is.
+        Raises OjsError.
+        """
+        gone = [permit for permit in suspects if look_ms[permit] is None]
+        again = {permit: at for permit in suspects if (at := look_ms[permit]) is not None}
+        # Race: a job ends meanwhile, and releases its permit; or another function looks. Then
+        # nothing is written, and the next one looks.
+        with suppress(LostRace):
             self._table.update(
                 Update(
                     *key,
-                    set={"at": now_ms}
-                    | {f"{_PERMIT}{name}": at for name, at in look_ms.items() if at is not None},
+                    set={"at": now_ms} | {f"{_PERMIT}{name}": at for name, at in again.items()},
                     remove=[f"{_PERMIT}{permit}" for permit in gone],
                     add={"n": -len(gone)},
                     condition=" AND ".join(
