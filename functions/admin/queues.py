@@ -45,12 +45,12 @@ def create_queue(request: Request) -> Answer:
 def delete_queue(request: Request) -> Answer:
     """Delete a queue; its jobs are treated by the strategy body."""
     body = request.parsed(models.DeleteQueueRequest)
-    target = body.target_queue or request.query.get("target_queue") or None
+    target = body.target_queue
     if target is not None:
         request.touches(target)
     deletion, gone = runtime.current().deletion.delete(
         request.named,
-        body.strategy or request.query.get("strategy") or None,
+        body.strategy,
         target,
         go_on=lambda: request.remaining_ms() > _DELETION_SPARE_MS,
     )
