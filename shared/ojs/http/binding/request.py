@@ -101,6 +101,13 @@ class Request:
         if scope not in self.principal.scopes:
             raise forbidden()
 
+    def moves_to(self, queue: str) -> None:
+        """Raise PermissionDenied unless the caller may move jobs to this queue, as an enqueue there
+        requires. The queue's own rules are `Queue.check_job`.
+        """
+        self.needs(Scope.JOBS_WRITE)
+        self.touches(queue)
+
     @property
     def named(self) -> str:
         """The id or name in the path: of a job, a worker, a queue, … Raises InvalidRequest."""

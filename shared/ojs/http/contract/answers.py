@@ -1069,6 +1069,14 @@ class QueueSummary(QueueState, JobCounts, OldestAvailable):
     config: QueueConfig
 
 
+class DeletionDetails(TypedDict):
+    """Jobs that a deletion leaves in the queue."""
+
+    refused: Annotated[
+        int, Field(ge=1, description="jobs of a type that the target does not allow")
+    ]
+
+
 class QueueDeletedAnswer(TypedDict):
     """How a queue is deleted, and how many jobs that concerns."""
 
@@ -1077,6 +1085,7 @@ class QueueDeletedAnswer(TypedDict):
     target_queue: NotRequired[str]
     jobs_affected: Count
     state: Literal["draining", "deleted"]
+    details: NotRequired[DeletionDetails]
 
 
 class QueuesAnswer(Paged):
