@@ -614,8 +614,11 @@ class JobOperation(TypedDict):
     id: Id
     action: JobAction
     state: Annotated[
-        OperationState,
-        Field(description="`stopping` ends after the slice of at most 100 jobs it is in"),
+        OperationState | Literal["completed_with_failures"],
+        Field(
+            description="`stopping` ends after the slice of at most 100 jobs it is in; "
+            "`completed_with_failures`: an erasure could not erase `failed` jobs"
+        ),
     ]
     filter: JobsFilter
     matched: Annotated[int, Field(ge=0, description="jobs found so far")]
