@@ -264,7 +264,7 @@ WRONG: list[tuple[str, str, Any, dict[str, str], str]] = [
     ("DELETE", "", {"filter": None, "confirm": True}, {}, "filter"),
     ("DELETE", "", {"filter": {}, "confirm": True}, {}, "filter"),
     ("DELETE", "", {"filter": {}, "queue": "default", "confirm": True}, {}, "filter"),
-    ("DELETE", "", {"filter": {}}, {"confirm": "true", "queue": "default"}, "filter"),
+    ("DELETE", "", {"filter": {}}, {"confirm": "true", "queue": "default"}, "queue"),
     ("DELETE", "", {"queue": "default"}, {"confirm": "true", "queue": "a"}, "queue"),
     ("DELETE", "", {"queue": "default", "confirm": True}, {"confirm": "false"}, "confirm"),
     # The word for everything, and another.

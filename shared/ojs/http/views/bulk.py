@@ -26,7 +26,8 @@ def to_retry(request: Request, *, now_ms: int) -> DeadLetterFilter:
 
 
 def to_purge(request: Request, *, now_ms: int) -> DeadLetterFilter:
-    """Read from the body, the query, or both, which dead letters to purge: every field counts.
+    """Read from the body or the query which dead letters to purge. The query can't add to a filter
+    in the body.
 
     Raises InvalidPayload, InvalidRequest.
     """
@@ -34,6 +35,10 @@ def to_purge(request: Request, *, now_ms: int) -> DeadLetterFilter:
     body = request.parsed(models.PurgeDeadLettersRequest)
     if body.confirm is None:
         raise InvalidRequest("confirm", models.CONFIRM)
+    sent = request.object()
+    added = [name for name in FIELDS if name in request.query and name not in sent]
+    if added and any(name in sent for name in ("filter", *FIELDS)):
+        raise InvalidRequest(added[0], "can't be combined with a filter in the body")
     return dead_letter_filter.parse_bulk(body.filters(), body.all, now_ms=now_ms)
 
 
