@@ -6,7 +6,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ojs import runtime
-from ojs.domain.access import Scope
 from ojs.domain.dead_letter.bulk import Action, JobIds
 from ojs.http.binding.application import Answer, Application
 from ojs.http.binding.request import Request
@@ -64,9 +63,7 @@ def _change_job(request: Request) -> Answer:
     """Change the priority or the queue of a job that waits."""
     body = request.parsed(models.ChangeJobRequest)
     if body.queue is not None:
-        # Whoever moves it there is its producer, as if by a push.
-        request.needs(Scope.JOBS_WRITE)
-        request.touches(body.queue)
+        request.moves_to(body.queue)
     job = runtime.current().acts.change(
         request.named,
         priority=body.priority,

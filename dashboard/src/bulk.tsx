@@ -11,7 +11,7 @@ const followed = box<Followed[]>([]);
 
 export function follow(base: string, operation: Json, act: string, done: () => void): void {
   if (!operation) return;
-  if (operation.state === "completed") {
+  if (operation.state.startsWith("completed")) {
     tell(`${act}: ${number(operation.succeeded)} done${operation.failed ? `, ${number(operation.failed)} refused` : ""}.`, operation.failed > 0);
     return;
   }

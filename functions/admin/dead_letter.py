@@ -68,7 +68,7 @@ def retry_dead_letter(request: Request) -> Answer:
         # It decides what is to run, as who pushes a job does.
         request.needs(Scope.JOBS_WRITE)
     if override.queue is not None:
-        request.touches(override.queue)
+        request.moves_to(override.queue)
     job = runtime.current().redrive.retry(
         request.named,
         override,

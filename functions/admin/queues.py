@@ -9,6 +9,7 @@ from ojs.http.binding.application import Answer
 from ojs.http.binding.request import Request
 from ojs.http.contract import models
 from ojs.http.contract.operations import BASE
+from ojs.http.views import backpressure
 from ojs.http.views import queue_config as queue_configs
 
 # The rest of a deletion is left to the sweep when the request has less time than this.
@@ -45,13 +46,13 @@ def create_queue(request: Request) -> Answer:
 def delete_queue(request: Request) -> Answer:
     """Delete a queue; its jobs are treated by the strategy body."""
     body = request.parsed(models.DeleteQueueRequest)
-    target = body.target_queue or request.query.get("target_queue") or None
-    if target is not None:
-        request.touches(target)
+    if body.target_queue is not None:
+        request.moves_to(body.target_queue)
     deletion, gone = runtime.current().deletion.delete(
         request.named,
-        body.strategy or request.query.get("strategy") or None,
-        target,
+        body.strategy,
+        body.target_queue,
+        producer=backpressure.producer(request.headers, request.principal),
         go_on=lambda: request.remaining_ms() > _DELETION_SPARE_MS,
     )
     return Answer(queue_configs.deleted(request.named, deletion, gone=gone), 202)

@@ -112,8 +112,7 @@ def enqueue_bulk(request: Request) -> Answer:
     pushed = [one for one in outcomes if not isinstance(one, OjsError)]
     answer = views.bulk_pushed(outcomes, list(islice(_absent(pushed), MAX_WARNINGS)))
     if not pushed:
-        index, first = next((i, e) for i, e in enumerate(outcomes) if isinstance(e, OjsError))
-        raise JobsRefused(index, first, answer)
+        raise JobsRefused([one for one in outcomes if isinstance(one, OjsError)], answer)
     headers = {"X-OJS-Batch-Size": str(len(outcomes)), **backpressure.pressure_headers(pushed)}
     return Answer(answer, 201 if len(pushed) == len(outcomes) else 207, headers)
 

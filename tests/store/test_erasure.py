@@ -372,6 +372,7 @@ def test_a_workflow_that_is_over_goes_with_its_job(scene: Scene) -> None:
     run.finish.ack(first.id, result=SECRET)
     refused = run.bulk.begin(Action.ERASE_JOBS, JobIds((first.id,)))
     assert (refused.operation.failed, refused.errors[0].code) == (1, "conflict")
+    assert refused.operation.to_dict()["state"] == "completed_with_failures"
     assert "workflow" in refused.errors[0].message
     second = scene.fetched()
     run.finish.ack(second.id, result=SECRET)

@@ -16,6 +16,7 @@ from ojs.domain.errors import (
     InvalidRequest,
     NotFound,
     OjsError,
+    PermissionDenied,
     QueueDraining,
     QueueMayStay,
     QueueNotFound,
@@ -191,6 +192,39 @@ def test_a_full_target_takes_the_rest_when_it_has_room(world: World) -> None:
         world.sweep()
     assert done == 5
     assert names(world) == ["new"]
+
+
+def test_jobs_of_a_type_that_the_target_does_not_allow_stay(world: World) -> None:
+    world.run.queues.configure("new", {"allowed_job_types": ["other"]})
+    stays = world.push(queue="old")
+    world.push(queue="old", kind="other")
+    ending, deleted = world.run.deletion.delete("old", "move", "new")
+    assert (deleted, ending.refused) == (False, 1)
+    world.sweep()
+    assert names(world) == ["new", "old"]
+    assert world.run.jobs.get(stays.id).queue == "old"
+    world.run.queues.configure("new", {"allowed_job_types": ["*"]})
+    world.sweep()
+    assert names(world) == ["new"]
+    assert world.run.jobs.get(stays.id).queue == "new"
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_target_that_does_not_admit_the_producer_changes_nothing(
+    world: World, known: bool
+) -> None:
+    job = world.push(queue="old")
+    if known:
+        world.run.queues.configure("new", {"producers": ["billing"]})
+    else:
+        world.run.queues.set_policy({"producers": ["billing"]})
+    before = names(world)
+    with pytest.raises(PermissionDenied):
+        world.run.deletion.delete("old", "move", "new", producer="ops")
+    assert names(world) == before
+    assert world.run.queues.get("old").state == "active"
+    world.run.deletion.delete("old", "move", "new", producer="billing")
+    assert world.run.jobs.get(job.id).queue == "new"
 
 
 @pytest.mark.exhaustive

@@ -277,6 +277,62 @@ def test_ways_around_a_limit(
     assert not WRITES & set(calls[1:])
 
 
+MOVES = {
+    "patch": ("PATCH", "/ojs/v1/admin/jobs/{id}", {"queue": "target"}, Scope.ADMIN_WRITE),
+    "deletion": (
+        "DELETE",
+        "/ojs/v1/queues/mine",
+        {"strategy": "move", "target_queue": "target"},
+        Scope.ADMIN_WRITE,
+    ),
+    "dead-letter": (
+        "POST",
+        "/ojs/v1/dead-letter/{id}/retry",
+        {"override": {"queue": "target"}},
+        Scope.ADMIN_WRITE,
+    ),
+}
+# Name, scopes beside the operation's own, queues, producers of the target → whether it may move.
+MOVERS: tuple[tuple[str, set[Scope], list[str], list[str], bool], ...] = (
+    ("may", {Scope.JOBS_WRITE}, ["mine", "target"], ["may"], True),
+    ("all", {Scope.JOBS_WRITE}, ["*"], ["*"], True),
+    ("no-scope", set(), ["mine", "target"], ["*"], False),
+    ("no-reach", {Scope.JOBS_WRITE}, ["mine"], ["*"], False),
+    ("no-source", {Scope.JOBS_WRITE}, ["target"], ["*"], False),
+    ("no-producer", {Scope.JOBS_WRITE}, ["mine", "target"], ["other"], False),
+)
+
+
+@pytest.mark.parametrize("move", MOVES)
+@pytest.mark.parametrize(("name", "scopes", "queues", "producers", "may"), MOVERS)
+def test_each_move_needs_what_an_enqueue_needs(
+    move: str,
+    name: str,
+    scopes: set[Scope],
+    queues: list[str],
+    producers: list[str],
+    may: bool,
+    keyed: Keyed,
+) -> None:
+    method, path, body, own = MOVES[move]
+    keyed.runtime.queues.configure("target", {"producers": producers})
+    job = push(keyed, "mine")
+    if move == "dead-letter":
+        keyed.runtime.fetch.fetch(["mine"], 1, "w")
+        error = {"message": "no", "retryable": False}
+        keyed.runtime.finish.nack(job, worker_id="w", error=error)
+    api = keyed.holding(keyed.make(name, own, *scopes, queues=queues))
+    reply = api(method, path.format(id=job), body)
+    assert (reply.status == 403) is not may, reply.text
+    assert reply.status < 500
+    if not may:
+        assert keyed.runtime.jobs.get(job).queue == "mine"
+        assert keyed.runtime.queues.get("mine").state == "active"
+    else:
+        assert reply.status < 300, reply.text
+        assert keyed.runtime.jobs.get(job).queue == "target"
+
+
 def test_a_worker_s_pool_does_not_widen_a_limit(keyed: Keyed) -> None:
     owner = keyed.holding(keyed.make("owner", *ALL_SCOPES))
     assert owner("PUT", "/ojs/v1/admin/pools/p", {"queues": ["theirs", "mine"]}).status == 201

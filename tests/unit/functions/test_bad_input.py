@@ -494,3 +494,30 @@ def test_no_parameter_may_be_empty(api: Api, operation: Operation, name: str) ->
     """A variable that is not set must not widen what is asked for, or acted on."""
     reply = api(operation.method, path_of(operation), query={name: ""})
     assert (reply.status, reply.error["details"]["field"]) == (400, name)
+
+
+@pytest.mark.parametrize(
+    ("operation", "name"),
+    [
+        pytest.param(each, parameter.name, id=f"{each.id}-{parameter.name}")
+        for function in contract.HTTP_FUNCTIONS
+        for each in contract.operations_of(function)
+        for parameter in each.in_body_too
+    ],
+)
+def test_a_field_that_differs_between_body_and_query(
+    api: Api, operation: Operation, name: str
+) -> None:
+    sent = api(operation.method, path_of(operation), {name: "one"}, query={name: "other"})
+    assert refused(sent, "invalid_request")["field"] == name
+    assert "body" in sent.error["message"]
+
+
+def test_operations_that_read_body_and_query_are_found() -> None:
+    found = {
+        each.id
+        for function in contract.HTTP_FUNCTIONS
+        for each in contract.operations_of(function)
+        if each.in_body_too
+    }
+    assert found == {"delete_queue", "purge_dead_letters", "admin_purge_dead_letters"}

@@ -85,6 +85,28 @@ def test_a_full_queue_takes_what_fits(api: Api) -> None:
     assert (waiting(api, "small"), waiting(api)) == (3, 2)
 
 
+@ATOMICITY
+def test_a_request_that_only_full_queues_refuse_is_retryable(api: Api, atomicity: str) -> None:
+    api("PUT", "/ojs/v1/queues/small/config", {"max_size": 2, "overflow_policy": "reject"})
+    small = {**ONE, "options": {"queue": "small"}}
+    assert bulk(api, small, small).status == 201
+    reply = bulk(api, small, small, atomicity=atomicity)
+    assert (reply.status, reply.error["code"]) == (422, "jobs_refused")
+    assert [item["error"]["retryable"] for item in reply.json["items"]] == [True, True]
+    assert reply.error["retryable"] is True
+    assert reply.headers["Retry-After"] == "5"
+    assert reply.headers["X-OJS-Queue-Bound"] == "2"
+
+
+def test_a_request_with_an_invalid_job_is_not_retryable(api: Api) -> None:
+    api("PUT", "/ojs/v1/queues/small/config", {"max_size": 1, "overflow_policy": "reject"})
+    small = {**ONE, "options": {"queue": "small"}}
+    assert bulk(api, small).status == 201
+    reply = bulk(api, small, {"type": ""})
+    assert (reply.status, reply.error["retryable"]) == (422, False)
+    assert "Retry-After" not in reply.headers
+
+
 @pytest.mark.parametrize("count", [1, 7])
 @ATOMICITY
 def test_none_is_stored(api: Api, count: int, atomicity: str) -> None:

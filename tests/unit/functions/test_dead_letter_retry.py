@@ -265,6 +265,8 @@ WRONG: list[tuple[str, str, Any, dict[str, str], str]] = [
     ("DELETE", "", {"filter": {}, "confirm": True}, {}, "filter"),
     ("DELETE", "", {"filter": {}, "queue": "default", "confirm": True}, {}, "filter"),
     ("DELETE", "", {"filter": {}}, {"confirm": "true", "queue": "default"}, "queue"),
+    ("DELETE", "", {"queue": "default"}, {"confirm": "true", "queue": "a"}, "queue"),
+    ("DELETE", "", {"queue": "default", "confirm": True}, {"confirm": "false"}, "confirm"),
     # The word for everything, and another.
     *(
         ("POST", "/retry", {"all": wrong, "confirm": True}, {}, "all")

@@ -63,11 +63,35 @@ def test_what_becomes_of_the_jobs_must_be_said(api: Api, body: Any, field: str) 
     assert [queue["name"] for queue in api.get(f"{BASE}/queues").json["queues"]] == ["q"]
 
 
-def test_the_strategy_may_stand_in_the_query_and_the_body_counts(api: Api) -> None:
+@pytest.mark.parametrize(
+    ("body", "query", "field"),
+    [
+        ({"strategy": "discard"}, {"strategy": "reject"}, "strategy"),
+        ({"strategy": "discard"}, {"strategy": "bogus"}, "strategy"),
+        ({"strategy": "discard"}, {"strategy": "discard,reject"}, "strategy"),
+        ({"strategy": None}, {"strategy": "discard"}, "strategy"),
+        ({"strategy": "discard"}, {"target_queue": "new"}, "target_queue"),
+        ({"strategy": "move", "target_queue": "a"}, {"target_queue": "b"}, "target_queue"),
+        (None, {"strategy": "bogus"}, "strategy"),
+        (None, {"strategy": "move", "target_queue": "A b"}, "target_queue"),
+    ],
+)
+def test_a_query_that_contradicts_the_body_deletes_nothing(
+    api: Api, body: Any, query: dict[str, str], field: str
+) -> None:
+    job_id = api.push("q")
+    reply = delete(api, "q", body, **query)
+    assert reply.status == 400
+    assert reply.error["details"]["field"] == field
+    assert api.get(f"{BASE}/queues/q").json["state"] == "active"
+    assert state(api, job_id) == "available"
+
+
+def test_the_strategy_may_be_in_the_query(api: Api) -> None:
     job_id = api.push("q")
     assert delete(api, "q", strategy="reject").status == 409
     assert delete(api, "q", strategie="discard").status == 400
-    reply = delete(api, "q", {"strategy": "move", "target_queue": "new"}, strategy="discard")
+    reply = delete(api, "q", {"strategy": "move"}, strategy="move", target_queue="new")
     assert reply.status == 202
     assert (reply.json["strategy"], reply.json["target_queue"]) == ("move", "new")
     assert state(api, job_id) == "available"

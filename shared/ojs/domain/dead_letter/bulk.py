@@ -63,6 +63,9 @@ _OF_STATES = {
 }
 
 
+COMPLETED_WITH_FAILURES = "completed_with_failures"
+
+
 class Phase(StrEnum):
     """The state of an operation."""
 
@@ -188,12 +191,20 @@ class BulkOperation:
             over = replace(over, wanted=self.wanted.forgotten(), cursor=None)
         return over
 
+    @property
+    def _shown_phase(self) -> str:
+        """The state in responses. Data of a job that an erasure could not handle still exists."""
+        incomplete = self.action is Action.ERASE_JOBS and self.failed > 0
+        if self.phase is Phase.COMPLETED and incomplete:
+            return COMPLETED_WITH_FAILURES
+        return self.phase.value
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON form in answers."""
         shown: dict[str, Any] = {
             "id": self.id,
             "action": self.action.shown,
-            "state": self.phase.value,
+            "state": self._shown_phase,
             "filter": self.wanted.to_dict(),
             "matched": self.matched,
             "succeeded": 0 if self.dry_run else self.succeeded,

@@ -45,6 +45,8 @@ class Deletion:
     began_ms: int = 0
     affected: int = 0
     paused: bool = False
+    # Jobs that the target refuses, as far as the request has tried them. Not stored.
+    refused: int = 0
 
     @property
     def before(self) -> QueueState:
@@ -141,6 +143,10 @@ class Queue:
         may still be refused: the caller may try again.
         """
         self.check_type(job_type)
+        self.check_producer(producer)
+
+    def check_producer(self, producer: str | None) -> None:
+        """Raise PermissionDenied if it admits no jobs of this producer."""
         if not self.config.allows_producer(producer):
             raise PermissionDenied(
                 f"This producer may not push to the queue '{self.name}'.",
@@ -151,6 +157,10 @@ class Queue:
         """The same without a producer: for dead letters that an operator retries."""
         if self.state is QueueState.DRAINING:
             raise QueueMayStay(self.name) if self.may_stay else QueueDraining(self.name)
+        self.check_allowed(job_type)
+
+    def check_allowed(self, job_type: str) -> None:
+        """Raise JobTypeNotAllowed for another type than those that it allows."""
         if not self.config.allows_type(job_type):
             raise JobTypeNotAllowed(self.name, job_type, self.config.allowed_job_types)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from ojs.domain.errors import OjsError, QueueFull, TooManyJobs, Unauthenticated
+from ojs.domain.errors import NotStored, OjsError, QueueFull, TooManyJobs, Unauthenticated
 
 if TYPE_CHECKING:
     from ojs.http.contract import answers
@@ -76,7 +76,8 @@ KINDS: dict[str, ErrorKind] = {
     "BATCH_SIZE_EXCEEDED": ErrorKind(413, "OJS-1009",
         "Send the jobs in several requests of at most details.limit."),
     "jobs_refused": ErrorKind(422, "OJS-1000",
-        "Nothing was stored; correct what `items` names and send again."),
+        "Nothing was stored. If retryable is true, send the same request after Retry-After. "
+        "Otherwise correct the jobs that `items` names and send again."),
     "not_stored": ErrorKind(422, "OJS-1000",
         "Correct the jobs that have another error and send all of them again."),
     "metadata_too_large": ErrorKind(413, "OJS-1010", "Keep meta for small facts about the job."),
@@ -112,12 +113,18 @@ class MethodNotAllowed(OjsError):
 
 
 class JobsRefused(OjsError):
-    """No job of a request was stored. `told` stands beside the error: what became of each."""
+    """No job of a request was stored. `told` has the outcome of each job.
+
+    The request is retryable if each job is that was refused for a reason of its own.
+    """
 
     code = "jobs_refused"
 
-    def __init__(self, index: int, first: OjsError, told: Mapping[str, Any]) -> None:
-        """`first` is the error of the job at this index, the first that was refused."""
+    def __init__(self, refused: Sequence[OjsError], told: Mapping[str, Any]) -> None:
+        """`refused` are the errors of all jobs, in order."""
+        own = [(at, error) for at, error in enumerate(refused) if not isinstance(error, NotStored)]
+        own = own or list(enumerate(refused))
+        index, first = own[0]
         field = first.details.get("field")
         named = {} if field is None else {"field": f"jobs[{index}].{field}"}
         super().__init__(
@@ -125,6 +132,13 @@ class JobsRefused(OjsError):
             details={**first.details, "index": index, "code": first.code, **named},
         )
         self.told = told
+        self.retryable = all(error.retryable for _, error in own)  # type: ignore[misc]
+        full = [error for _, error in own if isinstance(error, QueueFull)]
+        # The headers of a full queue.
+        self.full = full[0] if full else None
+        if self.retryable:
+            waits = (error.retry_after_s or _DEFAULT_RETRY_AFTER_S for _, error in own)
+            self.retry_after_s = max(waits)
 
 
 def kind_of(error: OjsError) -> ErrorKind:
@@ -180,9 +194,10 @@ def headers(error: OjsError) -> dict[str, str]:
         added["Allow"] = ", ".join(error.allowed)
     if isinstance(error, Unauthenticated):
         added["WWW-Authenticate"] = 'Bearer realm="ojs"'
-    if isinstance(error, QueueFull):
-        added["X-OJS-Queue-Depth"] = str(error.queue["depth"])
-        added["X-OJS-Queue-Bound"] = str(error.queue["bound"])
+    full = error.full if isinstance(error, JobsRefused) else error
+    if isinstance(full, QueueFull):
+        added["X-OJS-Queue-Depth"] = str(full.queue["depth"])
+        added["X-OJS-Queue-Bound"] = str(full.queue["bound"])
     if isinstance(error, TooManyJobs):
         added["X-OJS-Max-Batch-Size"] = str(error.limit)
     waits = error.retryable and kind_of(error).status in (429, 503)

@@ -101,6 +101,13 @@ class Request:
         if scope not in self.principal.scopes:
             raise forbidden()
 
+    def moves_to(self, queue: str) -> None:
+        """Raise PermissionDenied unless the caller may move jobs to this queue, as an enqueue there
+        requires. The queue's own rules are `Queue.check_job`.
+        """
+        self.needs(Scope.JOBS_WRITE)
+        self.touches(queue)
+
     @property
     def named(self) -> str:
         """The id or name in the path: of a job, a worker, a queue, … Raises InvalidRequest."""
@@ -144,12 +151,29 @@ class Request:
     def parsed(self, model: type[Body]) -> Body:
         """Read the body as `model`, the model of this operation in the contract.
 
-        Raises InvalidPayload, InvalidRequest or Unsupported.
+        A field that the query may hold instead is read from there, and validated in the same way.
+
+        Raises InvalidPayload, InvalidRequest (also for a field of which the body and the query hold
+        different values) or Unsupported.
         """
         if self.operation.request is not model:
             raise TypeError(f"{self.operation.id} takes no {model.__name__}")
-        body = models.parse(model, self.object())
+        body = models.parse(model, self._with_query(self.object()))
         self.about(**{name: getattr(body, name, None) for name in _LOGGED.values()})
+        return body
+
+    def _with_query(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The body with the fields that the query has. Raises InvalidRequest where they differ."""
+        for parameter in self.operation.in_body_too:
+            name = parameter.name
+            if name not in self.query:
+                continue
+            value: str | bool = self.query[name]
+            if value == "true" and parameter.schema.get("enum") == ["true"]:
+                value = True
+            if body.setdefault(name, value) != value:
+                rule = "must have the same value in the body and in the query. Send only one"
+                raise InvalidRequest(name, rule, value=value)
         return body
 
     def check_filled(self) -> None:

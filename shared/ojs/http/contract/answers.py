@@ -615,8 +615,11 @@ class JobOperation(TypedDict):
     id: Id
     action: JobAction
     state: Annotated[
-        OperationState,
-        Field(description="`stopping` ends after the slice of at most 100 jobs it is in"),
+        OperationState | Literal["completed_with_failures"],
+        Field(
+            description="`stopping` ends after the slice of at most 100 jobs it is in; "
+            "`completed_with_failures`: an erasure could not erase `failed` jobs"
+        ),
     ]
     filter: JobsFilter
     matched: Annotated[int, Field(ge=0, description="jobs found so far")]
@@ -1070,6 +1073,14 @@ class QueueSummary(QueueState, JobCounts, OldestAvailable):
     config: QueueConfig
 
 
+class DeletionDetails(TypedDict):
+    """Jobs that a deletion leaves in the queue."""
+
+    refused: Annotated[
+        int, Field(ge=1, description="jobs of a type that the target does not allow")
+    ]
+
+
 class QueueDeletedAnswer(TypedDict):
     """How a queue is deleted, and how many jobs that concerns."""
 
@@ -1078,6 +1089,7 @@ class QueueDeletedAnswer(TypedDict):
     target_queue: NotRequired[str]
     jobs_affected: Count
     state: Literal["draining", "deleted"]
+    details: NotRequired[DeletionDetails]
 
 
 class QueuesAnswer(Paged):

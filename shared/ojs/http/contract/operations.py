@@ -145,6 +145,12 @@ class Operation:
         return _SUBJECTS[before.rpartition("/")[2]] if brace else None
 
     @property
+    def in_body_too(self) -> tuple[Parameter, ...]:
+        """The parameters of the query that are fields of the body, too."""
+        fields = {} if self.request is None else self.request.model_fields
+        return tuple(each for each in self.query if each.name in fields)
+
+    @property
     def function(self) -> str:
         """The function that serves it."""
         return function_for(self.path)
@@ -379,7 +385,7 @@ _PUSHING = (
 _RATE_LIMIT = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
 _PRESSURE = ("X-OJS-Queue-Depth", "X-OJS-Queue-Bound", "X-OJS-Queue-Pressure")
 _COUNTED = ("X-OJS-Batch-Size",)
-# For clients that send no body with DELETE. What the body says counts.
+# For clients that send no body with DELETE. A body must not contradict it.
 _DELETION = (
     Parameter("strategy", _one_of(*DeletionStrategy),
         "what becomes of its jobs; needed, here or in the body"),
@@ -447,7 +453,8 @@ _JOBS = (
             201: Success("JobsPushedAnswer", "All jobs are stored.", _COUNTED, _PRESSURE),
             207: Success("JobsPushedAnswer", "Some jobs are stored, others are refused.",
                          _COUNTED, _PRESSURE),
-            422: Success("JobsRefusedAnswer", "No job is stored.", sometimes=_COUNTED),
+            422: Success("JobsRefusedAnswer", "No job is stored.",
+                         sometimes=(*_COUNTED, "Retry-After", *_PRESSURE[:2])),
         }, 409, 413, request=models.BulkPushRequest, headers=_PUSHING),
     _row("GET jobs/{id}", "get_job", "Read a job", _JOB_TWICE, 404),
     _row("DELETE jobs/{id}", "cancel_job", "Cancel a job that is not final", _JOB_TWICE,

@@ -26,25 +26,20 @@ def to_retry(request: Request, *, now_ms: int) -> DeadLetterFilter:
 
 
 def to_purge(request: Request, *, now_ms: int) -> DeadLetterFilter:
-    """Read from the body or the query which dead letters to purge; a filter in both is refused.
+    """Read from the body or the query which dead letters to purge. The query can't add to a filter
+    in the body.
 
     Raises InvalidPayload, InvalidRequest.
     """
     _check_once(request)
     body = request.parsed(models.PurgeDeadLettersRequest)
-    confirmed = request.query.get("confirm")
-    if confirmed != "true" and not (confirmed is None and body.confirm):
-        raise InvalidRequest("confirm", models.CONFIRM, value=confirmed)
-    found = body.filters()
-    if in_query := _filter_of(request.query):
-        if found:
-            first = next(iter(in_query))
-            raise InvalidRequest(first, "cannot be combined with a filter in the body")
-        found = {"": in_query}
-    every: object = body.all
-    if (requested := request.query.get("all")) is not None:
-        every = True if requested == "true" else requested
-    return dead_letter_filter.parse_bulk(found, every, now_ms=now_ms)
+    if body.confirm is None:
+        raise InvalidRequest("confirm", models.CONFIRM)
+    sent = request.object()
+    added = [name for name in FIELDS if name in request.query and name not in sent]
+    if added and any(name in sent for name in ("filter", *FIELDS)):
+        raise InvalidRequest(added[0], "can't be combined with a filter in the body")
+    return dead_letter_filter.parse_bulk(body.filters(), body.all, now_ms=now_ms)
 
 
 def older(request: Request, *, now_ms: int) -> DeadLetterFilter:

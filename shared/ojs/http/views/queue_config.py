@@ -88,6 +88,8 @@ def deleted(name: str, deletion: Deletion, *, gone: bool) -> answers.QueueDelete
     }
     if deletion.target is not None:
         answer["target_queue"] = deletion.target
+    if deletion.refused:
+        answer["details"] = {"refused": deletion.refused}
     return answer
 
 

@@ -19,6 +19,7 @@ from ojs.domain.errors import (
     BackendError,
     Conflict,
     InvalidRequest,
+    JobTypeNotAllowed,
     NotFound,
     OjsError,
     QueueFull,
@@ -110,18 +111,21 @@ class QueueDeletion:
         strategy: object,
         target: object = None,
         *,
+        producer: str | None = None,
         go_on: GoOn = always,
     ) -> tuple[Deletion, bool]:
         """Begin to delete a queue. Returns the deletion, and whether the queue is gone already.
 
         `reject` deletes it only if it is empty, `discard` and `move` (to `target`) deal with the
-        waiting jobs, `drain` lets workers finish them. A refused deletion changes nothing. Raises
-        InvalidRequest, NotFound, QueueNotFound (strict mode: the target does not exist), Conflict.
+        waiting jobs, `drain` lets workers finish them. The target must admit the `producer`. Jobs
+        of a type that it does not allow stay, and the queue with them. A refused deletion changes
+        nothing. Raises InvalidRequest, NotFound, QueueNotFound (strict mode: the target does not
+        exist), Conflict, PermissionDenied.
         """
         deletion = self._parse_request(name, strategy, target)
         # Race: the queue is paused, resumed, added to a pool or deleted after it was read. The
         # loser reads it again and decides anew.
-        queue = until_won(lambda: self._begin(name, deletion))
+        queue = until_won(lambda: self._begin(name, deletion, producer))
         if deletion.strategy is DeletionStrategy.REJECT:
             if not self._delete_if_empty(queue, queue.deletion or deletion):
                 raise _still_holds_jobs(queue)
@@ -134,7 +138,7 @@ class QueueDeletion:
         left = sum(1 for _ in self._waiting(queue, pages=1, running=True))
         # The counted number may be late, and only one page of the remaining jobs is read.
         affected = max(counted, done["ended"] + left) if left else done["ended"]
-        return replace(deletion, affected=affected), False
+        return replace(deletion, affected=affected, refused=done["refused"]), False
 
     def carry_on(
         self,
@@ -295,26 +299,28 @@ class QueueDeletion:
             raise InvalidRequest("target_queue", "must be another queue", value=target)
         return Deletion(chosen, target)
 
-    def _begin(self, name: str, deletion: Deletion) -> Queue:
+    def _begin(self, name: str, deletion: Deletion, producer: str | None = None) -> Queue:
         """Read the queue and begin its deletion.
 
-        Raises LostRace when the queue changed meanwhile, and NotFound, QueueNotFound or Conflict
-        when it cannot be deleted in this way.
+        Raises LostRace when the queue changed meanwhile, and NotFound, QueueNotFound, Conflict or
+        PermissionDenied when it cannot be deleted in this way.
         """
         queue = self._queues.get(name)
         if queue is None:
             raise NotFound("queue", name)
         _check_may_end(queue)
         if deletion.target is not None:
-            self._check_target(deletion.target)
+            self._check_target(deletion.target, producer)
         # Checked before anything is written, so that pushes and fetches of a queue that is not
         # empty never see it draining.
         if deletion.strategy is DeletionStrategy.REJECT and self._holds_jobs(queue):
             raise _still_holds_jobs(queue)
         return self._queues.begin_deletion(queue, deletion, now_ms=self._clock.now_ms())
 
-    def _check_target(self, target: str) -> None:
-        """Refuse an unusable target. A missing one is created when the first jobs are moved."""
+    def _check_target(self, target: str, producer: str | None) -> None:
+        """Refuse an unusable target. A missing one is created when the first jobs are moved, and
+        has the rules of the policy for new queues.
+        """
         found = self._queues.get(target)
         if found is None and self._strict:
             raise QueueNotFound(target)
@@ -324,6 +330,8 @@ class QueueDeletion:
                 current_state=found.state,
                 details={"queue": target, "field": "target_queue"},
             )
+        found = found or self._queues.new(target, {}, now_ms=self._clock.now_ms())
+        found.check_producer(producer)
 
     def _holds_jobs(self, queue: Queue) -> bool:
         """Whether jobs are in the queue, or are about to be.
@@ -412,6 +420,7 @@ class QueueDeletion:
             elif isinstance(result, OjsError):
                 # The target does not take it: that is for the operator, not for the alarm.
                 counts["failed"] += 1
+                counts["refused"] += isinstance(result, JobTypeNotAllowed)
             else:
                 counts["ended"] += result
         return len(mixed)
@@ -435,7 +444,7 @@ class QueueDeletion:
         return False
 
     def _end(self, job: Job, queue: Queue, deletion: Deletion, target: Queue | None) -> bool:
-        """Discard or move one waiting job. Raises LostRace, QueueFull."""
+        """Discard or move one waiting job. Raises LostRace, QueueFull, JobTypeNotAllowed."""
         before = self._transitions.apply(job)
         if before is None or before.queue != queue.name:
             return False
@@ -446,6 +455,7 @@ class QueueDeletion:
             after, failure = lifecycle.withdraw(before, now_ms=now_ms)
             self._changes.replace(before, after, failure=failure)
             return True
+        target.check_allowed(before.type)
         self._moves.move(before, target)
         return True
 

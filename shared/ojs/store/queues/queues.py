@@ -61,12 +61,16 @@ class QueueStore:
         # Write the registry first: after a crash in between, sweeps look at an empty queue. In the
         # other order they would never look at a queue with jobs.
         self._registry.register(name)
-        layers = Layers(own, inherited(self.policy().own, name))
-        queue = Queue(name, created_ms=now_ms, layers=layers)
+        queue = self.new(name, own, now_ms=now_ms)
         # Race: another request creates the queue. The loser uses what is stored.
         item = _item(queue) | ({"explicit": 1} if explicit else {})
         self._table.put(Put(item, condition="attribute_not_exists(pk)"))
         return queue
+
+    def new(self, name: str, own: Layer, *, now_ms: int) -> Queue:
+        """A queue as `create` makes it from the policy for new queues; stores nothing."""
+        layers = Layers(own, inherited(self.policy().own, name))
+        return Queue(name, created_ms=now_ms, layers=layers)
 
     def policy(self) -> Layers:
         """The policy for new queues (`_default`), read consistently; empty if none is set."""
