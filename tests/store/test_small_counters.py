@@ -1,4 +1,4 @@
-"""Counters of small queues: each write goes through once, whatever became of its answers."""
+"""Depth counters: each write takes effect once, whatever happens to its answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError, ReadTimeoutError
 from ojs.clock import ManualClock
 from ojs.domain.errors import OjsError
 from ojs.domain.ids import IdSource
-from ojs.store.permits.depth_counter import SMALL, BoundReached, DepthCounter, Room
+from ojs.store.permits.depth_counter import SLOTS, BoundReached, DepthCounter, Room
 from ojs.store.table.table import Table
 from tests.simulation.memory import Memory
 
@@ -99,23 +99,52 @@ def test_a_full_queue_is_told_at_once() -> None:
     assert client.calls - before == 1
 
 
-def test_a_large_queue_takes_one_write_and_has_no_marks() -> None:
-    memory = Memory()
-    client = Client(memory, lambda: None)
+def marks(memory: Memory) -> set[str]:
+    (item,) = memory.items.values()
+    return item.keys() & set(SLOTS)
+
+
+@pytest.mark.parametrize("bound", [8, 65, 10_000])
+def test_a_write_of_any_queue_is_made_once_and_keeps_its_slot(bound: int) -> None:
+    memory, left = Memory(), ["lost"]
+    client = Client(memory, lambda: left.pop(0) if left else None)
     one = counter(client)
     for _ in range(5):
-        reserve(one, SMALL + 1)
-    assert client.calls == 5
-    (item,) = memory.items.values()
-    assert not [name for name in item if name[0] == "m"]
+        reserve(one, bound)
+    assert client.calls == 6
+    assert one.value(QUEUE).count == 5
+    assert len(marks(memory)) == 1
+
+
+def test_containers_do_not_stop_each_other() -> None:
+    """Each has a slot of its own after its first write."""
+    memory = Memory()
+    client = Client(memory, lambda: None)
+    all_of = [counter(client, n) for n in range(48)]
+    for one in all_of:
+        reserve(one, 1_000)
+    before = client.calls
+    for one in all_of:
+        release(one)
+    assert client.calls - before == 48
+    assert len(marks(memory)) == 48
+
+
+def test_more_containers_than_slots_take_turns() -> None:
+    memory = Memory()
+    client = Client(memory, lambda: None)
+    all_of = [counter(client, n) for n in range(100)]
+    for _ in range(3):
+        for one in all_of:
+            reserve(one, 1_000)
+    assert one.value(QUEUE).count == 300
+    assert client.calls < 1 + 300 * 2.5
+    assert marks(memory) == set(SLOTS)
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_many_containers_count_exactly(seed: int) -> None:
-    """With answers lost all the time; what nobody knows counts as there, and is left to the sweep.
-
-    The first release of a container that has not seen the counter is as unsure as before.
-    """
+    """With answers lost all the time. A write with an unknown outcome counts, until the sweep."""
     chance = random.Random(seed)
     rate = 0.0
 

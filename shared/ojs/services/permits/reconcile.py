@@ -61,6 +61,8 @@ _CONFIGURED_MS = 600_000
 # Jobs of one queue that are read one by one; each costs a read unit or half of one.
 MOST_COUNTED = 5_000
 _DRAIN_MINUTES = 5
+# How often the jobs of a queue that gets a bound are counted, if a sweep stores its count first.
+_RECOUNTS = 5
 _QUEUES = 33  # one call
 _PAGE = 100
 
@@ -133,12 +135,14 @@ class ReconcileSweep:
 
         A push that is under way is found by the sweep. Raises OjsError.
         """
-        for known in self._recount.known([name]):
-            counted, _ = self._recount.count(known.queue, most=MOST_COUNTED, noted=True)
-            untracked, size = _most_untracked(counted, known.projected)
-            self._depth.recount(
-                name, known.value, untracked=untracked, untracked_bytes=size, drain=None
-            )
+        for _ in range(_RECOUNTS):
+            for known in self._recount.known([name]):
+                counted, _ = self._recount.count(known.queue, most=MOST_COUNTED, noted=True)
+                untracked, size = _most_untracked(counted, known.projected)
+                if self._depth.recount(
+                    name, known.value, untracked=untracked, untracked_bytes=size, drain=None
+                ):
+                    return
 
     def _check_permits(
         self,
@@ -177,7 +181,11 @@ class ReconcileSweep:
         counted = None
         if suspected or self._may_have_untracked(known, now_ms):
             counts["counted"] += 1
-            lately = now_ms - (known.queue.configured_ms or 0) < _CONFIGURED_MS
+            # A queue that is about to get its bound was not configured yet.
+            lately = (
+                not known.queue.config.bounded
+                or now_ms - (known.queue.configured_ms or 0) < _CONFIGURED_MS
+            )
             counted = self._recount.count(known.queue, most=MOST_COUNTED, noted=lately)
         untracked = self._untracked(known, counted, now_ms)
         drain = self._recount.drain(name, now_ms=now_ms, minutes=_DRAIN_MINUTES)

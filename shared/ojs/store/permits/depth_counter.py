@@ -2,8 +2,8 @@
 
 A job is added before it is stored, and subtracted after it is done. If a function dies in between,
 the counter shows too many until a sweep finds that no job stands for them
-(`ojs.services.permits.reconcile`); it never shows too few. So a write is repeated after a try
-without an answer only where it cannot count twice.
+(`ojs.services.permits.reconcile`); it never shows too few. So each write carries a mark, by which
+a repetition after a try without an answer does not count twice.
 
 Each job is also counted in a part for the period in which its room was reserved. What a period that
 is over has in the queue only becomes less. So the sweep can compare that with the jobs themselves
@@ -13,6 +13,7 @@ with the jobs that functions of earlier versions count, which know of no parts.
 
 from __future__ import annotations
 
+import base64
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,20 +35,22 @@ PERIOD_MS = 20_000
 # (`ojs.services.permits.backpressure.DOUBTED_MS`), and a while more.
 CLOCKS_MS, NOTED_MS = 5_000, 120_000
 # Parts of so many periods are kept exactly: four minutes. A part takes some 27 bytes of the item,
-# which must stay within 1 KB, one write unit.
+# and a slot 13. Up to some 30 slots it stays within 1 KB, one write unit; with all it takes two.
 KEPT_PERIODS = 12
 # Older parts are removed when there are so many.
 _PARTS_REMOVED = 8
 # The bounds as of the last push, from which the projection derives events.
 _BOUNDS = ("bound", "warn", "bound_b", "warn_b")
 _UNTRACKED = ("loose", "loose_b")
-# Jobs that a small queue may have. Its counter has so many marks, each of the latest five tokens
-# of so many characters; a view of them that is out of date is renewed so often.
-SMALL = 64
-_MARKS = tuple(f"m{number}" for number in range(8))
-_TOKEN = 4
-_MARK = 5 * _TOKEN
-_VIEWS = 4
+# A write puts a mark into one of so many slots. A slot that was not written to for so many seconds
+# is taken over first. After so many marks that others were quicker with, a write has none.
+SLOTS = tuple(f"k{number}" for number in range(64))
+_IDLE_S = 60
+_UNIQUE = 10**8
+_CHOICE = 8
+_VIEWS = 6
+# What functions of earlier versions left.
+_FORMER_MARKS = tuple(f"m{number}" for number in range(8))
 _MOST_OWED = 100
 _REMEMBERED = 1_000
 
@@ -176,58 +179,48 @@ class BoundReached(Exception):
 
 @dataclass(frozen=True)
 class _Marked:
-    """A write that goes through once at most: it puts its `token` before the tokens of a mark, if
-    that is still as it was `seen`.
+    """A write that takes effect at most once: it sets a slot to its `mark`, if the slot is still as
+    it was `seen`.
     """
 
     update: Update
-    name: str
-    token: str
-    seen: str
+    slot: str
+    mark: int
+    seen: int
 
     @classmethod
-    def of(cls, update: Update, marks: Mapping[str, str], token: str) -> _Marked:
-        """This write, with the mark that belongs to the token."""
-        name = _MARKS[sum(token.encode()) % len(_MARKS)]
-        seen = marks.get(name, "")
-        # Race: others count at the same time. Who finds another mark than it saw has written
-        # nothing, unless an earlier try of it got no answer.
-        as_seen = f"#{name} = :mark" if seen else f"attribute_not_exists(#{name})"
+    def of(cls, update: Update, slot: str, mark: int, seen: int) -> _Marked:
+        """This write, with a mark in a slot; `seen` is 0 for an empty one."""
+        # Race: another container takes over the slot. The loser has written nothing, unless an
+        # earlier try of it got no answer.
+        as_seen = f"#{slot} = :mark" if seen else f"attribute_not_exists(#{slot})"
         marked = replace(
             update,
-            set={**update.set, name: (token + seen)[:_MARK]},
+            set={**update.set, slot: mark},
             condition=f"{update.condition} AND {as_seen}" if update.condition else as_seen,
             values={**update.values, **({":mark": seen} if seen else {})},
         )
-        return cls(marked, name, token, seen)
-
-    @property
-    def mark(self) -> str:
-        """The mark once it went through."""
-        return (self.token + self.seen)[:_MARK]
-
-    def is_known_in(self, found: str) -> bool:
-        """Whether a mark goes back to what was seen. One that is not full has all its tokens."""
-        return self.seen[:_TOKEN] in _tokens(found) if self.seen else len(found) < _MARK
+        return cls(marked, slot, mark, seen)
 
 
 class DepthCounter:
     """The store of depth counters.
 
-    Where few jobs have room, each that is counted without being there counts. So a write of a small
-    queue's counter is made once, however often it is tried. It puts a token before those in one of
-    a few marks, on the condition that this is as the container saw it last. If an earlier try went
-    through, its token is there; if what was seen is there without it, none has, and none will any
-    more. Whose view is out of date sees it, and tries again.
+    A write that counts is made once, however often it is tried. Each concurrent write has a slot of
+    the item. It sets the slot to a new mark, on the condition that the slot has the mark that this
+    container set there before. If an earlier try took effect, its mark is in the slot; if the slot
+    is as before, no try has. No other container writes to the slot, unless all are in use: then
+    one takes over a slot that was not written to for the longest time.
     """
 
     def __init__(self, table: Table, ids: IdSource) -> None:
         self._repeating = table
         self._table = table.without_repeats()
         self._ids = ids
-        # The marks of small queues as this container saw them last.
-        self._seen: BoundedMap[str, Mapping[str, str]] = BoundedMap(_REMEMBERED)
-        # Releases that failed, each with the form in which it may have gone through.
+        # All marks of a queue as this container saw them last, and its own slots not in use now.
+        self._seen: BoundedMap[str, Mapping[str, int]] = BoundedMap(_REMEMBERED)
+        self._idle: BoundedMap[str, deque[str]] = BoundedMap(_REMEMBERED)
+        # Releases that failed, each with the form in which it may have taken effect.
         self._owed: deque[tuple[str, Update, _Marked | None]] = deque(maxlen=_MOST_OWED)
 
     def reserve(
@@ -319,7 +312,7 @@ class DepthCounter:
     def _release(self, queue: str, update: Update, before: _Marked | None = None) -> None:
         tried = [] if before is None else [before]
         try:
-            self._count(queue, update, tried, again=before is not None)
+            self._count(queue, update, tried)
         except LostRace:
             return
         except OjsError as error:
@@ -334,47 +327,67 @@ class DepthCounter:
             with suppress(IndexError):  # another thread has it
                 self._release(*self._owed.popleft())
 
-    def _count(
-        self, queue: str, update: Update, tried: list[_Marked], *, again: bool = False
-    ) -> Item:
-        """Make a write once. `tried` takes the form in which it was tried; `again` says that it has
-        one which may have gone through. Raises LostRace when its own condition failed, OjsError.
+    def _count(self, queue: str, update: Update, tried: list[_Marked]) -> Item:
+        """Make a write once. `tried` takes the form in which it was tried; if it has one, that may
+        have taken effect. Raises LostRace when the write's own condition failed, OjsError.
         """
+        again = bool(tried)
         for _ in range(_VIEWS):
-            marks = self._seen.get(queue)
             if not again:
-                if marks is None:
-                    break
-                tried.append(_Marked.of(update, marks, self._ids.token()[:_TOKEN]))
+                tried.append(self._marked(queue, update))
             marked = tried[-1]
             try:
-                own = marked.name, marked.mark
-                return self._see(queue, self._repeating.update(marked.update, own=own))
+                own = marked.slot, marked.mark
+                item = self._see(queue, self._repeating.update(marked.update, own=own))
             except LostRace as lost:
                 item = self._see(queue, lost.item or {})
-                found = str(item.get(marked.name, ""))
-                if found == marked.seen:
-                    raise
+                found = number(item, marked.slot)
                 unanswered = lost.repeated or again
-                if unanswered and marked.token in _tokens(found):
-                    return item
-                tried.clear()
-                if unanswered and not marked.is_known_in(found):
-                    raise BackendTimeout("It is unknown whether a job was counted.") from None
-                again = False
-        tried.clear()
+                if found == marked.seen:
+                    self._give_back(queue, marked.slot)
+                    raise
+                if not unanswered or found != marked.mark:
+                    tried.clear()
+                    if unanswered:
+                        raise BackendTimeout("It is unknown whether a job was counted.") from None
+                    continue
+            self._give_back(queue, marked.slot)
+            return item
         try:
             return self._see(queue, self._table.update(update))
         except LostRace as lost:
             self._see(queue, lost.item or {})
             raise
 
+    def _marked(self, queue: str, update: Update) -> _Marked:
+        """This write with a slot of this container, or with one that it takes over."""
+        seen = self._seen.get(queue) or {}
+        now_s = self._ids.now_ms() // 1_000
+        chance = int.from_bytes(base64.urlsafe_b64decode(self._ids.token()), "big")
+        try:
+            slot = (self._idle.get(queue) or deque()).pop()
+        except IndexError:
+
+            def order(slot: str) -> tuple[int, int]:
+                mark = seen.get(slot, 0)
+                idle = 0 < mark < (now_s - _IDLE_S) * _UNIQUE
+                return (0 if idle else 2 if mark else 1), mark
+
+            slot = sorted(SLOTS, key=order)[chance % _CHOICE]
+        # Random, so that two containers that take over one slot set different marks.
+        mark = now_s * _UNIQUE + chance // _CHOICE % _UNIQUE
+        return _Marked.of(update, slot, mark, seen.get(slot, 0))
+
+    def _give_back(self, queue: str, slot: str) -> None:
+        """Keep a slot for the next write of this container."""
+        idle = self._idle.get(queue)
+        if idle is None:
+            self._idle.put(queue, idle := deque())
+        idle.append(slot)
+
     def _see(self, queue: str, item: Item) -> Item:
-        """Note the marks of a small queue, and forget those of another one."""
-        if 0 < number(item, "bound") <= SMALL:
-            self._seen.put(queue, {name: str(item[name]) for name in _MARKS if name in item})
-        else:
-            self._seen.forget(queue)
+        """Note the marks of a queue."""
+        self._seen.put(queue, {name: number(item, name) for name in SLOTS if name in item})
         return item
 
     def note_removal(self, queue: str, period: int, *, now_ms: int) -> None:
@@ -433,14 +446,16 @@ class DepthCounter:
         untracked: int,
         untracked_bytes: int,
         drain: int | None,
-    ) -> None:
-        """Set the untracked part to what was counted; the tracked part stays as it is."""
+    ) -> bool:
+        """Set the untracked part to what was counted; the tracked part stays as it is. False if
+        another count was stored since `seen`.
+        """
         setting: dict[str, Value] = {"loose": untracked, "loose_b": untracked_bytes}
         if drain is not None:
             setting["drain"] = drain
-        # Race: another sweep. The loser's count is as good as the winner's. Pushes and completions
-        # meanwhile change the tracked part only, and do no harm.
-        self._change(
+        # Race: another sweep, or the queue gets a bound, whose loser counts again. Pushes and
+        # completions meanwhile change the tracked part only, and do no harm.
+        return self._change(
             queue,
             seen,
             _UNTRACKED,
@@ -548,7 +563,7 @@ class DepthCounter:
                 Update(
                     keys.counter(queue),
                     keys.DEPTH,
-                    remove=names,
+                    remove=[*names, *_FORMER_MARKS],
                     condition="attribute_exists(pk)",
                 )
             )
@@ -575,10 +590,6 @@ def value_from(item: Item) -> DepthValue:
         parts=Room(parts),
         recount=recount,
     )
-
-
-def _tokens(mark: str) -> list[str]:
-    return [mark[at : at + _TOKEN] for at in range(0, len(mark), _TOKEN)]
 
 
 def _part_names(period: int) -> tuple[str, str]:
