@@ -27,6 +27,8 @@ _FUNCTION = re.compile(r"arn:aws[a-z-]*:lambda:[a-z0-9-]+:\d{12}:function:[A-Za-
 _GROUP = re.compile(r"[a-z][a-z0-9-]{0,39}")
 _OPERATOR = re.compile(r"\*|arn:aws[a-z-]*:iam::\d{12}:(root|(role|user)/\S+)")
 
+_LISTS = {"bus_types", "iam_operators", "metric_queues", "middleware", "push_functions"}
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -72,6 +74,8 @@ class Settings:
     # Which queues have CloudWatch metrics of their own, and with `fullest` how many at most.
     queue_metrics: QueueMetrics = "fullest"
     queue_metrics_max: int = 20
+    # Queues that always have CloudWatch metrics; in the environment separated by commas.
+    metric_queues: tuple[str, ...] = ()
     # Workers that are scaled by their backlog: the queues of each group, by its name; in the
     # environment as JSON.
     worker_groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -91,6 +95,9 @@ class Settings:
     dispatch_queue: str | None = None
     send_queue: str | None = None
     outcome_queue: str | None = None
+    # Whether Lambda sends the outcomes of asynchronous invocations to their destinations; in the
+    # environment `true` or `false`. Only an emulator of AWS does not.
+    destinations: bool = True
     # Of a bridge: the type and queue of the jobs that messages become, whose only argument is the
     # message's body. Without a type the body is a whole job.
     bridge_type: str | None = None
@@ -145,7 +152,7 @@ class Settings:
             **environment.configured(field.name for field in fields(cls)),
             "table": environment.required("table"),
         }
-        for name in {"bus_types", "iam_operators", "middleware", "push_functions"} & found.keys():
+        for name in _LISTS & found.keys():
             listed = (part.strip() for part in found[name].split(","))
             found[name] = tuple(filter(None, listed))
         numbers = {"queue_metrics_max", "authorizer_cache_s", "max_queues", "middleware_timeout_ms"}
@@ -156,7 +163,7 @@ class Settings:
             found["worker_groups"] = {name: tuple(queues) for name, queues in groups.items()}
         if "recovery_days" in found:
             found["recovery_days"] = json.loads(found["recovery_days"])
-        for name in {"strict_queues", "results_in_events"} & found.keys():
+        for name in {"strict_queues", "results_in_events", "destinations"} & found.keys():
             said = found[name].lower()
             if said not in ("true", "false"):
                 raise ValueError(f"{name} must be true or false, not {said!r}")

@@ -238,6 +238,9 @@ def _pushing(
     found = {QUEUE_VARIABLES[name]: queues[name].queue_url for name in spec.access.queues if queues}
     if settings.push_functions and (spec.access.targets or spec.name == DECLARE):
         found[FUNCTIONS_VARIABLE] = ",".join(settings.push_functions)
+    if settings.is_local and spec.access.targets:
+        # The emulator sends no outcomes of asynchronous invocations to destinations.
+        found["OJS_DESTINATIONS"] = "false"
     return found
 
 
