@@ -247,7 +247,12 @@ def _checked_pools(current: Runtime, report: PoolHealthReport) -> None:
 def _measured(current: Runtime, report: MetricsReport) -> None:
     logger.debug("measured", extra={"counts": dict(report)})
     settings = current.settings
-    metrics.write(report, service=settings.service, most=settings.metered_queues)
+    metrics.write(
+        report,
+        service=settings.service,
+        most=settings.metered_queues,
+        always=settings.metric_queues,
+    )
 
 
 _REPORTERS: Mapping[str, Any] = {

@@ -58,9 +58,11 @@ _UNITS = {
 }
 
 
-def write(seen: MetricsReport, *, service: str, most: int | None) -> None:
-    """Write the gauges of a metrics sweep to standard output, which CloudWatch reads; of `most`
-    queues, those with the most jobs, or of all.
+def write(
+    seen: MetricsReport, *, service: str, most: int | None, always: Sequence[str] = ()
+) -> None:
+    """Write the gauges of a metrics sweep to standard output, which CloudWatch reads: of the `most`
+    queues with the most jobs, or of all, and of the queues in `always`.
     """
     if seen.totals is not None:
         oldest = [gauges for gauges in seen.queues if gauges.oldest_available_ms is not None]
@@ -77,7 +79,7 @@ def write(seen: MetricsReport, *, service: str, most: int | None) -> None:
             _put(service, group, {BACKLOG: backlog.per_worker})
         elif backlog.stranded:
             _put(service, group, {MISSING: 1})
-    for gauges in _fullest(seen.queues, most):
+    for gauges in _fullest(seen.queues, most, always):
         queue = {"queue": gauges.queue.name}
         values = {
             OLDEST_AGE: _age_s(gauges, seen.at_ms),
@@ -122,14 +124,18 @@ def _age_s(gauges: QueueGauges, at_ms: int) -> float:
     return max(0, at_ms - gauges.oldest_available_ms) / 1_000
 
 
-def _fullest(queues: Sequence[QueueGauges], most: int | None) -> list[QueueGauges]:
-    """The queues with the most jobs, dead letters included, in order of name."""
+def _fullest(
+    queues: Sequence[QueueGauges], most: int | None, always: Sequence[str]
+) -> list[QueueGauges]:
+    """The queues with the most jobs, dead letters included, and those in `always`, by name."""
 
     def size(gauges: QueueGauges) -> int:
         return gauges.levels.depth + gauges.levels.dead
 
-    fullest = sorted(queues, key=size, reverse=True)[:most]
-    return sorted(fullest, key=lambda gauges: gauges.queue.name)
+    named = [gauges for gauges in queues if gauges.queue.name in always]
+    others = [gauges for gauges in queues if gauges.queue.name not in always]
+    fullest = sorted(others, key=size, reverse=True)[:most]
+    return sorted([*named, *fullest], key=lambda gauges: gauges.queue.name)
 
 
 def _depths(levels: Levels) -> dict[State, int]:

@@ -1113,7 +1113,7 @@ def _pushing(
 
         return PushParts(
             wakes=SqsWakeQueue(url, clock),
-            target=_Targets(clock, for_each).of,
+            target=_Targets(clock, for_each, destinations=settings.destinations).of,
             allowed=AllowedTargets(
                 settings.push_functions, settings.egress_hosts, check_endpoint=_check_endpoint
             ),
@@ -1135,9 +1135,10 @@ def _check_endpoint(url: str) -> None:
 class _Targets:
     """The targets of a container, each made on first use."""
 
-    def __init__(self, clock: Clock, for_each: ForEach) -> None:
+    def __init__(self, clock: Clock, for_each: ForEach, *, destinations: bool) -> None:
         self._clock = clock
         self._for_each = for_each
+        self._destinations = destinations
 
     def of(self, delivery: Delivery) -> Target:
         """Where the pushes of a delivery go."""
@@ -1147,7 +1148,7 @@ class _Targets:
     def _functions(self) -> Target:
         from ojs.targets.lambda_target import LambdaTarget
 
-        return LambdaTarget(self._clock, each=self._for_each)
+        return LambdaTarget(self._clock, each=self._for_each, destinations=self._destinations)
 
     @cached_property
     def _endpoints(self) -> Target:

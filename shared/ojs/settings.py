@@ -21,7 +21,9 @@ _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 MIDDLEWARE_PATTERN = rf"^{_NAME}(\.{_NAME})*:{_NAME}$"
 _MIDDLEWARE = re.compile(MIDDLEWARE_PATTERN)
 MAX_QUEUES = 10_000
-_LISTED = frozenset({"bus_types", "egress_hosts", "iam_operators", "middleware", "push_functions"})
+_LISTED = frozenset(
+    {"bus_types", "egress_hosts", "iam_operators", "metric_queues", "middleware", "push_functions"}
+)
 _SERVICE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,62})")
 _EVENTS = re.compile(EVENT_PATTERN)
 _FUNCTION = re.compile(r"arn:aws[a-z-]*:lambda:[a-z0-9-]+:\d{12}:function:[A-Za-z0-9_-]{1,64}")
@@ -75,6 +77,8 @@ class Settings:
     # Which queues have CloudWatch metrics of their own, and with `fullest` how many at most.
     queue_metrics: QueueMetrics = "fullest"
     queue_metrics_max: int = 20
+    # Queues that always have CloudWatch metrics; in the environment separated by commas.
+    metric_queues: tuple[str, ...] = ()
     # Workers that are scaled by their backlog: the queues of each group, by its name; in the
     # environment as JSON.
     worker_groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -97,6 +101,9 @@ class Settings:
     dispatch_queue: str | None = None
     send_queue: str | None = None
     outcome_queue: str | None = None
+    # Whether Lambda sends the outcomes of asynchronous invocations to their destinations; in the
+    # environment `true` or `false`. Only an emulator of AWS does not.
+    destinations: bool = True
     # Of a bridge: the type and queue of the jobs that messages become, whose only argument is the
     # message's body. Without a type the body is a whole job.
     bridge_type: str | None = None
@@ -163,7 +170,7 @@ class Settings:
             found["worker_groups"] = {name: tuple(queues) for name, queues in groups.items()}
         if "recovery_days" in found:
             found["recovery_days"] = json.loads(found["recovery_days"])
-        for name in {"strict_queues", "results_in_events"} & found.keys():
+        for name in {"strict_queues", "results_in_events", "destinations"} & found.keys():
             said = found[name].lower()
             if said not in ("true", "false"):
                 raise ValueError(f"{name} must be true or false, not {said!r}")

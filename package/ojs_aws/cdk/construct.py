@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
-from aws_cdk import Annotations, Duration, Fn, Stack, Token
+from aws_cdk import Duration, Fn, Stack, Token
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as targets
@@ -156,6 +156,7 @@ class OpenJobSpec(Construct):
         self.queues = (
             Queues(self._push, "Queues", key=key, settings=settings) if settings.push else None
         )
+        self._metric_queues: list[str] = []
         self._bus_types = set(settings.bus_types)
         self._code = code or bundling.code(settings)
         self._network = network
@@ -777,11 +778,10 @@ class OpenJobSpec(Construct):
     def _gauge(self, name: str, queue: str | None, period: Duration | None) -> cloudwatch.Metric:
         if queue is not None and self.settings.queue_metrics == "off":
             raise ValueError("queue: queue_metrics=off, so no queue has metrics of its own")
-        if queue is not None and self.settings.queue_metrics == "fullest":
-            Annotations.of(self).add_info(
-                f"The metric {name} of queue {queue} is there while it is one of the "
-                f"{self.settings.queue_metrics_max} fullest queues (queue_metrics=fullest)."
-            )
+        if queue is not None and queue not in self._metric_queues:
+            self._metric_queues.append(queue)
+            names = ",".join(sorted(self._metric_queues))
+            self.functions["sweep"].add_environment("OJS_METRIC_QUEUES", names)
         dimensions = {} if queue is None else {"queue": queue}
         return own_metric(self.settings, name, period=period or Duration.minutes(1), **dimensions)
 

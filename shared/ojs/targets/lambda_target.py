@@ -49,10 +49,18 @@ class LambdaTarget:
     """Invokes the functions of deliveries."""
 
     def __init__(
-        self, clock: Clock, *, each: Each, make: Callable[[Config], Any] | None = None
+        self,
+        clock: Clock,
+        *,
+        each: Each,
+        make: Callable[[Config], Any] | None = None,
+        destinations: bool = True,
     ) -> None:
-        """`each` makes calls side by side; `make` a client from a Config."""
+        """`each` makes calls side by side; `make` a client from a Config. Without `destinations`
+        Lambda sends no outcomes of asynchronous invocations, and every invocation is synchronous.
+        """
         self._clock = clock
+        self._destinations = destinations
         self._each = each
         self._make = make or (lambda config: clients.client("lambda", config))
         # By how long they wait for an answer.
@@ -60,7 +68,7 @@ class LambdaTarget:
 
     def waits_for(self, push: Push, *, delivery: Delivery) -> bool:
         """Whether a push is invoked synchronously, which takes as long as the function does."""
-        return forms.alone(push, delivery.form)
+        return not self._destinations or forms.alone(push, delivery.form)
 
     def send(
         self, pushes: Sequence[Push], *, delivery: Delivery, wait: bool = False
@@ -77,6 +85,8 @@ class LambdaTarget:
                 now_ms=self._clock.now_ms(),
             )
         )
+
+        wait = wait or not self._destinations
 
         def invoke(event: PushEvent) -> Sequence[Outcome | None]:
             return self._invoke(event, delivery, waits=wait or event.alone)

@@ -326,6 +326,22 @@ def test_the_fullest_queues_are_told_of(gauges: Gauges, capsys: pytest.CaptureFi
     assert told == {f"q{number:04d}" for number in range(20, 40)}
 
 
+def test_a_stuck_job_of_a_named_queue_raises_its_metric_beside_30_fuller_queues(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fuller = [gauges_of(f"q{n}", Levels({State.AVAILABLE: 9}), None) for n in range(30)]
+    stuck = gauges_of("mail", Levels({State.AVAILABLE: 1}), 40_000)
+    seen = MetricsReport(at_ms=100_000, queues=[*fuller, stuck])
+    metrics.write(seen, service="ojs", most=20, always=("mail",))
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    ages = [
+        line[metrics.OLDEST_AGE]
+        for line in lines
+        if line["queue"] == "mail" and metrics.OLDEST_AGE in line
+    ]
+    assert ages == [[60.0]]
+
+
 @pytest.mark.parametrize(
     ("settings", "queues"),
     [

@@ -105,7 +105,9 @@ def fired(text: str, name: str, start: int, end: int) -> Table:
     cron = replace(Cron("c", definition, 0, 0), op="o").after(start * 1_000, anchor_ms=0)
     table = Table(cron, clock)
     crons = cast("Any", table)
-    firing = CronFiring(crons=crons, jobs=crons, enqueue=crons, transitions=crons, clock=clock)
+    firing = CronFiring(
+        crons=crons, jobs=crons, enqueue=crons, transitions=crons, makers=crons, clock=clock
+    )
     while table.cron.due_ms is not None and table.cron.due_ms <= end * 1_000:
         clock.ms = table.cron.due_ms
         firing.fire("c")

@@ -123,6 +123,16 @@ def test_what_a_record_could_not_carry_is_waited_for(large: Push) -> None:
     assert not target.waits_for(push(), delivery=delivery())
 
 
+def test_without_destinations_every_invocation_is_synchronous() -> None:
+    service = Lambda(DONE)
+    target = LambdaTarget(
+        ManualClock(NOW_MS), each=one_by_one, make=service.client, destinations=False
+    )
+    assert target.waits_for(push(), delivery=delivery())
+    assert target.send([push()], delivery=delivery()) == [Outcome(Verdict.COMPLETED, result=5)]
+    assert service.asked[0][1] == "RequestResponse"
+
+
 def test_outcomes_stand_in_the_order_of_their_pushes() -> None:
     to = delivery(Form.SQS, batch_size=10)
     failed = {"batchItemFailures": [{"itemIdentifier": job_id(2)}]}

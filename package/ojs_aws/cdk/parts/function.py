@@ -242,6 +242,9 @@ def _pushing(
         found[FUNCTIONS_VARIABLE] = ",".join(settings.push_functions)
     if settings.egress_hosts and (spec.access.targets or spec.name in {DECLARE, SETUP}):
         found[HOSTS_VARIABLE] = ",".join(settings.egress_hosts)
+    if settings.is_local and spec.access.targets:
+        # The emulator sends no outcomes of asynchronous invocations to destinations.
+        found["OJS_DESTINATIONS"] = "false"
     return found
 
 
