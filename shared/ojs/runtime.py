@@ -414,7 +414,9 @@ class Runtime:
             jobs=stores.jobs,
             queues=self.sweep_queues,
             transitions=self.transitions,
-            leases=LostLeases(jobs=stores.jobs, transitions=self.transitions, clock=clock),
+            leases=LostLeases(
+                jobs=stores.jobs, transitions=self.transitions, clock=clock, for_each=for_each
+            ),
             deletion=self.deletion,
             maintenance=stores.maintenance,
             fire=self._fire,

@@ -17,7 +17,7 @@ from botocore.exceptions import (
 )
 
 from ojs.domain.errors import BackendError, BackendTimeout, BackendUnavailable
-from ojs.store.table.errors import Contended, LostRace, NotDone, classify
+from ojs.store.table.errors import Contended, LostRace, NotDone, UnderWay, classify
 from ojs.store.table.races import retry_on_race
 from ojs.store.table.table import Put, Table, Update
 
@@ -43,7 +43,7 @@ def _client_error(code: str, status: int = 400, **more: Any) -> ClientError:
         (_client_error("ThrottlingException"), NotDone),
         (_client_error("TransactionConflictException"), Contended),
         (ConnectionClosedError(endpoint_url="x"), BackendUnavailable),
-        (_client_error("TransactionInProgressException"), BackendUnavailable),
+        (_client_error("TransactionInProgressException"), UnderWay),
         (_client_error("NobodyKnowsThis", 500), BackendUnavailable),
         (_client_error("NobodyKnowsThis", 503), BackendUnavailable),
         (_client_error("ValidationException"), BackendError),

@@ -1,9 +1,9 @@
 """Lease notes: what a fetch writes before it claims jobs, so that leases that are lost are found.
 
-A claim takes its job out of the index: most jobs are done long before anybody has to look at them.
+A claim takes its job out of the index: most jobs are finished before their lease must be checked.
 Before its claims a fetch writes one note, which lists the jobs, and when to look at them. The sweep
-reads the notes whose time has come (`ojs.services.jobs.lost_leases`). A job that still runs then
-gets its due entry in the index, where it is found by whoever looks for running jobs.
+reads the notes that are due (`ojs.services.jobs.lost_leases`). A job that still runs then gets a
+new note, which is due when its lease ends.
 
 Notes stand in 16 slots, in the order of the times at which they are to be looked at. A container
 writes to one slot, and says so once an hour: only slots in use are read. Of each slot it is stored
@@ -47,6 +47,10 @@ VALID_MS = 5_000
 # No claim under a note takes effect so long after it was written: a request ends after 29 s, and a
 # write whose answer was lost takes effect within seconds.
 SETTLED_MS = 60_000
+# A running job is looked at this long after the last time at the latest, however long its lease.
+MOST_AHEAD_MS = 10 * 60_000
+# Running jobs of one queue whose leases end within this time share notes.
+SHARED_MS = 30_000
 # Jobs in one note: it has less than 1 KB then.
 MOST_JOBS = 40
 # How long a slot is in use after a container said so, and how often it says so.
@@ -88,6 +92,19 @@ class LeaseNote:
             and isinstance(there, str)
             and _checksum(there) == self.jobs[job_id]
         )
+
+
+@dataclass(frozen=True)
+class NotedAgain:
+    """A job that gets a new note: its queue, the checksum and claim time of its earlier note, and
+    when it is to be looked at (ms).
+    """
+
+    queue: str
+    job_id: str
+    seen: int
+    at_ms: int
+    look_ms: int
 
 
 @dataclass(frozen=True)
@@ -215,21 +232,35 @@ class LeaseNotes:
         )
         return [_note(slot, item) for item in found.items], found.last is None
 
-    def again(self, note: LeaseNote, jobs: Mapping[str, int], clock: Clock) -> None:
-        """Note some jobs of a note once more, to be looked at a minute later, or more.
+    def again(self, slot: LeaseSlot, jobs: Iterable[NotedAgain], clock: Clock) -> None:
+        """Write new notes for jobs of this slot, each due at the time that its jobs have, at most
+        MOST_AHEAD_MS ahead. Jobs of one queue that are due within SHARED_MS share a note.
 
-        Two sweeps that look at a note at once write the same key, as a rule. Whichever comes last
-        leaves out only what it has dealt with. Raises OjsError: then the note stays as it is.
+        Two sweeps that process a note at the same time write two notes, which costs reads. Raises
+        OjsError: then the earlier notes must be processed again.
         """
         began_ms = clock.now_ms()
-        # As for a fetch: it must be there before any sweep comes to its time.
-        look_ms, token = keys.instant_of(note.key), note.key[16:]
-        passed = max(0, began_ms + SHORT_MS - look_ms) // LOOK_MS + 1
-        key = keys.lease_note(look_ms + passed * LOOK_MS, token)
-        self._put(LeaseNote(note.slot, key, note.at_ms, note.queue, jobs))
-        self._use(note.slot, began_ms)
-        if clock.now_ms() - began_ms >= VALID_MS:
-            raise BackendTimeout("The store took too long to take a lease note.")
+        # As for a fetch: a note must be stored before any sweep reaches its time.
+        first_ms, last_ms = began_ms + SHORT_MS, began_ms + MOST_AHEAD_MS
+        ordered = sorted(
+            (job.queue, min(max(job.look_ms, first_ms), last_ms), job.job_id, job) for job in jobs
+        )
+        if ordered and slot.used_ms < began_ms + _SAY_MS:
+            self._use(slot.number, began_ms)
+        while ordered:
+            queue, look_ms, _, _ = ordered[0]
+            part = [
+                job
+                for name, ms, _, job in ordered[:MOST_JOBS]
+                if name == queue and ms - look_ms <= SHARED_MS
+            ]
+            del ordered[: len(part)]
+            key = keys.lease_note(look_ms, self._ids.token())
+            listed = {job.job_id: job.seen for job in part}
+            at_ms = max(job.at_ms for job in part)
+            self._put(LeaseNote(slot.number, key, at_ms, queue, listed))
+            if clock.now_ms() - began_ms >= VALID_MS:
+                raise BackendTimeout("The store took too long to write a lease note.")
 
     def advance(self, slot: int, seen: str) -> None:
         """Store that all notes up to this key were looked at."""
