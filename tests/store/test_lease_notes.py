@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -24,6 +25,7 @@ from ojs.store.jobs.lease_notes import LOOK_MS, MOST_AHEAD_MS, SHORT_MS, SLOTS, 
 from ojs.store.jobs.records import JobStore
 from ojs.store.table import keys
 from tests.store.spending import RETRY, WORKER, incompressible, spending, warm
+from tests.store.streams import Projected, Stream
 from tests.store.tenants import push_all
 
 if TYPE_CHECKING:
@@ -691,3 +693,100 @@ def test_a_new_note_that_took_too_long_does_not_count(exact: World) -> None:
     with mock.patch.object(LeaseNotes, "_put", slow):
         assert look(exact)["failed"] == 1
     assert not exact.run.stores.jobs.notes.slots()[0].seen
+
+
+# --- the second search ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def seen(streamed: Callable[[], AbstractContextManager[World]]) -> Iterator[World]:
+    """A world whose stream can be projected."""
+    with streamed() as world:
+        yield world
+
+
+def told(world: World) -> None:
+    """What the stream function does with what happened so far."""
+    projected = Projected(world.client, world.table, world.clock)
+    assert not projected.run(Stream(world.client, world.table).take())
+
+
+def hours(world: World, minutes: int = 60) -> int:
+    """Sweep each minute; how many leases were found lost."""
+    found = 0
+    for _ in range(minutes):
+        world.clock.advance(MINUTE)
+        found += world.sweep().get("stalled_or_timed_out", 0)
+    return found
+
+
+def without_notes(world: World) -> None:
+    for item in notes(world):
+        world.run.table.delete(item["pk"]["S"], item["sk"]["S"])
+
+
+def test_a_running_job_without_a_note_is_found_within_an_hour(seen: World) -> None:
+    for _ in range(3):
+        seen.push(retry=RETRY, timeout_ms=6 * HOUR)
+    lost, done, lasts = (taken(seen, lease_ms) for lease_ms in (LEASE, LEASE, 80 * MINUTE))
+    seen.run.finish.ack(done.id, worker_id="w")
+    told(seen)
+    without_notes(seen)
+    assert hours(seen) == 1
+    assert seen.state(lost) == "available"
+    # One that still runs has a note from then on.
+    assert seen.state(lasts) == "active"
+    assert len(notes(seen)) > 0
+    assert hours(seen, 22) == 1
+    assert seen.state(lasts) == "available"
+
+
+def test_the_search_costs_two_reads_where_all_is_noted(seen: World) -> None:
+    seen.push(retry=RETRY, timeout_ms=6 * HOUR)
+    job = taken(seen, 3 * HOUR)
+    told(seen)
+    hours(seen, 50)
+    minute = seen.clock.now_ms() // MINUTE
+    searched = seen.run.stores.jobs.notes.searched()
+    assert searched
+    before = len(notes(seen))
+    seen.clock.advance((10 - minute % 10) * MINUTE)
+    with spending(seen) as spent:
+        seen.run.sweep._leases.search(seen.clock.now_ms(), SweepCounts(), always)
+    assert (spent.calls, spent.writes) == (2, 0)
+    assert len(notes(seen)) == before
+    assert entry(seen, job) is None
+
+
+def test_a_sweep_whose_clock_is_ahead_loses_no_job_for_more_than_an_hour(seen: World) -> None:
+    """It passes the time of a note before the note is stored; the claim comes a minute late."""
+    seen.push(retry=RETRY)
+    claim = JobStore.claim
+
+    def put_off(self: JobStore, *args: Any, **how: Any) -> Job:
+        seen.clock.advance(MINUTE)
+        seen.run.stores.jobs.notes.advance(
+            self.notes._slot, keys.lease_note(seen.clock.now_ms() + 10_000, "x")
+        )
+        return claim(self, *args, **how)
+
+    with mock.patch.object(JobStore, "claim", put_off):
+        job = taken(seen)
+    told(seen)
+    assert hours(seen) == 1
+    assert seen.state(job) == "available"
+
+
+def test_a_bound_counts_what_runs_for_longer_than_ten_minutes(world: World) -> None:
+    world.push(retry=RETRY)
+    taken(world, HOUR)
+    world.clock.advance(MINUTE)
+    world.sweep()
+    world.run.queues.configure("default", {"max_size": 2})
+    for _ in range(20):
+        world.clock.advance(MINUTE)
+        world.sweep()
+        world.run.reconcile.run_once(world.clock.now_ms(), 50)
+    world.push()
+    with pytest.raises(OjsError):
+        world.push()

@@ -3,6 +3,11 @@
 It reads the lease notes that are due (`ojs.store.jobs.lease_notes`). Most of their jobs are
 finished by then. A job whose lease has ended becomes available again. A job that still runs gets a
 new note, which is due when its lease ends.
+
+A second search finds running jobs that no note has, whatever the cause: a clock that is off by
+more than the notes allow for, or a write that takes effect too late. Every 10 minutes it reads the
+jobs that the event log says were started more than 30 minutes ago and that are still active, and
+gives those without a note a new one.
 """
 
 from __future__ import annotations
@@ -10,9 +15,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ojs.clock import Clock
 from ojs.domain.errors import UnknownForm
+from ojs.domain.events.types import EventType
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.services.for_each import ForEach, in_threads
@@ -21,15 +28,28 @@ from ojs.services.sweeps import GoOn, SweepCounts, counting_failures, rotated
 from ojs.store.jobs import items
 from ojs.store.jobs.lease_notes import LOOK_MS, LeaseNote, LeaseSlot, NotedAgain
 from ojs.store.jobs.records import JobStore
+from ojs.store.table import keys
 from ojs.store.table.values import Item
+
+if TYPE_CHECKING:
+    from ojs.store.derived.event_log import EventLog
 
 # Jobs that are read in one call, and before each check of the time limit.
 _JOBS = 100
 # Notes that are read in one call, and notes between two writes of a slot's position.
 _NOTES = 500
 _PART = 100
+# How often (minutes) the event log is searched for running jobs without a note, how old (ms) an
+# entry of the log must be, and how far back (ms) the first search goes.
+_SEARCH_MINUTES = 10
+_MINUTE_MS = 60_000
+_STARTED_MS = 30 * _MINUTE_MS
+_FIRST_MS = 120 * _MINUTE_MS
 # Pages of one slot in one pass; the next pass goes on.
 _PAGES = 4
+
+# After these a job does not run.
+_OVER = frozenset({EventType.JOB_COMPLETED, EventType.JOB_FAILED, EventType.JOB_CANCELLED})
 
 
 class LostLeases:
@@ -41,6 +61,7 @@ class LostLeases:
         jobs: JobStore,
         transitions: TimeTransitions,
         clock: Clock,
+        log: Callable[[], EventLog],
         choose: Callable[[int], int] = random.randrange,
         for_each: ForEach = in_threads,
     ) -> None:
@@ -48,6 +69,7 @@ class LostLeases:
         self._notes = jobs.notes
         self._transitions = transitions
         self._clock = clock
+        self._log = log
         self._choose = choose
         self._for_each = for_each
 
@@ -59,6 +81,52 @@ class LostLeases:
             # A slot in trouble must not hold up the others; the next run goes on where it was.
             with counting_failures(counts, f"lease notes of slot {slot.number}"):
                 self._slot(slot, now_ms, counts, go_on)
+
+    def search(self, now_ms: int, counts: SweepCounts, go_on: GoOn) -> None:
+        """Settle running jobs that have neither a note nor an index entry, or give them a note,
+        every _SEARCH_MINUTES. Counts `unnoted` and those of `look`. Raises OjsError.
+        """
+        if now_ms // _MINUTE_MS % _SEARCH_MINUTES:
+            return
+        from ojs.store.derived.event_log import Budget
+
+        first_ms = keys.instant(max(0, now_ms - _FIRST_MS))
+        seen, last = self._notes.searched() or first_ms, keys.instant(now_ms - _STARTED_MS)
+        while go_on():
+            begin, started = seen, dict[str, None]()
+            # Each failed attempt and each restart has an event of its own.
+            for page in self._log().forward(f"{seen}~", last, Budget()):
+                for event in page.events():
+                    if event["type"] == EventType.JOB_STARTED:
+                        started[event["subject"]] = None
+                    elif event["type"] in _OVER:
+                        started.pop(event["subject"], None)
+                seen = page.key
+            if seen == begin:
+                return
+            self._give_notes(list(started), counts)
+            # Only now: if the process dies before, the next search reads the pages again.
+            self._notes.advance_search(seen)
+        counts["more"] = 1
+
+    def _give_notes(self, job_ids: Sequence[str], counts: SweepCounts) -> None:
+        unnoted: dict[str, str] = {}
+        for start in range(0, len(job_ids), _JOBS):
+            for job_id, record in self._notes.records(job_ids[start : start + _JOBS]).items():
+                if record["state"] == State.ACTIVE.value and "wpk" not in record:
+                    unnoted[job_id] = str(record["queue"])
+        if not unnoted:
+            return
+        # Before the notes: a job that gets a new note now is in the earlier one or in that.
+        slots = self._notes.slots()
+        for job_id in self._notes.noted(slots):
+            unnoted.pop(job_id, None)
+        slot = slots[0] if slots else LeaseSlot(0, 0, "")
+        notes = [LeaseNote(slot.number, "", 0, queue, {job: 0}) for job, queue in unnoted.items()]
+        for start in range(0, len(notes), _JOBS):
+            again = self._unsettled(notes[start : start + _JOBS], counts)
+            self._notes.again(slot, again.values(), self._clock)
+            counts["unnoted"] += len(again)
 
     def _slot(self, slot: LeaseSlot, now_ms: int, counts: SweepCounts, go_on: GoOn) -> None:
         seen = slot.seen

@@ -77,7 +77,8 @@ class JobSweep:
         """One pass over every queue, moving at most about `limit` jobs; counts by what was done.
 
         Keys: promoted, stalled_or_timed_out, expired, batches_undone, refiled, failed, ended
-        (jobs of deleted queues), queues_deleted, crons
+        (jobs of deleted queues), queues_deleted, unnoted
+        (running jobs that had no lease note), crons
         (ticks that were dealt with), and `more` (1 when the pass ended early and another should
         follow). `go_on` says whether there is time left. Begins at a random queue, so that a pass
         cut short starves no queue.
@@ -90,6 +91,8 @@ class JobSweep:
             self._lines(now_ms, limit, third_of(go_on), counts, deleting)
         with counting_failures(counts, "lease notes"):
             self._leases.look(now_ms, counts, third_of(go_on))
+        with counting_failures(counts, "running jobs without a lease note"):
+            self._leases.search(now_ms, counts, third_of(go_on))
         with counting_failures(counts, "staged batches"):
             self._undo_batches(now_ms, counts, third_of(go_on))
         self._deletion.carry_on(deleting, counts, limit=limit, go_on=go_on)

@@ -178,7 +178,9 @@ class ReconcileSweep:
         if suspected or self._may_have_untracked(known, now_ms):
             counts["counted"] += 1
             lately = now_ms - (known.queue.configured_ms or 0) < _CONFIGURED_MS
-            counted = self._recount.count(known.queue, most=MOST_COUNTED, noted=lately)
+            # Untracked jobs that run are in lease notes only, however long they run.
+            noted = lately or value.untracked > 0
+            counted = self._recount.count(known.queue, most=MOST_COUNTED, noted=noted)
         untracked = self._untracked(known, counted, now_ms)
         drain = self._recount.drain(name, now_ms=now_ms, minutes=_DRAIN_MINUTES)
         same = untracked == (value.untracked, value.untracked_bytes)

@@ -127,6 +127,7 @@ class LeaseSlot:
 
 # The item of all slots, for who reads it together with others.
 SLOTS_ITEM = (keys.LEASE_SLOTS, keys.RECORD)
+_SEARCHED = "searched"
 
 
 def _used(slot: int) -> str:
@@ -264,8 +265,10 @@ class LeaseNotes:
 
     def advance(self, slot: int, seen: str) -> None:
         """Store that all notes up to this key were looked at."""
+        self._advance(_seen(slot), seen)
+
+    def _advance(self, name: str, seen: str) -> None:
         # Race: another sweep. Each has dealt with all up to its own key, so the further one counts.
-        name = _seen(slot)
         with suppress(LostRace):
             self._table.update(
                 Update(
@@ -275,6 +278,19 @@ class LeaseNotes:
                     values={":further": seen},
                 )
             )
+
+    def searched(self) -> str:
+        """The key of the last page of the event log that was searched for running jobs, or ""."""
+        return str((self._table.get(*SLOTS_ITEM) or {}).get(_SEARCHED, ""))
+
+    def advance_search(self, seen: str) -> None:
+        """Store that the event log was searched up to this key."""
+        self._advance(_SEARCHED, seen)
+
+    def noted(self, slots: Iterable[LeaseSlot]) -> Iterator[str]:
+        """The ids of all jobs in notes that were not processed yet, some 20,000 a call."""
+        for note in self._unlooked(None, slots, None):
+            yield from note.jobs
 
     def retire(self, slot: LeaseSlot) -> None:
         """Store that a slot is out of use, all its notes having been looked at."""
@@ -337,7 +353,7 @@ class LeaseNotes:
         )
 
     def _unlooked(
-        self, queue: str, slots: Iterable[LeaseSlot], most: int | None
+        self, queue: str | None, slots: Iterable[LeaseSlot], most: int | None
     ) -> Iterator[LeaseNote]:
         read = 0
         for slot in slots:
@@ -347,7 +363,7 @@ class LeaseNotes:
                 page, whole = self.unseen(slot.number, after, until_ms=MAX_MS)
                 read += len(page)
                 after = page[-1].key if page else after
-                yield from (note for note in page if note.queue == queue)
+                yield from (note for note in page if queue in (None, note.queue))
 
     def records(self, job_ids: Iterable[str]) -> dict[str, Item]:
         """Job records as they are stored, by id; those that do not exist are left out."""
