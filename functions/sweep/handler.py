@@ -20,8 +20,8 @@ from ojs.services.sweeps import (
     Sweep,
     SweepCounts,
     SweepFailure,
+    SweepLimit,
     SweepReport,
-    TimeLimit,
     counting_failures,
 )
 
@@ -113,7 +113,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, int]:
             left_ms = remaining() if callable(remaining) else end_ms - current.clock.now_ms()
             return float(left_ms) - spare_ms
 
-        return TimeLimit(left_ms)
+        return SweepLimit(left_ms)
 
     reports: dict[str, SweepReport] = {}
     failed: list[str] = []

@@ -19,7 +19,7 @@ from ojs.domain.job.job import Job
 from ojs.projections.transitions import happened
 from ojs.services.jobs import lost_leases
 from ojs.services.jobs.time_transitions import TimeTransitions
-from ojs.services.sweeps import SweepCounts, TimeLimit, always, third_of
+from ojs.services.sweeps import SweepCounts, SweepLimit, always, third_of
 from ojs.settings import Settings
 from ojs.store.jobs.lease_notes import LOOK_MS, MOST_AHEAD_MS, SHORT_MS, SLOTS, VALID_MS, LeaseNotes
 from ojs.store.jobs.records import JobStore
@@ -630,7 +630,7 @@ def test_a_cron_job_fires_though_notes_take_all_the_time(exact: World) -> None:
         return records(*args, **how)
 
     records = LeaseNotes.records
-    limit = TimeLimit(lambda: left[0])
+    limit = SweepLimit(lambda: left[0])
     with (
         mock.patch.object(LeaseNotes, "records", slow),
         mock.patch.object(lost_leases, "_JOBS", 10),
@@ -641,7 +641,7 @@ def test_a_cron_job_fires_though_notes_take_all_the_time(exact: World) -> None:
 
 def test_no_part_takes_more_than_a_third() -> None:
     left = [30_000.0]
-    limit = TimeLimit(lambda: left[0])
+    limit = SweepLimit(lambda: left[0])
     part = third_of(limit)
     left[0] -= 9_999
     assert part()

@@ -37,7 +37,7 @@ def always() -> bool:
 
 
 @dataclass(frozen=True)
-class TimeLimit:
+class SweepLimit:
     """A `GoOn` that knows how much time (ms) is left."""
 
     left_ms: Callable[[], float]
@@ -45,15 +45,15 @@ class TimeLimit:
     def __call__(self) -> bool:
         return self.left_ms() > 0
 
-    def third(self) -> TimeLimit:
+    def third(self) -> SweepLimit:
         """The limit of a part of the work: a third of the time that is left now."""
         kept_ms = self.left_ms() * 2 / 3
-        return TimeLimit(lambda: self.left_ms() - kept_ms)
+        return SweepLimit(lambda: self.left_ms() - kept_ms)
 
 
 def third_of(go_on: GoOn) -> GoOn:
     """A third of the time that is left, where that is known."""
-    return go_on.third() if isinstance(go_on, TimeLimit) else go_on
+    return go_on.third() if isinstance(go_on, SweepLimit) else go_on
 
 
 def rotated(each: Sequence[T], choose: Callable[[int], int]) -> list[T]:

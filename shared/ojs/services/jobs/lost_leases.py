@@ -26,7 +26,7 @@ from ojs.services.for_each import ForEach, in_threads
 from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.sweeps import GoOn, SweepCounts, counting_failures, rotated
 from ojs.store.jobs import items
-from ojs.store.jobs.lease_notes import LOOK_MS, LeaseNote, LeaseSlot, NotedAgain
+from ojs.store.jobs.lease_notes import LOOK_MS, LeaseNote, LeaseSlot, NotedJob
 from ojs.store.jobs.records import JobStore
 from ojs.store.table import keys
 from ojs.store.table.values import Item
@@ -155,7 +155,7 @@ class LostLeases:
     ) -> int:
         """Process notes until the time is up. Returns how many notes were processed."""
         done = 0
-        again: dict[str, NotedAgain] = {}
+        again: dict[str, NotedJob] = {}
         while done < len(notes) and go_on():
             end, jobs = done, 0
             while end < len(notes) and (end == done or jobs + len(notes[end].jobs) <= _JOBS):
@@ -168,9 +168,7 @@ class LostLeases:
         self._notes.again(slot, again.values(), self._clock)
         return done
 
-    def _unsettled(
-        self, notes: Sequence[LeaseNote], counts: SweepCounts
-    ) -> Mapping[str, NotedAgain]:
+    def _unsettled(self, notes: Sequence[LeaseNote], counts: SweepCounts) -> Mapping[str, NotedJob]:
         """Settle the jobs of some notes. Returns the jobs that must be processed again: jobs that
         run, that a fetch can still claim, that failed, and that only a newer version can read.
         """
@@ -178,7 +176,7 @@ class LostLeases:
             dict.fromkeys(job_id for note in notes for job_id in note.jobs)
         )
         now_ms = self._clock.now_ms()
-        again: dict[str, NotedAgain] = {}
+        again: dict[str, NotedJob] = {}
         running: dict[str, Item] = {}
         for note in notes:
             for job_id, seen in note.jobs.items():
@@ -188,9 +186,7 @@ class LostLeases:
                 claimable = note.may_be_claimed(job_id, record, now_ms)
                 if claimable or (record["state"] == State.ACTIVE.value and "wpk" not in record):
                     # A job in trouble is read again a minute later.
-                    again[job_id] = NotedAgain(
-                        note.queue, job_id, seen, note.at_ms, now_ms + LOOK_MS
-                    )
+                    again[job_id] = NotedJob(note.queue, job_id, seen, note.at_ms, now_ms + LOOK_MS)
                     if not claimable:
                         running[job_id] = record
         for job_id, found in zip(

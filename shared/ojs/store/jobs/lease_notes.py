@@ -95,7 +95,7 @@ class LeaseNote:
 
 
 @dataclass(frozen=True)
-class NotedAgain:
+class NotedJob:
     """A job that gets a new note: its queue, the checksum and claim time of its earlier note, and
     when it is to be looked at (ms).
     """
@@ -233,7 +233,7 @@ class LeaseNotes:
         )
         return [_note(slot, item) for item in found.items], found.last is None
 
-    def again(self, slot: LeaseSlot, jobs: Iterable[NotedAgain], clock: Clock) -> None:
+    def again(self, slot: LeaseSlot, jobs: Iterable[NotedJob], clock: Clock) -> None:
         """Write new notes for jobs of this slot, each due at the time that its jobs have, at most
         MOST_AHEAD_MS ahead. Jobs of one queue that are due within SHARED_MS share a note.
 

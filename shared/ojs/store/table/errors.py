@@ -55,7 +55,7 @@ class NotDone(BackendUnavailable):
     """
 
 
-class UnderWay(BackendUnavailable):
+class UnknownOutcome(BackendUnavailable):
     """An earlier try of the same transaction has not finished: its outcome is still unknown."""
 
 
@@ -139,7 +139,7 @@ def classify(error: BotoCoreError | ClientError) -> LostRace | OjsError:
     if code in _REFUSED:
         return NotDone("The store is busy.")
     if code == _UNDER_WAY or status >= _SERVER_FAULT:
-        kind = UnderWay if code == _UNDER_WAY else BackendUnavailable
+        kind = UnknownOutcome if code == _UNDER_WAY else BackendUnavailable
         return kind("The store failed to answer.")
     return BackendError(f"The store refused a request: {code or 'unknown error'}.")
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from ojs.domain.errors import BackendTimeout, BackendUnavailable, OjsError
-from ojs.store.table.errors import LostRace, NotDone, UnderWay, classify
+from ojs.store.table.errors import LostRace, NotDone, UnknownOutcome, classify
 from ojs.store.table.values import Item, Value, pack, unpack
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ class Table:
     def _back_off(self, times: int, error: OjsError | None = None) -> None:
         """Wait before the next try: exponential back-off with jitter."""
         longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**times)
-        if isinstance(error, UnderWay):
+        if isinstance(error, UnknownOutcome):
             longest = _UNDER_WAY_PAUSE_S
         self._sleep(longest * (0.5 + self._chance() / 2))
 
@@ -238,7 +238,7 @@ class Table:
         """Whether a call that was `tried` so many times is made again."""
         if isinstance(meaning, NotDone):
             return tried < _REFUSED_TRIES and (self._repeats or not unanswered)
-        if isinstance(meaning, UnderWay):
+        if isinstance(meaning, UnknownOutcome):
             return tried < _UNDER_WAY_TRIES and self._repeats
         passing = isinstance(meaning, BackendUnavailable | BackendTimeout)
         return passing and self._repeats and tried < _TRIES
