@@ -21,7 +21,7 @@ from ojs.services.jobs import lost_leases
 from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.sweeps import SweepCounts, SweepLimit, always, third_of
 from ojs.settings import Settings
-from ojs.store.jobs.lease_notes import LOOK_MS, MOST_AHEAD_MS, SHORT_MS, SLOTS, VALID_MS, LeaseNotes
+from ojs.store.jobs.lease_notes import LOOK_MS, MOST_AHEAD_MS, SHORT_MS, SLOTS, LeaseNotes
 from ojs.store.jobs.records import JobStore
 from ojs.store.table import keys
 from tests.store.spending import RETRY, WORKER, incompressible, spending, warm
@@ -688,7 +688,7 @@ def test_a_new_note_that_took_too_long_does_not_count(exact: World) -> None:
 
     def slow(self: LeaseNotes, note: Any) -> None:
         put(self, note)
-        exact.clock.advance(VALID_MS)
+        exact.clock.advance(5_000)
 
     with mock.patch.object(LeaseNotes, "_put", slow):
         assert look(exact)["failed"] == 1
