@@ -140,7 +140,7 @@ def _check_paths(text: str, names: Mapping[str, str]) -> None:
 
 
 def _check_distinct(keys: Iterable[Mapping[str, Any]]) -> None:
-    pairs = [(key["pk"]["S"], key["sk"]["S"]) for key in keys]
+    pairs = [tuple(str(key.get(name)) for name in _MAX_KEY_BYTES) for key in keys]
     _rule(len(set(pairs)) == len(pairs), "an item appears twice")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -18,6 +19,9 @@ from ojs.runtime import Runtime
 logger = Logger()
 
 _NUMBERS_LOGGED = 10
+# Fields that only the event of a tumbling window has.
+_UPGRADE_MS = 300_000
+_OF_WINDOW = frozenset({"shardId", "window", "state"})
 
 # Powertools' batch utility is not used: it calls a function for each record, while here a whole
 # batch becomes a few writes.
@@ -45,26 +49,45 @@ def _projector(current: Runtime) -> Projector:
     )
 
 
+def _shard_of(record: Mapping[str, Any]) -> str:
+    """A name for all shards of the stream, for an event that names none.
+
+    Exact for a stream with one open shard. With several, records whose sequence number is below the
+    position of another shard are neither counted nor published; what jobs need (copies, workflows,
+    deliveries, removals) does not depend on it.
+    """
+    logger.warning("Stream event without shardId; counters and events can miss records")
+    return f"shardId-{zlib.crc32(str(record.get('eventSourceARN', '')).encode()):08x}"
+
+
+def _is_old(record: Mapping[str, Any], current: Runtime) -> bool:
+    """Whether a record is older than an upgrade takes from the function to the mapping."""
+    created_s = float(record["dynamodb"].get("ApproximateCreationDateTime", 0))
+    return current.clock.now_ms() - created_s * 1_000 > _UPGRADE_MS
+
+
 def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
     """Project a batch of stream records. Returns those that the stream must deliver again.
 
-    The event is that of a tumbling window, which alone names the shard. Lambda takes an answer
-    without the window's `state` for a failure, also that of its last invocation, which may have no
-    records. Nothing is kept in it: what is counted is in the table.
+    The event is that of a tumbling window, which alone names the shard. Lambda treats a response
+    without the window's `state` as a failure, also that of its last invocation, which may have no
+    records. Nothing is kept in it: the counters are in the table.
     """
     records = event.get("Records") or []
-    answer = {"state": event.get("state") or {}} if "shardId" in event else {}
+    answer = {"state": event.get("state") or {}} if event.keys() & _OF_WINDOW else {}
     # The id of this delivery, which Lambda's own log lines and the failure queue have too.
     logger.thread_safe_append_keys(correlation_id=getattr(context, "aws_request_id", None))
     try:
         current = runtime.current()
-        shard = event.get("shardId") or current.settings.shard
         failed: list[str] = []
+        shard = event.get("shardId") or current.settings.shard
+        if shard is None and records and (answer or _is_old(records[0], current)):
+            shard = _shard_of(records[0])
         if shard is not None and records:
             failed = _projector(current).run(records, shard)
         elif records:
-            # While an upgrade is under way: the function is new, and the mapping is not yet.
-            logger.warning("the mapping of the stream has no tumbling window: to be tried again")
+            # During an upgrade: the function is new, and the mapping is not yet.
+            logger.warning("Stream event without a tumbling window returned for retry")
             failed = [str(records[0]["dynamodb"]["SequenceNumber"])]
         if failed:
             # Only the numbers that identify the records: their contents may be confidential.

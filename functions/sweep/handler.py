@@ -20,6 +20,7 @@ from ojs.services.sweeps import (
     Sweep,
     SweepCounts,
     SweepFailure,
+    SweepLimit,
     SweepReport,
     counting_failures,
 )
@@ -108,11 +109,11 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, int]:
     end_ms = current.clock.now_ms() + _DEFAULT_MS
 
     def more_than(spare_ms: int) -> GoOn:
-        def go_on() -> bool:
+        def left_ms() -> float:
             left_ms = remaining() if callable(remaining) else end_ms - current.clock.now_ms()
-            return bool(left_ms > spare_ms)
+            return float(left_ms) - spare_ms
 
-        return go_on
+        return SweepLimit(left_ms)
 
     reports: dict[str, SweepReport] = {}
     failed: list[str] = []

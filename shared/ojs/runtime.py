@@ -117,6 +117,7 @@ if TYPE_CHECKING:
     from ojs.store.crons.crons import CronStore
     from ojs.store.dead_letter.counters import DeadLetterCounters
     from ojs.store.deliveries.deliveries import DeliveryStore
+    from ojs.store.derived.event_log import EventLog
     from ojs.store.derived.statistics import StatisticsStore
     from ojs.store.jobs.idempotency_keys import IdempotencyKeys
     from ojs.store.permits.recount import Recount
@@ -417,13 +418,24 @@ class Runtime:
             jobs=stores.jobs,
             queues=self.sweep_queues,
             transitions=self.transitions,
-            leases=LostLeases(jobs=stores.jobs, transitions=self.transitions, clock=clock),
+            leases=LostLeases(
+                jobs=stores.jobs,
+                transitions=self.transitions,
+                clock=clock,
+                log=self._event_log,
+                for_each=for_each,
+            ),
             deletion=self.deletion,
             maintenance=stores.maintenance,
             fire=self._fire,
             for_each=for_each,
             store=stores.queues,
         )
+
+    def _event_log(self) -> EventLog:
+        from ojs.store.derived.event_log import EventLog
+
+        return EventLog(self.table)
 
     def _fire(self, name: str) -> Job | None:
         """Fire a cron job that is due. Loaded when there is one."""
@@ -842,13 +854,12 @@ class Runtime:
     @cached_property
     def listing(self) -> JobListing:
         from ojs.services.jobs.listing import JobListing
-        from ojs.store.derived.event_log import EventLog
 
         return JobListing(
             jobs=self.stores.jobs,
             registry=self.stores.registry,
             stats=self.stores.statistics,
-            log=EventLog(self.table),
+            log=self._event_log(),
             clock=self.clock,
         )
 
@@ -877,9 +888,8 @@ class Runtime:
     @cached_property
     def events(self) -> Events:
         from ojs.services.operations.events import Events
-        from ojs.store.derived.event_log import EventLog
 
-        return Events(EventLog(self.table), self.clock)
+        return Events(self._event_log(), self.clock)
 
     # --- sweeps ---------------------------------------------------------------------------------
 

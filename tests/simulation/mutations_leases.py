@@ -72,16 +72,16 @@ def advanced_before_the_look() -> AbstractContextManager[Any]:
     """Two writes are swapped: that a page was looked at is stored before it is."""
     page = LostLeases._page
 
-    def early(self: LostLeases, notes: Any, *args: Any) -> None:
+    def early(self: LostLeases, notes: Any, *args: Any) -> int:
         self._notes.advance(notes[-1].slot, notes[-1].key)
-        page(self, notes, *args)
+        return page(self, notes, *args)
 
     return mock.patch.object(LostLeases, "_page", early)
 
 
-def running_jobs_are_not_filed() -> AbstractContextManager[Any]:
-    """A job whose lease goes on after its note was looked at gets no due entry."""
-    return mock.patch.object(JobStore, "file_running", return_value=None)
+def running_jobs_get_no_new_note() -> AbstractContextManager[Any]:
+    """A job whose lease goes on after its note was processed gets no new note."""
+    return mock.patch.object(LeaseNotes, "again", return_value=None)
 
 
 LEASES: Mapping[str, tuple[Mutation, str]] = {
@@ -90,7 +90,7 @@ LEASES: Mapping[str, tuple[Mutation, str]] = {
     "slots of lease notes are skipped": (slots_are_skipped, "leases"),
     "minutes without a sweep are skipped": (missed_minutes_are_skipped, "leases"),
     "a look is stored before it is done": (advanced_before_the_look, "leases"),
-    "running jobs are not filed": (running_jobs_are_not_filed, "leases"),
+    "running jobs get no new note": (running_jobs_get_no_new_note, "leases"),
 }
 
 

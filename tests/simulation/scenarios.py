@@ -144,6 +144,10 @@ def owners(world: World) -> list[Acts]:
     return [*made, [hand.does(act) for act in some(world.chance, acts, 6)]]
 
 
+# Found after their first note, after a second one, and after several.
+_LEASES_MS = (16_000, 20_000, 90_000, 600_000)
+
+
 def leases(world: World) -> list[Acts]:
     """Leases that only their notes tell of: workers die, go on and speak up, while sweeps come
     late, and two at once. Queues get limits meanwhile, or end.
@@ -156,7 +160,7 @@ def leases(world: World) -> list[Acts]:
     made: list[Acts] = []
     for name in ("w1", "w2"):
         worker = Worker(world, name)
-        takes: Acts = [partial(worker.fetch, 2, lease_ms) for lease_ms in (16_000, 20_000, 90_000)]
+        takes: Acts = [partial(worker.fetch, 2, lease_ms) for lease_ms in _LEASES_MS]
         acts: Acts = [worker.ack, worker.nack, worker.hand_back, worker.beat, worker.forget]
         acts = some(world.chance, [*acts, *takes], 6)
         made.append([worker.does(act) for act in [world.chance.choice(takes), *acts]])

@@ -74,6 +74,7 @@ FAILING: dict[str, Any] = {
     "type": "no.such",
     "tag": "blue",
     "worker_id": "w-none",
+    "producer": "another",
     "priority": 99,
     "meta": {"user": "else"},
     "args": "nowhere",

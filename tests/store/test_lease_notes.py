@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -10,18 +11,22 @@ import pytest
 
 from ojs import runtime
 from ojs.clock import ManualClock
+from ojs.domain.access import ANYBODY
 from ojs.domain.errors import BackendUnavailable, Conflict, OjsError
 from ojs.domain.events.types import EventType
+from ojs.domain.job import envelope
 from ojs.domain.job.job import Job
 from ojs.projections.transitions import happened
 from ojs.services.jobs import lost_leases
 from ojs.services.jobs.time_transitions import TimeTransitions
-from ojs.services.sweeps import SweepCounts, always
+from ojs.services.sweeps import SweepCounts, SweepLimit, always, third_of
 from ojs.settings import Settings
-from ojs.store.jobs.lease_notes import LOOK_MS, SHORT_MS, SLOTS, LeaseNotes
+from ojs.store.jobs.lease_notes import LOOK_MS, MOST_AHEAD_MS, SHORT_MS, SLOTS, LeaseNotes
 from ojs.store.jobs.records import JobStore
 from ojs.store.table import keys
 from tests.store.spending import RETRY, WORKER, incompressible, spending, warm
+from tests.store.streams import Projected, Stream
+from tests.store.tenants import push_all
 
 if TYPE_CHECKING:
     from tests.store.conftest import World
@@ -233,19 +238,27 @@ def test_a_lost_lease_is_found_when_it_has_ended(world: World) -> None:
     assert (again.id, again.attempt) == (job.id, 2)
 
 
-def test_a_job_that_runs_on_gets_its_entry_after_a_minute(world: World) -> None:
+@pytest.mark.parametrize("lease_ms", [90_000, 20 * MINUTE])
+def test_a_job_that_runs_on_gets_a_new_note_after_a_minute(world: World, lease_ms: int) -> None:
     world.push(retry=RETRY)
-    job = taken(world, None)
+    job = taken(world, lease_ms)
     world.clock.advance(LOOK_MS - 1)
-    assert world.sweep().get("filed", 0) == 0
+    assert world.sweep() == {}
+    assert len(notes(world)) == 1
     world.clock.advance(1)
-    assert world.sweep()["filed"] == 1
-    held = world.run.jobs.get(job.id)
-    assert held.lease is not None
-    assert entry(world, job) == keys.due_at(held.due_ms, keys.LEASE_END)
-    assert world.sweep().get("filed", 0) == 0
-    world.run.finish.ack(job.id, worker_id="w")
+    assert world.sweep() == {}
+    now_ms = world.clock.now_ms()
+    last = max(str(item["sk"]["S"]) for item in notes(world))
+    due_ms = world.run.jobs.get(job.id).due_ms
+    assert keys.instant_of(last) == min(due_ms, now_ms + MOST_AHEAD_MS)
     assert entry(world, job) is None
+    assert world.sweep() == {}
+    assert len(notes(world)) == 2
+    while world.clock.now_ms() < due_ms:
+        assert world.state(job) == "active"
+        world.clock.advance(min(MINUTE, due_ms - world.clock.now_ms()))
+        counts = world.sweep()
+    assert counts["stalled_or_timed_out"] == 1
 
 
 def test_a_heartbeat_before_the_look_counts(world: World) -> None:
@@ -254,33 +267,15 @@ def test_a_heartbeat_before_the_look_counts(world: World) -> None:
     world.clock.advance(LEASE - 1_000)
     world.run.workers.beat("w", active_jobs=[job.id])
     world.clock.advance(2_000)
-    assert world.sweep()["filed"] == 1
+    assert world.sweep() == {}
     # And one after it.
     world.clock.advance(LEASE - 2_000)
     world.run.workers.beat("w", active_jobs=[job.id])
     world.clock.advance(2_000)
-    assert world.sweep()["refiled"] == 1
+    assert world.sweep() == {}
     assert world.state(job) == "active"
     world.clock.advance(LEASE)
     assert world.sweep()["stalled_or_timed_out"] == 1
-
-
-def test_a_heartbeat_while_the_sweep_looks_takes_no_entry_away(world: World) -> None:
-    world.push(retry=RETRY)
-    job = taken(world, 40_000)
-    world.clock.advance(30_000)
-    world.run.workers.beat("w", active_jobs=[job.id])
-    world.clock.advance(10_000)
-    file_running = JobStore.file_running
-
-    def late(self: JobStore, found: Job) -> None:
-        world.clock.advance(1)
-        world.run.workers.beat("w", active_jobs=[job.id])
-        file_running(self, found)
-
-    with mock.patch.object(JobStore, "file_running", late):
-        assert world.sweep()["filed"] == 1
-    assert entry(world, job) is not None
 
 
 @pytest.mark.parametrize("lease_ms", [1_000, SHORT_MS - 1])
@@ -371,10 +366,10 @@ def test_two_sweeps_at_once_do_it_once(exact: World) -> None:
     page = lost_leases.LostLeases._page
     other = exact.another()
 
-    def meanwhile(self: Any, *args: Any) -> None:
+    def meanwhile(self: Any, *args: Any) -> int:
         with mock.patch.object(lost_leases.LostLeases, "_page", page):
             assert look(exact, other)["stalled_or_timed_out"] == 1
-        page(self, *args)
+        return page(self, *args)
 
     with mock.patch.object(lost_leases.LostLeases, "_page", meanwhile):
         assert look(exact)["stalled_or_timed_out"] == 0
@@ -466,14 +461,14 @@ def test_several_queues_have_a_note_each(exact: World) -> None:
 # --- who looks for what runs ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("filed", [False, True])
-def test_a_queue_does_not_end_under_a_running_job(world: World, filed: bool) -> None:
+@pytest.mark.parametrize("noted_again", [False, True])
+def test_a_queue_does_not_end_under_a_running_job(world: World, noted_again: bool) -> None:
     world.push(retry=RETRY)
     job = taken(world, None)
-    if filed:
+    if noted_again:
         world.clock.advance(MINUTE)
         world.sweep()
-    assert (entry(world, job) is not None) == filed
+    assert (len(notes(world)) == 2) == noted_again
     with pytest.raises(Conflict):
         world.run.deletion.delete("default", "reject")
     deletion, gone = world.run.deletion.delete("default", "drain")
@@ -484,12 +479,12 @@ def test_a_queue_does_not_end_under_a_running_job(world: World, filed: bool) -> 
     assert world.sweep()["queues_deleted"] == 1
 
 
-@pytest.mark.parametrize("filed", [False, True])
-def test_a_limit_counts_what_runs(world: World, filed: bool) -> None:
+@pytest.mark.parametrize("noted_again", [False, True])
+def test_a_limit_counts_what_runs(world: World, noted_again: bool) -> None:
     for _ in range(3):
         world.push(retry=RETRY)
     running = taken(world, None)
-    if filed:
+    if noted_again:
         world.clock.advance(MINUTE)
         world.sweep()
     world.run.queues.configure("default", {"concurrency": 2})
@@ -498,11 +493,11 @@ def test_a_limit_counts_what_runs(world: World, filed: bool) -> None:
     assert len(world.fetch(count=3)) == 1
 
 
-@pytest.mark.parametrize("filed", [False, True])
-def test_a_bound_counts_what_runs(world: World, filed: bool) -> None:
+@pytest.mark.parametrize("noted_again", [False, True])
+def test_a_bound_counts_what_runs(world: World, noted_again: bool) -> None:
     world.push(retry=RETRY)
     taken(world, None)
-    if filed:
+    if noted_again:
         world.clock.advance(MINUTE)
         world.sweep()
     world.run.queues.configure("default", {"max_size": 2})
@@ -522,13 +517,13 @@ def test_statistics_know_what_was_claimed_a_moment_ago(world: World) -> None:
         world.push(retry=RETRY)
     first = taken(world, None)
     taken(world, 1_000)
-    for filed in (False, True):
+    for later in (False, True):
         stats = world.run.stats.queue("default").levels
-        assert (stats.of(first.state), stats.of(world.push().state)) == (2, 1 + filed)
+        assert (stats.of(first.state), stats.of(world.push().state)) == (2, 1 + later)
         world.clock.advance(999)
     world.clock.advance(MINUTE)
     world.run.sweep._leases.look(world.clock.now_ms(), SweepCounts(), always)
-    assert entry(world, first) is not None
+    assert len(notes(world)) == 2
     assert world.run.stats.queue("default").levels.of(first.state) == 2
 
 
@@ -540,3 +535,258 @@ def test_entries_of_an_earlier_version_are_worked_off(world: World) -> None:
     assert (entry(world, job) is None, notes(world)) == (False, [])
     world.clock.advance(LEASE)
     assert [again.id for again in world.fetch()] == [job.id]
+
+
+# --- many running jobs ----------------------------------------------------------------------------
+
+
+def running(world: World, count: int, *, at_once: int, lease_ms: int) -> list[Job]:
+    """So many jobs that run, claimed a few at a time."""
+    push_all(world, [envelope.parse({"type": "test.job", "args": [n]}) for n in range(count)])
+    jobs: list[Job] = []
+    while len(jobs) < count:
+        jobs += world.run.fetch.fetch(["default"], at_once, "w", visibility_timeout_ms=lease_ms)
+    return jobs
+
+
+@pytest.mark.exhaustive
+def test_a_thousand_running_jobs_cost_few_calls(exact: World) -> None:
+    running(exact, 1_000, at_once=40, lease_ms=5 * MINUTE)
+    exact.clock.advance(LOOK_MS)
+    with spending(exact) as spent:
+        look(exact)
+    assert spent.calls <= 70
+    assert spent.writes <= 30
+    exact.clock.advance(4 * MINUTE)
+    assert look(exact)["stalled_or_timed_out"] == 1_000
+
+
+def test_running_jobs_share_notes(exact: World) -> None:
+    jobs = running(exact, 90, at_once=10, lease_ms=5 * MINUTE)
+    exact.clock.advance(LOOK_MS)
+    with spending(exact) as spent:
+        look(exact)
+    # The slots, a page of notes, 90 jobs, three new notes, and how far the slot was processed.
+    assert (spent.calls, spent.writes) == (7, 4)
+    assert len(notes(exact)) == 9 + 3
+    found = exact.run.stores.jobs.notes.not_done("default", exact.run.stores.jobs.notes.slots())
+    assert len(list(found)) == len(jobs)
+
+
+class Dying:
+    """A client whose process dies at the n-th call: before it takes effect, or after."""
+
+    def __init__(self, client: Any, at: int, *, late: bool) -> None:
+        self._client, self._at, self._late = client, at, late
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._client, name)
+
+        def call(**arguments: Any) -> Any:
+            self._at -= 1
+            if self._at == 0:
+                if self._late:
+                    method(**arguments)
+                raise KeyboardInterrupt
+            return method(**arguments)
+
+        return call
+
+
+class Ending:
+    """A time limit that ends after so many looks."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks = looks
+
+    def __call__(self) -> bool:
+        self.looks -= 1
+        return self.looks >= 0
+
+
+def test_notes_are_left_when_the_time_is_up(exact: World) -> None:
+    running(exact, 60, at_once=10, lease_ms=LEASE)
+    exact.clock.advance(MINUTE)
+    total = 0
+    with mock.patch.object(lost_leases, "_JOBS", 20):
+        for _ in range(2):
+            counts = SweepCounts()
+            exact.run.sweep._leases.look(exact.clock.now_ms(), counts, Ending(2))
+            assert (counts["stalled_or_timed_out"], counts["more"]) == (20, 1)
+            total += 20
+        assert look(exact)["stalled_or_timed_out"] == 60 - total
+
+
+def test_a_cron_job_fires_though_notes_take_all_the_time(exact: World) -> None:
+    raw = {"name": "c", "cron": "* * * * *", "type": "tick", "args": []}
+    exact.run.crons.register(raw, ANYBODY, None)
+    running(exact, 20, at_once=10, lease_ms=LEASE)
+    exact.clock.advance(MINUTE)
+    left = [35_000.0]
+    taken_ms = 20_000
+
+    def slow(*args: Any, **how: Any) -> Any:
+        left[0] -= taken_ms
+        return records(*args, **how)
+
+    records = LeaseNotes.records
+    limit = SweepLimit(lambda: left[0])
+    with (
+        mock.patch.object(LeaseNotes, "records", slow),
+        mock.patch.object(lost_leases, "_JOBS", 10),
+    ):
+        report = exact.run.sweep.run_once(exact.clock.now_ms(), 1_000, limit)
+    assert (report["crons"], report["stalled_or_timed_out"], report["more"]) == (1, 10, 1)
+
+
+def test_no_part_takes_more_than_a_third() -> None:
+    left = [30_000.0]
+    limit = SweepLimit(lambda: left[0])
+    part = third_of(limit)
+    left[0] -= 9_999
+    assert part()
+    left[0] -= 1
+    assert not part()
+    assert limit()
+    assert third_of(always) is always
+
+
+@pytest.mark.parametrize("died", range(1, 8))
+def test_a_sweep_that_dies_loses_no_running_job(exact: World, died: int) -> None:
+    """After each call, once before it takes effect and once after."""
+    for late in (False, True):
+        jobs = running(exact, 12, at_once=4, lease_ms=2 * MINUTE)
+        exact.clock.advance(LOOK_MS)
+        dying = exact.another(Dying(exact.client, died, late=late))
+        with suppress(KeyboardInterrupt):
+            look(exact, dying)
+        exact.clock.advance(MINUTE)
+        look(exact)
+        exact.clock.advance(MINUTE)
+        look(exact)
+        assert {exact.state(job) for job in jobs} <= {"available", "discarded"}
+        for job in jobs:
+            with suppress(OjsError):
+                exact.run.jobs.cancel(job.id)
+
+
+def test_a_slot_that_is_in_use_again_is_not_retired(exact: World) -> None:
+    notes_ = exact.run.stores.jobs.notes
+    notes_._use(3, exact.clock.now_ms())
+    exact.clock.advance(3 * HOUR)
+    (stale,) = notes_.slots()
+    notes_._use(3, exact.clock.now_ms())
+    notes_.retire(stale)
+    assert [slot.number for slot in notes_.slots()] == [3]
+
+
+def test_a_new_note_that_took_too_long_does_not_count(exact: World) -> None:
+    """It could be stored behind the position of its slot: the earlier note is processed again."""
+    running(exact, 1, at_once=1, lease_ms=90_000)
+    exact.clock.advance(LOOK_MS)
+    put = LeaseNotes._put
+
+    def slow(self: LeaseNotes, note: Any) -> None:
+        put(self, note)
+        exact.clock.advance(5_000)
+
+    with mock.patch.object(LeaseNotes, "_put", slow):
+        assert look(exact)["failed"] == 1
+    assert not exact.run.stores.jobs.notes.slots()[0].seen
+
+
+# --- the second search ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def seen(streamed: Callable[[], AbstractContextManager[World]]) -> Iterator[World]:
+    """A world whose stream can be projected."""
+    with streamed() as world:
+        yield world
+
+
+def told(world: World) -> None:
+    """What the stream function does with what happened so far."""
+    projected = Projected(world.client, world.table, world.clock)
+    assert not projected.run(Stream(world.client, world.table).take())
+
+
+def hours(world: World, minutes: int = 60) -> int:
+    """Sweep each minute; how many leases were found lost."""
+    found = 0
+    for _ in range(minutes):
+        world.clock.advance(MINUTE)
+        found += world.sweep().get("stalled_or_timed_out", 0)
+    return found
+
+
+def without_notes(world: World) -> None:
+    for item in notes(world):
+        world.run.table.delete(item["pk"]["S"], item["sk"]["S"])
+
+
+def test_a_running_job_without_a_note_is_found_within_an_hour(seen: World) -> None:
+    for _ in range(3):
+        seen.push(retry=RETRY, timeout_ms=6 * HOUR)
+    lost, done, lasts = (taken(seen, lease_ms) for lease_ms in (LEASE, LEASE, 80 * MINUTE))
+    seen.run.finish.ack(done.id, worker_id="w")
+    told(seen)
+    without_notes(seen)
+    assert hours(seen) == 1
+    assert seen.state(lost) == "available"
+    # One that still runs has a note from then on.
+    assert seen.state(lasts) == "active"
+    assert len(notes(seen)) > 0
+    assert hours(seen, 22) == 1
+    assert seen.state(lasts) == "available"
+
+
+def test_the_search_costs_two_reads_where_all_is_noted(seen: World) -> None:
+    seen.push(retry=RETRY, timeout_ms=6 * HOUR)
+    job = taken(seen, 3 * HOUR)
+    told(seen)
+    hours(seen, 50)
+    minute = seen.clock.now_ms() // MINUTE
+    searched = seen.run.stores.jobs.notes.searched()
+    assert searched
+    before = len(notes(seen))
+    seen.clock.advance((10 - minute % 10) * MINUTE)
+    with spending(seen) as spent:
+        seen.run.sweep._leases.search(seen.clock.now_ms(), SweepCounts(), always)
+    assert (spent.calls, spent.writes) == (2, 0)
+    assert len(notes(seen)) == before
+    assert entry(seen, job) is None
+
+
+def test_a_sweep_whose_clock_is_ahead_loses_no_job_for_more_than_an_hour(seen: World) -> None:
+    """It passes the time of a note before the note is stored; the claim comes a minute late."""
+    seen.push(retry=RETRY)
+    claim = JobStore.claim
+
+    def put_off(self: JobStore, *args: Any, **how: Any) -> Job:
+        seen.clock.advance(MINUTE)
+        seen.run.stores.jobs.notes.advance(
+            self.notes._slot, keys.lease_note(seen.clock.now_ms() + 10_000, "x")
+        )
+        return claim(self, *args, **how)
+
+    with mock.patch.object(JobStore, "claim", put_off):
+        job = taken(seen)
+    told(seen)
+    assert hours(seen) == 1
+    assert seen.state(job) == "available"
+
+
+def test_a_bound_counts_what_runs_for_longer_than_ten_minutes(world: World) -> None:
+    world.push(retry=RETRY)
+    taken(world, HOUR)
+    world.clock.advance(MINUTE)
+    world.sweep()
+    world.run.queues.configure("default", {"max_size": 2})
+    for _ in range(20):
+        world.clock.advance(MINUTE)
+        world.sweep()
+        world.run.reconcile.run_once(world.clock.now_ms(), 50)
+    world.push()
+    with pytest.raises(OjsError):
+        world.push()

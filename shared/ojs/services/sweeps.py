@@ -36,6 +36,26 @@ def always() -> bool:
     return True
 
 
+@dataclass(frozen=True)
+class SweepLimit:
+    """A `GoOn` that knows how much time (ms) is left."""
+
+    left_ms: Callable[[], float]
+
+    def __call__(self) -> bool:
+        return self.left_ms() > 0
+
+    def third(self) -> SweepLimit:
+        """The limit of a part of the work: a third of the time that is left now."""
+        kept_ms = self.left_ms() * 2 / 3
+        return SweepLimit(lambda: self.left_ms() - kept_ms)
+
+
+def third_of(go_on: GoOn) -> GoOn:
+    """A third of the time that is left, where that is known."""
+    return go_on.third() if isinstance(go_on, SweepLimit) else go_on
+
+
 def rotated(each: Sequence[T], choose: Callable[[int], int]) -> list[T]:
     """The same, beginning at a random one: runs that are cut short leave out others each time."""
     start = choose(len(each)) if each else 0

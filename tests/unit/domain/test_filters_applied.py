@@ -25,6 +25,7 @@ FAILING: dict[str, Any] = {
     "type": "no.such",
     "tag": "blue",
     "worker_id": "w-none",
+    "producer": "another",
     "since": LATER,
     "until": EARLIER,
     "enqueued_after": LATER,

@@ -203,6 +203,24 @@ def test_records_of_a_mapping_without_a_window_come_again(
     assert len(built.events.list(EventFilter(), limit=9).events) == 3
 
 
+@pytest.mark.parametrize("kind", ["window", "late"])
+def test_records_without_a_shard_are_projected_once(
+    api: Api, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """AWS documents `shardId`, and no emulator sends it: without it nothing stops."""
+    event = {name: value for name, value in LIFE.items() if name != "shardId"}
+    if kind == "late":
+        event = {"Records": LIFE["Records"]}
+        api.clock.advance(600_000)
+    done = DONE if kind == "window" else {"batchItemFailures": []}
+    for _ in range(2):
+        assert handler(event, LambdaContext("stream")) == done
+    stats = api("GET", "/ojs/v1/queues/email/stats").json["stats"]
+    assert (stats["enqueued_today"], stats["completed_today"]) == (1, 1)
+    assert len(api("GET", "/ojs/v1/events").json["events"]) == 3
+    assert any("shardId" in str(record["msg"]) for record in logged(caplog))
+
+
 def test_records_of_other_items_change_nothing(api: Api) -> None:
     record = copy.deepcopy(LIFE["Records"][1])
     record["dynamodb"]["Keys"] = {"pk": {"S": "S|email"}, "sk": {"S": "@"}}

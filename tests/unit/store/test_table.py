@@ -17,7 +17,7 @@ from botocore.exceptions import (
 )
 
 from ojs.domain.errors import BackendError, BackendTimeout, BackendUnavailable
-from ojs.store.table.errors import Contended, LostRace, NotDone, classify
+from ojs.store.table.errors import Contended, LostRace, NotDone, UnknownOutcome, classify
 from ojs.store.table.races import retry_on_race
 from ojs.store.table.table import Put, Table, Update
 
@@ -43,7 +43,7 @@ def _client_error(code: str, status: int = 400, **more: Any) -> ClientError:
         (_client_error("ThrottlingException"), NotDone),
         (_client_error("TransactionConflictException"), Contended),
         (ConnectionClosedError(endpoint_url="x"), BackendUnavailable),
-        (_client_error("TransactionInProgressException"), BackendUnavailable),
+        (_client_error("TransactionInProgressException"), UnknownOutcome),
         (_client_error("NobodyKnowsThis", 500), BackendUnavailable),
         (_client_error("NobodyKnowsThis", 503), BackendUnavailable),
         (_client_error("ValidationException"), BackendError),
@@ -293,3 +293,18 @@ def test_numbers_are_added_under_names_of_any_characters() -> None:
             ":a_1": {"N": "-1"},
         },
     }
+
+
+def test_a_transaction_that_is_under_way_is_awaited_for_five_seconds() -> None:
+    """DynamoDB answers a repetition with the result of the first try, once that has finished."""
+    under_way = _client_error("TransactionInProgressException")
+    client = Scripted(*[SILENT, *[under_way] * 7, {}])
+    table, pauses = _table(client)
+    table.transact([Put({"pk": "a", "sk": "b"})])
+    assert sum(pauses) >= 5
+    tokens = {asked["ClientRequestToken"] for asked in client.asked}
+    assert len(tokens) == 1
+    table, pauses = _table(Scripted(*[under_way] * 9))
+    with pytest.raises(BackendUnavailable):
+        table.transact([Put({"pk": "a", "sk": "b"})])
+    assert sum(pauses) <= 10

@@ -1,33 +1,55 @@
 """Finds lost leases of jobs that are not in the index: a part of the job sweep.
 
-It reads the lease notes whose time has come (`ojs.store.jobs.lease_notes`). Most of the jobs are
-done by then. A job whose lease has ended goes back in line; one that still runs gets its due entry
-in the index, where later sweeps and fetches find it.
+It reads the lease notes that are due (`ojs.store.jobs.lease_notes`). Most of their jobs are
+finished by then. A job whose lease has ended becomes available again. A job that still runs gets a
+new note, which is due when its lease ends.
+
+A second search finds running jobs that no note has, whatever the cause: a clock that is off by
+more than the notes allow for, or a write that takes effect too late. Every 10 minutes it reads the
+jobs that the event log says were started more than 30 minutes ago and that are still active, and
+gives those without a note a new one.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from itertools import islice
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ojs.clock import Clock
 from ojs.domain.errors import UnknownForm
+from ojs.domain.events.types import EventType
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
+from ojs.services.for_each import ForEach, in_threads
 from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.sweeps import GoOn, SweepCounts, counting_failures, rotated
 from ojs.store.jobs import items
-from ojs.store.jobs.lease_notes import LeaseNote, LeaseSlot
+from ojs.store.jobs.lease_notes import LOOK_MS, LeaseNote, LeaseSlot, NotedJob
 from ojs.store.jobs.records import JobStore
+from ojs.store.table import keys
 from ojs.store.table.values import Item
 
-# Jobs that are read in one call, and notes between two writes of how far a slot was looked at.
+if TYPE_CHECKING:
+    from ojs.store.derived.event_log import EventLog
+
+# Jobs that are read in one call, and before each check of the time limit.
 _JOBS = 100
+# Notes that are read in one call, and notes between two writes of a slot's position.
 _NOTES = 500
+_PART = 100
+# How often (minutes) the event log is searched for running jobs without a note, how old (ms) an
+# entry of the log must be, and how far back (ms) the first search goes.
+_SEARCH_MINUTES = 10
+_MINUTE_MS = 60_000
+_STARTED_MS = 30 * _MINUTE_MS
+_FIRST_MS = 120 * _MINUTE_MS
 # Pages of one slot in one pass; the next pass goes on.
 _PAGES = 4
+
+# After these a job does not run.
+_OVER = frozenset({EventType.JOB_COMPLETED, EventType.JOB_FAILED, EventType.JOB_CANCELLED})
 
 
 class LostLeases:
@@ -39,22 +61,72 @@ class LostLeases:
         jobs: JobStore,
         transitions: TimeTransitions,
         clock: Clock,
+        log: Callable[[], EventLog],
         choose: Callable[[int], int] = random.randrange,
+        for_each: ForEach = in_threads,
     ) -> None:
         self._jobs = jobs
         self._notes = jobs.notes
         self._transitions = transitions
         self._clock = clock
+        self._log = log
         self._choose = choose
+        self._for_each = for_each
 
     def look(self, now_ms: int, counts: SweepCounts, go_on: GoOn) -> None:
-        """Look at the notes whose time has come. Counts `filed` and `stalled_or_timed_out` jobs,
-        `failed`, and `more` if another pass should follow. Raises OjsError.
+        """Process the notes that are due. Counts `stalled_or_timed_out` jobs, `failed`, and `more`
+        if another pass should follow. Raises OjsError.
         """
         for slot in rotated(self._notes.slots(), self._choose):
             # A slot in trouble must not hold up the others; the next run goes on where it was.
             with counting_failures(counts, f"lease notes of slot {slot.number}"):
                 self._slot(slot, now_ms, counts, go_on)
+
+    def search(self, now_ms: int, counts: SweepCounts, go_on: GoOn) -> None:
+        """Settle running jobs that have neither a note nor an index entry, or give them a note,
+        every _SEARCH_MINUTES. Counts `unnoted` and those of `look`. Raises OjsError.
+        """
+        if now_ms // _MINUTE_MS % _SEARCH_MINUTES:
+            return
+        from ojs.store.derived.event_log import Budget
+
+        first_ms = keys.instant(max(0, now_ms - _FIRST_MS))
+        seen, last = self._notes.searched() or first_ms, keys.instant(now_ms - _STARTED_MS)
+        while go_on():
+            begin, started = seen, dict[str, None]()
+            # Each failed attempt and each restart has an event of its own.
+            for page in self._log().forward(f"{seen}~", last, Budget()):
+                for event in page.events():
+                    if event["type"] == EventType.JOB_STARTED:
+                        started[event["subject"]] = None
+                    elif event["type"] in _OVER:
+                        started.pop(event["subject"], None)
+                seen = page.key
+            if seen == begin:
+                return
+            self._give_notes(list(started), counts)
+            # Only now: if the process dies before, the next search reads the pages again.
+            self._notes.advance_search(seen)
+        counts["more"] = 1
+
+    def _give_notes(self, job_ids: Sequence[str], counts: SweepCounts) -> None:
+        unnoted: dict[str, str] = {}
+        for start in range(0, len(job_ids), _JOBS):
+            for job_id, record in self._notes.records(job_ids[start : start + _JOBS]).items():
+                if record["state"] == State.ACTIVE.value and "wpk" not in record:
+                    unnoted[job_id] = str(record["queue"])
+        if not unnoted:
+            return
+        # Before the notes: a job that gets a new note now is in the earlier one or in that.
+        slots = self._notes.slots()
+        for job_id in self._notes.noted(slots):
+            unnoted.pop(job_id, None)
+        slot = slots[0] if slots else LeaseSlot(0, 0, "")
+        notes = [LeaseNote(slot.number, "", 0, queue, {job: 0}) for job, queue in unnoted.items()]
+        for start in range(0, len(notes), _JOBS):
+            again = self._unsettled(notes[start : start + _JOBS], counts)
+            self._notes.again(slot, again.values(), self._clock)
+            counts["unnoted"] += len(again)
 
     def _slot(self, slot: LeaseSlot, now_ms: int, counts: SweepCounts, go_on: GoOn) -> None:
         seen = slot.seen
@@ -62,54 +134,84 @@ class LostLeases:
             if not go_on():
                 break
             page, whole = self._notes.unseen(slot.number, seen, until_ms=now_ms, limit=_NOTES)
-            if page:
-                self._page(page, counts)
-                # Only now: if we die before, the page is looked at once more.
-                seen = page[-1].key
-                self._notes.advance(slot.number, seen)
-            elif slot.used_ms < now_ms:
+            for start in range(0, len(page), _PART):
+                part = page[start : start + _PART]
+                done = self._page(part, slot, counts, go_on)
+                if done:
+                    # Only now: if the process dies before, the next sweep processes the part again.
+                    seen = part[done - 1].key
+                    self._notes.advance(slot.number, seen)
+                if done < len(part):
+                    counts["more"] = 1
+                    return
+            if not page and slot.used_ms < now_ms:
                 self._notes.retire(slot)
             if whole:
                 return
         counts["more"] = 1
 
-    def _page(self, page: Sequence[LeaseNote], counts: SweepCounts) -> None:
-        records: dict[str, Item] = {}
-        listed = iter(dict.fromkeys(job_id for note in page for job_id in note.jobs))
-        while ids := list(islice(listed, _JOBS)):
-            records |= self._notes.records(ids)
-        for note in page:
-            left = set(self._unsettled(note, records, counts))
-            if left:
-                again = {job_id: seen for job_id, seen in note.jobs.items() if job_id in left}
-                self._notes.again(note, again, self._clock)
+    def _page(
+        self, notes: Sequence[LeaseNote], slot: LeaseSlot, counts: SweepCounts, go_on: GoOn
+    ) -> int:
+        """Process notes until the time is up. Returns how many notes were processed."""
+        done = 0
+        again: dict[str, NotedJob] = {}
+        while done < len(notes) and go_on():
+            end, jobs = done, 0
+            while end < len(notes) and (end == done or jobs + len(notes[end].jobs) <= _JOBS):
+                jobs += len(notes[end].jobs)
+                end += 1
+            again |= self._unsettled(notes[done:end], counts)
+            done = end
+        # The new notes come before `advance`: dying in between leaves a job in two notes, which
+        # costs a read.
+        self._notes.again(slot, again.values(), self._clock)
+        return done
 
-    def _unsettled(
-        self, note: LeaseNote, records: dict[str, Item], counts: SweepCounts
-    ) -> Iterable[str]:
-        """Deal with the jobs of a note. Yields those that must be looked at again: jobs that the
-        fetch may be about to claim, jobs in trouble, and those that only a newer version knows.
+    def _unsettled(self, notes: Sequence[LeaseNote], counts: SweepCounts) -> Mapping[str, NotedJob]:
+        """Settle the jobs of some notes. Returns the jobs that must be processed again: jobs that
+        run, that a fetch can still claim, that failed, and that only a newer version can read.
         """
-        for job_id in note.jobs:
-            record = records.get(job_id)
-            if record is None:
+        records = self._notes.records(
+            dict.fromkeys(job_id for note in notes for job_id in note.jobs)
+        )
+        now_ms = self._clock.now_ms()
+        again: dict[str, NotedJob] = {}
+        running: dict[str, Item] = {}
+        for note in notes:
+            for job_id, seen in note.jobs.items():
+                record = records.get(job_id)
+                if record is None:
+                    continue
+                claimable = note.may_be_claimed(job_id, record, now_ms)
+                if claimable or (record["state"] == State.ACTIVE.value and "wpk" not in record):
+                    # A job in trouble is read again a minute later.
+                    again[job_id] = NotedJob(note.queue, job_id, seen, note.at_ms, now_ms + LOOK_MS)
+                    if not claimable:
+                        running[job_id] = record
+        for job_id, found in zip(
+            running, self._for_each(self._settled, list(running.values())), strict=True
+        ):
+            if isinstance(found, UnknownForm):
                 continue
-            if note.may_be_claimed(job_id, record, self._clock.now_ms()):
-                yield job_id
-            elif record["state"] == State.ACTIVE.value and "wpk" not in record:
-                settled = False
-                with counting_failures(counts, f"job {job_id}"), suppress(UnknownForm):
-                    self._running(items.job_of(record), counts)
-                    settled = True
-                if not settled:
-                    yield job_id
+            if isinstance(found, Exception):
+                counts.fail(f"job {job_id}", found)
+                continue
+            before, after = found
+            if after is not None and after.state is State.ACTIVE:
+                # Its lease is not over. Or it already runs again, and has a note of that run: then
+                # it is in two notes.
+                again[job_id] = replace(again[job_id], look_ms=after.due_ms)
+                continue
+            del again[job_id]
+            counts["stalled_or_timed_out"] += after is not None and after.attempt == before.attempt
+        return again
 
-    def _running(self, job: Job, counts: SweepCounts) -> None:
-        after = self._transitions.apply(job)
-        if after is None or after.state is not State.ACTIVE:
-            counts["stalled_or_timed_out"] += after is not None and after.attempt == job.attempt
-            return
-        # Its lease is not over. Or it runs again by now, and has a note of that run; then it gets
-        # its entry early.
-        self._jobs.file_running(after)
-        counts["filed"] += 1
+    def _settled(self, record: Item) -> tuple[Job, Job | None] | Exception:
+        """A running job before and after its time transitions, or what failed."""
+        try:
+            job = items.job_of(record)
+            return job, self._transitions.apply(job)
+        # As `counting_failures` does, which does not work with threads.
+        except Exception as error:  # noqa: BLE001
+            return error

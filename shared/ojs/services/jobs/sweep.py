@@ -22,6 +22,7 @@ from ojs.services.sweeps import (
     SweepReport,
     always,
     counting_failures,
+    third_of,
 )
 from ojs.store.deployment.maintenance import MaintenanceStore
 from ojs.store.jobs.finding import DueLine
@@ -75,21 +76,25 @@ class JobSweep:
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
         """One pass over every queue, moving at most about `limit` jobs; counts by what was done.
 
-        Keys: promoted, stalled_or_timed_out, expired, batches_undone, filed (running jobs that got
-        their due entry), refiled, failed, ended (jobs of deleted queues), queues_deleted, crons
+        Keys: promoted, stalled_or_timed_out, expired, batches_undone, refiled, failed, ended
+        (jobs of deleted queues), queues_deleted, unnoted
+        (running jobs that had no lease note), crons
         (ticks that were dealt with), and `more` (1 when the pass ended early and another should
         follow). `go_on` says whether there is time left. Begins at a random queue, so that a pass
         cut short starves no queue.
         """
         counts = SweepCounts()
         # Each part on its own: what is in trouble must not hold up the others.
-        with counting_failures(counts, "staged batches"):
-            self._undo_batches(now_ms, counts, go_on)
-        with counting_failures(counts, "lease notes"):
-            self._leases.look(now_ms, counts, go_on)
+        # No part takes more than a third of the time that is left, so that none delays the others.
         deleting: list[Queue] = []
         with counting_failures(counts, "the list of queues"):
-            self._lines(now_ms, counts.total() + limit, go_on, counts, deleting)
+            self._lines(now_ms, limit, third_of(go_on), counts, deleting)
+        with counting_failures(counts, "lease notes"):
+            self._leases.look(now_ms, counts, third_of(go_on))
+        with counting_failures(counts, "running jobs without a lease note"):
+            self._leases.search(now_ms, counts, third_of(go_on))
+        with counting_failures(counts, "staged batches"):
+            self._undo_batches(now_ms, counts, third_of(go_on))
         self._deletion.carry_on(deleting, counts, limit=limit, go_on=go_on)
         with counting_failures(counts, "deleted queues"):
             self._deletion.look_after(limit, counts, go_on)

@@ -181,12 +181,14 @@ class ReconcileSweep:
         counted = None
         if suspected or self._may_have_untracked(known, now_ms):
             counts["counted"] += 1
-            # A queue that is about to get its bound was not configured yet.
-            lately = (
+            # A queue that is about to get its limit was not configured yet. Untracked jobs that run
+            # are in lease notes only, however long they run.
+            noted = (
                 not known.queue.config.bounded
                 or now_ms - (known.queue.configured_ms or 0) < _CONFIGURED_MS
+                or value.untracked > 0
             )
-            counted = self._recount.count(known.queue, most=MOST_COUNTED, noted=lately)
+            counted = self._recount.count(known.queue, most=MOST_COUNTED, noted=noted)
         untracked = self._untracked(known, counted, now_ms)
         drain = self._recount.drain(name, now_ms=now_ms, minutes=_DRAIN_MINUTES)
         same = untracked == (value.untracked, value.untracked_bytes)

@@ -1,9 +1,9 @@
 """Lease notes: what a fetch writes before it claims jobs, so that leases that are lost are found.
 
-A claim takes its job out of the index: most jobs are done long before anybody has to look at them.
+A claim takes its job out of the index: most jobs are finished before their lease must be checked.
 Before its claims a fetch writes one note, which lists the jobs, and when to look at them. The sweep
-reads the notes whose time has come (`ojs.services.jobs.lost_leases`). A job that still runs then
-gets its due entry in the index, where it is found by whoever looks for running jobs.
+reads the notes that are due (`ojs.services.jobs.lost_leases`). A job that still runs then gets a
+new note, which is due when its lease ends.
 
 Notes stand in 16 slots, in the order of the times at which they are to be looked at. A container
 writes to one slot, and says so once an hour: only slots in use are read. Of each slot it is stored
@@ -47,6 +47,10 @@ VALID_MS = 5_000
 # No claim under a note takes effect so long after it was written: a request ends after 29 s, and a
 # write whose answer was lost takes effect within seconds.
 SETTLED_MS = 60_000
+# A running job is looked at this long after the last time at the latest, however long its lease.
+MOST_AHEAD_MS = 10 * 60_000
+# Running jobs of one queue whose leases end within this time share notes.
+SHARED_MS = 30_000
 # Jobs in one note: it has less than 1 KB then.
 MOST_JOBS = 40
 # How long a slot is in use after a container said so, and how often it says so.
@@ -91,6 +95,19 @@ class LeaseNote:
 
 
 @dataclass(frozen=True)
+class NotedJob:
+    """A job that gets a new note: its queue, the checksum and claim time of its earlier note, and
+    when it is to be looked at (ms).
+    """
+
+    queue: str
+    job_id: str
+    seen: int
+    at_ms: int
+    look_ms: int
+
+
+@dataclass(frozen=True)
 class LeaseSlot:
     """A slot in use: until when, and the key of the last note that was looked at."""
 
@@ -110,6 +127,7 @@ class LeaseSlot:
 
 # The item of all slots, for who reads it together with others.
 SLOTS_ITEM = (keys.LEASE_SLOTS, keys.RECORD)
+_SEARCHED = "searched"
 
 
 def _used(slot: int) -> str:
@@ -215,26 +233,42 @@ class LeaseNotes:
         )
         return [_note(slot, item) for item in found.items], found.last is None
 
-    def again(self, note: LeaseNote, jobs: Mapping[str, int], clock: Clock) -> None:
-        """Note some jobs of a note once more, to be looked at a minute later, or more.
+    def again(self, slot: LeaseSlot, jobs: Iterable[NotedJob], clock: Clock) -> None:
+        """Write new notes for jobs of this slot, each due at the time that its jobs have, at most
+        MOST_AHEAD_MS ahead. Jobs of one queue that are due within SHARED_MS share a note.
 
-        Two sweeps that look at a note at once write the same key, as a rule. Whichever comes last
-        leaves out only what it has dealt with. Raises OjsError: then the note stays as it is.
+        Two sweeps that process a note at the same time write two notes, which costs reads. Raises
+        OjsError: then the earlier notes must be processed again.
         """
         began_ms = clock.now_ms()
-        # As for a fetch: it must be there before any sweep comes to its time.
-        look_ms, token = keys.instant_of(note.key), note.key[16:]
-        passed = max(0, began_ms + SHORT_MS - look_ms) // LOOK_MS + 1
-        key = keys.lease_note(look_ms + passed * LOOK_MS, token)
-        self._put(LeaseNote(note.slot, key, note.at_ms, note.queue, jobs))
-        self._use(note.slot, began_ms)
-        if clock.now_ms() - began_ms >= VALID_MS:
-            raise BackendTimeout("The store took too long to take a lease note.")
+        # As for a fetch: a note must be stored before any sweep reaches its time.
+        first_ms, last_ms = began_ms + SHORT_MS, began_ms + MOST_AHEAD_MS
+        ordered = sorted(
+            (job.queue, min(max(job.look_ms, first_ms), last_ms), job.job_id, job) for job in jobs
+        )
+        if ordered and slot.used_ms < began_ms + _SAY_MS:
+            self._use(slot.number, began_ms)
+        while ordered:
+            queue, look_ms, _, _ = ordered[0]
+            part = [
+                job
+                for name, ms, _, job in ordered[:MOST_JOBS]
+                if name == queue and ms - look_ms <= SHARED_MS
+            ]
+            del ordered[: len(part)]
+            key = keys.lease_note(look_ms, self._ids.token())
+            listed = {job.job_id: job.seen for job in part}
+            at_ms = max(job.at_ms for job in part)
+            self._put(LeaseNote(slot.number, key, at_ms, queue, listed))
+            if clock.now_ms() - began_ms >= VALID_MS:
+                raise BackendTimeout("The store took too long to write a lease note.")
 
     def advance(self, slot: int, seen: str) -> None:
         """Store that all notes up to this key were looked at."""
+        self._advance(_seen(slot), seen)
+
+    def _advance(self, name: str, seen: str) -> None:
         # Race: another sweep. Each has dealt with all up to its own key, so the further one counts.
-        name = _seen(slot)
         with suppress(LostRace):
             self._table.update(
                 Update(
@@ -244,6 +278,19 @@ class LeaseNotes:
                     values={":further": seen},
                 )
             )
+
+    def searched(self) -> str:
+        """The key of the last page of the event log that was searched for running jobs, or ""."""
+        return str((self._table.get(*SLOTS_ITEM) or {}).get(_SEARCHED, ""))
+
+    def advance_search(self, seen: str) -> None:
+        """Store that the event log was searched up to this key."""
+        self._advance(_SEARCHED, seen)
+
+    def noted(self, slots: Iterable[LeaseSlot]) -> Iterator[str]:
+        """The ids of all jobs in notes that were not processed yet, some 20,000 a call."""
+        for note in self._unlooked(None, slots, None):
+            yield from note.jobs
 
     def retire(self, slot: LeaseSlot) -> None:
         """Store that a slot is out of use, all its notes having been looked at."""
@@ -306,7 +353,7 @@ class LeaseNotes:
         )
 
     def _unlooked(
-        self, queue: str, slots: Iterable[LeaseSlot], most: int | None
+        self, queue: str | None, slots: Iterable[LeaseSlot], most: int | None
     ) -> Iterator[LeaseNote]:
         read = 0
         for slot in slots:
@@ -316,7 +363,7 @@ class LeaseNotes:
                 page, whole = self.unseen(slot.number, after, until_ms=MAX_MS)
                 read += len(page)
                 after = page[-1].key if page else after
-                yield from (note for note in page if note.queue == queue)
+                yield from (note for note in page if queue in (None, note.queue))
 
     def records(self, job_ids: Iterable[str]) -> dict[str, Item]:
         """Job records as they are stored, by id; those that do not exist are left out."""

@@ -55,6 +55,10 @@ class NotDone(BackendUnavailable):
     """
 
 
+class UnknownOutcome(BackendUnavailable):
+    """An earlier try of the same transaction has not finished: its outcome is still unknown."""
+
+
 class Contended(NotDone, BackendContended):
     """Each try conflicted with a transaction on the same item: certainly nothing was written."""
 
@@ -135,7 +139,8 @@ def classify(error: BotoCoreError | ClientError) -> LostRace | OjsError:
     if code in _REFUSED:
         return NotDone("The store is busy.")
     if code == _UNDER_WAY or status >= _SERVER_FAULT:
-        return BackendUnavailable("The store failed to answer.")
+        kind = UnknownOutcome if code == _UNDER_WAY else BackendUnavailable
+        return kind("The store failed to answer.")
     return BackendError(f"The store refused a request: {code or 'unknown error'}.")
 
 

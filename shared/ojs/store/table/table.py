@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from ojs.domain.errors import BackendTimeout, BackendUnavailable, OjsError
-from ojs.store.table.errors import LostRace, NotDone, classify
+from ojs.store.table.errors import LostRace, NotDone, UnknownOutcome, classify
 from ojs.store.table.values import Item, Value, pack, unpack
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ MAX_TRANSACTION = 100
 _BATCH_ROUNDS = 8
 # How often a call is made that gets no answer, and one that is refused before anything is done.
 _TRIES, _REFUSED_TRIES = 3, 4
+# A transaction whose earlier try is under way: DynamoDB needs up to 5 s for it.
+_UNDER_WAY_TRIES = 9
+_UNDER_WAY_PAUSE_S = 1.0
 _FIRST_PAUSE_S = 0.025
 _LONGEST_PAUSE_S = 0.4
 
@@ -192,9 +195,11 @@ class Table:
             new_token=self._new_token,
         )
 
-    def _back_off(self, times: int) -> None:
+    def _back_off(self, times: int, error: OjsError | None = None) -> None:
         """Wait before the next try: exponential back-off with jitter."""
         longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**times)
+        if isinstance(error, UnknownOutcome):
+            longest = _UNDER_WAY_PAUSE_S
         self._sleep(longest * (0.5 + self._chance() / 2))
 
     def _call(self, operation: str, call: Callable[..., Any], **arguments: Any) -> Any:
@@ -205,7 +210,7 @@ class Table:
         if self.measure:
             arguments["ReturnConsumedCapacity"] = "INDEXES"
         unanswered = False
-        for tried in range(1, _REFUSED_TRIES + 1):
+        for tried in range(1, _UNDER_WAY_TRIES + 1):
             if self.measure:
                 self.meter.calls.append(operation)
             try:
@@ -222,7 +227,7 @@ class Table:
                     if refused and unanswered:
                         meaning = BackendUnavailable(meaning.message)
                     raise meaning from error
-                self._back_off(tried - 1)
+                self._back_off(tried - 1, meaning)
             else:
                 if self.measure:
                     self._spend(operation, answer.get("ConsumedCapacity"))
@@ -233,6 +238,8 @@ class Table:
         """Whether a call that was `tried` so many times is made again."""
         if isinstance(meaning, NotDone):
             return tried < _REFUSED_TRIES and (self._repeats or not unanswered)
+        if isinstance(meaning, UnknownOutcome):
+            return tried < _UNDER_WAY_TRIES and self._repeats
         passing = isinstance(meaning, BackendUnavailable | BackendTimeout)
         return passing and self._repeats and tried < _TRIES
 
