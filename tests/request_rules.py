@@ -65,7 +65,12 @@ def _check(operation: str, arguments: Mapping[str, Any]) -> None:
             writes = [w for some in arguments["RequestItems"].values() for w in some]
             _rule(1 <= len(writes) <= 25, f"{len(writes)} writes")
             items = [part for write in writes for part in write.values()]
-            _check_distinct([item.get("Item") or item["Key"] for item in items])
+            _check_distinct(
+                [
+                    item.get("Item") or item.get("Key", {"pk": number})
+                    for number, item in enumerate(items)
+                ]
+            )
             size = sum(size_of(item.get("Item", {})) for item in items)
             _rule(size <= _MAX_BATCH_WRITE_BYTES, f"a batch of {size} bytes")
             for item in items:

@@ -160,7 +160,7 @@ def test_refusals_do_not_count_again(limited: Limited) -> None:
 def test_a_count_reads_a_thousand_queues_at_a_time(
     exact: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ojs.store.queues.registry._PAGE", 3)
+    monkeypatch.setattr("ojs.store.queues.registry.QUEUES_A_CALL", 3)
     registry = exact.run.stores.registry
     for number in range(7):
         registry.register(f"q{number}")
