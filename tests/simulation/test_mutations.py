@@ -48,7 +48,7 @@ _KEPT = {
     "what an undone batch wrote late is counted": 492,
     "the item of a batch is repeated": 2,
     "ids of a staged batch are taken": 28,
-    "late claims are forgotten": 390,
+    "late claims are forgotten": 1031,
     "staged jobs are handed out": 28,
     "a dead letter is deleted blindly": 192,
     "a late worker takes no permits": 6,
