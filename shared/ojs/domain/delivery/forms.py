@@ -58,7 +58,7 @@ def direct(push: Push) -> dict[str, Any]:
     return {**job, "worker_id": push.worker_id, "delivery_id": push.delivery_id}
 
 
-def record(push: Push, *, source: str, now_ms: int) -> dict[str, Any]:
+def sqs_record(push: Push, *, source: str, now_ms: int) -> dict[str, Any]:
     """A message as an event of SQS has it: the message's id is that of the job."""
     body = jsontext.dumps(direct(push))
     attributes = {
@@ -114,7 +114,7 @@ def events(
     waiting: list[tuple[Push, bytes]] = []
     size = 0
     for push in pushes:
-        text = _encoded(record(push, source=source, now_ms=now_ms))
+        text = _encoded(sqs_record(push, source=source, now_ms=now_ms))
         if push.outcome_was_lost or len(text) > MAX_EVENT_BYTES:
             yield _batch([(push, text)], alone=True)
             continue
