@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import urllib3
 from aws_lambda_powertools import Logger
+
+from ojs.records import record
 
 logger = Logger()
 _http = urllib3.PoolManager()
 _TIMEOUT_S = 10
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Outcome:
     """What a request led to. When the id changes, CloudFormation deletes what had the former one.
 

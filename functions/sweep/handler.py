@@ -5,7 +5,7 @@ work, repair of counters, and metrics last.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -14,6 +14,7 @@ from aws_lambda_powertools import Logger
 from functions.sweep import metrics
 from ojs import runtime
 from ojs.domain.errors import OjsError
+from ojs.records import record
 from ojs.runtime import Runtime
 from ojs.services.sweeps import (
     GoOn,
@@ -50,7 +51,7 @@ _USUAL_COUNTS = frozenset({"unbounded", "bounded", "counted", "slotted"})
 _warned: WeakSet[Runtime] = WeakSet()
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Part:
     """How one sweep is run: its limit, the time that it leaves to others, and what is logged."""
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any, Literal, get_args
 
 from ojs import environment
+from ojs.records import record
 
 Authorizer = Literal["keys", "jwt", "iam", "none"]
 QueueMetrics = Literal["off", "fullest", "all"]
@@ -33,7 +34,7 @@ _HOST = re.compile(r"\*|(\*\.)?[a-z0-9_]([a-z0-9_.-]{0,251}[a-z0-9_])?|[0-9a-f:.
 _OPERATOR = re.compile(r"\*|arn:aws[a-z-]*:iam::\d{12}:(root|(role|user)/\S+)")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Settings:
     """Settings of one running function; `bus` is OJS_BUS in its environment. Raises ValueError for
     one that is wrong.

@@ -8,8 +8,10 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
+
+from ojs.records import record
 
 PREFIX = "ojs"
 # A key's public id (64 bits) and its secret (256 bits: ojs-security, section 6.1).
@@ -54,7 +56,7 @@ class Scope(StrEnum):
 ALL_SCOPES = frozenset(Scope)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Principal:
     """The caller. `name` is None if the server needs no keys: the open local server.
 
@@ -125,7 +127,7 @@ def everything(_queue: str) -> bool:
     return True
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class AccessKey:
     """A key as it is stored, without its secret. Times in ms since the epoch.
 
@@ -172,7 +174,7 @@ class AccessKey:
         return self if self.revoked_ms is not None else replace(self, revoked_ms=now_ms)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Credential:
     """A key as its holder has it: id and secret."""
 

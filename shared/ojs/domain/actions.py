@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from ojs.records import record
 
 DAY_MS = 86_400_000
 # How long entries are kept, and how long a partition is for: a list is four queries at most.
@@ -11,7 +11,7 @@ PERIOD_MS = 30 * DAY_MS
 MAX_PATH = 500
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class OperatorAction:
     """One request of an operator that was done, or may have been (`status` 500 and above).
 

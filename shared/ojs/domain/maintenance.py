@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from ojs.records import record
 
 # How long a container relies on what it has read of the mode (ms).
 NOTICED_MS = 5_000
@@ -10,7 +10,7 @@ NOTICED_MS = 5_000
 EFFECTIVE_MS = 2 * NOTICED_MS
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Maintenance:
     """Maintenance under way: since when, why, and how long it should take (ms)."""
 

@@ -6,11 +6,12 @@ Names and buckets: ojs-observability, section 8. Times in ms since the epoch, le
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from enum import StrEnum
 
 from ojs.domain.job.states import TERMINAL, State
 from ojs.domain.queue.queue import Queue
+from ojs.records import record
 
 # Upper bounds in seconds (ojs-observability, section 8.2); there is one more bucket above the last.
 DURATION_BUCKETS_S = (
@@ -29,7 +30,7 @@ HOUR_MS = 3_600_000
 DAY_MS = 86_400_000
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Activity:
     """Transitions in a span of time.
 
@@ -75,7 +76,7 @@ class Activity:
 COUNTERS = tuple(each.name for each in fields(Activity))
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Day:
     """A queue's UTC day: activity, by type, and histograms (not cumulative)."""
 
@@ -99,7 +100,7 @@ class Day:
     starved: int = 0
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Rates:
     """Jobs a minute."""
 
@@ -119,7 +120,7 @@ def rates(current: Activity, previous: Activity, now_ms: int) -> Rates:
     )
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Levels:
     """How many jobs there are by state; `dead` of the discarded ones are dead letters."""
 
@@ -142,7 +143,7 @@ class Levels:
         return sum(count for state, count in self.states.items() if state not in TERMINAL)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Filling:
     """How full a bounded queue is, in jobs and in bytes; a bound of None means none."""
 
@@ -167,7 +168,7 @@ def _fraction(used: int, bound: int) -> float:
     return min(1.0, max(0, used) / bound)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class QueueSummary:
     """A queue at `now_ms`. `queue` is None if it does not exist.
 
@@ -183,7 +184,7 @@ class QueueSummary:
     oldest_available_ms: int | None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class QueueDay:
     """A queue's jobs, and what happened there today (UTC)."""
 
@@ -192,7 +193,7 @@ class QueueDay:
     today: Activity
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class QueueStats(QueueSummary):
     """A queue and its statistics."""
 
@@ -203,7 +204,7 @@ class QueueStats(QueueSummary):
     last_hour: Activity = Activity()
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class WorkerCounts:
     """Workers by state; `stale` ones have not sent a heartbeat lately."""
 
@@ -212,7 +213,7 @@ class WorkerCounts:
     stale: int = 0
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Totals:
     """Totals of all queues, as the metrics sweep computed them at `at_ms` (None: not yet).
 
@@ -229,7 +230,7 @@ class Totals:
     orders: str = ""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class QueueGauges:
     """A queue's values as of now, from the stream projection, which counted last at `changed_ms`.
 
@@ -249,14 +250,14 @@ class QueueGauges:
         return self.oldest_ms if self.levels.of(State.AVAILABLE) else None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class QueueMetrics(QueueGauges):
     """The metrics of a queue."""
 
     today: Day = Day()
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class LimitMetrics:
     """The metrics of a key of rate limits (ojs-rate-limiting, section 11.2).
 
@@ -272,7 +273,7 @@ class LimitMetrics:
     waited_ms: int
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class PoolMetrics:
     """The metrics of a worker pool (ojs-fair-scheduling, section 11.2).
 
@@ -285,7 +286,7 @@ class PoolMetrics:
     ratios: Mapping[str, float]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class MetricsSnapshot:
     """All metrics at `now_ms`. `queues` can be iterated only once: they are read on demand."""
 
@@ -318,7 +319,7 @@ _LENGTHS_MS = {
 }
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Point:
     """The activity in the period that begins at `start_ms`."""
 

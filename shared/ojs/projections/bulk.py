@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ojs.domain.dead_letter.bulk import Action, Phase
 from ojs.domain.events.types import EventType
 from ojs.projections.changes import NewEvent, TableChange
+from ojs.records import record
 from ojs.store.table import keys
 
 # The types of events, and under which name they tell how many jobs were dealt with. Of other
@@ -25,7 +25,7 @@ _TOLD = {
 _Image = Mapping[str, Any] | None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class OperationChange(TableChange):
     """The end of a bulk operation on jobs."""
 
@@ -66,7 +66,7 @@ class OperationChange(TableChange):
         yield NewEvent(kind, self.at_ms, self.operation_id, ("api",), data)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class BulkPushChange(TableChange):
     """What became of a bulk enqueue."""
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ojs.domain.events import event as events
 from ojs.domain.events.event import Event
 from ojs.domain.events.types import EventType
+from ojs.records import record
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class NewEvent:
     """An event before it has an id and a deployment. `source` is a component, and its instance;
     `part` tells it from others of its type that have the same cause.
@@ -37,7 +37,7 @@ class NewEvent:
         )
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class DayCount:
     """An increment of one of a queue's counters of the day that `at_ms` is in."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 
 from ojs.domain import times
@@ -20,6 +20,7 @@ from ojs.domain.job.states import State
 from ojs.domain.queue.config import OverflowPolicy
 from ojs.domain.stats import BY_TYPE, DURATION_BUCKETS_S, OTHER_TYPES, QUEUE_TIME_BUCKETS_S
 from ojs.projections.transitions import Happened
+from ojs.records import record
 from ojs.store.dead_letter import counters as dead_letters
 from ojs.store.derived.projection import COPIES, Delta
 from ojs.store.derived.statistics import PUSHES
@@ -54,7 +55,7 @@ FIRED = "cron_fired"
 StatsKey = tuple[str, str]  # queue and sort key of one item of the statistics
 
 
-@dataclass
+@record
 class Tally:
     """Differences by item: each queue's counts now, by day and by minute."""
 

@@ -5,7 +5,6 @@ ojs-events, section 4.5, whose fields have other names).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from ojs.domain import times
@@ -13,12 +12,13 @@ from ojs.domain.cron.cron import CronRun, SkipReason
 from ojs.domain.events.types import EventType
 from ojs.projections import counters
 from ojs.projections.changes import DayCount, NewEvent, TableChange
+from ojs.records import record
 
 # There is no such queue to count them in.
 _UNCOUNTED = frozenset({SkipReason.QUEUE_NOT_FOUND})
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class CronRunChange(TableChange):
     """A new entry of a run log."""
 

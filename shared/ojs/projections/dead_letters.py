@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from ojs.domain.events.event import Event
@@ -18,6 +17,7 @@ from ojs.domain.events.types import EventType
 from ojs.domain.job.job import Job
 from ojs.projections.changes import NewEvent
 from ojs.projections.transitions import Happened
+from ojs.records import record
 
 _Changed = Iterable[tuple[Job | None, Job | None]]
 
@@ -49,7 +49,7 @@ def came_to_wait(jobs: _Changed) -> Iterator[tuple[str, int]]:
             yield job.queue, job.copy_of.max_size
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Pruned:
     """The event, and the identities of the changes it counts."""
 

@@ -5,7 +5,6 @@ requests that put them there may not have sent.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ojs.domain import times
@@ -14,6 +13,7 @@ from ojs.domain.events.types import EventType
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.projections.changes import NewEvent, TableChange
+from ojs.records import record
 
 
 class DeliveryStream(Protocol):
@@ -33,7 +33,7 @@ def placed(jobs: Iterable[tuple[Job | None, Job | None]]) -> Iterator[Job]:
             yield after
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class DeliveryChange(TableChange):
     """A delivery before and after a write; None if it was new, or is deleted."""
 

@@ -5,19 +5,19 @@ the events that follow (ojs-rate-limiting section 11.1).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ojs.domain import times
 from ojs.domain.events.types import EventType
 from ojs.projections import counters
 from ojs.projections.changes import DayCount, NewEvent, TableChange
+from ojs.records import record
 
 # Characters of a worker's message that are part of the event.
 MAX_REASON = 1_000
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ThrottleChange(TableChange):
     """A throttle state after a change, and whether it throttled before.
 
@@ -93,7 +93,7 @@ class ThrottleChange(TableChange):
             yield DayCount(self.queue, self.at_ms, counters.exceeded(self.strategy))
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Adjustment(TableChange):
     """A key was paused at the request of a worker."""
 

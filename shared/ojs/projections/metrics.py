@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
@@ -19,6 +19,7 @@ from ojs.projections.counters import Tally
 from ojs.projections.crons import CronRunChange
 from ojs.projections.limits import ThrottleChange
 from ojs.projections.transitions import Happened
+from ojs.records import record
 
 NAMESPACE = "OJS"
 DURATION = "ojs.job.duration"
@@ -74,7 +75,7 @@ MAX_TYPES = 10
 _HOUR_MS = 3_600_000
 
 
-@dataclass
+@record
 class MeteredQueues:
     """Which queues have metrics of their own: CloudWatch is paid for each metric and hour, and
     whoever may push jobs may name any queue.

@@ -5,7 +5,6 @@ events that follow.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from ojs.domain import times
 from ojs.domain.events.types import EventType
@@ -14,9 +13,10 @@ from ojs.domain.pool.statistics import PoolAlerts, Starved
 from ojs.domain.pool.worker import Worker
 from ojs.projections import counters
 from ojs.projections.changes import DayCount, NewEvent, TableChange
+from ojs.records import record
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class PoolChange(TableChange):
     """A pool before and after an operator changed it."""
 
@@ -36,7 +36,7 @@ class PoolChange(TableChange):
             yield NewEvent(kind, pool.configured_ms, pool.name, ("api",), data)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class AlertsChange(TableChange):
     """The alerts of a pool before and after; None if it had none."""
 
@@ -83,7 +83,7 @@ class AlertsChange(TableChange):
             yield DayCount(queue, self.after.at_ms, counters.STARVED)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class WorkerChange(TableChange):
     """A worker before and after; `pruned` if its record expired by its time to live."""
 

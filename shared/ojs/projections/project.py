@@ -28,7 +28,7 @@ import hashlib
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property, lru_cache, partial
 from typing import Any
 
@@ -56,6 +56,7 @@ from ojs.projections.outlets import Bus, FailureQueue
 from ojs.projections.records import Change, Malformed
 from ojs.projections.transitions import Happened, happened
 from ojs.projections.workflows import WorkflowStream, ended
+from ojs.records import record
 from ojs.store.derived.projection import (
     AT_ONCE,
     Delta,
@@ -91,7 +92,7 @@ _LONGEST_PAUSE_S = 1.0
 _GIVE_UP_MS = (STREAM_MAX_AGE_S - 600) * 1_000
 
 
-@dataclass
+@record
 class _Effect:
     """What follows from one change: counts and events."""
 
@@ -129,7 +130,7 @@ class _Effect:
             self.texts.append(jsontext.dumps(event.to_dict()))
 
 
-@dataclass
+@record
 class _Batch:
     """The state of one invocation."""
 

@@ -8,16 +8,17 @@ two images leads to an event, so that a warning is cleared before there is anoth
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ojs.domain.events.types import EventType
 from ojs.domain.queue.queue import Queue, QueueState
 from ojs.projections import counters
 from ojs.projections.changes import DayCount, NewEvent, TableChange
+from ojs.records import record
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class QueueChange(TableChange):
     """A queue before and after; `explicit` if it was created by request, and not by a push."""
 
@@ -61,7 +62,7 @@ class QueueChange(TableChange):
             yield DayCount(self.before.name, written_ms, counters.DELETED)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Depth:
     """How much of one unit a queue has, and its bound and warning threshold as of the last push."""
 
@@ -89,7 +90,7 @@ def _depths(item: Mapping[str, Any]) -> tuple[Depth, Depth]:
     )
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class DepthChange(TableChange):
     """A depth counter before (nothing if it is new) and after, in jobs and then in bytes.
 
@@ -135,7 +136,7 @@ def _first_warned(depths: tuple[Depth, ...]) -> Depth | None:
     return next((depth for depth in depths if depth.warned), None)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class PushRefusal(TableChange):
     """`count` more jobs were refused, and what the last refused push found."""
 

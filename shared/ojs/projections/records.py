@@ -11,7 +11,7 @@ import hashlib
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -26,6 +26,7 @@ from ojs.projections.limits import Adjustment, ThrottleChange
 from ojs.projections.pools import AlertsChange, PoolChange, WorkerChange
 from ojs.projections.queues import DepthChange, PushRefusal, QueueChange
 from ojs.projections.workflows import WorkflowChange
+from ojs.records import record
 from ojs.store.crons import crons
 from ojs.store.deliveries import deliveries
 from ojs.store.derived.projection import committed_jobs
@@ -96,7 +97,7 @@ class Malformed(Exception):
         }
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Change:
     """What a record changed, or one part of it: jobs, or an item of another kind.
 
@@ -139,7 +140,7 @@ class Change:
         ]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Record:
     """The parts of a stream record that all kinds have."""
 

@@ -25,14 +25,14 @@ A job that enters dead letter was also added to it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ojs.domain.events.types import EventType
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
+from ojs.records import record
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Happened:
     """One thing that happened to a job. Times and lengths in ms.
 

@@ -5,7 +5,6 @@ the requests that ended these may not have told.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ojs.domain import jsontext
@@ -14,6 +13,7 @@ from ojs.domain.job.job import Job
 from ojs.domain.workflow.advance import WorkflowState
 from ojs.domain.workflow.graph import StepState
 from ojs.projections.changes import NewEvent, TableChange
+from ojs.records import record
 from ojs.store.workflows.workflows import WorkflowRecord
 
 _ENDS = {
@@ -46,7 +46,7 @@ def ended(jobs: Iterable[tuple[Job | None, Job | None]]) -> Iterator[Job]:
             yield job
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class WorkflowChange(TableChange):
     """A workflow before and after a write of its root."""
 

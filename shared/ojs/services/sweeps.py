@@ -6,10 +6,11 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ojs.clock import Clock
+from ojs.records import record
 
 if TYPE_CHECKING:
     from ojs.domain.queue.queue import Queue
@@ -36,7 +37,7 @@ def always() -> bool:
     return True
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class SweepLimit:
     """A `GoOn` that knows how much time (ms) is left."""
 
@@ -62,7 +63,7 @@ def rotated(each: Sequence[T], choose: Callable[[int], int]) -> list[T]:
     return [*each[start:], *each[:start]]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class SweepFailure:
     """What a run could not do, and why."""
 
@@ -84,7 +85,7 @@ class SweepCounts(Counter[str]):
             self.failures.append(SweepFailure(what, error))
 
 
-@dataclass
+@record
 class SweepRun:
     """One run under way: what it may do, and what it did."""
 
@@ -100,7 +101,7 @@ class SweepRun:
         return bool(self.counts["more"])
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class SweepReport(Mapping[str, int]):
     """What one run of a sweep did: a mapping from kinds of work to how often each was done.
 
@@ -146,7 +147,7 @@ def counting_failures(counts: SweepCounts, what: str) -> Iterator[None]:
         counts.fail(what, error)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class SweepPlan:
     """All queues by name, and those that sweeps look at in this minute: the others rest."""
 

@@ -12,12 +12,12 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
 from ojs.domain.delivery import addresses
+from ojs.records import record
 
 _MAX_NAME = 253
 _LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
@@ -31,7 +31,7 @@ class Blocked(Exception):
     """This endpoint must not be called: it is not https, or has an address that is not public."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class EndpointAddress:
     """Where an URL leads: `path` with its query, as a request line has it."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 
 from ojs.domain.cron.definition import CronDefinition
 from ojs.domain.ids import derived_uuid7
+from ojs.records import record
 
 # Jobs that are looked at before the next one is pushed.
 MAX_JOBS = 5
@@ -28,7 +29,7 @@ class SkipReason(StrEnum):
     REFUSED = "refused"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Cron:
     """A cron job. Times in ms since the epoch.
 
@@ -114,7 +115,7 @@ class Cron:
         return derived_uuid7(tick_ms, f"{self.name}|{tick_ms}|{self.op}")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class CronRun:
     """One entry of a cron job's run log: a job that was pushed, or a tick without one.
 

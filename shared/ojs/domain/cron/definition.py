@@ -7,7 +7,7 @@ the admin UI sends `schedule`. Answers have all of these, so that what was shown
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -22,6 +22,7 @@ from ojs.domain.job.envelope import MAX_NAME_BYTES, QUEUE_PATTERN, JobRequest, J
 from ojs.domain.job.job import DEFAULT_QUEUE
 from ojs.domain.rate_limit.limiter import MAX_KEY, limiter_name
 from ojs.domain.requests import After, Field, Model
+from ojs.records import record
 
 NAME_PATTERN = QUEUE_PATTERN
 MAX_DESCRIPTION = 1_000
@@ -112,7 +113,7 @@ class CronRequest(Model):
     warnings: Any = _IGNORED
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class CronSettings:
     """What a request sets, by one name each; what it does not set is not in `values`.
 
@@ -208,7 +209,7 @@ def merged(stored: Any, change: Any) -> Any:
     }
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class CronDefinition:
     """What a cron job does, and when. Lengths and times in ms.
 

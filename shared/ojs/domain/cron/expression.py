@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import date
 from functools import cache
 from typing import NamedTuple
+
+from ojs.records import record
 
 DAY_S = 86_400
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
@@ -173,7 +174,7 @@ _FIELDS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class CronExpression:
     """The local times that an expression names."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -10,6 +9,7 @@ from ojs.domain import times
 from ojs.domain.cron import zones
 from ojs.domain.cron.expression import DAY_S, CronExpression
 from ojs.domain.errors import naming_field
+from ojs.records import record
 
 # Between two 29ths of February there are up to eight years. What does not come in that time is
 # refused at registration.
@@ -57,7 +57,7 @@ class Tick(NamedTuple):
     """How many they are in all."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Schedule:
     """An expression with its time zone. All times are ms since the epoch.
 

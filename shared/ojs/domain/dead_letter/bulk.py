@@ -7,7 +7,7 @@ covered.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
@@ -17,6 +17,7 @@ from ojs.domain.errors import OjsError
 from ojs.domain.job.filter import JobFilter
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import TERMINAL, State
+from ojs.records import record
 
 # Reasons kept of jobs that could not be handled: those of the first ones.
 MAX_ERRORS = 20
@@ -81,7 +82,7 @@ class Phase(StrEnum):
         return self in (Phase.STOPPED, Phase.COMPLETED)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Refusal:
     """Why one job could not be handled."""
 
@@ -99,7 +100,7 @@ class Refusal:
         return {"job_id": self.job_id, "code": self.code, "message": self.message}
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class JobIds:
     """The jobs of an operation, where it names them."""
 
@@ -110,7 +111,7 @@ class JobIds:
         return {"job_ids": len(self.ids)}
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class BulkOperation:
     """An operation as stored. Times in ms since the epoch.
 

@@ -6,14 +6,14 @@ copy of it is enqueued there as well.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from ojs.records import record
 
 # The name in the `meta` of a copy under which its origin is shown.
 META = "ojs.dead_letter"
 TTL_MS = 30 * 86_400_000
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class CopyTarget:
     """Where copies go, how many of them may wait there, and how long each may (ms)."""
 
@@ -37,7 +37,7 @@ class CopyTarget:
         return cls(queue, int(max_size) if max_size else None, int(ttl_ms) if ttl_ms else TTL_MS)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Origin:
     """The dead letter that a copy was made of, and how many copies may wait beside it."""
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from decimal import Decimal
 from typing import Annotated, Any
 
@@ -24,6 +24,7 @@ from ojs.domain.job.envelope import JobType, QueueName
 from ojs.domain.job.failure import MAX_NAME_CHARACTERS, UNKNOWN_TYPE, kept_type
 from ojs.domain.job.job import Job
 from ojs.domain.requests import Field, Model
+from ojs.records import record
 
 MAX_ARGS_CHARACTERS = 1_000
 # The error of an `all` that is not true.
@@ -64,7 +65,7 @@ class FilterRequest(Model):
 FIELDS = tuple(FilterRequest.model_fields)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ArgsMatch:
     """A condition on args: a text in their JSON, or a value at the end of a path.
 
@@ -108,7 +109,7 @@ class ArgsMatch:
         return any(same(found, wanted) for wanted in self.parsed)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class DeadLetterFilter:
     """A filter as it is applied; jobs discarded at `since_ms` or later, and before `until_ms`."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ojs.domain import jsontext
@@ -17,6 +17,7 @@ from ojs.domain.job.envelope import (
 )
 from ojs.domain.job.job import Job
 from ojs.domain.requests import MAX_SHOWN, Field, Model, not_known
+from ojs.records import record
 
 _AT = "override"
 
@@ -51,7 +52,7 @@ class JobOverrideRequest(Model):
         return JobOverride(self.queue, self.args, self.meta, self.retry)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class JobOverride:
     """Changes to a job that is retried; None leaves a setting as it is."""
 

@@ -6,16 +6,17 @@ It is kept in the job record, apart from what the client sent, and shown in the 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ojs.domain import jsontext, times
+from ojs.records import record
 
 # Names in the job's meta.
 COUNT, AT, RULE = "ojs.replay_count", "ojs.last_replayed_at", "ojs.replay_rule"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Replays:
     """The latest replay, by `rule` at `at_ms`, and how many there were by each rule."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from ojs.domain import jsontext, times
@@ -13,6 +12,7 @@ from ojs.domain.dead_letter.filter import DeadLetterFilter, FilterRequest
 from ojs.domain.errors import InvalidRequest
 from ojs.domain.fields import Duration, NumberRange, Printable
 from ojs.domain.requests import Field, Model
+from ojs.records import record
 
 MAX_RULES = 20
 MAX_NAME_CHARACTERS = 100
@@ -35,7 +35,7 @@ class ReplayRuleRequest(Model):
     enabled: bool = True
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ReplayRule:
     """A rule as it is applied. `digest` changes with what it does, but not with `enabled`."""
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ojs.domain.job.retention import DEAD_LETTERS
 from ojs.domain.stats import OTHER_TYPES
+from ojs.records import record
 
 # Queues that are listed by name, those with the most; the others count together, under a name that
 # no queue can have. The same holds for types of jobs and errors.
@@ -16,7 +17,7 @@ OTHER_QUEUES = "_other"
 MAX_NAMES = 100
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Counts:
     """Numbers of dead letters by queue, error and type of job, counted at `at_ms`."""
 
@@ -27,7 +28,7 @@ class Counts:
     at_ms: int | None = None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class DeadLetterStats:
     """The counts, when the oldest and newest were discarded, and the default retention."""
 

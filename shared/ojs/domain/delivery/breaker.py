@@ -10,8 +10,10 @@ A fault is what says nothing of the job: a crash, a time-out, an answer of 5xx, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
+
+from ojs.records import record
 
 # Faults in a row that open it.
 FAULTS = 5
@@ -27,7 +29,7 @@ class BreakerState(StrEnum):
     HALF_OPEN = "half_open"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Breaker:
     """A breaker as stored. `faults` in a row; while it is not closed it is open until `until_ms`,
     for `open_ms`; and until `trial_ms` the outcome of a trial is waited for.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -21,6 +21,7 @@ from ojs.domain.fields import NumberRange
 from ojs.domain.job.envelope import JobType, QueueName
 from ojs.domain.pool.pool import PoolName
 from ojs.domain.requests import After, Field, Model
+from ojs.records import record
 
 DELIVERY_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._\-]*"
 MAX_DELIVERY_BYTES = 64
@@ -92,7 +93,7 @@ class DisabledReason(StrEnum):
 OF_DEPLOYMENT = frozenset(DisabledReason) - {DisabledReason.GONE, DisabledReason.FORBIDDEN}
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Disabled:
     """Why and since when (ms) a delivery is disabled, with what the target said."""
 
@@ -101,7 +102,7 @@ class Disabled:
     message: str = ""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class DeliveryCounts:
     """What became of the pushes of a delivery since it was created."""
 
@@ -112,7 +113,7 @@ class DeliveryCounts:
     throttled: int = 0
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Delivery:
     """A delivery as stored. Exactly one of `function` (an ARN), `endpoint` (an URL) and `handler`
     (`module:function`, on the local server alone) is its target; it serves `queues`, or those of a

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ojs.domain import jsontext
 from ojs.domain.delivery.delivery import Form
 from ojs.domain.delivery.push import Push
 from ojs.domain.job import job as jobs
+from ojs.records import record
 
 # An asynchronous invocation takes 1 MB, and the record of its outcome, which has the event and the
 # answer in it, a message of SQS of 1 MiB. A larger event than this is sent synchronously (6 MB),
@@ -24,7 +24,7 @@ MAX_EVENT_BYTES = 262_144
 MAX_ANSWER_BYTES = 6_291_556
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class PushEvent:
     """A JSON text, and the pushes it carries; `alone` if its answer must be waited for."""
 

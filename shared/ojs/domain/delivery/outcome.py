@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from typing import Any
@@ -20,6 +20,7 @@ from ojs.domain.errors import InvalidPayload, InvalidRequest
 from ojs.domain.job import failure
 from ojs.domain.job.envelope import MAX_JOB_BYTES
 from ojs.domain.job.job import MISSING
+from ojs.records import record
 
 DELIVERY_ERROR = "delivery_error"
 # A target that is asked to wait longer is asked again after this.
@@ -49,7 +50,7 @@ class Verdict(StrEnum):
     FORBIDDEN = "forbidden"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Outcome:
     """What became of a push. `error` has the form of a nack's error."""
 
@@ -59,7 +60,7 @@ class Outcome:
     retry_after_ms: int | None = None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Settled:
     """An outcome that came later, and whose it is."""
 

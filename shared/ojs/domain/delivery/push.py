@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from ojs.domain.delivery.delivery import Delivery, worker_of
 from ojs.domain.job.job import Job
+from ojs.records import record
 
 if TYPE_CHECKING:
     from ojs.domain.delivery.outcome import Outcome
@@ -17,7 +17,7 @@ ID_PREFIX = "del_"
 _LOST = "visibility_timeout"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Push:
     """A job with its content and lease, sent once. `timeout_ms` is how long the target has."""
 

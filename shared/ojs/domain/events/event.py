@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
 from ojs.domain import times
 from ojs.domain.ids import uuid7
+from ojs.records import record
 
 SPECVERSION = "1.0"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Event:
     """An event. `time_ms` since the epoch; `subject` is the job, queue, worker or other thing
     affected.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ojs.domain import times
 from ojs.domain.events.event import matches
+from ojs.records import record
 
 RETAIN_MS = 7 * 86_400_000
 EVENT_PREFIX = "evt_"
@@ -35,7 +35,7 @@ def check_source(value: str) -> str:
     return value
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class EventFilter:
     """A filter of events; all conditions that are set must hold.
 
@@ -65,7 +65,7 @@ class EventFilter:
         )
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class EventPage:
     """Events in the order in which they were recorded.
 

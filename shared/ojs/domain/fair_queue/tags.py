@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any, Literal
 
 from ojs.domain import jsontext
 from ojs.domain.fields import NumberRange
 from ojs.domain.ids import ORDER_DIGITS
 from ojs.domain.requests import After, Field, Model
+from ojs.records import record
 
 FAIR_SHARE = "fair-share"
 MAX_WEIGHT = 1_000
@@ -77,7 +78,7 @@ def start(virtual: int, last: int | None) -> int:
 # --- shares ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Share:
     """The tenant of a job (a hash) and its weight."""
 
@@ -120,7 +121,7 @@ def tenant_of(content: Mapping[str, Any] | None) -> str:
     return tenant if isinstance(tenant, str) else jsontext.dumps(tenant)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Fairness:
     """The weights of the tenants that share a queue."""
 

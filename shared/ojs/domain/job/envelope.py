@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Literal, cast
 
@@ -28,6 +27,7 @@ from ojs.domain.job.job import DEFAULT_QUEUE, SHOWN, SPECVERSION
 from ojs.domain.job.retry import BackoffStrategy, OnExhaustion, RetryPolicy
 from ojs.domain.rate_limit.limiter import RateLimit, RateLimitRequest
 from ojs.domain.requests import After, Field, Model
+from ojs.records import record
 
 MAX_BATCH = 1_000
 MAX_JOB_BYTES = 1_048_576
@@ -318,7 +318,7 @@ class OnConflict(StrEnum):
     IGNORE = "ignore"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Unique:
     """A uniqueness policy with its defaults; `period_ms` None means without end.
 
@@ -336,7 +336,7 @@ class Unique:
     path: str = "unique"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Specification:
     """A valid request with all defaults and times resolved, in ms."""
 

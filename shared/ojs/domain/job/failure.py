@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ojs.domain import jsontext, times
 from ojs.domain.errors import InvalidRequest
+from ojs.records import record
 
 MAX_FRAMES = 50
 MAX_BACKTRACE_CHARACTERS = 10_000
@@ -27,7 +27,7 @@ CODE_DISCARD = "DISCARD"
 CODE_DEAD_LETTER = "DEAD_LETTER"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Failure:
     """One entry of a job's error history."""
 
@@ -64,7 +64,7 @@ class Failure:
         return shown
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ErrorEntry:
     """A failure and its place in a job's error history, as it is stored.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from ojs.domain import times
@@ -26,6 +26,7 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.states import TERMINAL, State
 from ojs.domain.pool.worker import check_worker_id
 from ojs.domain.requests import After, Field, Model
+from ojs.records import record
 
 # A job's type, or the beginning of one and a star.
 KIND_PATTERN = rf"({TYPE_PATTERN}|[a-z][a-z0-9_\-.]*\*)"
@@ -104,7 +105,7 @@ FIELDS = tuple(JobFilterRequest.model_fields)
 _MOMENTS = ("since", "until", "enqueued_after", "enqueued_before", "older_than")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class JobFilter:
     """A filter as it is applied. Times in ms; those that end a span are not in it.
 
@@ -190,7 +191,7 @@ def _text(ms: int | None) -> str | None:
     return None if ms is None else times.format_ms(ms)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Condition:
     """How one field of a request is applied to jobs, and written as a request again. `content` says
     that it needs what the client sent, `listed` that listings take it as a parameter.

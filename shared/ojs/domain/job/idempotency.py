@@ -6,13 +6,13 @@ import hashlib
 import re
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ojs.domain import jsontext
 from ojs.domain.access import Principal
 from ojs.domain.errors import InvalidRequest
 from ojs.domain.ids import derived_uuid7
+from ojs.records import record
 
 HEADER = "Idempotency-Key"
 MAX_KEY_CHARACTERS = 256
@@ -22,7 +22,7 @@ KEPT_MS = 86_400_000
 _DIGEST_BYTES = 16
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class IdempotencyKey:
     """A key of one caller, and the request that it was sent with: digests of both.
 

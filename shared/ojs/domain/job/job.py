@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from operator import attrgetter
 from typing import Any, Final
@@ -19,6 +19,7 @@ from ojs.domain.job.retry import DEFAULT, RetryPolicy
 from ojs.domain.job.states import State
 from ojs.domain.rate_limit.limiter import RateLimit
 from ojs.domain.workflow.step import WorkflowStep
+from ojs.records import record
 
 SPECVERSION = "1.0"
 DEFAULT_QUEUE = "default"
@@ -35,7 +36,7 @@ class Missing(Enum):
 MISSING: Final = Missing.MISSING
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Lease:
     """A worker's lease of an attempt. `token` is the fencing token; times in ms."""
 
@@ -45,7 +46,7 @@ class Lease:
     worker_id: str | None = None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class JobPermits:
     """The permits of a running job, as its record notes them, and the `pool` that it was handed out
     to.
@@ -55,7 +56,7 @@ class JobPermits:
     pool: str | None = None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Job:
     """A job. Times in ms since the epoch, lengths in ms.
 

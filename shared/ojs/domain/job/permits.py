@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from uuid import UUID
+
+from ojs.records import record
 
 # The limits, as the job record names them: of its queue, its worker pool, its worker there, its
 # rate limit key, and the delivery that pushes it.
@@ -22,7 +24,7 @@ _ID_LENGTH = 22
 _SHARD = re.compile(r"([a-z])(\d+)")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class RunPermits:
     """The permits that a job has while it runs: the token of the run, and the shard of the
     semaphore that each is of, by limit.

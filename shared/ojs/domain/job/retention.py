@@ -5,13 +5,14 @@ The table's TTL removes them, except dead letters, which are pruned by age and n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from ojs.records import record
 
 _DAY_S = 86_400
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Retention:
     """Seconds from a job's end to its removal, by final state. Defaults are the system's."""
 
@@ -38,7 +39,7 @@ class PruningPolicy(StrEnum):
     ARCHIVE = "archive"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class DeadLetterRetention:
     """Which dead letters are kept: the latest `max_count` that are not older than `max_age_ms`.
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, assert_never
 
 from ojs.domain import jsontext, times
 from ojs.domain.errors import known
+from ojs.records import record
 
 MAX_ATTEMPTS = 10_000
 
@@ -31,7 +32,7 @@ class OnExhaustion(StrEnum):
     DISCARD = "discard"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class RetryPolicy:
     """A complete retry policy; intervals in ms. Defaults are the system's."""
 

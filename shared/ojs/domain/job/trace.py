@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ojs.domain.job.envelope import JobRequest
+from ojs.records import record
 
 TRACEPARENT = "traceparent"
 TRACESTATE = "tracestate"
@@ -23,7 +23,7 @@ _MEMBER = re.compile(
 )
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class TraceContext:
     """Which trace a call belongs to. `traceparent` is in the form of version 00."""
 

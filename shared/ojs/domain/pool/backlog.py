@@ -8,15 +8,15 @@ workers are busy with the last jobs, and these would be given back and begun ane
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 
 from ojs.domain.job.states import State
 from ojs.domain.pool.worker import Worker
 from ojs.domain.queue.queue import Queue
 from ojs.domain.stats import Levels
+from ojs.records import record
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Backlog:
     """What a group of workers has to do: jobs in line that may start, jobs that run, and how many
     workers of it take jobs.

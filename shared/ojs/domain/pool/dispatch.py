@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, lru_cache
 from heapq import heappop, heappush
 from typing import assert_never
+
+from ojs.records import record
 
 
 class DispatchStrategy(StrEnum):
@@ -39,7 +40,7 @@ class DispatchStrategy(StrEnum):
 _MARGIN = 1.1
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class DispatchSequence:
     """Which sequence number belongs to which queue.
 

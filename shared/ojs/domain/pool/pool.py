@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -17,6 +17,7 @@ from ojs.domain.job import envelope
 from ojs.domain.job.envelope import QueueName
 from ojs.domain.pool.dispatch import DispatchSequence, DispatchStrategy
 from ojs.domain.requests import MAX_SHOWN, After, Before, Field, Model, not_known
+from ojs.records import record
 
 # What a pool is shown with beside its configuration: UIs and the conformance suites send it back.
 SHOWN_BACK = frozenset(
@@ -105,7 +106,7 @@ class PoolRequest(Model):
     )
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Prevention:
     """What each queue of a pool is guaranteed: service each `interval_ms`, and a part of all."""
 
@@ -118,7 +119,7 @@ class Prevention:
         return times.duration_ms(self.interval)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Pool:
     """A worker pool as configured. `prevention` is None where it is not enabled;
     `prevention_config` keeps what was configured, and so does `tenants` for tenant fairness. Times

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from ojs.domain.job.states import State
@@ -11,6 +11,7 @@ from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.pool.pool import DEFAULT_ROTATION, Pool, Prevention
 from ojs.domain.queue.queue import Queue
 from ojs.domain.stats import MINUTE_MS, Activity, Levels, PoolMetrics
+from ojs.records import record
 
 # The window of scheduling statistics.
 WINDOW: Final = "PT1M"
@@ -35,7 +36,7 @@ def patience_ms(pool: Pool) -> int:
     return (_PATIENCE if interval is None else Prevention(str(interval))).interval_ms
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class PoolStatus:
     """A pool, how many live workers it has, and how many jobs they run."""
 
@@ -44,7 +45,7 @@ class PoolStatus:
     active_jobs: int
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class QueueSnapshot:
     """A queue and its counters. `minute` is the current minute so far; `dispatched` counts all
     jobs ever started from the queue.
@@ -94,7 +95,7 @@ def ratios(snapshots: Iterable[QueueSnapshot], now_ms: int) -> dict[str, float]:
     return {name: count / total if total else 0.0 for name, count in counts.items()}
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Starved:
     """A starved queue: since when no job was started, and how many were available when this was
     noticed.
@@ -104,7 +105,7 @@ class Starved:
     available: int
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Overload:
     """A pool at its limit while jobs wait: since when, and how many jobs ran and waited then."""
 
@@ -113,7 +114,7 @@ class Overload:
     waiting: int
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class PoolAlerts:
     """The conditions of a pool that are reported. `pool_ms` is when the pool was created, which
     tells it from an earlier one of the same name. `rev` counts writes, 0 for none; times in ms.
@@ -135,7 +136,7 @@ class PoolAlerts:
         )
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class QueueShare:
     """A queue in scheduling statistics. `ratio` is its part of the jobs started lately, `pool` the
     one under which it is reported.
@@ -152,7 +153,7 @@ class QueueShare:
     pool: str | None = None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class SchedulingStats:
     """Scheduling statistics: some queues, and the strategy by which they are served."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any
 
 from ojs.domain import times
 from ojs.domain.access import Principal
+from ojs.records import record
 
 HEARTBEAT_INTERVAL_S = 5
 DEAD_AFTER_MS = 30_000
@@ -48,7 +49,7 @@ class Directive(StrEnum):
 STOPPING = frozenset({"drain", "draining", "quiet", "shutting_down", "terminate", "terminating"})
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Worker:
     """A worker's record. Times in ms since the epoch."""
 

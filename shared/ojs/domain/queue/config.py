@@ -14,7 +14,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, assert_never
@@ -39,6 +39,7 @@ from ojs.domain.job.retention import (
 )
 from ojs.domain.job.retry import DEFAULT, RetryPolicy
 from ojs.domain.requests import After, Field, Model
+from ojs.records import record
 
 # The reserved name of the policy for new queues, which is not a valid queue name.
 DEFAULT_QUEUE_POLICY: Final = "_default"
@@ -185,7 +186,7 @@ _SAME = (
 )
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class QueueConfig:
     """The configuration in force for a queue. Lengths in ms; None means no limit."""
 
@@ -240,7 +241,7 @@ class QueueConfig:
         return "*" in self.producers or (producer is not None and producer in self.producers)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Layers:
     """The queue's own layer, and the policy for new queues when it was created."""
 

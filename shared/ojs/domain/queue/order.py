@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from ojs.domain.job.states import State
 from ojs.domain.stats import Activity, QueueGauges
+from ojs.records import record
 
 # More queues than that are not put in order: the deepest ones are.
 MAX_ORDERED = 2_000
@@ -25,7 +26,7 @@ class QueueOrder(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class QueueOrders:
     """For each queue in which something is, its values in the order of `QueueOrder`: numbers of
     jobs, since when the oldest waits (ms; 0: none does), and how many jobs were completed and

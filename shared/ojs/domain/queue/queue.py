@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, assert_never
@@ -12,6 +12,7 @@ from ojs.domain import times
 from ojs.domain.errors import JobTypeNotAllowed, PermissionDenied, QueueDraining, QueueMayStay
 from ojs.domain.fair_queue.tags import Fairness
 from ojs.domain.queue.config import Layers, QueueConfig
+from ojs.records import record
 
 
 class QueueState(StrEnum):
@@ -34,7 +35,7 @@ class DeletionStrategy(StrEnum):
     DRAIN = "drain"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Deletion:
     """The deletion of a queue: its strategy, the target of its jobs, when it began (ms), how many
     jobs it has dealt with, and whether the queue was paused before.
@@ -54,7 +55,7 @@ class Deletion:
         return QueueState.PAUSED if self.paused else QueueState.ACTIVE
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class PoolMark:
     """A pool's settings that are copied to its queues: whether only the pool's workers are served
     from them, and how tenants share them, if the pool sets that.
@@ -75,7 +76,7 @@ class PoolMark:
         return cls(bool(isolated), Fairness.of(fairness[0]) if fairness else None)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Queue:
     """A queue's state and configuration."""
 

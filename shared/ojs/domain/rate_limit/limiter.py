@@ -14,7 +14,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -22,6 +22,7 @@ from ojs.domain import times
 from ojs.domain.fields import NumberRange
 from ojs.domain.rate_limit.window import STEPS, RateWindow
 from ojs.domain.requests import After, Before, Field, Model
+from ojs.records import record
 
 KEY_PATTERN = r"[a-zA-Z0-9][a-zA-Z0-9._:\-]*"
 MAX_KEY = 255
@@ -77,7 +78,7 @@ def limiter_name(key: str) -> str:
     return base64.urlsafe_b64encode(digest).decode("ascii")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Rate:
     """So many starts in a period, in ms."""
 
@@ -90,7 +91,7 @@ class Rate:
         return -(-self.period_ms // self.limit)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class LimitBounds:
     """The limits of a job. None means no limit."""
 
@@ -130,7 +131,7 @@ class LimitBounds:
 _ON_LIMIT = {OnLimit.WAIT: "", OnLimit.RESCHEDULE: "m", OnLimit.DROP: "d"}
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class RateLimit:
     """A job's rate limit. A key of None stands for its queue's own (`queue_key`)."""
 
@@ -160,7 +161,7 @@ class RateLimit:
         return cls(key or None, LimitBounds.of(rules), _on_limit(rules))
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class LimitSpec:
     """The rate limit of a job as the sort key in the ready line has it."""
 
@@ -302,7 +303,7 @@ class OverrideRequest(Model):
         return Override(given, frozenset(named), until_ms)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Override:
     """Limits that replace the jobs' own ones for the fields in `named`. Time in ms."""
 
@@ -336,7 +337,7 @@ class Override:
 # --- what may start now -------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class LimitDecision:
     """How many jobs may start; if none, the limit that blocks them, and until when, if known."""
 
@@ -347,7 +348,7 @@ class LimitDecision:
     free_ms: int | None = None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class LimiterState:
     """What is counted for one key.
 

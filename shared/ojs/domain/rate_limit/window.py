@@ -8,12 +8,13 @@ necessary, never shorter.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from ojs.records import record
 
 STEPS = 10
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class RateWindow:
     """Recent starts: pairs of a step's number and the starts in it, oldest first."""
 

@@ -8,11 +8,12 @@ integers of one bit a node: a microsecond where there are ten thousand.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 
 from ojs.domain.errors import Conflict
 from ojs.domain.workflow.graph import BAD, Graph, StepState, bits, numbers
+from ojs.records import record
 
 # So many times a workflow may be retried: what runs again is noted for each.
 MAX_RETRIES = 50
@@ -44,7 +45,7 @@ class RetryMode(StrEnum):
     FAILED_AND_FOLLOWING = "failed_and_following"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class GraphState:
     """The state of each node, as sets of bits by the numbers of nodes.
 
@@ -103,7 +104,7 @@ class GraphState:
         return (found & graph.job_bits).bit_count()
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Decision:
     """The state after a step, and what changed with it; numbers of nodes in ascending order.
 

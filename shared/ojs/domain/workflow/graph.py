@@ -16,10 +16,10 @@ order of marks does not matter, so that each can be an idempotent write of its o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from ojs.domain import ids
+from ojs.records import record
 
 
 class StepKind(StrEnum):
@@ -75,7 +75,7 @@ class StepState(StrEnum):
     SKIPPED = "skipped"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Step:
     """A step of a workflow, and the steps in it.
 
@@ -98,7 +98,7 @@ class Step:
     steps: tuple[Step, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Mark:
     """What the end of a node says to the node `target`, which waits for it.
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 
 from ojs.domain.errors import shorten
 from ojs.domain.requests import nearest
 from ojs.domain.workflow.graph import Callback, StepTrigger
+from ojs.records import record
 
 # How many steps an error names.
 _MAX_NAMED = 10
@@ -18,7 +18,7 @@ _CALLBACK_ID = re.compile(r"on[-_](complete|success|failure)")
 Note = Callable[[str, str], None]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Dependency:
     """A dependency as the request has it: the id of the step, and whether its failure is ignored.
 
@@ -29,7 +29,7 @@ class Dependency:
     ignored: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Place:
     """Where a step stands, as the request says it. `callback` is what its options say; a step whose
     `job` is false is a workflow itself.
@@ -43,7 +43,7 @@ class Place:
     job: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class PlacedSteps:
     """A graph whose places are right: the positions that each step needs, those of its steps that
     are no callbacks, and its callbacks.

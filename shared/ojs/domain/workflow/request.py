@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Any, ClassVar, TypeVar
 
@@ -28,6 +28,7 @@ from ojs.domain.job.envelope import MAX_META_BYTES, MAX_NAME_BYTES, OnConflict
 from ojs.domain.requests import MAX_SHOWN, not_known
 from ojs.domain.workflow.graph import Callback, Graph, Step, StepKind, StepTrigger
 from ojs.domain.workflow.places import Dependency, Place, PlacedSteps, arrange
+from ojs.records import record
 
 # Jobs of a workflow, callbacks included.
 MAX_STEPS = 10_000
@@ -83,7 +84,7 @@ class InvalidWorkflow(InvalidRequest):
         super().__init__(first["path"], first["message"], details=details)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class WorkflowDefinition:
     """A valid request.
 
@@ -117,7 +118,7 @@ def parse(body: object, *, now_ms: int) -> WorkflowDefinition:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Read:
     """A step, and the templates of the jobs in it, in the order of the tree."""
 
@@ -125,7 +126,7 @@ class _Read:
     templates: Sequence[dict[str, Any]] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Steps:
     """The steps of a workflow, before they are read: their path, the options that they are given,
     and how many workflows they are in.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from ojs.records import record
 
 _KEPT = "k"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class WorkflowStep:
     """The place of a job in a workflow.
 

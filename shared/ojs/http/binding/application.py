@@ -7,7 +7,7 @@ their form.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, cast
 
 from aws_lambda_powertools import Logger
@@ -26,13 +26,14 @@ from ojs.http.contract import features
 from ojs.http.contract import operations as contract
 from ojs.http.contract.operations import Operation
 from ojs.http.contract.permissions import permissions
+from ojs.records import record
 
 logger = Logger()
 
 _GATEWAY_TIMEOUT_MS = 30_000
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Answer:
     """What an implementation returns. A body of None means no body.
 
@@ -49,7 +50,7 @@ class Answer:
 Implementation = Callable[[Request], Answer]
 
 
-@dataclass
+@record
 class _Call:
     """One request on its way, as far as it is known."""
 

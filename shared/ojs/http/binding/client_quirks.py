@@ -7,15 +7,15 @@ get exactly what they ask for. docs/clients.md shows the same table.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from ojs.http.binding import negotiation
+from ojs.records import record
 
 # RFC 9110, section 10.1.5: User-Agent begins with a product, whose name is a token.
 _PRODUCT = re.compile(r"[ \t]*([!#$%&'*+.^_`|~0-9A-Za-z-]+)")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Quirk:
     """A client that needs a media type other than the one it asks for.
 

@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from ojs.domain.errors import NotStored, OjsError, QueueFull, TooManyJobs, Unauthenticated
+from ojs.records import record
 
 if TYPE_CHECKING:
     from ojs.http.contract import answers
@@ -25,7 +25,7 @@ _CHAPTERS = {
 }
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ErrorKind:
     """How an error code is answered: status, catalogue number, and a hint for the caller."""
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from ojs.domain.errors import BAD_CURSOR, InvalidRequest
 from ojs.domain.page import Page
 from ojs.http.contract.operations import DEFAULT_LIMIT, MAX_LIMIT, MAX_OFFSET
+from ojs.records import record
 
 if TYPE_CHECKING:
     from ojs.http.contract import answers
@@ -25,7 +25,7 @@ _MAX_DIGITS = 9
 _MAX_READS = 2 * MAX_OFFSET // MAX_LIMIT
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class PageWindow:
     """The part of a listing that a request asks for."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
@@ -25,6 +24,7 @@ from ojs.http.binding import negotiation
 from ojs.http.binding.query import checked
 from ojs.http.contract import models
 from ojs.http.contract.operations import Operation
+from ojs.records import record
 
 logger = Logger()
 
@@ -64,7 +64,7 @@ _LOGGED: Mapping[str, str] = {"job": "job_id", "queue": "queue"}
 _WHITE_SPACE = b" \t\r\n"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Request:
     """A request to an operation."""
 

@@ -5,10 +5,10 @@ A request to one of their paths is refused with 422 `unsupported`, and told what
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from ojs.records import record
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class MissingFeature:
     """What is not offered: its name in errors, how a message calls it, and its paths.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -39,6 +39,7 @@ from ojs.domain.stats import Period
 from ojs.domain.workflow.advance import WorkflowState
 from ojs.http.contract import models
 from ojs.http.contract.features import MISSING, MissingFeature
+from ojs.records import record
 
 if TYPE_CHECKING:
     from ojs.domain.requests import Model
@@ -90,7 +91,7 @@ Subject = Literal[
 ]  # fmt: skip
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Parameter:
     """A parameter of the query or a header of the request, and its JSON schema."""
 
@@ -99,7 +100,7 @@ class Parameter:
     description: str
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Success:
     """One successful answer. `shape` is a type of `ojs.http.contract.answers`; None has no body."""
 
@@ -112,7 +113,7 @@ class Success:
     text: bool = False
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Operation:
     """One method on one path."""
 

@@ -6,11 +6,11 @@ docs/access.md shows the same table, and tests try every entry.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 
 from ojs.domain.access import Scope
+from ojs.records import record
 
 
 class Reach(StrEnum):
@@ -33,7 +33,7 @@ class Reach(StrEnum):
     """Not for limited keys."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Permission:
     """What an operation needs: a scope (None: any valid key), and the queues it touches."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from ojs.domain.errors import InvalidRequest
@@ -12,12 +11,13 @@ from ojs.domain.events.query import EVENT_PREFIX, EventFilter, EventPage
 from ojs.domain.job import envelope
 from ojs.http.binding import paging, query
 from ojs.http.contract.operations import DEFAULT_EVENTS, MAX_EVENTS, MAX_OFFSET
+from ojs.records import record
 
 if TYPE_CHECKING:
     from ojs.http.contract import answers
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class EventRequest:
     """A request for events. At most one of `after` and `cursor` is set, decoded by then."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from ojs.domain.job import filter as job_filter
@@ -13,12 +12,13 @@ from ojs.domain.page import Page
 from ojs.http.binding import paging, query
 from ojs.http.contract.operations import DEFAULT_LISTED, INCLUDED, MAX_LISTED, SORTS
 from ojs.http.views import jobs as views
+from ojs.records import record
 
 if TYPE_CHECKING:
     from ojs.http.contract import answers
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class JobsQuery:
     """A request for jobs. Its cursor is decoded; `sort` is None for the order of the index;
     `numbered` says that it names the number of a page.

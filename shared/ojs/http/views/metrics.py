@@ -7,7 +7,6 @@ start again at midnight UTC; `rate` and `increase` of Prometheus handle such res
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -22,6 +21,7 @@ from ojs.domain.stats import (
     PoolMetrics,
     QueueMetrics,
 )
+from ojs.records import record
 
 if TYPE_CHECKING:
     from ojs.http.contract import answers
@@ -40,7 +40,7 @@ _HEAD_BYTES = 10_000
 _SUFFIXES = {"jobs": "", "workers": "", "queues": "", "seconds": "_seconds", "1": "_ratio"}
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Family:
     """A metric: its name in the specification, its kind, unit and help text."""
 
@@ -126,7 +126,7 @@ FAMILIES = (
 # fmt: on
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Histogram:
     """Cumulative counts of observations up to each bound; the last count is of all."""
 
@@ -140,7 +140,7 @@ class Histogram:
         return cls(list(accumulate(buckets)), bounds, sum_ms / 1_000)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Sample:
     """One value of a metric."""
 

@@ -9,7 +9,7 @@ fires, and the next one is in the future.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ojs.clock import Clock
 from ojs.domain.cron.cron import Cron, CronRun, SkipReason
@@ -26,6 +26,7 @@ from ojs.domain.errors import (
 )
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
+from ojs.records import record
 from ojs.services.jobs.enqueue import Alongside, Enqueue, Overtaken, Pushed
 from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.operations.key_states import KeyStates
@@ -45,7 +46,7 @@ _REASONS: tuple[tuple[type[OjsError], SkipReason], ...] = (
 )
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Previous:
     """The latest jobs of a cron job: those that are not over, and one that has failed for good."""
 

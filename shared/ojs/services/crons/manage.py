@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ojs.clock import Clock
 from ojs.domain.access import ANYBODY, Principal
@@ -23,6 +23,7 @@ from ojs.domain.ids import IdSource
 from ojs.domain.job.job import Job
 from ojs.domain.job.trace import TraceContext
 from ojs.domain.page import Page
+from ojs.records import record
 from ojs.services.jobs.enqueue import Alongside, Enqueue, Overtaken, Pushed
 from ojs.services.operations.key_states import KeyStates, check_time
 from ojs.services.sweeps import GoOn, always
@@ -44,7 +45,7 @@ UNREAD_SECONDS = (
 )
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class RegisteredCron:
     """A cron job that was registered or changed; `created` if there was none of its name."""
 

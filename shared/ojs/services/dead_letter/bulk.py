@@ -14,7 +14,7 @@ those done but not counted yet stay uncounted.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -38,6 +38,7 @@ from ojs.domain.job.filter import JobFilter
 from ojs.domain.job.job import Job
 from ojs.domain.page import Page
 from ojs.domain.queue.queue import Queue
+from ojs.records import record
 from ojs.services.dead_letter.redrive import Redrive
 from ojs.services.dead_letter.search import DeadLetterSearch, still_listed
 from ojs.services.sweeps import GoOn, SweepCounts, SweepReport, always, counting_failures
@@ -78,7 +79,7 @@ _COUNTED = {
 }
 
 
-@dataclass
+@record
 class BulkRun:
     """One run of an operation: what it may still do, and what it did."""
 

@@ -13,11 +13,12 @@ import heapq
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 
 from ojs.domain.job.job import Job
 from ojs.domain.job.retention import PRUNED_EVERY_MS, DeadLetterRetention, PruningPolicy
+from ojs.records import record
 from ojs.services.dead_letter.archive import Archive
 from ojs.services.dead_letter.copies import DeadLetterCopies
 from ojs.services.dead_letter.search import still_listed
@@ -40,7 +41,7 @@ _PAGE = 2_000
 _SMALLEST_PAGE = 10
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Kept:
     """A queue with dead letters, and its retention. `own_count`: the queue has a number of its own
     instead of the one for all queues together.
@@ -64,7 +65,7 @@ class _Kept:
         return cls(queue, DeadLetterRetention(age_ms, count, retention.pruning_policy), own)
 
 
-@dataclass
+@record
 class _Run(SweepRun):
     # Removed by this run, by queue; the projected counts may include them or not.
     pruned: Counter[str] = field(default_factory=Counter)

@@ -9,13 +9,14 @@ replayed once, however many sweeps look at it, also after a crash.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ojs.domain.dead_letter import replay
 from ojs.domain.dead_letter.replay_rules import ReplayRule, read
 from ojs.domain.errors import BackendError, OjsError, QueueDraining, QueueFull
 from ojs.domain.job.job import Job
 from ojs.domain.queue.queue import Queue, QueueState
+from ojs.records import record
 from ojs.services.dead_letter.redrive import Redrive
 from ojs.services.dead_letter.search import still_listed
 from ojs.services.sweeps import (
@@ -38,7 +39,7 @@ _TRIES = 3
 MAX_SKIPPED = 100
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Skipped:
     """A dead letter that a rule could not replay, and does not try again."""
 
@@ -48,7 +49,7 @@ class Skipped:
     reason: str
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class ReplayReport(SweepReport):
     """What a run did, and the first MAX_SKIPPED jobs that it skipped.
 
@@ -59,7 +60,7 @@ class ReplayReport(SweepReport):
     skipped: Sequence[Skipped] = ()
 
 
-@dataclass
+@record
 class _Run(SweepRun):
     skipped: list[Skipped] = field(default_factory=list)
 

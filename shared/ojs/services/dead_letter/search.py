@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ojs.domain.dead_letter.filter import EVERYTHING, DeadLetterFilter
 from ojs.domain.errors import BAD_CURSOR, InvalidRequest, NotFound
 from ojs.domain.ids import UUID7
 from ojs.domain.job.job import Job
 from ojs.domain.page import Page
+from ojs.records import record
 from ojs.store.jobs import items
 from ojs.store.jobs.records import JobStore
 from ojs.store.table.errors import pass_over
@@ -45,7 +46,7 @@ def still_listed(job: Job, key: str) -> bool:
     return job.dead_letter and items.index_entries(job)["wsk"] == key
 
 
-@dataclass
+@record
 class _SearchPage:
     """One listing under way: its filter, and how far it has come."""
 

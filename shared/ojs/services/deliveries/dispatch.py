@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ojs.clock import Clock
 from ojs.domain.delivery.breaker import BreakerState
@@ -32,6 +32,7 @@ from ojs.domain.delivery.push import Push, SendQueue, Target
 from ojs.domain.errors import InvalidRequest, OjsError
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
+from ojs.records import record
 from ojs.services.deliveries.manage import AllowedTargets
 from ojs.services.deliveries.settle import Settle, SettledReport
 from ojs.services.deliveries.wake import DeliveryWake
@@ -52,7 +53,7 @@ def _always() -> bool:
     return True
 
 
-@dataclass
+@record
 class DispatchReport:
     """How many jobs one run has sent, and how many of them were settled at once."""
 
@@ -60,7 +61,7 @@ class DispatchReport:
     settled: int = 0
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Round:
     """What came of claiming jobs once: whether it is over with that, nothing was claimed (`idle`),
     and whether there may be jobs all the same; and whether it was a trial.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ojs.clock import Clock
@@ -38,6 +38,7 @@ from ojs.domain.ids import IdSource
 from ojs.domain.job.job import Job, Lease
 from ojs.domain.job.states import State
 from ojs.domain.page import Page
+from ojs.records import record
 from ojs.services.deliveries.wake import DeliveryWake
 from ojs.services.operations.key_states import KeyStates, check_time
 from ojs.services.sweeps import GoOn, always
@@ -60,7 +61,7 @@ TEST_TIMEOUT_MS = 20_000
 TEST_TYPE = "ojs.test"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class AllowedTargets:
     """What deliveries of this deployment may name: `functions` by ARN without alias or version,
     endpoints on `egress_hosts` that `check_endpoint` lets pass (it raises ValueError with the

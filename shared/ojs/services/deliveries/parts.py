@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from ojs.domain.delivery.delivery import Delivery
 from ojs.domain.delivery.push import SendQueue, Target, WakeQueue
+from ojs.records import record
 from ojs.services.deliveries.manage import AllowedTargets
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class PushParts:
     """What a deployment, or a local server, brings. `target` tells where the pushes of a delivery
     go; `sends` takes those that wait for their target: without it, dispatch waits itself.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ojs.clock import Clock
 from ojs.domain.delivery.breaker import BreakerState
@@ -30,6 +30,7 @@ from ojs.domain.errors import (
     PayloadTooLarge,
 )
 from ojs.domain.job.job import Job
+from ojs.records import record
 from ojs.services.jobs.finish import Finish
 from ojs.services.permits.lifecycle import Permits
 from ojs.store.deliveries.deliveries import DeliveryStore
@@ -45,7 +46,7 @@ FIRST_BACKOFF_MS, MOST_BACKOFF_MS = 1_000, 60_000
 _MESSAGE = 300
 
 
-@dataclass
+@record
 class SettledReport:
     """What became of outcomes: how many were dealt with by delivery, and how many of all came too
     late; the pushes whose outcomes could not be settled now, with why. `deliveries` are as they

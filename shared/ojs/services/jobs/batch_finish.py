@@ -7,13 +7,13 @@ request again gives each its right answer, as the repetition of a single ack or 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from ojs.domain.access import Reaches
 from ojs.domain.errors import BackendUnavailable, InvalidRequest, OjsError, forbidden
 from ojs.domain.job.job import Job
+from ojs.records import record
 from ojs.services.for_each import ForEach
 from ojs.services.jobs.finish import Finish
 from ojs.services.sweeps import GoOn, always
@@ -24,7 +24,7 @@ from ojs.store.table.errors import UnreadableItem
 Ending = tuple[str, Mapping[str, Any]]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class BatchOutcome:
     """What became of one ack or nack: the job as it is now, or why it was refused."""
 
@@ -32,7 +32,7 @@ class BatchOutcome:
     result: Job | OjsError
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Step:
     """One ack or nack of a request; `place` is where it stands in it."""
 

@@ -12,7 +12,7 @@ batch are pushed alone, the key's record says so: no later try stages them once 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from aws_lambda_powertools import Logger
@@ -35,6 +35,7 @@ from ojs.domain.job.idempotency import HEADER, IdempotencyKey
 from ojs.domain.job.job import Job
 from ojs.domain.job.trace import TraceContext
 from ojs.domain.job.unique import fingerprint
+from ojs.records import record
 from ojs.services.for_each import ForEach
 from ojs.services.jobs.enqueue import STAGED_FROM, Enqueue, Pushed, PushRequest
 from ojs.services.jobs.idempotent_push import BUSY, KeyTurn, free, made_under
@@ -49,7 +50,7 @@ logger = Logger()
 PushOutcome = Pushed | OjsError
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Entry:
     """One job of a request: its push, unless the request itself is wrong, and why it is refused, if
     it is. One that the middleware refuses has both: an earlier try may have stored it.
@@ -63,7 +64,7 @@ class _Entry:
         return None if self.refusal else self.push
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Keyed:
     """An idempotency key, and what is stored of it."""
 

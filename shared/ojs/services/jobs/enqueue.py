@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, assert_never
 
@@ -29,6 +29,7 @@ from ojs.domain.job.states import State
 from ojs.domain.job.unique import fingerprint
 from ojs.domain.queue.queue import Queue
 from ojs.domain.workflow.step import WorkflowStep
+from ojs.records import record
 from ojs.services.jobs.empty_lines import EmptyLines
 from ojs.services.jobs.placement import FairQueuePlacement, FinishTags
 from ojs.services.jobs.time_transitions import TimeTransitions
@@ -61,7 +62,7 @@ _TRIES = 16
 STAGED_FROM = 5
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Pushed:
     """The job of a push; `deduplicated` when the unique job existed before. `absent`: an earlier
     try of the request pushed it, and it cannot be shown any more but as it was pushed. `again`: an
@@ -79,7 +80,7 @@ class Pushed:
     again: bool = False
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Alongside:
     """What goes with pushed jobs, in one transaction: `writes`, and the end of the jobs that they
     `cancel`. With `bypasses_unique` unique keys are not looked at. `steps` are the steps of a
@@ -96,7 +97,7 @@ class Overtaken(Exception):
     """What goes with a pushed job has changed since it was read. Nothing is stored."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class PushRequest:
     """A push as it was requested: requests after the middleware, their specifications as of the
     time they came (`came_ms`), and the ids of their jobs. In a `batch` errors name the job's index.
@@ -137,7 +138,7 @@ class PushRequest:
         return self.seed
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _ResolvedPush:
     """A push resolved with its queues as just read: the jobs as they would be stored now, their
     specifications under the queues' defaults, the queues, and the tenants' finish tags in them.
@@ -151,7 +152,7 @@ class _ResolvedPush:
     now_ms: int
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Plan:
     """How one request is stored: a new job with its unique lock's writes, or an existing job."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, assert_never
 
 from ojs.bounded import BoundedMap, BoundedSet
@@ -24,6 +24,7 @@ from ojs.domain.job.states import State
 from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.queue.queue import Queue
 from ojs.domain.rate_limit.limiter import LimitDecision, OnLimit
+from ojs.records import record
 from ojs.services.for_each import ForEach, in_threads
 from ojs.services.jobs.empty_lines import EmptyLines, LineReader
 from ojs.services.jobs.time_transitions import TimeTransitions
@@ -74,7 +75,7 @@ _MAX_ROTATIONS = 1_000
 _UNKNOWN_MS = 5_000
 
 
-@dataclass
+@record
 class DeliveryFetch:
     """What a fetch for a delivery is told, and tells.
 
@@ -93,7 +94,7 @@ class DeliveryFetch:
     keys_wait: Sequence[int | None] = ()
 
 
-@dataclass
+@record
 class _FetchState:
     """The state of one fetch."""
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from hashlib import blake2b
 from math import ceil
@@ -36,6 +36,7 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.states import TERMINAL, State
 from ojs.domain.page import Page
 from ojs.domain.stats import DAY_MS, Levels
+from ojs.records import record
 from ojs.services.dead_letter.search import POSITION, still_listed
 from ojs.store.derived.event_log import EventLog, just_before, ms_of
 from ojs.store.derived.statistics import StatisticsStore
@@ -155,7 +156,7 @@ _IN_ORDER: Mapping[tuple[State, str], bool] = {
 }
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _At:
     """Where a listing goes on: in a part, behind a key, or at the part's beginning without one.
 
@@ -178,7 +179,7 @@ class _At:
         return jsontext.dumps([digest, recent_ms, *place])
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Entry:
     """A job that may match: where the read began that found it, and where the listing goes on
     behind it.
@@ -220,7 +221,7 @@ class _Entry:
         return self.begin.part in (_Part.DUE, _Part.PENDING)
 
 
-@dataclass
+@record
 class _Look:
     """One page under way: what it is to have, and what may still be read."""
 
@@ -377,7 +378,7 @@ class _Look:
         return ms_of(after.key[0]) < counted_ms and before >= self.count
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class JobsPage(Page[Job]):
     """Jobs in order, and a cursor when more may follow.
 
@@ -389,7 +390,7 @@ class JobsPage(Page[Job]):
     unsearched: int = 0
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class JobsPart:
     """Jobs that a filter may mean, by their records, each with the cursor that goes on behind it;
     and the cursor behind all of them, None at the end.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ojs.clock import Clock
@@ -13,6 +13,7 @@ from ojs.domain.ids import IdSource
 from ojs.domain.job import lifecycle
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
+from ojs.records import record
 from ojs.services.jobs.placement import FairQueuePlacement
 from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.jobs.transitions import JobChanges
@@ -23,7 +24,7 @@ from ojs.store.table.races import retry_on_race
 MAX_PROGRESS_BYTES = 4_096
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Progress:
     """The progress that the current attempt reported. `progress` is between 0 and 1."""
 

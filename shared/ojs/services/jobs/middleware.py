@@ -11,7 +11,7 @@ import importlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any, cast
 
 from aws_lambda_powertools import Logger
@@ -30,6 +30,7 @@ from ojs.domain.errors import (
 from ojs.domain.job import envelope
 from ojs.domain.job.envelope import JobRequest, Specification
 from ojs.middleware import Envelope, Middleware, Refused
+from ojs.records import record
 
 logger = Logger()
 
@@ -67,7 +68,7 @@ class _Link:
         return self._function
 
 
-@dataclass
+@record
 class _Round:
     """One call of the middleware, for the jobs of one request."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ojs.clock import Clock
 from ojs.domain.job import filter as job_filter
@@ -10,6 +10,7 @@ from ojs.domain.job.filter import JobFilter
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import TERMINAL, State
 from ojs.domain.page import Page
+from ojs.records import record
 from ojs.services.jobs.listing import JobListing
 from ojs.store.jobs.records import JobStore
 from ojs.store.jobs.unique_locks import UniqueLock, UniqueLocks
@@ -17,7 +18,7 @@ from ojs.store.jobs.unique_locks import UniqueLock, UniqueLocks
 _WAITING = frozenset(State) - TERMINAL
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class UniqueHolder:
     """A unique lock, and the job that holds it."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain, islice
 from typing import Any
 
@@ -18,6 +18,7 @@ from ojs.clock import Clock
 from ojs.domain import ids, jsontext
 from ojs.domain.errors import BAD_CURSOR, InvalidRequest
 from ojs.domain.events.query import EVENT_PREFIX, RETAIN_MS, EventFilter, EventPage
+from ojs.records import record
 from ojs.store.derived import event_log
 from ojs.store.derived.event_log import Budget, EventLog, StoredPage, just_after, just_before
 from ojs.store.table import keys
@@ -45,7 +46,7 @@ _FOLLOW = re.compile(rf"f({_INSTANT}(?:\|{_WRITER})?~?)({_NAMED})")
 _BACK = re.compile(rf"b({_INSTANT}\|{_WRITER}):({_COUNT});(f.*)", re.DOTALL)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ForwardCursor:
     """A position to continue from, forward: the first key that may be new.
 
@@ -61,7 +62,7 @@ class ForwardCursor:
         return f"f{self.first}{''.join(named)}"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class BackwardCursor:
     """A position to continue from, backward: the first `left` events of a page, then older pages.
 
@@ -77,7 +78,7 @@ class BackwardCursor:
         return f"b{self.key}:{self.left};{self.follow.text()}"
 
 
-@dataclass
+@record
 class _Found:
     """The events found so far for one answer."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from dataclasses import replace as changed
 
 from ojs.domain.dead_letter.statistics import together
@@ -34,6 +34,7 @@ from ojs.domain.stats import (
     WorkerCounts,
     rates,
 )
+from ojs.records import record
 from ojs.services.sweeps import (
     GoOn,
     SweepQueues,
@@ -64,7 +65,7 @@ _POOLS = 1_000
 _SETTLED_MS = DAY_MS
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class MetricsReport(SweepReport):
     """What a run did and what it measured.
 
@@ -81,7 +82,7 @@ class MetricsReport(SweepReport):
     backlogs: Sequence[Backlog] = ()
 
 
-@dataclass
+@record
 class _Run(SweepRun):
     queues: dict[str, QueueGauges] = field(default_factory=dict)
     # The number of dead letters of deleted queues.

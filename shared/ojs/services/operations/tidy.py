@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from ojs.records import record
 from ojs.store.jobs.orphans import OrphanCandidate, Orphans
 
 # A writer stores a part before the record that names it, and may still be about to write that: a
@@ -12,7 +12,7 @@ from ojs.store.jobs.orphans import OrphanCandidate, Orphans
 WAIT_S = 120.0
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Tidied:
     """How many parts were checked, and how many were removed, or would have been."""
 

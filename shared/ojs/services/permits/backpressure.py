@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TypeVar
 
 from ojs.clock import Clock
@@ -32,6 +32,7 @@ from ojs.domain.job import lifecycle
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.queue.queue import Queue
+from ojs.records import record
 from ojs.store.jobs.records import JobStore
 from ojs.store.permits.depth_counter import BoundReached, DepthCounter, DepthValue, Room
 from ojs.store.table.errors import LostRace, NotDone
@@ -59,7 +60,7 @@ _MOST_DOUBTS = 100
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _CapacityRequest:
     """What one queue should take: `count` jobs of `size` bytes in all. `wanted` is the room to
     reserve: theirs, without that of jobs which leave the queue with the very write that stores
@@ -85,7 +86,7 @@ def _beyond(used: int, more: int, bound: int | None) -> int:
     return 0 if bound is None or more <= 0 else max(0, used + more - bound)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class QueuePressure:
     """How full a queue is, beyond its warning threshold: jobs, their bound, and the fraction."""
 
@@ -94,7 +95,7 @@ class QueuePressure:
     fraction: float
 
 
-@dataclass
+@record
 class Reservation:
     """Room that was reserved, by queue, and what each depth counter showed after it.
 
@@ -142,7 +143,7 @@ class Reservation:
         return None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Doubt:
     """Room of new jobs that are stored or not: the first of them, when their room was reserved, and
     from when on the write of the jobs takes effect no more (ms).

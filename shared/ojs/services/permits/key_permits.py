@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NamedTuple
 
 from ojs.clock import Clock
@@ -30,6 +30,7 @@ from ojs.domain.rate_limit.limiter import (
     OnLimit,
     limiter_name,
 )
+from ojs.records import record
 from ojs.services.permits.semaphore_permits import SemaphorePermits, SemaphoreUse
 from ojs.store.jobs.reading import JobReader
 from ojs.store.permits.counter_items import ANY_VERSION
@@ -55,7 +56,7 @@ class Candidate(NamedTuple):
     key: str
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class KeyGrant:
     """What some jobs with one limit may be claimed with: permits of a semaphore, and starts that
     were counted; None where jobs take no permits, or starts are not counted.
@@ -66,7 +67,7 @@ class KeyGrant:
     starts: StartGrant | None
 
 
-@dataclass
+@record
 class KeyPermitUse:
     """What one fetch knows of the limits of the jobs it has seen."""
 

@@ -12,7 +12,7 @@ is found out that no job runs with it (`ojs.store.permits.semaphore`); there are
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ojs.domain.job.job import Job, JobPermits
 from ojs.domain.job.permits import (
@@ -27,6 +27,7 @@ from ojs.domain.job.states import State
 from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.queue.queue import Queue
 from ojs.domain.rate_limit.limiter import RATE, LimitDecision
+from ojs.records import record
 from ojs.services.permits.key_permits import Candidate, KeyGrant, KeyPermits, KeyPermitUse
 from ojs.services.permits.pool_permits import WORKER_KEPT_S, PoolPermits, PoolPermitUse
 from ojs.services.permits.queue_permits import QueuePermits, QueuePermitUse, semaphore_use
@@ -42,7 +43,7 @@ from ojs.store.queues.pools import PoolStore
 from ojs.store.queues.queues import QueueStore
 
 
-@dataclass
+@record
 class FetchPermits:
     """What one fetch has acquired of each kind, and what it knows to be refused."""
 
@@ -76,7 +77,7 @@ class FetchPermits:
         return use is not None and use.closed and use.used >= use.granted
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Acquired:
     """The permits of all kinds that one candidate of a fetch needs."""
 

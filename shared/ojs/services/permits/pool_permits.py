@@ -6,13 +6,14 @@ that pushes them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from ojs.domain.job.permits import DELIVERY_PERMIT, POOL_PERMIT, WORKER_PERMIT
 from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.pool.pool import Pool, worker_semaphore
 from ojs.domain.pool.worker import Worker
+from ojs.records import record
 from ojs.services.permits.semaphore_permits import SemaphorePermits, SemaphoreUse
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 WORKER_KEPT_S = 30 * 86_400
 
 
-@dataclass
+@record
 class PoolPermitUse:
     """The permits that one fetch acquires of a pool, of a worker and of a delivery.
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ojs.clock import Clock
 from ojs.domain.errors import OjsError
 from ojs.domain.queue.queue import Queue
 from ojs.domain.rate_limit.limiter import CONCURRENCY, RATE
+from ojs.records import record
 from ojs.services.permits.semaphore_permits import SemaphorePermits, SemaphoreUse
 from ojs.store.permits.counter_items import PermitGrant
 from ojs.store.permits.rate_window import RateWindowStore
@@ -22,7 +23,7 @@ from ojs.store.table import keys
 _COUNTS = {CONCURRENCY: keys.SEMAPHORE, RATE: keys.RATE}
 
 
-@dataclass
+@record
 class QueuePermitUse:
     """What one fetch was granted by a queue's limits, and used.
 

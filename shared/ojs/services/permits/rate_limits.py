@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from ojs.bounded import BoundedMap
 from ojs.clock import Clock
@@ -19,6 +18,7 @@ from ojs.domain.rate_limit.limiter import (
     check_any_key,
     limiter_name,
 )
+from ojs.records import record
 from ojs.store.jobs.records import JobStore
 from ojs.store.permits.key_limits import KeyLimits
 from ojs.store.table.keys import Position
@@ -31,7 +31,7 @@ _LINE_PAGES = 5
 _MAX_REASON = 1_000
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class RateLimitStatus:
     """A key's limits and their use at a time. `waiting` is None where it was not counted."""
 

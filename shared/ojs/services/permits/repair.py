@@ -13,13 +13,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from ojs.domain.errors import BackendUnavailable
 from ojs.domain.job.job import Job
 from ojs.domain.job.permits import POOL_PERMIT, QUEUE_PERMIT, WORKER_PERMIT, RunPermits, permit_name
 from ojs.domain.pool.pool import Pool, worker_semaphore
 from ojs.domain.queue.queue import Queue
+from ojs.records import record
 from ojs.services.permits.semaphore_permits import SemaphorePermits
 from ojs.store.jobs.records import JobStore
 from ojs.store.permits.counter_items import ANY_VERSION
@@ -40,7 +40,7 @@ MOST_COUNTED = 20_000
 MOST_TAKEN = 1_000
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class CountedPermits:
     """What a semaphore counts: the running jobs of a queue, or those that a pool has of its queues.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ojs.clock import Clock
 from ojs.domain.delivery.delivery import delivery_of, delivery_semaphore
@@ -26,12 +26,13 @@ from ojs.domain.job.permits import (
 )
 from ojs.domain.pool.pool import pool_semaphore, worker_semaphore
 from ojs.domain.rate_limit.limiter import limiter_name
+from ojs.records import record
 from ojs.store.permits.counter_items import PermitGrant
 from ojs.store.permits.semaphore import ConcurrencySemaphore
 from ojs.store.table import keys
 
 
-@dataclass
+@record
 class SemaphoreUse:
     """What a fetch has acquired of one semaphore: the shard of each permit, by job; and which of
     these jobs have been claimed. `run` is the token of the fetch (`ojs.domain.job.permits`). An
@@ -59,7 +60,7 @@ class SemaphoreUse:
         return [job_id for job_id in self.permits if job_id not in self.used]
 
 
-@dataclass
+@record
 class ReleasedPermits:
     """What became free: by shard of a delivery that had no permit left before, how many it has now
     (0: not known); and whether permits of `others` than deliveries are among it.

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from ojs.bounded import BoundedMap
@@ -22,6 +22,7 @@ from ojs.clock import Clock
 from ojs.domain.pool.dispatch import DispatchSequence, DispatchStrategy
 from ojs.domain.pool.pool import Pool
 from ojs.domain.pool.worker import Worker
+from ojs.records import record
 from ojs.services.permits.pool_permits import PoolPermits, PoolPermitUse
 from ojs.store.permits import semaphore
 from ojs.store.permits.sequencer import (
@@ -61,7 +62,7 @@ class JobSource(Protocol):
         ...
 
 
-@dataclass
+@record
 class DispatchPlan:
     """The order in which one fetch serves its queues, and the pool's permits that it has."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ojs.domain.pool.pool import Pool
 from ojs.domain.pool.statistics import (
@@ -22,6 +22,7 @@ from ojs.domain.pool.statistics import (
     patience_ms,
 )
 from ojs.domain.stats import DAY_MS, MINUTE_MS, PoolMetrics
+from ojs.records import record
 from ojs.services.sweeps import (
     GoOn,
     SweepReport,
@@ -45,7 +46,7 @@ _QUEUES = 100
 _RENEW_MS = KEPT_S * 1_000 // 2
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class PoolHealthReport(SweepReport):
     """What a run did and the metrics of the pools that it looked at.
 
@@ -56,7 +57,7 @@ class PoolHealthReport(SweepReport):
     pools: Sequence[PoolMetrics] = ()
 
 
-@dataclass
+@record
 class _Run(SweepRun):
     seen: list[PoolMetrics] = field(default_factory=list)
 

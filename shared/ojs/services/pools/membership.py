@@ -9,7 +9,6 @@ pool `default`. Each queue's item lists its pools, so a fetch without pools read
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from ojs.bounded import BoundedMap
 from ojs.clock import Clock
@@ -18,6 +17,7 @@ from ojs.domain.errors import InvalidRequest, forbidden
 from ojs.domain.pool.pool import DEFAULT_POOL, Pool
 from ojs.domain.pool.worker import Worker
 from ojs.domain.queue.queue import Queue
+from ojs.records import record
 from ojs.store.deployment.maintenance import MaintenanceStore
 from ojs.store.permits import sequencer
 from ojs.store.permits.sequencer import SequencerState
@@ -32,7 +32,7 @@ _REMEMBERED = 10_000
 _Key = tuple[str, str]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class FetchContext:
     """What a fetch begins with: the queues it may take jobs from, in order; its worker, if known;
     its pool, if configured, and the state of the pool's sequencer. `errors` say which queues cannot

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from ojs.bounded import BoundedMap
@@ -14,6 +14,7 @@ from ojs.domain.errors import NotFound, PayloadTooLarge, forbidden, naming_field
 from ojs.domain.job.states import State
 from ojs.domain.page import Page
 from ojs.domain.pool.worker import Directive, Worker, check_worker_id
+from ojs.records import record
 from ojs.services.jobs.transitions import JobChanges
 from ojs.store.jobs.records import JobStore, winner
 from ojs.store.queues import workers as store
@@ -26,7 +27,7 @@ RECORD_EVERY_MS = 10_000
 _REMEMBERED = 10_000
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class HeartbeatAnswer:
     """The answer to a heartbeat."""
 

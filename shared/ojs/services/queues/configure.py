@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from ojs.clock import Clock
@@ -13,6 +12,7 @@ from ojs.domain.queue import config as queue_config
 from ojs.domain.queue.config import Layers
 from ojs.domain.queue.queue import Queue, QueueState
 from ojs.domain.rate_limit.window import RateWindow
+from ojs.records import record
 from ojs.store.permits.rate_window import RateWindowStore
 from ojs.store.permits.semaphore import ConcurrencySemaphore
 from ojs.store.queues import queues as store
@@ -28,7 +28,7 @@ GRACE_S = 1.0
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class QueueUsage:
     """The usage of a queue's own limits: permits taken by running jobs, and the jobs handed out in
     the period of its rate limit.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import islice, zip_longest
 from typing import assert_never
 
@@ -30,6 +30,7 @@ from ojs.domain.job import envelope, lifecycle
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.queue.queue import Deletion, DeletionStrategy, Queue, QueueState
+from ojs.records import record
 from ojs.services.for_each import ForEach, in_threads
 from ojs.services.jobs.moving import JobMove
 from ojs.services.jobs.time_transitions import TimeTransitions
@@ -53,7 +54,7 @@ _PAGES = 20
 _SIDE_BY_SIDE = 8
 
 
-@dataclass
+@record
 class _DeletionRun:
     """What one run does for one queue that is being deleted."""
 
@@ -376,9 +377,9 @@ class QueueDeletion:
             yield from self._jobs.index.lined_up(
                 queue.name, lane, pages=pages, running=running, crons=crons
             )
-        for record in self._jobs.notes.running(queue.name, slots):
-            if "wpk" not in record:
-                yield keys.job_id(str(record["pk"]))
+        for item in self._jobs.notes.running(queue.name, slots):
+            if "wpk" not in item:
+                yield keys.job_id(str(item["pk"]))
 
     def _ending(self, queue: Queue, deletion: Deletion, *, running: bool = False) -> _DeletionRun:
         """A run that discards or moves waiting jobs, and with `running` those whose lease ended."""

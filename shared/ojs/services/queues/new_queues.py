@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from ojs.clock import Clock
 from ojs.domain.errors import QueueNotFound, TooManyQueues
 from ojs.domain.queue.queue import Queue
+from ojs.records import record
 from ojs.store.queues.queues import QueueStore
 from ojs.store.queues.registry import QueueRegistry
 
@@ -17,7 +17,7 @@ COUNTED_MS = 60_000
 _PART = 100
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Left:
     """How many more queues there may be, and how many to make until they are counted again."""
 

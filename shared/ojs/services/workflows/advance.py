@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import islice
 from typing import Any
 
@@ -27,6 +27,7 @@ from ojs.domain.workflow import advance as rules
 from ojs.domain.workflow.advance import Decision, Ending, GraphState, WorkflowState
 from ojs.domain.workflow.graph import Graph, StepState, bits, numbers
 from ojs.domain.workflow.step import WorkflowStep
+from ojs.records import record
 from ojs.services.sweeps import rotated
 from ojs.services.workflows.results import StepResults, step_name
 from ojs.services.workflows.starts import StepStarts, queue_of
@@ -58,7 +59,7 @@ _RETENTION_S = {
 }
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Reported:
     """What is known of the end of one job: why it failed, and by its node how long it ran (ms)."""
 
@@ -83,7 +84,7 @@ class _Reported:
         return jsontext.dumps(told | ({"message": self.message} if self.message else {}))
 
 
-@dataclass
+@record
 class _Course:
     """A workflow while its jobs are started: as it is stored, and as it is to be.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 
@@ -16,6 +16,7 @@ from ojs.domain.job.states import State
 from ojs.domain.workflow import advance as rules
 from ojs.domain.workflow.advance import Ending, RetryMode
 from ojs.domain.workflow.graph import StepState, bits, numbers
+from ojs.records import record
 from ojs.services.for_each import ForEach
 from ojs.services.jobs.transitions import JobChanges
 from ojs.services.workflows.advance import SLICES_MS, WorkflowAdvance, outcome
@@ -28,7 +29,7 @@ _SLICE = 100
 _TRIES = 5
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class CancelledWorkflow:
     """What a cancellation found and did, by jobs: those that had completed, those that never run
     now, and those that run and may finish.

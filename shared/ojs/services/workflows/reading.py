@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 
 from ojs.clock import Clock
@@ -16,6 +16,7 @@ from ojs.domain.job.job import Job
 from ojs.domain.page import Page
 from ojs.domain.workflow.advance import WorkflowState
 from ojs.domain.workflow.graph import Graph, numbers
+from ojs.records import record
 from ojs.services.workflows.advance import WorkflowAdvance
 from ojs.store.jobs.records import JobStore
 from ojs.store.workflows.workflows import StoredDefinition, WorkflowRecord, WorkflowStore
@@ -26,7 +27,7 @@ _LISTED = re.compile(rf"\d{{15}}\|{UUID7.pattern}")
 MAX_FAILED = 20
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class WorkflowPart:
     """A workflow and some of its steps: those in which the jobs from node `first` on are, up to
     the job `after_last`, which is not among them; None stands for the end.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ojs.domain import jsontext
@@ -16,6 +15,7 @@ from ojs.domain.workflow import results
 from ojs.domain.workflow.advance import GraphState
 from ojs.domain.workflow.graph import Graph
 from ojs.domain.workflow.step import WorkflowStep
+from ojs.records import record
 from ojs.store.jobs.records import JobStore
 from ojs.store.workflows.workflows import WorkflowRecord, WorkflowStore
 
@@ -23,7 +23,7 @@ from ojs.store.workflows.workflows import WorkflowRecord, WorkflowStore
 MAX_MESSAGE = 1_000
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class StepResultsPart:
     """A part of what a step wants, in order, and the position of the next one, if there is one.
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from dataclasses import fields as dataclass_fields
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -23,6 +23,7 @@ from ojs.domain.ids import IdSource
 from ojs.domain.job import filter as job_filter
 from ojs.domain.job.filter import JobFilter
 from ojs.domain.page import Page
+from ojs.records import record
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
 from ojs.store.table.table import Put, Table, Update
@@ -32,7 +33,7 @@ from ojs.store.table.values import Item, Value
 KEPT_S = 7 * 86_400
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ClaimedOperation:
     """An operation that one container has claimed, and the token of the claim."""
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ojs.domain import jsontext
 from ojs.domain.dead_letter.statistics import Counts
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY, Layers
 from ojs.domain.stats import OTHER_TYPES
+from ojs.records import record
 from ojs.store.queues.queues import from_item
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
@@ -32,7 +32,7 @@ REVISION = "rev"
 _TOGETHER = keys.stats(keys.ALL_QUEUES), keys.DEAD
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class DeadLetterCounts:
     """A queue's dead letters by type of job and by error, as stored."""
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ojs.domain.ids import IdSource
 from ojs.domain.queue.config import Layers
+from ojs.records import record
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
@@ -24,7 +25,7 @@ _PAGE = 1_000
 _QUEUES = 50  # one call
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class DeadQueue:
     """A queue with dead letters: its configuration, and their number as projected.
 
@@ -36,7 +37,7 @@ class DeadQueue:
     dead: int
 
 
-@dataclass
+@record
 class DeadQueues:
     """All queues with dead letters. `own_counts`: whether any queue at all configures its own
     number of dead letters to keep.

@@ -10,9 +10,9 @@ not.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from ojs.domain.dead_letter.replay_rules import ReplayRule
+from ojs.records import record
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
 from ojs.store.table.table import Put, Table
@@ -23,7 +23,7 @@ _KEPT_S = 30 * 86_400
 _RENEWED_S = 86_400
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ReplayCursor:
     """How far a rule has looked."""
 

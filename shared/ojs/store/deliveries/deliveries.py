@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import Any
 
 from ojs.bounded import BoundedMap
@@ -26,6 +26,7 @@ from ojs.domain.delivery.delivery import (
     Form,
 )
 from ojs.domain.errors import OjsError, known
+from ojs.records import record
 from ojs.store.queues.pools import PoolStore
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace, UnreadableItem
@@ -45,7 +46,7 @@ _CONFIGURED = (
 _TUPLES = ("queues", "job_types", "signing_secrets", "line")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class DirectoryEntry:
     """What the directory says of one delivery."""
 
@@ -53,7 +54,7 @@ class DirectoryEntry:
     pool: str | None = None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Directory:
     """All deliveries by name; `revision` grows with each change."""
 

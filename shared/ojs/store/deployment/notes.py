@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ojs.records import record
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
 from ojs.store.table.schema import NEEDED_VERSION, SCHEMA_VERSION
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ojs.store.table.values import Value
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class DeploymentNotes:
     """The schema of the table's items, the oldest schema that code must know to use them, the id of
     the first key once it is stored, and when the deployment began (ms).

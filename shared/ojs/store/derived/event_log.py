@@ -12,11 +12,11 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from ojs.domain import jsontext, times
+from ojs.records import record
 from ojs.store.table import keys
 from ojs.store.table.table import Table
 from ojs.store.table.values import Item
@@ -36,7 +36,7 @@ _ENDS = ".ends"
 _PLAIN = re.compile(r"[A-Za-z0-9._-]+")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class StoredPage:
     """A page as read. Pages are ordered by their keys."""
 
@@ -77,7 +77,7 @@ class StoredPage:
         return events
 
 
-@dataclass
+@record
 class Budget:
     """What a request may still read; `exhausted` once it has stopped the reading."""
 

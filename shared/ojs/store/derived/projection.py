@@ -15,7 +15,7 @@ import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import repeat
 from typing import Any
 
@@ -24,6 +24,7 @@ from ojs.domain.errors import known
 from ojs.domain.job.failure import ErrorEntry
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
+from ojs.records import record
 from ojs.store.derived import event_log
 from ojs.store.derived.event_log import ends_of, page_from
 from ojs.store.derived.sharded import NOTED_MS, ShardCounters
@@ -54,7 +55,7 @@ def error_key(before: Job, attempt: int) -> ErrorKey:
     return keys.job(before.id), keys.error(before.life, attempt, ended=ended)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Delta:
     """Increments to one item of the statistics."""
 
@@ -63,7 +64,7 @@ class Delta:
     add: Mapping[str, int]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class NewEventPage:
     """Events of one item, compressed. `key` is its sort key, of the time of writing.
 
@@ -80,7 +81,7 @@ class NewEventPage:
     ends: Callable[[], bytes] | None = None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ProjectedState:
     """What is read before a batch is projected."""
 

@@ -9,8 +9,9 @@ stream records may be delivered again; counts that come late make the shard list
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ojs.records import record
 from ojs.store.derived.shards import TAKER, ShardCounts, tag, taker
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
@@ -30,7 +31,7 @@ _STATS = keys.stats("")
 Key = tuple[str, str]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ShardNote:
     """A shard in the list, and when it was last noted to be in use. `entry` is its attribute."""
 

@@ -17,10 +17,11 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import UTC, datetime
 
 from ojs.domain import jsontext
+from ojs.records import record
 from ojs.store.table import keys
 from ojs.store.table.table import MAX_TRANSACTION, Put, Update
 from ojs.store.table.values import Item, Value, number, size
@@ -44,7 +45,7 @@ TAKER = "f_"
 Counts = Mapping[str, int]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ShardCounts:
     """What a shard has counted of a queue (or a pool), as stored.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import islice, starmap
 from typing import Any
 
@@ -43,6 +43,7 @@ from ojs.domain.stats import (
     WorkerCounts,
     rates,
 )
+from ojs.records import record
 from ojs.store.derived.sharded import Key, ShardActivity, ShardCounters
 from ojs.store.queues.queues import from_item
 from ojs.store.table import keys
@@ -78,7 +79,7 @@ _EARLIEST = "0"  # before every sort key of a ready line
 _MILLI = 1_000
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ReadyLine:
     """The first entries of a queue's ready line; `whole` if there are no more."""
 
@@ -96,7 +97,7 @@ class ReadyLine:
         return ReadyLine(kept, self.whole)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Counters:
     """The projected counters of a queue, which batches are not committed, and the `other` item that
     was asked for beside them.
@@ -114,7 +115,7 @@ class Counters:
     other: Item | None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class QueuesOutline:
     """The lanes of queues; their jobs by state, where that is known; all queues together, as they
     were counted at `total_ms`, if they were; and the read units that this took, at most. It is not
@@ -134,7 +135,7 @@ class QueuesOutline:
 PUSHES = "d_"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Oldest:
     """When the oldest available job became so (None: none found), and the number of reads."""
 

@@ -13,12 +13,12 @@ is long past starts at the virtual time, like one that was never seen.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from ojs.domain import jsontext
 from ojs.domain.errors import BackendUnavailable
 from ojs.domain.fair_queue.tags import start, ticks_of
 from ojs.domain.job.job import Job
+from ojs.records import record
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
 from ojs.store.table.table import Put, Table, Update
@@ -30,7 +30,7 @@ _TRIES = 10
 FRONT = 20
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class FairLine:
     """The available jobs of a queue's lane with one priority, which are served in their order."""
 
@@ -140,7 +140,7 @@ def _last(item: Item | None) -> int | None:
 # --- backfill -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class BackfillCursor:
     """How far a backfill has come, which goes over all jobs of a queue.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from dataclasses import replace as changed
 from types import MappingProxyType
 from typing import Any
@@ -18,6 +18,7 @@ from ojs.domain import jsontext
 from ojs.domain.errors import OjsError, StoredError
 from ojs.domain.ids import IdSource
 from ojs.domain.job.idempotency import KEPT_MS, IdempotencyKey
+from ojs.records import record
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
 from ojs.store.table.table import Put, Table, Update
@@ -26,7 +27,7 @@ from ojs.store.table.values import Item, Value
 _NONE = bytes(16)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class IdempotencyRecord:
     """What is stored of a key: `request` is the digest of the request that it stands for, `seed`
     what ids of its jobs are derived from, with `at_ms`, the time of its first try.

@@ -22,7 +22,6 @@ import random
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from uuid import UUID
 
@@ -31,6 +30,7 @@ from ojs.domain.errors import BackendTimeout
 from ojs.domain.ids import IdSource
 from ojs.domain.job.states import TERMINAL, State
 from ojs.domain.times import MAX_MS
+from ojs.records import record
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
 from ojs.store.table.table import Put, Table, Update
@@ -72,7 +72,7 @@ _LAG_MS = 10_000
 _ENTRY_BYTES = 20
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class LeaseNote:
     """The jobs of one queue that a fetch was about to claim at `at_ms`, each with the checksum of
     the index key at which it could be claimed.
@@ -94,7 +94,7 @@ class LeaseNote:
         )
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class NotedJob:
     """A job that gets a new note: its queue, the checksum and claim time of its earlier note, and
     when it is to be looked at (ms).
@@ -107,7 +107,7 @@ class NotedJob:
     look_ms: int
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class LeaseSlot:
     """A slot in use: until when, and the key of the last note that was looked at."""
 

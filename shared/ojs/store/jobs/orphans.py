@@ -8,9 +8,9 @@ function makes: an operator does (`ojs-aws tidy`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ojs.records import record
 from ojs.store.jobs.payloads import PayloadRef
 from ojs.store.table import keys
 from ojs.store.table.table import Table
@@ -25,7 +25,7 @@ _REFERRING = {keys.PAYLOAD: "payload", keys.RESULT: "result_ref", keys.DEFINITIO
 _PAGE = 1_000
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class OrphanCandidate:
     """An item beside a record, or an object in the bucket; `pk` is the record's."""
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from ojs.domain.job.job import Job
+from ojs.records import record
 from ojs.store.jobs.blobs import Blobs
 from ojs.store.table import keys
 from ojs.store.table.table import Put, Table
@@ -23,7 +23,7 @@ _UNIT = 1_024
 _BUCKET_MARK = "s3:"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class PayloadRef:
     """Where a payload is: its job, the key prefix of its kind, the reference in the job record.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from dataclasses import replace as changed
 from itertools import groupby
 from typing import Any
@@ -21,6 +20,7 @@ from ojs.domain import jsontext
 from ojs.domain.errors import BackendUnavailable, OjsError
 from ojs.domain.ids import IdSource
 from ojs.domain.job.job import Job
+from ojs.records import record
 from ojs.store.jobs import items
 from ojs.store.jobs.new_jobs import IS_NEW, JobIdTaken, PreparedJob, any_own, prepare
 from ojs.store.jobs.payloads import PayloadRef, PayloadStore
@@ -44,7 +44,7 @@ _REMEMBERED = 10_000
 _STAGING, _UNDONE = "staging", "undone"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class UndoneBatch:
     """What undoing a batch did: how many jobs it removed, and whether it was the first undoing."""
 

@@ -5,15 +5,15 @@ counts is decided by the holder's job record.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from ojs.domain.job.job import Job
+from ojs.records import record
 from ojs.store.table import keys
 from ojs.store.table.table import Put, Table
 from ojs.store.table.values import Item, Value
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class UniqueLock:
     """A fingerprint's holder. `until_ms` is the end of the uniqueness period, if it has one. `life`
     is that of the job when it took the lock: it goes up when the job returns from dead letter.

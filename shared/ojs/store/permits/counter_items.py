@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypedDict
 
+from ojs.records import record
 from ojs.store.table.values import Item, Value, number
 
 # Newer than every configuration: the limit that is stored with the counter is not applied.
 ANY_VERSION = 2**53
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class PermitGrant:
     """How many jobs may be handed out, and the limit's use after that.
 

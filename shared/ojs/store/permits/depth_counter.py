@@ -18,13 +18,14 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import chain
 
 from ojs.bounded import BoundedMap
 from ojs.domain.errors import BackendTimeout, OjsError
 from ojs.domain.ids import IdSource
 from ojs.domain.job.job import Job
+from ojs.records import record
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace, NotDone
 from ojs.store.table.table import Table, Update
@@ -60,7 +61,7 @@ def period_of(ms: int) -> int:
     return ms // PERIOD_MS
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Room:
     """Jobs and their bytes, by the period in which their room was reserved; 0 if that is unknown.
 
@@ -121,7 +122,7 @@ class Room:
         return added
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class LastRecount:
     """What a sweep counted: tracked jobs, and their bytes, whose room was reserved in `period` or
     before, and when it had counted them (ms).
@@ -133,7 +134,7 @@ class LastRecount:
     at_ms: int
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class DepthValue:
     """What a counter shows: jobs and their bytes.
 
@@ -177,7 +178,7 @@ class BoundReached(Exception):
         self.value = value
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Marked:
     """A write that takes effect at most once: it sets a slot to its `mark`, if the slot is still as
     it was `seen`.

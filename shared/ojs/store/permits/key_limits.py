@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Unpack
 
 from ojs.domain import jsontext
@@ -31,6 +31,7 @@ from ojs.domain.rate_limit.limiter import (
     limiter_name,
 )
 from ojs.domain.rate_limit.window import RateWindow
+from ojs.records import record
 from ojs.store.permits import semaphore
 from ojs.store.permits.counter_items import CounterUpdate
 from ojs.store.permits.semaphore import GONE_MS
@@ -48,7 +49,7 @@ _PERMIT, _QUEUE = "h_", "q|"
 _PERMIT_FORM = re.compile(r"([^|]+)\|\d+\|(\d+)")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class StartGrant:
     """So many starts that were counted, at `now_ms`; the limiter's state before and after."""
 

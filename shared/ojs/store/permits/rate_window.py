@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ojs.domain import jsontext
 from ojs.domain.rate_limit.window import RateWindow
+from ojs.records import record
 from ojs.store.permits import semaphore
 from ojs.store.permits.counter_items import PermitGrant, throttled_since_ms
 from ojs.store.table import keys
@@ -17,7 +16,7 @@ _TRIES = 5
 _KEPT_S = 86_400
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class WindowUse:
     """What a queue handed out lately, counted in periods of `period_ms`, as stored."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from typing import Any
 
@@ -17,6 +17,7 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.states import TERMINAL, State
 from ojs.domain.queue.queue import Queue
 from ojs.domain.stats import MINUTE_MS
+from ojs.records import record
 from ojs.store.derived.sharded import ShardCounters
 from ojs.store.derived.statistics import StatisticsStore
 from ojs.store.jobs import items
@@ -34,7 +35,7 @@ _PAGE = 1_000
 _NOTES = 20_000
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Occupancy:
     """Jobs that are not done, and their bytes.
 
@@ -63,7 +64,7 @@ class Occupancy:
         return self.tracked + self.untracked
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class RecountedQueue:
     """A queue, its depth counter, and what the projection counted."""
 

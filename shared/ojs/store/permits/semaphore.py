@@ -23,11 +23,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ojs.domain.errors import OjsError
 from ojs.domain.job.permits import RunPermits, holder_of
 from ojs.domain.job.states import State
+from ojs.records import record
 from ojs.store.permits.counter_items import ANY_VERSION, PermitGrant, throttled_since_ms
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
@@ -93,7 +94,7 @@ def unnamed(item: Item) -> int:
     return number(item, "n") - sum(1 for name in item if name.startswith(_PERMIT))
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Write:
     """A try to acquire `wanted` permits of a shard, in place of those `returned` to it.
 
@@ -156,7 +157,7 @@ class _Write:
         return _Write(self.wanted[:most], returned, limit, version, self.now_ms)
 
 
-@dataclass
+@record
 class SemaphoreGrant:
     """What a fetch was granted: the shard of each permit by name; and the limit's use after that.
 
@@ -174,7 +175,7 @@ class SemaphoreGrant:
     seen: dict[int, bool] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Released:
     """What a release found: whether no permit had been left before it, so that somebody may wait
     for these; and how many are left now, 0 where that is not known.

@@ -11,9 +11,10 @@ reads with it whether the pool has permits left.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ojs.domain.pool.pool import pool_semaphore
+from ojs.records import record
 from ojs.store.permits import semaphore
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
@@ -21,7 +22,7 @@ from ojs.store.table.table import Table, Update
 from ojs.store.table.values import Item, Value, number
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class SequencerState:
     """A pool's sequencer as it was read.
 
@@ -34,7 +35,7 @@ class SequencerState:
     overrides: dict[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class SequenceRange:
     """The numbers a fetch got: `count` of them from `first` on.
 
@@ -46,7 +47,7 @@ class SequenceRange:
     overridden: bool = False
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class StarvationOverride:
     """A starving queue that must be served next; `seen_ms` is when it was served as such last, None
     if never.

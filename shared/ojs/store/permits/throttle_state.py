@@ -11,11 +11,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Unpack
 
 from ojs.domain.rate_limit.limiter import limiter_name, queue_key
 from ojs.domain.stats import QUEUE_TIME_BUCKETS_S
+from ojs.records import record
 from ojs.store.permits.counter_items import CounterUpdate
 from ojs.store.permits.key_limits import KEPT_S
 from ojs.store.table import keys
@@ -27,7 +28,7 @@ _COUNT, _BUCKET = "n_", "w"
 _BUCKETS = len(QUEUE_TIME_BUCKETS_S) + 1
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class LimitName:
     """Where a limit is stored: a job-level limit by its key, or a queue's own limit.
 
@@ -55,7 +56,7 @@ class LimitName:
         return self.pk, keys.THROTTLED if self.queue is None else f"{keys.THROTTLED}_{self.counts}"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ThrottleState:
     """Whether a limit throttles, since when (ms), and how often it did.
 

@@ -7,13 +7,13 @@ begins or ends and removed when none is left. The events follow from its stream 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ojs.domain import jsontext
 from ojs.domain.job.states import State
 from ojs.domain.pool.pool import Pool
 from ojs.domain.pool.statistics import Overload, PoolAlerts, Starved
+from ojs.records import record
 from ojs.store.derived.sharded import ShardCounters
 from ojs.store.permits import semaphore
 from ojs.store.table import keys
@@ -25,7 +25,7 @@ from ojs.store.table.values import Value, projected
 KEPT_S = 2 * 86_400
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class PoolHealth:
     """The health of a pool: its running jobs, its workers as a sweep counted them at `counted_ms`
     (None: never), and its alerts.

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ojs.bounded import BoundedMap
@@ -27,6 +27,7 @@ from ojs.domain import jsontext
 from ojs.domain.errors import BackendTimeout, BackendUnavailable
 from ojs.domain.job.states import State
 from ojs.domain.stats import Levels
+from ojs.records import record
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace, NotDone
 from ojs.store.table.table import Table, Update
@@ -40,7 +41,7 @@ _REMEMBERED = 10_000
 QUEUES_A_CALL = 1_000
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Rest:
     """What a sweep has seen of a queue that rests: when something in it is due, None for never, and
     its gauges, as in `ojs.domain.stats.QueueGauges`. Times in ms.
@@ -57,7 +58,7 @@ class Rest:
         return replace(other, at_ms=self.at_ms) == self
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class RegistryQueue:
     """A queue in the registry; `noted_ms` is None if it has no note yet."""
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from ojs.records import record
 
 # Sort key of the one item that says what a partition is about: the record of a job, a queue …
 RECORD = "@"
@@ -424,7 +425,7 @@ def due_at(ms: int, waits_for: str) -> str:
     return f"{ms:015d}{waits_for}"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Position:
     """A position in the ready line, and what a claim must know before it reads the job record.
 

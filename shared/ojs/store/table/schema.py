@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from ojs.records import record
 from ojs.store.table import keys
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class IndexSchema:
     """A global secondary index, KEYS_ONLY: its entries are candidates, and the conditions of the
     writes that follow decide.
@@ -19,7 +20,7 @@ class IndexSchema:
     range_key: str
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class StreamFilter:
     """Items whose changes are projected: partition keys with one of these prefixes, and one of
     these sort keys (empty: any).
@@ -29,7 +30,7 @@ class StreamFilter:
     sort_keys: tuple[str, ...] = (keys.RECORD,)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class TableSchema:
     """The one table, which holds everything."""
 

@@ -8,12 +8,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from ojs.domain.errors import BackendTimeout, BackendUnavailable, OjsError
+from ojs.records import record
 from ojs.store.table.errors import LostRace, NotDone, UnknownOutcome, classify
 from ojs.store.table.values import Item, Value, pack, unpack
 
@@ -34,7 +35,7 @@ _FIRST_PAUSE_S = 0.025
 _LONGEST_PAUSE_S = 0.4
 
 
-@dataclass
+@record
 class Meter:
     """Calls and capacity units used; tests and benchmarks read it."""
 
@@ -54,7 +55,7 @@ _READS = frozenset({"GetItem", "BatchGetItem", "Query", "Scan"})
 _TRANSACT = "TransactWriteItems"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Update:
     """One conditional change of an item: attributes to set, to remove, and the condition.
 
@@ -102,7 +103,7 @@ class Update:
         return arguments
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Put:
     """Writing a whole item, under a condition."""
 
@@ -115,7 +116,7 @@ class Put:
         return {"Item": pack(self.item)} | _condition(self.condition, self.values)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Delete:
     """Removing an item, under a condition, in a transaction."""
 
@@ -147,7 +148,7 @@ def _condition(condition: str | None, values: Mapping[str, Value]) -> dict[str, 
 OwnMark = tuple[str, Value]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Found:
     """A page of query results. `last` is the key to go on after; None on the last page."""
 

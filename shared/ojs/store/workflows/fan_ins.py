@@ -15,9 +15,9 @@ marks are in the workflow's state: a mark that comes later finds nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from ojs.domain.workflow.graph import StepState, numbers
+from ojs.records import record
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
 from ojs.store.table.table import Table, Update
@@ -37,7 +37,7 @@ _MARKS = {StepState.COMPLETED: 1, StepState.FAILED: 2}
 _ENDS = {mark: state for state, mark in _MARKS.items()}
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class FanIn:
     """A fan-in: its token, and the nodes whose ends it counts, as bits. A node's slot is its place
     among them.
@@ -57,7 +57,7 @@ class FanIn:
         return [_key(workflow_id, self.token, name) for name in names]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class FanInShard:
     """A shard as it is after a mark: how many marks are left, and how many shards there are."""
 

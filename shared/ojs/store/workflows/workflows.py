@@ -16,7 +16,7 @@ import zlib
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any
 
@@ -30,6 +30,7 @@ from ojs.domain.workflow import results, stored
 from ojs.domain.workflow.advance import GraphState, WorkflowState
 from ojs.domain.workflow.graph import Graph, StepKind
 from ojs.domain.workflow.graph import job_id as derived_job_id
+from ojs.records import record
 from ojs.store.jobs.blobs import Blobs
 from ojs.store.jobs.payloads import MAX_ITEM_BYTES
 from ojs.store.table import keys
@@ -65,7 +66,7 @@ _PLAIN = {
 }
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class WorkflowRecord:
     """A workflow, as its root has it. Times in ms.
 
@@ -118,7 +119,7 @@ class WorkflowRecord:
         return self.ttl_s is not None and self.ttl_s * 1_000 <= now_ms
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class StoredDefinition:
     """The graph of a workflow, and the queues of its jobs."""
 
