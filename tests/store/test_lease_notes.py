@@ -790,3 +790,21 @@ def test_a_bound_counts_what_runs_for_longer_than_ten_minutes(world: World) -> N
     world.push()
     with pytest.raises(OjsError):
         world.push()
+
+
+def test_many_new_notes_may_take_long_together(exact: World) -> None:
+    """Each is stored before its time, whatever those before it took."""
+    for queue in ("a", "b", "c"):
+        exact.push(queue=queue, retry=RETRY)
+    exact.run.fetch.fetch(["a", "b", "c"], 3, "w", visibility_timeout_ms=2 * MINUTE)
+    exact.clock.advance(LOOK_MS)
+    put = LeaseNotes._put
+
+    def slow(self: LeaseNotes, note: Any) -> None:
+        put(self, note)
+        assert keys.instant_of(note.key) >= exact.clock.now_ms() + SHORT_MS
+        exact.clock.advance(4_000)
+
+    with mock.patch.object(LeaseNotes, "_put", slow):
+        assert "failed" not in look(exact)
+    assert len(notes(exact)) == 6

@@ -256,7 +256,9 @@ class LeaseNotes:
                 if name == queue and ms - look_ms <= SHARED_MS
             ]
             del ordered[: len(part)]
-            key = keys.lease_note(look_ms, self._ids.token())
+            # There can be many notes: the time of each counts from its own write.
+            began_ms = clock.now_ms()
+            key = keys.lease_note(max(look_ms, began_ms + SHORT_MS), self._ids.token())
             listed = {job.job_id: job.seen for job in part}
             at_ms = max(job.at_ms for job in part)
             self._put(LeaseNote(slot.number, key, at_ms, queue, listed))
