@@ -66,6 +66,7 @@ FOUND: dict[tuple[str, int], str] = {
 }
 # Where these were found first, as the calls came in another order.
 FOUND_BEFORE = (
+    ("late", 36),
     ("ending", 6699),
     ("dropped", 164),
     ("dead-letters", 1860),

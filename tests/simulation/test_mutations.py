@@ -8,25 +8,22 @@ from tests.simulation.invariants import Broken
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.mutations_late import IN_EVERY_ORDER, LATE
 from tests.simulation.run import cover
-from tests.simulation.seeds import FOUND
 from tests.simulation.small import every_order
 from tests.spread import spread
 
 SEEDS = 90
-# Those that were in the code once show with the seed that found them, and seldom else.
-_RARE = {
-    "a claim does not name its line": 317,
+# The first seed of each that shows it, where it is a late one or the search takes long. A change of
+# the code under test moves them.
+_KEPT = {
+    "a claim does not name its line": 9,
     "the end of a queue is taken back once": 13,
     "nobody looks at what runs in a queue that is gone": 413,
-    "room is given back after a repetition": 697,
+    "room is given back after a repetition": 37,
     "a pool made anew forgets what runs": 28,
     "a pool forgets queues that it had": 61,
-    "each try of a transaction is another": 879,
+    "each try of a transaction is another": 1161,
     "a job is handed out without its content": 1252,
-}
-
-# The first seed of each that shows it.
-_KEPT = {
+    "a mark of another generation counts": 106,
     "a claim ignores the deadline": 1,
     "a heartbeat needs neither worker nor lease": 17,
     "a nack needs no lease": 158,
@@ -35,25 +32,25 @@ _KEPT = {
     "the demand of the token is not noted": 0,
     "a lease ends early": 0,
     "a heartbeat shortens a lease": 3,
-    "a heartbeat of an earlier time counts": 718,
+    "a heartbeat of an earlier time counts": 32,
     "progress goes back": 4,
     "the backend's error replaces the worker's": 47,
     "an error takes the place of the one before": 1,
     "a dead connection is a defect": 3,
-    "keys that were not read are forgotten": 341,
-    "items that were not written are forgotten": 33,
+    "keys that were not read are forgotten": 8,
+    "items that were not written are forgotten": 27,
     "a queue is read late": 71,
-    "staged writes are repeated": 6,
+    "staged writes are repeated": 0,
     "an undone batch gives room back twice": 4,
     "what an undone batch wrote late is counted": 492,
-    "the item of a batch is repeated": 2,
+    "the item of a batch is repeated": 359,
     "ids of a staged batch are taken": 28,
     "late claims are forgotten": 1031,
     "staged jobs are handed out": 28,
     "a dead letter is deleted blindly": 192,
     "a late worker takes no permits": 6,
     "permits are healed without waiting": 12,
-    "a queue goes without a note": 117,
+    "a queue goes without a note": 130,
     "a permit is freed before its job may be claimed": 112,
     "an outcome needs no lease": 680,
     "dispatch takes what was settled": 8,
@@ -61,20 +58,19 @@ _KEPT = {
     "each try has ids of its own": 0,
     "any body is taken": 3,
     "keys are not noted": 0,
-    "jobs pushed alone are staged again": 41,
-    "a later try ends an earlier one": 2,
+    "jobs pushed alone are staged again": 28,
+    "a later try ends an earlier one": 391,
     "an erasure goes round once": 43,
     "anybody is erased": 0,
     "empty lines are passed over": 13,
-    "doubts are settled at once": 4,
+    "doubts are settled at once": 1,
 }
 
 
 @pytest.mark.parametrize("name", spread([name for name in MUTATIONS if name not in LATE], 3))
 def test_a_defect_is_found(name: str) -> None:
     mutation, scenario = MUTATIONS[name]
-    rare = _RARE | _KEPT
-    seeds = [rare[name]] if name in rare else range(SEEDS)
+    seeds = [_KEPT[name]] if name in _KEPT else range(SEEDS)
     with mutation():
         assert any(cover([(scenario, seed)]).failures for seed in seeds)
 
@@ -93,8 +89,3 @@ def test_a_defect_is_found_in_some_order(name: str) -> None:
     mutation, small = IN_EVERY_ORDER[name]
     with mutation(), pytest.raises(Broken):
         every_order(small)
-
-
-def test_what_was_found_is_among_them() -> None:
-    found = {seed for _, seed in FOUND}
-    assert set(_RARE.values()) < found < {*_RARE.values(), *_KEPT.values()}
