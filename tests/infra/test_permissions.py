@@ -240,6 +240,8 @@ def test_who_looks_keys_up_touches_nothing_but_keys(synthesis: Any) -> None:
     setup = Setup(
         DeploymentStore(table), AccessKeyStore(table), DeliveryStore(table), clock, version="1"
     )
+    setup.check_egress(())
+    DeliveryStore(table).get("posted")  # as for each delivery that there is
     setup.check_table()
     setup.leave_first_key(_Secret())
     table = Table(cast("Any", touched["authorizer"]), "table")
@@ -547,6 +549,7 @@ def recording(dynamodb: DynamoDBClient, engine_url: str) -> tuple[Recorder, set[
             bus="bus",
             failure_queue=queue,
             push_functions=(PUSHED_TO,),
+            egress_hosts=("jobs.invalid",),
             dispatch_queue=urls["dispatch"],
             send_queue=urls["send"],
             outcome_queue=urls["outcomes"],

@@ -412,7 +412,11 @@ def test_an_endpoint_that_lets_nobody_in_keeps_its_jobs(
         assert until(disabled) == reason
     with endpoints.endpoint(endpoints.answer()) as there:
         # Another target enables it again.
-        body = {"target": {"endpoint": there.url}, "queues": [queue]}
+        body = {
+            "target": {"endpoint": there.url},
+            "queues": [queue],
+            "signing_secret": "whsec_of_another_receiver_24",
+        }
         assert pushing.call("PUT", f"/ojs/v1/admin/deliveries/{queue}", body)[0] == 200
         done = ended(pushing, job)
     assert (done["state"], done["attempt"]) == ("completed", 1)
@@ -439,7 +443,12 @@ def test_what_is_under_way_ends_as_it_began(pushing: RunningServer, act: str) ->
         until(lambda: there.requests)
         other = pushing.enqueue(queue=act)
         if act == "change":
-            body = {"target": {"endpoint": another.url}, "queues": [act], "concurrency": 1}
+            body = {
+                "target": {"endpoint": another.url},
+                "queues": [act],
+                "concurrency": 1,
+                "signing_secret": "whsec_of_another_receiver_24",
+            }
             assert pushing.call("PUT", path, body)[0] == 200
         elif act == "delete":
             assert pushing.call("DELETE", path)[0] == 200

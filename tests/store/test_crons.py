@@ -579,7 +579,8 @@ def test_many_at_one_minute_fire_in_one_pass(exact: World) -> None:
         counts = exact.run.sweep.run_once(exact.clock.now_ms(), PASS_LIMIT)
     assert counts["crons"] == 150
     assert not counts.get("failed")
-    assert spent.calls <= 3 * 150 + 10
+    # The search for running jobs without a lease note reads twice every ten minutes.
+    assert spent.calls <= 3 * 150 + 12
     assert spent.writes <= 9 * 150 + 1
 
 

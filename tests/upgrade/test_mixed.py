@@ -421,5 +421,6 @@ def test_two_versions_share_a_table_for_a_few_seconds(world: World) -> None:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.whole
 def test_two_versions_share_a_table_for_a_minute(world: World) -> None:
     mixed(world, 50, kills=4, within_s=30)
