@@ -1082,7 +1082,11 @@ def _setup(call: Caller) -> None:
     secrets = boto3.client("secretsmanager")
     arn = secrets.create_secret(Name="first-key")["ARN"]
     table = runtime.current().table
-    environment = {"OJS_VERSION": "1", "OJS_FIRST_KEY_SECRET": arn}
+    environment = {
+        "OJS_VERSION": "1",
+        "OJS_FIRST_KEY_SECRET": arn,
+        "OJS_EGRESS_HOSTS": "jobs.invalid",
+    }
     with (
         patch.dict(os.environ, environment),
         patch.object(access_runtime, "_table", lambda: table),
