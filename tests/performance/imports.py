@@ -25,7 +25,7 @@ print(time.process_time() - start)
 
 
 def seconds(checkout: Path, name: str) -> float:
-    """The CPU seconds of one import in a process of its own."""
+    """The CPU seconds of one import in a separate process."""
     kept = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     done = subprocess.run(
         (sys.executable, "-c", CODE.format(name=name)),

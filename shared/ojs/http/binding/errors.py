@@ -115,7 +115,7 @@ class MethodNotAllowed(OjsError):
 class JobsRefused(OjsError):
     """No job of a request was stored. `told` has the outcome of each job.
 
-    The request is retryable if each job is that was refused for a reason of its own.
+    The request is retryable if every job that was rejected for its own reason is retryable.
     """
 
     code = "jobs_refused"

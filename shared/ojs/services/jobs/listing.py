@@ -538,7 +538,7 @@ class JobListing:
             most = look.skip + limit - len(found) if look.exact else MAX_RECORDS
             entries, at = self._gather(look, at, most + 1)
             if look.exact and look.skip:
-                # What stands in the index counts: no records are read of what is skipped.
+                # Index entries count. The listing reads no records of skipped jobs.
                 skipped = min(look.skip, len(entries))
                 look.skip -= skipped
                 entries = entries[skipped:]
