@@ -78,7 +78,7 @@ def record_is_swapped_blindly() -> AbstractContextManager[Any]:
 
     def blind(self: Any, before: Any, after: Any, **how: Any) -> Any:
         made, update = replacing(self, before, after, **how)
-        return made, replace(update, condition="attribute_exists(pk)")
+        return made, replace(update, condition="attribute_exists(pk)", values={})
 
     return mock.patch.object(job_store.JobStore, "replacing", blind)
 

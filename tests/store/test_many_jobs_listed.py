@@ -22,7 +22,15 @@ from ojs.domain.job import filter as job_filter
 from ojs.domain.job.filter import JobFilter
 from ojs.domain.job.job import Job, Lease
 from ojs.domain.job.states import State
-from ojs.services.jobs.listing import CALLS, MAX_RECORDS, UNITS, JobsPage
+from ojs.services.jobs.listing import (
+    ALL_CALLS,
+    ALL_UNITS,
+    CALLS,
+    MAX_RECORDS,
+    UNITS,
+    WAITING,
+    JobsPage,
+)
 from ojs.store.jobs import items
 from ojs.store.table import keys
 from tests.store.spending import spending
@@ -190,11 +198,13 @@ def walk(world: World, wanted: JobFilter, count: int, **order: Any) -> Iterator[
     with `pytest -s`.
     """
     cursor, shown, took = None, 0, list[tuple[int, float]]()
+    # A page of jobs that wait or run in any queue may read the lines of many queues.
+    all_queues = wanted.queue is None and bool(wanted.states) and wanted.wants(*WAITING)
     while True:
         with spending(world) as spent:
             page = world.run.listing.page(wanted, limit=MAX_RECORDS, cursor=cursor, **order)
-        assert spent.calls <= CALLS
-        assert spent.reads <= UNITS
+        assert spent.calls <= (ALL_CALLS if all_queues else CALLS)
+        assert spent.reads <= (ALL_UNITS if all_queues else UNITS)
         assert spent.writes == 0
         took.append((spent.calls, spent.reads))
         shown += len(page.items)
