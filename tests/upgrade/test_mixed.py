@@ -46,6 +46,9 @@ OLD, NEW = "0.2.1", "present"
 SPEED = 20
 LEASE_MS = 60_000
 CLIENTS = 6
+# A stuck job is still there after so many seconds, 40 minutes by the processes' clock; a busy
+# machine needs some of them.
+FINISH_S = 120
 RETRY = {"max_attempts": 1_000, "initial_interval": "PT1S", "max_interval": "PT2S"}
 QUEUES = ("plain", "batched", "bulked", "bounded", "slots", "keyed", "retried", "unique", "flow")
 FINAL = {"completed", "cancelled", "discarded"}
@@ -327,11 +330,11 @@ class Run:
             for each in running:
                 each.result()
 
-    def finish(self, within_s: float) -> None:
+    def finish(self) -> None:
         """Work until nothing is left."""
         status, answer = self.world.any()("DELETE", "/ojs/v1/crons/c")
         assert status < 300, answer
-        until_s = time.monotonic() + within_s
+        until_s = time.monotonic() + FINISH_S
         while self.open() and time.monotonic() < until_s:
             self.phase(1.0, kills=0, pushing=False)
         self.done.set()
@@ -351,10 +354,9 @@ class Run:
                     records.append(items.job_of(item))
         return {job.id: job for job in records if job.batch not in staged}
 
-    def open(self) -> int:
-        """How many jobs are not in a final state, as the counters have it."""
-        _, stats = self.world.any()("GET", "/ojs/v1/admin/stats")
-        return sum(count for state, count in stats["jobs"].items() if state not in FINAL)
+    def open(self) -> list[Job]:
+        """The jobs that are not in a final state."""
+        return [job for job in self.jobs().values() if job.state.value not in FINAL]
 
     def check(self) -> None:
         """Nothing lost, nothing twice, counters right."""
@@ -363,10 +365,8 @@ class Run:
         assert not clients.broken, clients.broken[:10]
         lost = clients.stored - set(jobs)
         assert not lost, f"{len(lost)} of {len(clients.stored)} jobs are lost"
-        unfinished = {
-            each: job.state.value for each, job in jobs.items() if job.state.value not in FINAL
-        }
-        assert not unfinished, f"{len(unfinished)} of {len(jobs)}: {Counter(unfinished.values())}"
+        unfinished = self.open()
+        assert not unfinished, f"{len(unfinished)} of {len(jobs)}, among them {unfinished[0]}"
         undone = {each for each in clients.acked if jobs[each].state.value != "completed"}
         assert not undone, f"{len(undone)} acknowledged jobs are not completed"
         for workflow in clients.workflows:
@@ -393,7 +393,7 @@ def world(tmp_path: Path, dynoxide: Any, request: pytest.FixtureRequest) -> Iter
         engine.stop()
 
 
-def mixed(world: World, seconds: float, kills: int, within_s: float) -> None:
+def mixed(world: World, seconds: float, kills: int) -> None:
     """The old version, both, the new one; both, the old one."""
     run = Run(world, seed=int(seconds))
     run.prepare()
@@ -409,7 +409,7 @@ def mixed(world: World, seconds: float, kills: int, within_s: float) -> None:
         run.phase(seconds * 0.3, kills=kills)
         world.stop(NEW)
         run.phase(seconds * 0.15, kills=0)
-        run.finish(within_s)
+        run.finish()
     finally:
         run.done.set()
         beside.join()
@@ -417,10 +417,10 @@ def mixed(world: World, seconds: float, kills: int, within_s: float) -> None:
 
 
 def test_two_versions_share_a_table_for_a_few_seconds(world: World) -> None:
-    mixed(world, 4, kills=1, within_s=20)
+    mixed(world, 4, kills=1)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.whole
 def test_two_versions_share_a_table_for_a_minute(world: World) -> None:
-    mixed(world, 50, kills=4, within_s=30)
+    mixed(world, 50, kills=4)
