@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, assert_never
 
 from ojs.bounded import BoundedMap, BoundedSet
@@ -113,9 +114,9 @@ class _FetchState:
     tried: set[str] = field(default_factory=set)
     # Jobs that a lease note of this fetch lists, and when it was written (ms).
     noted: dict[str, int] = field(default_factory=dict)
-    # Jobs whose time to start has come, and that are not in line, as they were read.
+    # Jobs that are due and are not in the ready index, as they were read, by `Candidate.entry`.
     due: dict[str, Job] = field(default_factory=dict)
-    # The lanes of jobs that were found in due lines, which stand for several lanes.
+    # The lanes of jobs that were found in due lines, which have several lanes, by the same.
     lanes: dict[str, int] = field(default_factory=dict)
     lost: int = 0
     # Whether another fetch won the last claim, rather than the job's own deadline.
@@ -473,7 +474,7 @@ class Fetch:
                     break
                 blocked = False
                 job = self._claim(state, lane, acquired, waiting)
-                self._claimed.add(acquired.candidate.job_id + acquired.candidate.key)
+                self._claimed.add(acquired.candidate.entry)
                 if job is not None or state.spent:
                     state.spent = False
                     yield job
@@ -501,13 +502,15 @@ class Fetch:
         """The claimable jobs of a page, whether all new ones are still being stored, and whether
         there are some of other types.
         """
-        entries = sorted({*found, *joining}, key=lambda entry: entry[1]) if joining else found
+        # Race: a due job was placed in the ready index after it was read. It is claimed from there:
+        # its former position would be remembered as claimed.
+        entries = sorted(dict([*joining, *found]).items(), key=itemgetter(1)) if joining else found
         unclaimed = [
-            Candidate(job_id, position, key)
+            candidate
             for job_id, key in entries
-            if job_id + key not in self._claimed
-            and job_id not in state.tried
+            if job_id not in state.tried
             and (position := _position(key)) is not None
+            and (candidate := Candidate(job_id, position, key)).entry not in self._claimed
         ]
         stored = self._committed_only(unclaimed)
         waiting = self._of_types(state, stored) if state.types else stored
@@ -612,6 +615,7 @@ class Fetch:
         """Claim a job; `following` are those that are likely to be claimed after it."""
         queue, permits = acquired.queue, acquired.noted
         job_id, position, _ = acquired.candidate
+        entry = acquired.candidate.entry
         # Who holds a permit keeps others waiting: a claim with permits has no call before it. One
         # call more is nothing to what a delivery's permit is held for, and saves a unit or two.
         free = permits.run is None or permits.run.shards.keys() == {DELIVERY_PERMIT}
@@ -625,14 +629,14 @@ class Fetch:
                 job_id,
                 position,
                 queue=queue.name,
-                lane=state.lanes.get(job_id, lane),
+                lane=state.lanes.get(entry, lane),
                 now_ms=now_ms,
                 lease_ms=self._lease_ms(state, queue, position),
                 worker_id=state.worker_id,
                 permits=permits,
                 fenced=bool(queue.config.require_lease_token),
                 noted=noted,
-                due=state.due.get(job_id),
+                due=state.due.get(entry),
             )
         except NotDone:
             self._permits.rollback(acquired, unknown=False)
@@ -753,16 +757,18 @@ class Fetch:
             if record is not None and mine and fresh and self._starts_now(queue, lane, record):
                 order = order_at(record.due_ms)
                 position = items.position(lifecycle.promote(record, now_ms=0, order=order))
-                state.due[job_id], state.lanes[job_id] = record, record.lane
-                ready.append((job_id, position.key()))
+                key = position.key()
+                state.due[job_id + key], state.lanes[job_id + key] = record, record.lane
+                ready.append((job_id, key))
                 continue
             settled = self._transitions.apply_indexed(record) if record is not None else None
             if job_id in state.tried:
                 # Its lease ended while this fetch went on: the next one is given the job.
                 state.jobs = [job for job in state.jobs if job.id != job_id]
             elif mine and settled is not None and settled.state is State.AVAILABLE:
-                state.lanes[job_id] = settled.lane
-                ready.append((job_id, items.position(settled).key()))
+                key = items.position(settled).key()
+                state.lanes[job_id + key] = settled.lane
+                ready.append((job_id, key))
         return ready, len(found.jobs) == limit
 
     def _starts_now(self, queue: Queue, lane: int, job: Job) -> bool:
@@ -783,7 +789,7 @@ class Fetch:
         come to: the next one sees others of the due line.
         """
         for candidate in waiting[state.wanted :] if more_due else ():
-            if (due := state.due.pop(candidate.job_id, None)) is not None:
+            if (due := state.due.pop(candidate.entry, None)) is not None:
                 waiting.remove(candidate)
                 self._transitions.apply(due)
 

@@ -55,6 +55,11 @@ class Candidate(NamedTuple):
     position: Position
     key: str
 
+    @property
+    def entry(self) -> str:
+        """The job at this position: it differs from the same job at another one."""
+        return self.job_id + self.key
+
 
 @record(frozen=True)
 class KeyGrant:
