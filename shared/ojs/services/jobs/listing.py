@@ -184,10 +184,10 @@ _IN_ORDER: Mapping[tuple[State, str], bool] = {
 class _At:
     """Where a listing goes on: in a part, behind a key, or at the part's beginning without one.
 
-    Of lease notes `lane` is their slot, and without `queue` they are those of all queues; where only
-    ended jobs of a queue are listed, it is how many pages before have. `left` is how many events of
-    a page come yet, or how many jobs of a note were before: then `key` is of that page, or note.
-    `over` says that this line, or queue, is done: what follows is to be found out.
+    Of lease notes `lane` is their slot, and without `queue` they are those of all queues; where a
+    list is of ended jobs of a queue, it is how many the pages before have. `left` is how many
+    events of a page come yet, or how many jobs of a note were before: then `key` is of that page,
+    or note. `over` says that this line, or queue, is done: what follows is to be found out.
     """
 
     part: _Part
