@@ -80,7 +80,7 @@ class DeploymentSettings(BaseModel):
     stage: str = Field("dev", pattern=r"^[a-z][a-z0-9-]{0,19}$")
     """name of the deployment; prefixes its stacks"""
     removal_policy: Literal["retain", "destroy"] = "retain"
-    """what happens to table, bucket and keys with their stack"""
+    """what happens to table, bucket, keys, and logs with their stack"""
     deletion_protection: bool = True
     """the table and its stack refuse to be deleted"""
     log_retention_days: int = 30
