@@ -189,6 +189,8 @@ def test_function(synthesis: Any, spec: Any) -> None:
         "OJS_VERSION",
         "OJS_STRICT_QUEUES",
         "OJS_MAX_QUEUES",
+        "OJS_MAX_CRONS",
+        "OJS_MIN_CRON_INTERVAL_S",
         "OJS_SERVICE",
         "POWERTOOLS_SERVICE_NAME",
         "POWERTOOLS_LOG_LEVEL",

@@ -179,6 +179,15 @@ class TooManyQueues(OjsError):
         )
 
 
+class LimitReached(OjsError):
+    """There are as many of a thing as there can be (`limit`)."""
+
+    code = "limit_reached"
+
+    def __init__(self, message: str, limit: int) -> None:
+        super().__init__(message, details={"limit": limit})
+
+
 class JobTypeNotAllowed(OjsError):
     """The queue does not admit jobs of this type (ojs-queue-config, section 6.5)."""
 
