@@ -181,7 +181,7 @@ def test_function(synthesis: Any, spec: Any) -> None:
         "sweep": {"OJS_BUCKET", "OJS_BUS", *metered},
         "authorizer": set(),
         "dashboard": {"OJS_AUTHORIZER"},
-        "setup": {"OJS_FIRST_KEY_SECRET"},
+        "setup": {"OJS_FIRST_KEY_SECRET", "OJS_PUSH"},
         "admin": {"OJS_AUTHORIZER", "OJS_BUCKET", "OJS_RECOVERY_DAYS"},
     }.get(spec.name, {"OJS_AUTHORIZER", "OJS_BUCKET"})
     assert set(function["Environment"]["Variables"]) == more | {

@@ -244,6 +244,8 @@ def _pushing(
         found[FUNCTIONS_VARIABLE] = ",".join(settings.push_functions)
     if settings.egress_hosts and (spec.access.targets or spec.name in {DECLARE, SETUP}):
         found[HOSTS_VARIABLE] = ",".join(settings.egress_hosts)
+    if spec.name == SETUP:
+        found["OJS_PUSH"] = str(settings.push).lower()
     if settings.is_local and spec.access.targets:
         # The emulator sends no outcomes of asynchronous invocations to destinations.
         found["OJS_DESTINATIONS"] = "false"
