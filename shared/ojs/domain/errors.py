@@ -180,12 +180,12 @@ class TooManyQueues(OjsError):
 
 
 class LimitReached(OjsError):
-    """There are as many of a thing as there can be (`limit`)."""
+    """There are as many things as there can be (`limit`); `field` names the one that is refused."""
 
     code = "limit_reached"
 
-    def __init__(self, message: str, limit: int) -> None:
-        super().__init__(message, details={"limit": limit})
+    def __init__(self, field: str, message: str, limit: int) -> None:
+        super().__init__(message, details={"field": field, "limit": limit})
 
 
 class JobTypeNotAllowed(OjsError):

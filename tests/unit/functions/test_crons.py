@@ -274,7 +274,7 @@ def test_no_more_cron_jobs_than_the_setting_allows(
         monkeypatch.setattr(api.runtime.crons, "_most", most)
         refused = api("POST", BASE, {**SUITE, "name": "d"})
         assert (refused.status, refused.error["code"]) == (409, "limit_reached")
-        assert refused.error["details"]["limit"] == most
+        assert refused.error["details"] == {"field": "name", "limit": most}
         assert f"There are 3 cron jobs, and the setting max_crons allows {most}" in refused.text
         # Those that are there can be changed and fired.
         assert register(api, name="a", expression=f"{most} 9 * * *")["name"] == "a"

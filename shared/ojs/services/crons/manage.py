@@ -152,12 +152,14 @@ class CronJobs:
         count, own = self._crons.count(caller.key)
         if 0 < self._most <= count:
             raise LimitReached(
+                "name",
                 f"There are {count} cron jobs, and the setting max_crons allows {self._most}. "
                 "Delete a cron job, or raise max_crons.",
                 self._most,
             )
         if own >= MAX_BY_KEY:
             raise LimitReached(
+                "name",
                 f"This key set {own} cron jobs, and a key can set {MAX_BY_KEY}. Delete one of "
                 "them, or use another key.",
                 MAX_BY_KEY,
