@@ -862,6 +862,7 @@ class Runtime:
             registry=self.stores.registry,
             stats=self.stores.statistics,
             log=self._event_log(),
+            for_each=self._for_each,
             clock=self.clock,
         )
 
