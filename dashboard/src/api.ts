@@ -81,8 +81,10 @@ export async function call(
     told.hint,
     told.request_id,
   );
-  if (answer.status === 401) {
-    refused.set(sent ? "The key is not known, was revoked, or has ended." : "");
+  // Only the first refusal of the present key counts: a request that was sent without a key, or with
+  // an earlier one, neither clears the message nor ends a new session.
+  if (answer.status === 401 && sent && sent === key.get()) {
+    refused.set("The key is not known, was revoked, or has ended.");
     remember("");
     me.set(null);
   }
