@@ -76,7 +76,7 @@ class Flow(World):
         }
         for pk, sk in list(items):
             if pk in over or pk.startswith(_APART):
-                del items[pk, sk]
+                self.memory.remove((pk, sk))
 
     def read(self) -> int:
         """The stream is read."""
