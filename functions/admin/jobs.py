@@ -62,7 +62,7 @@ def list_unique_jobs(request: Request) -> Answer:
         found = current.unique_locks.page(
             wanted, limit=window.limit, skip=window.offset, cursor=window.cursor
         )
-    return Answer(unique_locks.page(found, paging.described(window, found)))
+    return Answer(unique_locks.page(found, paging.described(window, found, always=True)))
 
 
 @app.operation("list_job_operations", strict_query=True)

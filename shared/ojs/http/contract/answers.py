@@ -197,9 +197,7 @@ class Pagination(Position):
     total_is_least: NotRequired[
         Annotated[
             Literal[True],
-            Field(
-                description="the total is not known, and is so much at least: for numbered pages"
-            ),
+            Field(description="the total is not known, and is so much at least"),
         ]
     ]
 

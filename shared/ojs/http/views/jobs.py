@@ -361,8 +361,5 @@ def jobs_page(
 ) -> answers.JobsPageAnswer:
     """A page of jobs, under both names that clients know; whole as far as they fit."""
     shown = _listed(page.items, (MAX_ANSWER_BYTES - _AROUND_BYTES) // 2)
-    pagination = paging.described(window, page, total)
-    answer: answers.JobsPageAnswer = {"jobs": shown, "items": shown, "pagination": pagination}
-    if "total" in pagination:
-        answer["total"] = pagination["total"]
-    return answer
+    pagination = paging.described(window, page, total, always=True)
+    return {"jobs": shown, "items": shown, **paging.with_total(pagination)}
