@@ -485,7 +485,8 @@ def test_a_retry_does_not_show_jobs_of_other_queues(path: str, keyed: Keyed) -> 
     discarded(owner, mine, "mine")
     theirs = owner("POST", "/ojs/v1/jobs", {**job, "options": {"queue": "theirs"}}).json["job"]
     reply = api("POST", f"/ojs/v1/{path.format(mine)}")
-    assert (reply.status, reply.error["details"]) == (403, {})
+    assert (reply.status, reply.error["code"]) == (409, "duplicate")
+    assert set(reply.error["details"]) == {"unique_key", "uniqueness_key", "job_id"}
     assert theirs["id"] not in reply.text
     # Of many neither.
     asked = {"filter": {"queue": "mine"}, "confirm": True}
@@ -554,14 +555,15 @@ def test_a_unique_key_does_not_show_jobs_of_other_queues(how: str, keyed: Keyed)
     job = {"type": "t", "args": ["secret"], "unique": unique}
     theirs = owner("POST", "/ojs/v1/jobs", {**job, "options": {"queue": "theirs"}}).json["job"]
     reply = api("POST", "/ojs/v1/jobs", {**job, "options": {"queue": "mine"}})
-    assert reply.status == 403
-    assert theirs["id"] not in reply.text
+    assert (reply.status, reply.error["code"]) == (409, "duplicate")
+    assert set(reply.error["details"]) == {"unique_key", "uniqueness_key"}
     batch = {"jobs": [{**job, "options": {"queue": "mine"}}]}
-    assert api("POST", "/ojs/v1/jobs/batch", batch).status == 403
+    whole = api("POST", "/ojs/v1/jobs/batch", batch)
+    assert (whole.status, theirs["id"] in whole.text) == (409, False)
     bulk = api("POST", "/ojs/v1/jobs/bulk", {"jobs": [*batch["jobs"], {"type": "t", "args": []}]})
     assert (bulk.status, theirs["id"] in bulk.text) == (422, False)
     told = [item["error"]["code"] for item in bulk.json["items"]]
-    assert told == ["permission_denied"] * 2
+    assert told == ["duplicate", "permission_denied"]
     assert owner("GET", f"/ojs/v1/jobs/{theirs['id']}").json["state"] == "available"
 
 

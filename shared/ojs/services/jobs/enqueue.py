@@ -26,7 +26,7 @@ from ojs.domain.job import envelope, lifecycle, retry
 from ojs.domain.job.envelope import MAX_BATCH, JobRequest, OnConflict, Specification
 from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, Job
 from ojs.domain.job.states import State
-from ojs.domain.job.unique import fingerprint
+from ojs.domain.job.unique import fingerprint, held
 from ojs.domain.queue.queue import Queue
 from ojs.domain.workflow.step import WorkflowStep
 from ojs.records import record
@@ -566,7 +566,7 @@ class Enqueue:
     def _plan(self, resolved: _ResolvedPush, index: int) -> _Plan:
         """How to store a job; a unique one by the present holder of its fingerprint.
 
-        Raises Duplicate, and PermissionDenied when the holder is in a queue out of reach.
+        Raises Duplicate.
         """
         job, specification = resolved.jobs[index], resolved.specifications[index]
         policy, now_ms = specification.unique, resolved.now_ms
@@ -583,21 +583,13 @@ class Enqueue:
         lock = UniqueLocks.taking(UniqueLock(digest, job.id, until_ms), seen)
         if holder is None or holder.state not in policy.states:
             return _Plan(job, (lock,))
-        # The holder is shown, named in an error, or cancelled below.
-        _check_reach(holder.queue, resolved.push.reaches)
-        if policy.on_conflict is OnConflict.IGNORE:
+        reaches = resolved.push.reaches
+        within = reaches(holder.queue)
+        if policy.on_conflict is OnConflict.IGNORE and within:
             return _Plan(holder, existing=True)
-        if policy.on_conflict is OnConflict.REJECT or holder.state.terminal:
-            raise Duplicate(
-                "A job with the same unique key exists already.",
-                details={
-                    "existing_job_id": holder.id,
-                    "existing_state": holder.state.value,
-                    "existing_job_state": holder.state.value,
-                    "unique_key": digest,
-                    "uniqueness_key": digest,
-                },
-            )
+        # A holder out of reach is neither shown nor cancelled.
+        if policy.on_conflict is OnConflict.REJECT or holder.state.terminal or not within:
+            raise held(holder, digest, reaches)
         if holder.id == job.id:
             raise _taken(job.id)
         match policy.on_conflict:
