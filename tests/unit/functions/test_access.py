@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ojs import access_runtime
 from ojs.clock import ManualClock
 from ojs.domain import times
 from ojs.domain.access import (
     ALL_SCOPES,
     ANYBODY,
     KEY_CHARACTERS,
+    AccessKey,
     Credential,
     Principal,
     Scope,
     bearer,
+    beginning_ms,
 )
 from ojs.domain.errors import BackendError
 from ojs.http.contract import operations as contract
 from ojs.http.contract.operations import Operation
 from ojs.http.contract.permissions import Reach, permissions
 from ojs.runtime import Runtime
+from ojs.store.deployment.access_keys import AccessKeyStore
 from ojs.store.table.table import Table
 from tests.spread import spread
 from tests.unit.functions.keyed import EACH_FOR_ITSELF, JOB, UNREFUSED, Keyed
@@ -129,7 +134,7 @@ def test_any_header_is_somebody_s_or_nobody_s(text: str) -> None:
     assert credential is None or credential.text == text
 
 
-def test_wrong_keys_cost_one_call_and_leave_nothing(keyed: Keyed) -> None:
+def test_wrong_keys_cost_one_call_at_most_and_leave_nothing(keyed: Keyed) -> None:
     good = keyed.make("k", "work")
     ended = keyed.make("k", "work", expires_ms=keyed.clock.now_ms() + 1_000)
     gone = keyed.make("k", "work")
@@ -137,10 +142,11 @@ def test_wrong_keys_cost_one_call_and_leave_nothing(keyed: Keyed) -> None:
     keyed.clock.advance(1_000)
     wrong = good[:-1] + ("0" if good[-1] != "0" else "1")
     answers = []
-    for key in (UNKNOWN, ended, gone, wrong):
+    made_up = f"{UNKNOWN}_{'0' * 16}"
+    for key in (UNKNOWN, made_up, wrong, ended, gone):
         told, calls = spent(keyed, keyed.told, f"Bearer {key}")
         assert told == {}
-        assert calls == ["UpdateItem"]
+        assert calls == (["UpdateItem"] if key in (ended, gone) else [])
         reply = keyed.holding(key)("GET", "/ojs/v1/queues")
         body = reply.json
         del body["error"]["request_id"]
@@ -174,17 +180,48 @@ def test_who_cannot_be_looked_up_is_not_nobody(
     def broken(*_: Any, **__: Any) -> Any:
         raise BackendError("gone")
 
+    key = keyed.make("k", "work")
     monkeypatch.setattr(Table, "update", broken)
     with pytest.raises(BackendError):
-        keyed.told(f"Bearer {UNKNOWN}")
+        keyed.told(f"Bearer {key}")
+
+
+def test_the_deployment_says_until_when_old_keys_work(
+    keyed: Keyed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    credential = Credential("1" * 16, "2" * 64)
+    now_ms = keyed.clock.now_ms()
+    key = AccessKey(credential.id, "old", ALL_SCOPES, now_ms)
+    assert AccessKeyStore(keyed.runtime.table).add(key, credential)
+    tomorrow = times.format_ms(now_ms + 86_400_000)[:10]
+    for day in ("2020-02-29", tomorrow):
+        end_ms = beginning_ms(day)
+        assert times.format_ms(end_ms).startswith(f"{day}T00:00:00")
+        # The authorizer's, and that of a function that looks up keys itself.
+        monkeypatch.setenv("OJS_OLD_KEYS_UNTIL", day)
+        monkeypatch.setattr(access_runtime, "_table", lambda: keyed.runtime.table)
+        monkeypatch.setattr(access_runtime, "SystemClock", lambda: keyed.clock)
+        access_runtime._deployed.cache_clear()
+        deployed = access_runtime._deployed()
+        settings = replace(keyed.runtime.settings, old_keys_until=day)
+        monkeypatch.setattr(keyed.runtime, "settings", settings)
+        for name in ("_keys", "callers", "access_keys"):
+            keyed.runtime.__dict__.pop(name, None)
+        for found in (deployed, keyed.runtime.callers):
+            assert (found.who(f"Bearer {credential.text}") is not None) == (day == tomorrow)
+        owner = keyed.holding(keyed.make("owner", *ALL_SCOPES))
+        shown = owner("GET", f"/ojs/v1/admin/keys/{key.id}").json["key"]
+        assert shown["expires_at"].startswith(f"{day}T00:00:00")
+    access_runtime._deployed.cache_clear()
 
 
 def test_the_secret_is_stored_nowhere(keyed: Keyed, dynamodb: Any) -> None:
     key = keyed.make("k", "work")
     everything = json.dumps(dynamodb.scan(TableName=keyed.runtime.table.name)["Items"])
-    _, key_id, secret = key.split("_")
+    _, key_id, secret, mac = key.split("_")
     assert key_id in everything
     assert secret not in everything
+    assert mac not in everything
     assert len(key) == KEY_CHARACTERS
 
 
