@@ -752,6 +752,8 @@ class Runtime:
             makers=self.key_states,
             clock=self.clock,
             ids=self.ids,
+            most=self.settings.max_crons,
+            least_s=self.settings.min_cron_interval_s,
         )
 
     @cached_property
@@ -863,6 +865,7 @@ class Runtime:
             registry=self.stores.registry,
             stats=self.stores.statistics,
             log=self._event_log(),
+            for_each=self._for_each,
             clock=self.clock,
         )
 
