@@ -602,12 +602,14 @@ class Enqueue:
         if holder is None or holder.state not in policy.states:
             return _Plan(job, (lock,))
         reaches = resolved.push.reaches
-        within = reaches(holder.queue)
-        if policy.on_conflict is OnConflict.IGNORE and within:
+        taken = held(holder, digest, reaches)
+        if not reaches(holder.queue):
+            # It is neither shown nor cancelled.
+            raise taken
+        if policy.on_conflict is OnConflict.IGNORE:
             return _Plan(holder, existing=True)
-        # A holder out of reach is neither shown nor cancelled.
-        if policy.on_conflict is OnConflict.REJECT or holder.state.terminal or not within:
-            raise held(holder, digest, reaches)
+        if policy.on_conflict is OnConflict.REJECT or holder.state.terminal:
+            raise taken
         if holder.id == job.id:
             raise _taken(job.id)
         match policy.on_conflict:
