@@ -601,11 +601,8 @@ class Enqueue:
         lock = UniqueLocks.taking(UniqueLock(digest, job.id, until_ms), seen)
         if holder is None or holder.state not in policy.states:
             return _Plan(job, (lock,))
-        reaches = resolved.push.reaches
-        taken = held(holder, digest, reaches)
-        if not reaches(holder.queue):
-            # It is neither shown nor cancelled.
-            raise taken
+        taken = held(holder, digest, resolved.push.reaches)
+        _check_reach(holder.queue, resolved.push.reaches, taken)
         if policy.on_conflict is OnConflict.IGNORE:
             return _Plan(holder, existing=True)
         if policy.on_conflict is OnConflict.REJECT or holder.state.terminal:
@@ -690,10 +687,10 @@ class Enqueue:
         )
 
 
-def _check_reach(queue: str, reaches: Reaches) -> None:
-    """Raise PermissionDenied for a queue that the caller may not touch."""
+def _check_reach(queue: str, reaches: Reaches, error: OjsError | None = None) -> None:
+    """Raise an error, PermissionDenied if not given, for a queue that the caller may not touch."""
     if not reaches(queue):
-        raise forbidden()
+        raise error or forbidden()
 
 
 def _resolved(
