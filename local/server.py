@@ -293,6 +293,7 @@ class LocalServer:
 
     def _set_up(self) -> None:
         """What a deployment does before anything else."""
+        self._setup.prepare_keys()
         self._setup.check_table()
         if self.access is not None:
             self.access.prepare(self._setup)

@@ -9,6 +9,7 @@ from dataclasses import field, fields
 from typing import Any, Literal, get_args
 
 from ojs import environment
+from ojs.domain.access import beginning_ms
 from ojs.records import record
 
 Authorizer = Literal["keys", "jwt", "iam", "none"]
@@ -82,6 +83,9 @@ class Settings:
     iam_operators: tuple[str, ...] = ("*",)
     # For how long (s) what a role or a key may do is remembered once it was looked up.
     authorizer_cache_s: int = 60
+    # authorizer=keys: the day (UTC) from which keys without a MAC are refused; None: 90 days after
+    # the first deployment that makes keys with one.
+    old_keys_until: str | None = None
     # Refuse jobs for queues that no operator made; in the environment `true` or `false`.
     strict_queues: bool = False
     # With so many queues a push makes no more; 0: it always may.
@@ -155,6 +159,11 @@ class Settings:
         ):
             if not right:
                 raise ValueError(f"{name} must not be {getattr(self, name)!r}")
+
+    @property
+    def old_keys_until_ms(self) -> int | None:
+        """From when on keys without a MAC are refused; None: as the table says."""
+        return None if self.old_keys_until is None else beginning_ms(self.old_keys_until)
 
     @property
     def looks_up_keys(self) -> bool:

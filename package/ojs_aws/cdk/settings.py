@@ -6,6 +6,7 @@ import platform
 import sys
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from datetime import date
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -124,6 +125,9 @@ class DeploymentSettings(BaseModel):
     """authorizer=keys: seconds that API Gateway remembers who a key belongs to; authorizer=iam:
     seconds that a function remembers what a role may do. One that is revoked is refused after so
     long at the latest"""
+    old_keys_until: date | None = None
+    """authorizer=keys: the day, in UTC, from which keys that a version before 0.3 made are refused;
+    without it 90 days after the upgrade"""
     iam_operators: Annotated[tuple[_Operator, ...], _Listed] = Field(("*",), min_length=1)
     """authorizer=iam: ARNs of the roles and users that may do everything, whatever is stored of
     them; on the command line separated by commas. `*` stands for each that was never given scopes;
@@ -320,6 +324,7 @@ class DeploymentSettings(BaseModel):
                 "authorizer_cache_s" in chosen and jwt,
                 "not with authorizer=jwt: nothing is remembered there",
             ),
+            ("old_keys_until", self.old_keys_until and not keys, "only with authorizer=keys"),
             (
                 "iam_operators",
                 "iam_operators" in chosen and self.authorizer != "iam",

@@ -17,7 +17,7 @@ from moto import mock_aws
 from functions.setup.handler import handler as run_setup
 from ojs import access_runtime
 from ojs.clock import ManualClock
-from ojs.domain.access import ALL_SCOPES, ANYBODY, Credential
+from ojs.domain.access import ALL_SCOPES, ANYBODY, Credential, KeyMac
 from ojs.domain.delivery.delivery import Delivery
 from ojs.runtime import Runtime
 from ojs.services.operations.authentication import Authentication
@@ -40,6 +40,7 @@ class Kept:
     """A secret in memory, and a table, whose user dies at one of the calls."""
 
     def __init__(self) -> None:
+        self.once = True
         self.text: str | None = None
         self.calls = 0
         self.dies_at: int | None = None
@@ -55,7 +56,7 @@ class Kept:
 
     def write_once(self, text: str, _token: str) -> str:
         self.step()
-        self.text = self.text or text
+        self.text = (self.text if self.once else None) or text
         self.step()
         return self.text
 
@@ -149,6 +150,43 @@ def test_a_revoked_first_key_does_not_come_back(deployed: Deployed, dynamodb: An
     )
     deployed.setup("3").leave_first_key(secret)
     assert deployed.who(secret.text) is None
+
+
+@pytest.mark.parametrize("upgraded", [False, True])
+def test_keys_without_a_mac_work_90_days_after_the_upgrade(
+    deployed: Deployed, upgraded: bool
+) -> None:
+    if upgraded:
+        deployed.setup("0.2.1").check_table()
+    began_ms = deployed.clock.now_ms()
+    mac = deployed.setup("1").prepare_keys()
+    deployed.setup("1").check_table()
+    days = 90 if upgraded else 0
+    assert mac.old_until_ms == began_ms + days * 86_400_000
+    # A later deployment, or one that is repeated, does not put it off.
+    deployed.clock.advance(86_400_000)
+    deployed.keys = AccessKeyStore(deployed.runtime.table)
+    assert deployed.setup("2").prepare_keys() == mac
+
+
+def test_a_first_key_of_before_stays_as_it_is(deployed: Deployed) -> None:
+    """So that a deployment can go back: an earlier version knows keys without a MAC alone."""
+    deployed.setup("0.2.1").check_table()
+    secret = Kept()
+    secret.text = old = Credential("1" * 16, "2" * 64).text
+    deployed.setup().leave_first_key(secret)
+    assert secret.text == old
+    assert deployed.who(old) == FIRST_KEY_NAME
+
+
+def test_a_first_key_of_another_table_gets_the_mac_of_this_one(deployed: Deployed) -> None:
+    secret = Kept()
+    other = KeyMac("0" * 64, 0).sign(Credential("1" * 16, "2" * 64))
+    secret.text = other.text
+    secret.once = False
+    deployed.setup().leave_first_key(secret)
+    assert secret.text != other.text
+    assert (deployed.who(secret.text), deployed.who(other.text)) == (FIRST_KEY_NAME, None)
 
 
 @pytest.mark.parametrize("text", ["x", "ojs_", '{"key": "ojs"}', "password"])

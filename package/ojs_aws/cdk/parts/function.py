@@ -20,6 +20,7 @@ from constructs import Construct
 from ojs_aws.cdk import server
 from ojs_aws.cdk.functions import (
     API,
+    AUTHORIZER,
     BRIDGE,
     CUSTOM_RESOURCE_S,
     DECLARE,
@@ -259,9 +260,11 @@ def _callers(
     if spec.name == DECLARE:
         # CloudFormation alone calls it, and its requests to itself bear no key.
         return {"OJS_AUTHORIZER": "none"}
+    until = settings.old_keys_until
+    found = {} if until is None else {"OJS_OLD_KEYS_UNTIL": until.isoformat()}
     if not spec.routes:
-        return {}
-    found: dict[str, str] = {"OJS_AUTHORIZER": settings.authorizer}
+        return found if spec.name == AUTHORIZER else {}
+    found["OJS_AUTHORIZER"] = settings.authorizer
     if spec.access.origin and resources.origin is not None:
         found["OJS_ORIGIN_SECRET"] = resources.origin.secret_arn
     if spec.open:

@@ -26,7 +26,7 @@ from ojs.domain.job import envelope, lifecycle, retry
 from ojs.domain.job.envelope import MAX_BATCH, JobRequest, OnConflict, Specification
 from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, Job
 from ojs.domain.job.states import State
-from ojs.domain.job.unique import fingerprint
+from ojs.domain.job.unique import fingerprint, held
 from ojs.domain.queue.queue import Queue
 from ojs.domain.workflow.step import WorkflowStep
 from ojs.records import record
@@ -584,7 +584,7 @@ class Enqueue:
     def _plan(self, resolved: _ResolvedPush, index: int) -> _Plan:
         """How to store a job; a unique one by the present holder of its fingerprint.
 
-        Raises Duplicate, and PermissionDenied when the holder is in a queue out of reach.
+        Raises Duplicate.
         """
         job, specification = resolved.jobs[index], resolved.specifications[index]
         policy, now_ms = specification.unique, resolved.now_ms
@@ -601,21 +601,12 @@ class Enqueue:
         lock = UniqueLocks.taking(UniqueLock(digest, job.id, until_ms), seen)
         if holder is None or holder.state not in policy.states:
             return _Plan(job, (lock,))
-        # The holder is shown, named in an error, or cancelled below.
-        _check_reach(holder.queue, resolved.push.reaches)
+        taken = held(holder, digest, resolved.push.reaches)
+        _check_reach(holder.queue, resolved.push.reaches, taken)
         if policy.on_conflict is OnConflict.IGNORE:
             return _Plan(holder, existing=True)
         if policy.on_conflict is OnConflict.REJECT or holder.state.terminal:
-            raise Duplicate(
-                "A job with the same unique key exists already.",
-                details={
-                    "existing_job_id": holder.id,
-                    "existing_state": holder.state.value,
-                    "existing_job_state": holder.state.value,
-                    "unique_key": digest,
-                    "uniqueness_key": digest,
-                },
-            )
+            raise taken
         if holder.id == job.id:
             raise _taken(job.id)
         match policy.on_conflict:
@@ -696,10 +687,10 @@ class Enqueue:
         )
 
 
-def _check_reach(queue: str, reaches: Reaches) -> None:
-    """Raise PermissionDenied for a queue that the caller may not touch."""
+def _check_reach(queue: str, reaches: Reaches, error: OjsError | None = None) -> None:
+    """Raise an error, PermissionDenied if not given, for a queue that the caller may not touch."""
     if not reaches(queue):
-        raise forbidden()
+        raise error or forbidden()
 
 
 def _resolved(
