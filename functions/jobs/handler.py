@@ -308,7 +308,7 @@ def report_progress(request: Request) -> Answer:
         message=body.message,
         data=body.data,
     )
-    return Answer(views.progress(progress, body.warnings()))
+    return Answer(views.progress(progress, body.warnings(), report=True))
 
 
 @app.operation("job_history", strict_query=True)

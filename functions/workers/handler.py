@@ -164,7 +164,7 @@ def report_progress(request: Request) -> Answer:
         message=body.message,
         data=body.data,
     )
-    return Answer(views.progress(progress, body.warnings()))
+    return Answer(views.progress(progress, body.warnings(), report=True))
 
 
 @app.operation("register_worker")
