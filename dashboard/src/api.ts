@@ -5,7 +5,9 @@ import { box } from "./box";
 // eslint-disable-next-line @typescript-eslint/no-explicit-any
 export type Json = any;
 
-export const BASE = "/ojs/v1";
+// Before the paths of the API: the stage of a REST API.
+export const PREFIX = location.pathname.split("/ojs/admin", 1)[0] ?? "";
+export const BASE = `${PREFIX}/ojs/v1`;
 const STORED = "ojs-key";
 
 export class ApiError extends Error {
@@ -128,7 +130,7 @@ export interface Served {
 }
 
 export async function served(): Promise<Served> {
-  const answer = await fetch("/ojs/admin/served.json", { cache: "no-store" });
+  const answer = await fetch(`${PREFIX}/ojs/admin/served.json`, { cache: "no-store" });
   if (!answer.ok) throw new ApiError(answer.status, "The dashboard is not served completely.");
   return answer.json();
 }

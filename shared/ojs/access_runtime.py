@@ -73,6 +73,11 @@ def egress_hosts() -> tuple[str, ...]:
     return tuple(filter(None, configured.get("egress_hosts", "").split(",")))
 
 
+def pushes() -> bool:
+    """Whether the deployment has what pushes jobs to targets."""
+    return environment.configured(["push"]).get("push") != "false"
+
+
 def first_key() -> SecretStore | None:
     """Where the first key is left; None for a deployment without keys."""
     configured = environment.configured(["first_key_secret"])

@@ -749,6 +749,8 @@ class Runtime:
             makers=self.key_states,
             clock=self.clock,
             ids=self.ids,
+            most=self.settings.max_crons,
+            least_s=self.settings.min_cron_interval_s,
         )
 
     @cached_property
@@ -860,6 +862,7 @@ class Runtime:
             registry=self.stores.registry,
             stats=self.stores.statistics,
             log=self._event_log(),
+            for_each=self._for_each,
             clock=self.clock,
         )
 

@@ -2,7 +2,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { can, call, get, type Json, limited, query, seg } from "../api";
 import { json, number, percent, plural } from "../format";
 import { usePoll, type Read } from "../live";
-import { go, refine, useRoute } from "../route";
+import { go, href, refine, useRoute } from "../route";
 import { Act, ask, Card, type Column, Empty, JobLink, Page, Pager, QueueLink, State, Table, tell, Text, Time, Trouble, When } from "../ui";
 import { Bulk, follow } from "../bulk";
 import { whole } from "./queues";
@@ -247,9 +247,9 @@ export function Running() {
   ];
   return (
     <Page title="Running now" about="What workers have, since when, and how far it is.">
-      {only && !queue ? <Card><Empty title="Your key is limited to some queues.">Add one: <ul class="plain">{only.map((name) => <li key={name}><a href={`/ojs/admin/running${query({ queue: name })}`}><bdi>{name}</bdi></a></li>)}</ul></Empty></Card> : (
+      {only && !queue ? <Card><Empty title="Your key is limited to some queues.">Add one: <ul class="plain">{only.map((name) => <li key={name}><a href={href(`/running${query({ queue: name })}`)}><bdi>{name}</bdi></a></li>)}</ul></Empty></Card> : (
         <Listing title="Running" filter={{ state: "active", worker_id: worker, queue, include: "args" }} every={10_000} columns={columns}
-          empty={<Empty title="Nothing runs.">Workers fetch jobs from queues; start one, or look at what <a href="/ojs/admin/jobs?state=available">waits</a>.</Empty>} />
+          empty={<Empty title="Nothing runs.">Workers fetch jobs from queues; start one, or look at what <a href={href("/jobs?state=available")}>waits</a>.</Empty>} />
       )}
     </Page>
   );
@@ -267,7 +267,7 @@ export function Waiting() {
   const only = limited();
   const due = (name: string, field: string): Column<Json> => ({ name, cell: (job) => <Time at={job[field] ?? job.scheduled_at ?? job.next_retry_at} />, by: (job) => job[field] ?? job.scheduled_at ?? "" });
   if (only && !queue)
-    return <Page title="Scheduled and retries"><Card><Empty title="Your key is limited to some queues.">Add one: <ul class="plain">{only.map((name) => <li key={name}><a href={`/ojs/admin/waiting${query({ queue: name })}`}><bdi>{name}</bdi></a></li>)}</ul></Empty></Card></Page>;
+    return <Page title="Scheduled and retries"><Card><Empty title="Your key is limited to some queues.">Add one: <ul class="plain">{only.map((name) => <li key={name}><a href={href(`/waiting${query({ queue: name })}`)}><bdi>{name}</bdi></a></li>)}</ul></Empty></Card></Page>;
   return (
     <Page title="Scheduled and retries" about="What waits for a time: in the order in which it is due, if you name a queue.">
       <Card>

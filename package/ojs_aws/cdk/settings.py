@@ -80,7 +80,7 @@ class DeploymentSettings(BaseModel):
     stage: str = Field("dev", pattern=r"^[a-z][a-z0-9-]{0,19}$")
     """name of the deployment; prefixes its stacks"""
     removal_policy: Literal["retain", "destroy"] = "retain"
-    """what happens to table, bucket and keys with their stack"""
+    """what happens to table, bucket, keys, and logs with their stack"""
     deletion_protection: bool = True
     """the table and its stack refuse to be deleted"""
     log_retention_days: int = 30
@@ -199,6 +199,10 @@ class DeploymentSettings(BaseModel):
     """middleware: milliseconds that it may take for all jobs of a request"""
     max_queues: int = Field(10_000, ge=0)
     """with so many queues jobs make no more, and operators still may; 0: no limit"""
+    max_crons: int = Field(1_000, ge=0)
+    """how many cron jobs can be registered; those that are there stay; 0: no limit"""
+    min_cron_interval_s: int = Field(1, ge=1, le=86_400)
+    """seconds between two ticks of a cron job that is registered or changed, at least"""
     push: bool = False
     """jobs can be pushed to Lambda functions and HTTPS endpoints: three queues, and the functions
     dispatch, sender and outcomes"""

@@ -274,19 +274,26 @@ def test_jobs_of_a_producer_are_listed_and_cancelled(keys: Keys) -> None:
     assert [each["producer"] for each in left] == ["good"]
 
 
-def test_setup_lists_the_hosts_that_would_stop(keys: Keys) -> None:
+def test_setup_lists_the_deliveries_that_would_stop(keys: Keys) -> None:
     table = keys.runtime.table
     setup = Setup(
         DeploymentStore(table), AccessKeyStore(table), keys.runtime.stores.deliveries, keys.clock,
         version="2",
     )  # fmt: skip
-    setup.check_egress(())
+    for push in (True, False):
+        setup.check_deliveries((), push=push)
     keys("PUT", f"{BASE}/f", {"target": {"function": FUNCTION}, "queues": ["f"]})
-    setup.check_egress(())
+    setup.check_deliveries((), push=True)
     keys("PUT", f"{BASE}/d", ENDPOINT)
-    with pytest.raises(SetupError, match=r"a\.example"):
-        setup.check_egress(())
-    setup.check_egress(("a.example",))
+    with pytest.raises(SetupError, match=r"jobs to a\.example, but the setting egress_hosts"):
+        setup.check_deliveries((), push=True)
+    setup.check_deliveries(("a.example",), push=True)
+    with pytest.raises(SetupError, match="push jobs: d, f, but push=false would stop them"):
+        setup.check_deliveries(("a.example",), push=False)
+    for name in ("d", "f"):
+        keys("POST", f"{BASE}/{name}/pause", {})
+    for push in (True, False):
+        setup.check_deliveries((), push=push)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from functions.setup.handler import handler as run_setup
 from ojs import access_runtime
 from ojs.clock import ManualClock
 from ojs.domain.access import ALL_SCOPES, ANYBODY, Credential
+from ojs.domain.delivery.delivery import Delivery
 from ojs.runtime import Runtime
 from ojs.services.operations.authentication import Authentication
 from ojs.services.operations.setup import FIRST_KEY_NAME, Setup, SetupError
@@ -283,6 +284,31 @@ def test_cloudformation_learns_of_a_failure(
     assert answers[0]["PhysicalResourceId"]
     assert "SetupError" in answers[0]["Reason"]
     assert "no key at all" not in answers[0]["Reason"]
+
+
+def test_an_upgrade_that_would_stop_deliveries_ends_before_it_notes_anything(
+    deployed: Deployed,
+    told: tuple[str, list[dict[str, Any]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    url, answers = told
+    deliveries = deployed.runtime.stores.deliveries
+    made = Delivery("mail", queues=("mail",), endpoint="https://a.example/jobs", created_ms=0)
+    deliveries.save(None, made, deliveries.directory())
+    monkeypatch.setattr(access_runtime, "setup", deployed.setup)
+    monkeypatch.setattr(access_runtime, "first_key", lambda: None)
+    for hosts, push, status, reason in (
+        ("", "true", "FAILED", "a.example, but the setting egress_hosts allows no host"),
+        ("a.example", "false", "FAILED", "mail, but push=false would stop them"),
+        ("a.example", "true", "SUCCESS", ""),
+    ):
+        assert deployed.deployment.read() is None
+        monkeypatch.setenv("OJS_EGRESS_HOSTS", hosts)
+        monkeypatch.setenv("OJS_PUSH", push)
+        run_setup(event(url, "Update", PhysicalResourceId="ojs-setup"), None)
+        assert answers[-1]["Status"] == status
+        assert reason in answers[-1].get("Reason", "")
+    assert deployed.deployment.read() is not None
 
 
 def test_deletion_changes_nothing(

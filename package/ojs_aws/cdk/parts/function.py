@@ -145,6 +145,8 @@ class Function(Construct):
                 "OJS_VERSION": server.VERSION,
                 "OJS_STRICT_QUEUES": str(settings.strict_queues).lower(),
                 "OJS_MAX_QUEUES": str(settings.max_queues),
+                "OJS_MAX_CRONS": str(settings.max_crons),
+                "OJS_MIN_CRON_INTERVAL_S": str(settings.min_cron_interval_s),
                 "OJS_SERVICE": settings.service,
                 "POWERTOOLS_SERVICE_NAME": f"ojs-{spec.name}",
                 "POWERTOOLS_LOG_LEVEL": settings.log_level,
@@ -242,6 +244,8 @@ def _pushing(
         found[FUNCTIONS_VARIABLE] = ",".join(settings.push_functions)
     if settings.egress_hosts and (spec.access.targets or spec.name in {DECLARE, SETUP}):
         found[HOSTS_VARIABLE] = ",".join(settings.egress_hosts)
+    if spec.name == SETUP:
+        found["OJS_PUSH"] = str(settings.push).lower()
     if settings.is_local and spec.access.targets:
         # The emulator sends no outcomes of asynchronous invocations to destinations.
         found["OJS_DESTINATIONS"] = "false"

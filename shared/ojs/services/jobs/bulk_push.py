@@ -176,14 +176,17 @@ class BulkPush:
         entries: list[_Entry] = []
         failure: MiddlewareError | None = None
         first: dict[str, int] = {}
-        started_ms = self._clock.now_ms()
+        took_ms = 0
         for index, request in enumerate(requests):
-            entry = self._entry(request, producer, reaches, trace, as_sent=failure is not None)
-            if isinstance(entry.refusal, MiddlewareError):
-                failure = entry.refusal
-            elif self._middleware_ms is not None and failure is None:
-                took_ms = self._clock.now_ms() - started_ms
-                failure = MiddlewareTimeout() if took_ms > self._middleware_ms else None
+            entry = self._as_sent(request, producer, reaches, trace)
+            if entry.push is not None and self._middleware_ms is not None and failure is None:
+                began_ms = self._clock.now_ms()
+                entry = self._changed(entry.push)
+                took_ms += self._clock.now_ms() - began_ms
+                if isinstance(entry.refusal, MiddlewareError):
+                    failure = entry.refusal
+                elif took_ms > self._middleware_ms:
+                    failure = MiddlewareTimeout()
             job_id = None if entry.push is None else _chosen(entry.push)
             if job_id is not None and first.setdefault(job_id, index) != index:
                 rule = f"is the id of jobs[{first[job_id]}] too"
@@ -191,22 +194,26 @@ class BulkPush:
             entries.append(entry)
         return entries, failure
 
-    def _entry(
+    def _as_sent(
         self,
         request: JobRequest | OjsError,
         producer: str | None,
         reaches: Reaches,
         trace: TraceContext | None,
-        *,
-        as_sent: bool,
     ) -> _Entry:
         if isinstance(request, OjsError):
             return _Entry(None, request)
-        prepare = partial(self._enqueue.prepare, [request], producer, reaches)
+        prepare = self._enqueue.prepare
         try:
-            return _Entry(prepare(trace=trace, as_sent=as_sent))
+            return _Entry(prepare([request], producer, reaches, trace=trace, as_sent=True))
+        except OjsError as error:
+            return _Entry(None, error)
+
+    def _changed(self, push: PushRequest) -> _Entry:
+        try:
+            return _Entry(self._enqueue.changed(push))
         except (MiddlewareRefusal, MiddlewareError) as error:
-            return _Entry(prepare(as_sent=True), error)
+            return _Entry(push, error)
         except OjsError as error:
             return _Entry(None, error)
 

@@ -379,18 +379,36 @@ class Enqueue:
                 prefix = _at(index) if batch else ""
                 resolved.append(_resolved(request, trace, now_ms=now_ms, prefix=prefix))
                 _check_reach(resolved[-1][1].queue, reaches)
-        if self._chain is not None and not as_sent:
-            resolved = self._chain.changed(resolved, now_ms=now_ms, batch=batch)
-            for index, (_, specification) in enumerate(resolved):
-                with _naming_job(index) if batch else nullcontext():
-                    # The middleware may choose another queue, but not one that the caller could
-                    # not choose.
-                    _check_reach(specification.queue, reaches)
         specifications = [specification for _, specification in resolved]
         _check_ids(specifications)
         ids = [specification.id or self._ids.uuid7() for specification in specifications]
-        changed = [request for request, _ in resolved]
-        return PushRequest(changed, specifications, ids, now_ms, producer, reaches, batch)
+        push = PushRequest(
+            [request for request, _ in resolved],
+            specifications,
+            ids,
+            now_ms,
+            producer,
+            reaches,
+            batch,
+        )
+        return push if as_sent else self.changed(push)
+
+    def changed(self, push: PushRequest) -> PushRequest:
+        """The same push after the middleware. Raises what `push` raises."""
+        if self._chain is None:
+            return push
+        sent = list(zip(push.requests, push.specifications, strict=True))
+        resolved = self._chain.changed(sent, now_ms=push.came_ms, batch=push.batch)
+        for index, (_, specification) in enumerate(resolved):
+            with _naming_job(index) if push.batch else nullcontext():
+                # The middleware may choose another queue, but not one that the caller could not
+                # choose.
+                _check_reach(specification.queue, push.reaches)
+        return replace(
+            push,
+            requests=[request for request, _ in resolved],
+            specifications=[specification for _, specification in resolved],
+        )
 
     def as_of(self, push: PushRequest, came_ms: int) -> PushRequest:
         """The same push, with relative times counted from another time (ms)."""

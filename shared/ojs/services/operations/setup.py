@@ -9,6 +9,7 @@ from typing import Protocol
 
 from ojs.clock import Clock
 from ojs.domain.access import ALL_SCOPES, AccessKey, Credential, Scope
+from ojs.domain.delivery.delivery import DeliveryState
 from ojs.store.deliveries.deliveries import DeliveryStore
 from ojs.store.deployment.access_keys import AccessKeyStore
 from ojs.store.deployment.notes import DeploymentStore
@@ -67,18 +68,25 @@ class Setup:
                 f"{found.needs if found else 'a newer one'}: deploy a newer version."
             )
 
-    def check_egress(self, egress_hosts: Collection[str]) -> None:
-        """Raise SetupError, with their hosts, for deliveries to endpoints while the deployment
-        allows no host: they would stop. One call more for each delivery.
+    def check_deliveries(self, egress_hosts: Collection[str], *, push: bool) -> None:
+        """Raise SetupError for active deliveries that would stop: all without `push`, and those to
+        endpoints while the deployment allows no host. One call more for each delivery.
         """
-        if egress_hosts:
+        if push and egress_hosts:
             return
         stored = map(self._deliveries.get, self._deliveries.directory().entries)
-        hosts = sorted({each.host for each in stored if each is not None and each.host})
+        active = [each for each in stored if each and each.state is DeliveryState.ACTIVE]
+        if active and not push:
+            raise SetupError(
+                f"Deliveries push jobs: {', '.join(sorted(each.name for each in active))}, but "
+                "push=false would stop them. Set push=true, or pause or delete the deliveries "
+                "first."
+            )
+        hosts = sorted({each.host for each in active if each.host})
         if hosts:
             raise SetupError(
                 f"Deliveries send jobs to {', '.join(hosts)}, but the setting egress_hosts allows "
-                "no host. Set egress_hosts to the hosts that may get jobs, or delete the "
+                "no host. Set egress_hosts to the hosts that may get jobs, or pause or delete the "
                 "deliveries first."
             )
 
