@@ -20,7 +20,7 @@ from ojs.http.views import jobs as views
 job_acts.bind(app, "admin_")
 
 
-@app.operation("admin_get_job")
+@app.operation("admin_get_job", strict_query=True)
 def admin_get_job(request: Request) -> Answer:
     """One job, as an operator reads it."""
     return Answer(views.for_operators(runtime.current().jobs.get(request.named)))

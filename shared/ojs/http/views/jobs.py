@@ -322,8 +322,13 @@ def retries(job: Job) -> answers.RetriesAnswer:
     return answer
 
 
-def progress(reported: Progress, warnings: Sequence[str] = ()) -> answers.ProgressAnswer:
+def progress(
+    reported: Progress, warnings: Sequence[str] = (), *, report: bool = False
+) -> answers.ProgressAnswer:
     """The progress that a job's worker reported last; `warnings` of what was not kept of it."""
+    if report and reported.state is not State.ACTIVE:
+        rule = f"The report was ignored: the job is '{reported.state.value}', not 'active'."
+        warnings = [*warnings, rule]
     answer = cast("answers.ProgressAnswer", reported.to_dict())
     if warnings:
         answer["warnings"] = list(warnings)
