@@ -12,9 +12,9 @@ import pytest
 from ojs.domain.errors import QueueFull
 from ojs.services.permits import reconcile
 from ojs.store.permits.depth_counter import DepthCounter
-from ojs.store.permits.recount import Recount
 from tests.simulation import world as simulated
 from tests.simulation.actors import Producer
+from tests.simulation.mutations_leases import reconcile_passes_over_notes
 from tests.simulation.scheduler import Choose, Scheduler, all_ways
 
 if TYPE_CHECKING:
@@ -74,20 +74,7 @@ def test_a_limit_counts_what_runs_in_every_order_of_the_request_and_the_reconcil
 
 def test_a_reconcile_that_passes_over_lease_notes_is_found() -> None:
     """As it was: its count overtook that of the request."""
-    count = Recount.count
-
-    def blind(self: Recount, *args: Any, most: int, noted: bool = False) -> Any:
-        return count(self, *args, most=most)
-
-    def check(self: reconcile.ReconcileSweep, *args: Any) -> None:
-        with mock.patch.object(Recount, "count", blind):
-            checked(self, *args)
-
-    checked = reconcile.ReconcileSweep._check
-    with (
-        mock.patch.object(reconcile.ReconcileSweep, "_check", check),
-        pytest.raises(AssertionError),
-    ):
+    with reconcile_passes_over_notes(), pytest.raises(AssertionError):
         in_every_order("max_size", 2)
 
 
