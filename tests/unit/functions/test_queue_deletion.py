@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ojs.domain.queue.queue import Deletion, DeletionStrategy
+from ojs.services.queues import deletion
 
 if TYPE_CHECKING:
     from ojs.services.queues import deletion
