@@ -10,8 +10,7 @@ from ojs.domain.queue.queue import Deletion, DeletionStrategy
 from ojs.services.queues import deletion
 
 if TYPE_CHECKING:
-    from ojs.services.queues import deletion
-from tests.unit.functions.client import Api, Reply
+    from tests.unit.functions.client import Api, Reply
 
 BASE = "/ojs/v1"
 
