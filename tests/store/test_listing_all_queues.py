@@ -11,7 +11,7 @@ from ojs.domain import times
 from ojs.domain.job import envelope
 from ojs.domain.job.filter import JobFilter
 from ojs.domain.job.states import State
-from ojs.services.for_each import one_by_one
+from ojs.services.for_each import in_threads, one_by_one
 from ojs.services.jobs import listing
 from ojs.services.jobs.listing import ALL_CALLS, ALL_UNITS
 from tests.store.spending import spending
@@ -176,3 +176,6 @@ def test_queues_are_read_side_by_side(seen: World) -> None:
     assert rounds == [8, 8, 4]
     assert len(one_page(seen, limit=5, states=(State.AVAILABLE,))) == 5
     assert rounds[3:] == [6]
+    seen.run.listing._for_each = in_threads
+    shown = seen.run.listing.page(JobFilter(states=(State.AVAILABLE,)), limit=50).items
+    assert [job.queue for job in shown] == [f"q-{number:02}" for number in range(20)]
