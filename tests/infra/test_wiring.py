@@ -16,6 +16,7 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_secretsmanager as secretsmanager
 
 from functions.sweep import handler as sweep
+from functions.sweep import metrics
 from infra import ROOT
 from ojs import access_runtime
 from ojs.domain.job.states import State
@@ -112,8 +113,8 @@ def test_a_queue_with_a_metric_of_the_construct_always_has_it_written(
     sweep._measured(cast("Any", current), MetricsReport(at_ms=100_000, queues=[*fuller, *named]))
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     for queue, name, value in (
-        ("rare", sweep.metrics.OLDEST_AGE, 60.0),
-        ("other", sweep.metrics.DEAD_LETTERS, 1),
+        ("rare", metrics.OLDEST_AGE, 60.0),
+        ("other", metrics.DEAD_LETTERS, 1),
     ):
         assert [line[name] for line in lines if line["queue"] == queue and name in line] == [
             [value]

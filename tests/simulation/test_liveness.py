@@ -10,7 +10,6 @@ from unittest import mock
 
 import pytest
 
-from ojs.store.permits.depth_counter import DepthCounter
 from tests.simulation.liveness import KINDS, measure
 
 SEED, PHASE_MS = 2, 10_000
@@ -35,3 +34,19 @@ def test_work_goes_on_while_tries_fail(kind: str) -> None:
 def test_nothing_leaks_while_a_fifth_of_all_tries_fails(kind: str) -> None:
     told = measure(kind, SEED, MANY, phase_ms=PHASE_MS)
     assert told.kept, told
+
+
+@pytest.mark.exhaustive
+def test_a_queue_in_trouble_that_stops_the_others_is_found() -> None:
+    def stopping(source: Any) -> Any:
+        return next(source._parts[0], []) or source._parts.clear() or []
+
+    with mock.patch("ojs.services.jobs.fetch._Source._resume", stopping):
+        assert not measure("hot", SEED, phase_ms=PHASE_MS).kept
+
+
+@pytest.mark.exhaustive
+def test_a_bound_whose_writes_are_not_repeated_is_found() -> None:
+    """As it was with more than 64: a release without an answer was given up."""
+    with mock.patch("ojs.store.permits.depth_counter._VIEWS", 0):
+        assert not measure("bounded 100", SEED, phase_ms=PHASE_MS).kept

@@ -26,6 +26,7 @@ from tests.store.streams import Projected, Stream
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from ojs.store.table.values import Item
     from tests.store.conftest import World
 
 DAY_MS = 86_400_000
@@ -497,7 +498,7 @@ def test_an_ended_job_of_a_queue_is_found_whatever_others_did(seen: World, age_m
     """Jobs of other queues ended on each of three hundred days: those days are passed over."""
     for days in range(1, 300):
         day = times.format_ms(seen.clock.now_ms() - days * DAY_MS)[:10]
-        of_all = {"pk": keys.stats(keys.ALL_QUEUES), "sk": keys.day(day), "completed": 9}
+        of_all: Item = {"pk": keys.stats(keys.ALL_QUEUES), "sk": keys.day(day), "completed": 9}
         seen.run.table.write_many(puts=[of_all])
     # Neither the age of the queue nor a job in another state says where the log ends.
     seen.run.queues.create("q", {})

@@ -152,11 +152,10 @@ def counters(jobs: list[Job]) -> Iterator[dict[str, Any]]:
     for job in jobs:
         if (ms := job.ended_ms) is not None:
             name = "failed" if job.state is State.DISCARDED else job.state.value
-            day = times.format_ms(ms)[:10]
-            ended.update({(of, day, name): 1 for of in (job.queue, keys.ALL_QUEUES)})
-    for (queue, day), counts in groupby(sorted(ended), key=lambda each: each[:2]):
-        named = {name: ended[queue, day, name] for *_, name in counts}
-        yield {"pk": keys.stats(queue), "sk": keys.day(day), **named}
+            sk = keys.day(times.format_ms(ms)[:10])
+            ended.update({(keys.stats(of), sk, name): 1 for of in (job.queue, keys.ALL_QUEUES)})
+    for (pk, sk), names in groupby(sorted(ended), key=lambda each: each[:2]):
+        yield {"pk": pk, "sk": sk, **{name: ended[pk, sk, name] for _, _, name in names}}
     for queue in (*QUEUES, keys.ALL_QUEUES):
         mine = [job for job in jobs if queue in (job.queue, keys.ALL_QUEUES)]
         counts = Counter(job.state.value for job in mine)

@@ -9,8 +9,8 @@ import { whole } from "./queues";
 
 const PAGE = 50;
 // An answer of the server is bounded by what it costs, and may be short, or empty, although more
-// follows. So many are asked for one after the other, until a page is half full: fewer where all
-// queues are looked through, until the reader wants to look further.
+// follows. So many are asked for one after the other, until a page is half full: fewer of all queues,
+// of which an answer may cost twice as much, until the reader wants to look further.
 const FIRST_ANSWERS = 4;
 const MORE_ANSWERS = 6;
 
@@ -24,7 +24,7 @@ async function list(filter: Record<string, string | undefined>, cursor: string |
     const answer = await get(path + query({ ...filter, limit: PAGE, cursor: found.next }), signal);
     found.items.push(...answer.items);
     found.next = answer.pagination.next_cursor;
-    found.total ??= answer.total;
+    if (!answer.pagination.total_is_least) found.total ??= answer.total;
     found.unsearched += answer.unsearched ?? 0;
     if (!found.next || found.items.length >= PAGE / 2) break;
   }

@@ -71,6 +71,15 @@ def test_each_dialect_registers_the_same(api: Api, body: dict[str, Any], base: s
         assert (reply.status, reply.error["code"]) == (404, "not_found")
 
 
+def test_a_cron_that_has_no_further_tick_has_ended(api: Api) -> None:
+    made = register(api, ends_at="2027-01-01T00:00:00Z")
+    assert made["status"] == "active"
+    over = api("PATCH", f"{BASE}/daily", {"ends_at": made["created_at"]}).json
+    assert (over["status"], over["enabled"], over["next_run_at"]) == ("ended", True, None)
+    api.post(f"{BASE}/daily/pause")
+    assert api.get(f"{BASE}/daily").json["status"] == "paused"
+
+
 @pytest.mark.requirement("CRON-6")
 def test_what_the_server_sets_is_ignored(api: Api) -> None:
     job_id = "019414d4-8b2e-7c3a-b5d1-f0e2a3b4c5d6"

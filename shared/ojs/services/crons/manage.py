@@ -149,7 +149,7 @@ class CronJobs:
 
     def _check_count(self, caller: Principal) -> None:
         """Raise LimitReached if there can be no other cron job, or none of the caller's key."""
-        count, own = self._crons.count(caller.key)
+        count, own = self._crons.count(caller.key, most=MAX_BY_KEY)
         if 0 < self._most <= count:
             raise LimitReached(
                 "name",

@@ -118,6 +118,8 @@ class PushRequest:
     stored: Mapping[str, Job] = field(default_factory=dict)
     before_commit: Callable[[], None] = lambda: None
     alongside: Alongside | None = None
+    # The position of its one job in the ready index, if it is not that of the time of the write.
+    position: str | None = None
 
     @cached_property
     def staged(self) -> bool:
@@ -419,6 +421,20 @@ class Enqueue:
             ],
         )
 
+    def positioned(self, push: PushRequest) -> PushRequest:
+        """The push of one job, positioned before later ones, whenever it is stored."""
+        return replace(push, position=self._ids.order())
+
+    def space(self, name: str) -> int | None:
+        """For how many more jobs a queue has space; None if their number has no limit, or if that
+        is not known.
+        """
+        try:
+            found, _ = self._placement.read([(name, None, {})])
+            return None if name not in found else self._bounds.space(found[name])
+        except OjsError:
+            return None
+
     def as_pushed(self, push: PushRequest, index: int) -> Job:
         """A job of a push as it was, or would be, in a queue without settings of its own."""
         specification = push.specifications[index]
@@ -462,6 +478,8 @@ class Enqueue:
                 )
                 job = self._job(push.ids[index], under, queue, now_ms, push.producer)
                 job = replace(job, made_by=push.mark(resolved), workflow=next(steps, None))
+                if push.position is not None and job.order is not None:
+                    job = replace(job, order=push.position)
                 field = f"{_at(index)}body" if push.batch else "body"
                 check_size(queue, job.reserved_bytes or 0, field)
             specifications.append(under)

@@ -184,10 +184,10 @@ _IN_ORDER: Mapping[tuple[State, str], bool] = {
 class _At:
     """Where a listing goes on: in a part, behind a key, or at the part's beginning without one.
 
-    Of lease notes `lane` is their slot, and without `queue` they are those of all queues; where only
-    ended jobs of a queue are listed, it is how many pages before have. `left` is how many events of
-    a page come yet, or how many jobs of a note were before: then `key` is of that page, or note.
-    `over` says that this line, or queue, is done: what follows is to be found out.
+    Of lease notes `lane` is their slot, and without `queue` they are those of all queues; where a
+    list is of ended jobs of a queue, it is how many the pages before have. `left` is how many
+    events of a page come yet, or how many jobs of a note were before: then `key` is of that page,
+    or note. `over` says that this line, or queue, is done: what follows is to be found out.
     """
 
     part: _Part
@@ -375,6 +375,11 @@ class _Look:
         """Whether a queue has no jobs for any part of this listing by the counters."""
         return not self.everything and not any(self.may_have(queue, part) for part in self.parts())
 
+    def choose(self) -> None:
+        """Choose the queues that may have such jobs of all that are known."""
+        names = {*self.levels, *self.busy}
+        self.names = sorted(name for name in names if not self.may_rest(name))
+
     def goes_on(self, entries: Sequence[_Entry]) -> bool:
         """Whether calls and units are left for more than the records of these entries."""
         needed = sum(self.of_each + entry.may_be_staged for entry in entries) / 2
@@ -553,7 +558,8 @@ class JobListing:
         if wide or (cursor is None and wanted.counted and (named or look.recent_ms)):
             self._outline(look, [wanted.queue] if wanted.queue is not None else [])
         found, unsearched, after = self._filled(look, at, limit)
-        if after is None and cursor is None and len(found) < limit and self._doubts(look, found):
+        first = after is None and cursor is None and not skip
+        if first and len(found) < limit and self._doubts(look, found):
             # Where that ends is no place to go on from: the next page believes the counters.
             more, missed, _ = self._filled(look, self._start(look), limit - len(found))
             found += more
@@ -986,57 +992,66 @@ class JobListing:
         self._outline(look, names)
         return True
 
-    def _survey(self, look: _Look, *, swept: bool = True) -> None:
+    def _survey(self, look: _Look) -> None:
         """Find the queues that may have such jobs: those that rest by the registry, of a page the
-        others by their counters. Where that takes too much, as the last sweep counted, unless that
-        is not to be believed.
+        others by their counters, or where these take too much as the last sweep counted.
         """
         every = self._registry.all() if look.queues <= QUEUES_A_CALL or not look.wide else []
         look.calls -= ceil((len(every) + 1) / QUEUES_A_CALL)
         look.units -= ceil(len(every) / _QUEUES_A_UNIT)
-        levels = {each.name: each.rest.levels for each in every if each.rest is not None}
+        look.levels = {each.name: each.rest.levels for each in every if each.rest is not None}
         look.busy = [each.name for each in every if each.rest is None]
         if look.wide:
-            units = self._stats.levels_units(len(look.busy), len(every))
             orders = QueueOrders()
-            if swept and (not every or units > _SURVEY_UNITS):
+            if not every or self._stats.levels_units(len(look.busy), len(every)) > _SURVEY_UNITS:
                 orders = self._stats.orders()
                 look.calls -= 1
                 look.units -= 1 + len(orders.rows) / _ORDERED_A_UNIT
             if orders.rows:
                 look.swept = True
-                levels = dict.fromkeys(look.busy, Levels()) | levels | orders.levels()
-            elif units <= look.units - _VISIT_UNITS:
-                counted, calls, units = self._stats.levels(look.busy)
-                look.calls -= calls
-                look.units -= units
-                levels |= counted
-                look.total = sum(levels.values(), Levels())
-        look.levels = levels
-        names = {*levels, *look.busy}
-        look.names = sorted(name for name in names if not look.may_rest(name))
+                nothing = dict.fromkeys(look.busy, Levels())
+                look.levels = {**nothing, **look.levels, **orders.levels()}
+            else:
+                self._count(look)
+        look.choose()
+
+    def _count(self, look: _Look) -> bool:
+        """Read the counters of the queues that do not rest; False where that takes too much."""
+        units = self._stats.levels_units(len(look.busy), max(look.queues, len(look.busy)))
+        if not look.busy or look.calls < _SURVEY_CALLS or units > look.units - _VISIT_UNITS:
+            return False
+        counted, calls, units = self._stats.levels(look.busy)
+        look.calls -= calls
+        look.units -= units
+        # One of which nothing is counted was just made.
+        look.levels = {
+            name: each for name, each in look.levels.items() if name not in look.busy
+        } | counted
+        look.total = sum(look.levels.values(), Levels())
+        return True
 
     def _doubts(self, look: _Look, found: Sequence[Job]) -> bool:
         """Whether a listing whose first page is not full goes on to look where no job was counted:
         counters are behind. If some were found, few queues only.
         """
-        if not look.wide or look.names is None:
+        if not look.wide:
             return False
+        look.sized = set()
         if look.swept:
-            units = self._stats.levels_units(len(look.busy), len(look.busy))
-            if look.calls < _SURVEY_CALLS or units > look.units - _VISIT_UNITS:
-                return False
-            look.lanes, look.swept, look.sized = {}, False, set()
-            self._survey(look, swept=False)
-            return True
+            look.swept, look.lanes = False, {}
+            there = self._count(look)
+            look.choose()
+            return there
         look.doubted = True
         look.lanes = dict.fromkeys(look.busy, 1)
-        queues = dict.fromkeys(line.queue for line in look.lines())
-        if not queues or (found and len(queues) > THREADS):
+        names = dict.fromkeys(line.queue for line in look.lines())
+        # Of each the lanes are read, and a line.
+        most = min(_SIZED if not found else THREADS, int(look.units - _SPARE_UNITS))
+        if found and len(names) > most:
             return False
-        look.lanes = dict.fromkeys(queues, 1)
-        self._size(look, [*queues])
-        return True
+        look.lanes = dict.fromkeys(islice(names, max(0, most)), 1)
+        self._size(look, [*look.lanes])
+        return bool(look.lanes)
 
     def _size(self, look: _Look, names: Sequence[str]) -> None:
         """Find out how many lanes queues have. One call for a hundred."""

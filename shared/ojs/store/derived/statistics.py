@@ -484,6 +484,8 @@ class StatisticsStore:
         are no more. `recent` is what shards have of a queue, read before. One call, which may be
         slightly behind.
         """
+        if last_ms < first_ms:
+            return [], True
         pk, first, last = keys.stats(name), _sort_key(DAY_MS, first_ms), _sort_key(DAY_MS, last_ms)
         found = self._table.query(
             "pk = :pk AND sk BETWEEN :first AND :last",
