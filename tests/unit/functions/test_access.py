@@ -23,9 +23,9 @@ from ojs.domain.access import (
     Principal,
     Scope,
     bearer,
-    beginning_ms,
 )
 from ojs.domain.errors import BackendError
+from ojs.environment import beginning_ms
 from ojs.http.contract import operations as contract
 from ojs.http.contract.operations import Operation
 from ojs.http.contract.permissions import Reach, permissions
