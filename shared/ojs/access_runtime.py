@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from ojs import environment
 from ojs.clock import SystemClock
-from ojs.domain.access import beginning_ms
 from ojs.services.operations.authentication import Authentication
 from ojs.store.deployment.access_keys import AccessKeyStore
 from ojs.store.table import clients
@@ -50,7 +49,7 @@ def _table() -> Table:
 @cache
 def _deployed() -> Authentication:
     configured = environment.configured(["old_keys_until"])
-    until_ms = beginning_ms(configured["old_keys_until"]) if configured else None
+    until_ms = environment.beginning_ms(configured["old_keys_until"]) if configured else None
     return Authentication(AccessKeyStore(_table(), until_ms), SystemClock())
 
 

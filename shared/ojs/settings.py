@@ -9,7 +9,6 @@ from dataclasses import field, fields
 from typing import Any, Literal, get_args
 
 from ojs import environment
-from ojs.domain.access import beginning_ms
 from ojs.records import record
 
 Authorizer = Literal["keys", "jwt", "iam", "none"]
@@ -163,7 +162,9 @@ class Settings:
     @property
     def old_keys_until_ms(self) -> int | None:
         """From when on keys without a MAC are refused; None: as the table says."""
-        return None if self.old_keys_until is None else beginning_ms(self.old_keys_until)
+        return (
+            None if self.old_keys_until is None else environment.beginning_ms(self.old_keys_until)
+        )
 
     @property
     def looks_up_keys(self) -> bool:

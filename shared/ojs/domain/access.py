@@ -10,7 +10,6 @@ import hmac
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime
 from enum import StrEnum
 
 from ojs.records import record
@@ -236,11 +235,6 @@ class KeyMac:
         if credential.mac is None:
             return now_ms < self.old_until_ms
         return hmac.compare_digest(self.sign(credential).mac or "", credential.mac)
-
-
-def beginning_ms(day: str) -> int:
-    """The beginning (ms) in UTC of a day such as 2027-03-01. Raises ValueError."""
-    return int(datetime.fromisoformat(f"{day}T00:00:00+00:00").timestamp()) * 1_000
 
 
 def bearer(authorization: str) -> str | None:

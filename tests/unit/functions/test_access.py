@@ -23,9 +23,9 @@ from ojs.domain.access import (
     Principal,
     Scope,
     bearer,
-    beginning_ms,
 )
 from ojs.domain.errors import BackendError
+from ojs.environment import beginning_ms
 from ojs.http.contract import operations as contract
 from ojs.http.contract.operations import Operation
 from ojs.http.contract.permissions import Reach, permissions
@@ -448,7 +448,8 @@ def test_a_directive_reaches_each_worker_of_a_name(keyed: Keyed) -> None:
     fetch = ("POST", "/ojs/v1/workers/fetch", {"worker_id": "w", "queues": ["my.own"]})
     assert [api(*fetch).json["jobs"] for api in keys] == [[], []]
     # Each is in the list, page by page.
-    after, seen = None, []
+    after: str | None = None
+    seen: list[str] = []
     while after is not None or not seen:
         query = {"limit": "1", **({} if after is None else {"cursor": after})}
         page = root("GET", "/ojs/v1/admin/workers", query=query).json

@@ -7,6 +7,7 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING, Any
 
@@ -177,6 +178,24 @@ def test_a_first_key_of_before_stays_as_it_is(deployed: Deployed) -> None:
     deployed.setup().leave_first_key(secret)
     assert secret.text == old
     assert deployed.who(old) == FIRST_KEY_NAME
+
+
+def test_an_operator_puts_another_first_key_into_the_secret(deployed: Deployed) -> None:
+    secret = Kept()
+    deployed.setup().check_table()
+    first = deployed.setup().leave_first_key(secret)
+    holder = deployed.keys.get(first)
+    assert holder is not None
+    key, made = deployed.runtime.access_keys.create(holder.principal, "first", ALL_SCOPES)
+    secret.text = f"{made.text}\n"
+    for _ in range(2):
+        assert deployed.setup("2").leave_first_key(secret) == key.id
+    assert deployed.who(made.text) == "first"
+    # It stays what it was: made by the one before, and revoked if it is.
+    assert deployed.keys.get(key.id) == replace(key, used_ms=deployed.clock.now_ms())
+    noted = deployed.deployment.read()
+    assert noted is not None
+    assert noted.first_key == key.id
 
 
 def test_a_first_key_of_another_table_gets_the_mac_of_this_one(deployed: Deployed) -> None:
