@@ -69,7 +69,7 @@ def test_a_key_that_is_revoked_while_a_page_is_open(
         # A reading that began before the key was revoked can end, and plan the next one, after the
         # clock has run.
         shown.page.clock.run_for(61_000)
-        return said.is_visible()
+        return bool(said.is_visible())
 
     shown.until(refused)
     shown.page.locator("nav").wait_for(state="detached")

@@ -240,7 +240,8 @@ def test_a_report_of_a_job_that_is_not_active_is_ignored_and_says_so(
 ) -> None:
     """PRG-007: not an error."""
     job_id = api.push()
-    method, path, body = "PUT", f"/ojs/v1/jobs/{job_id}/progress", {"progress": 0.5}
+    method, path = "PUT", f"/ojs/v1/jobs/{job_id}/progress"
+    body: dict[str, Any] = {"progress": 0.5}
     if by_worker:
         method, path = "POST", "/ojs/v1/workers/progress"
         body = {"job_id": job_id, "percentage": 50}
