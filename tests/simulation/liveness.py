@@ -31,6 +31,7 @@ from tests.simulation.invariants import Speech
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.world import World
 from tests.store.pushing import DONE, FUNCTION, settled
+from tests.store.streams import SHARD
 
 CLIENTS, RATE = 64, 0.05
 MINUTE_MS = 60_000
@@ -40,7 +41,7 @@ TRIES = ("refused", "unheard", "lost")
 _WARM_MS, _POLL_MS, _PUSH_MS, _READ_MS = 15_000, 1_000, 500, 2_000
 _WORK_MS, _LEASE_MS = 5_000, 12_000
 _PRODUCERS, _WAITING, _AT_ONCE = 4, 24, 500
-_ACKS = 3
+_ACKS, _RECORDS = 3, 100
 _FUNCTIONS, _FUNCTIONS_MS = 8, 100
 _DONE = frozenset({"completed", "discarded", "cancelled"})
 _APART = (keys.events(""), "M|")
@@ -103,6 +104,12 @@ class Flow(World):
         self.plan.on = on
         self.forget()
         return _READ_MS
+
+    def project(self) -> None:
+        """In order, each record once."""
+        while records := self.records(self._projected, self._projected + _RECORDS):
+            self._projected += len(records)
+            assert not self.projector(self.run).run(records, SHARD)
 
     def look_after_it(self) -> int:
         """What runs each minute, with its own troubles."""
@@ -346,12 +353,12 @@ def _people(
 
 @dataclass(frozen=True)
 class Throughput:
-    """Jobs a minute: healthy, with faults, and from a minute after them on."""
+    """Jobs a minute: healthy, with faults, and from a while after them on."""
 
     healthy: float
     during: float
     after: float
-    # How many permits and places nobody has: with the last fault, and a minute after.
+    # How many permits and places no job has: with the last fault, and that while after.
     leaked: tuple[int, int]
 
     @property
@@ -365,9 +372,17 @@ class Throughput:
 
 
 def measure(
-    kind: str, seed: int, rate: float = RATE, *, phase_ms: int = MINUTE_MS, **faults: Any
+    kind: str,
+    seed: int,
+    rate: float = RATE,
+    *,
+    phase_ms: int = MINUTE_MS,
+    settle_ms: int = MINUTE_MS,
+    **faults: Any,
 ) -> Throughput:
-    """One run, with phases of so long, twice as long with faults. Raises what it finds wrong."""
+    """One run, with phases of so long, twice as long with faults, and so long after the last of
+    them. Raises what it finds wrong.
+    """
     flow = Flow(seed)
     flow.start(Scheduler(lambda alive, _: alive[0]))
     flow.plan.on = False
@@ -382,6 +397,6 @@ def measure(
     during = flow.go_on(2 * phase_ms) * minutes / 2
     flow.plan.on = False
     leaked = flow.held_by_nobody()
-    flow.go_on(MINUTE_MS)
+    flow.go_on(settle_ms)
     left = flow.held_by_nobody()
     return Throughput(healthy, during, flow.go_on(phase_ms) * minutes, (leaked, left))

@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from tests.simulation.liveness import KINDS, measure
+from tests.simulation.liveness import KINDS, LEAST_DURING, MINUTE_MS, measure
 
 SEED, PHASE_MS = 2, 10_000
 MANY = 0.2
@@ -32,7 +32,8 @@ def test_work_goes_on_while_tries_fail(kind: str) -> None:
 @pytest.mark.whole
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "hot"])
 def test_nothing_leaks_while_a_fifth_of_all_tries_fails(kind: str) -> None:
-    told = measure(kind, SEED, MANY, phase_ms=PHASE_MS)
+    """What a try of a new container left is found by the sweep, within four minutes."""
+    told = measure(kind, SEED, MANY, phase_ms=PHASE_MS, settle_ms=4 * MINUTE_MS)
     assert told.kept, told
 
 
@@ -42,11 +43,12 @@ def test_a_queue_in_trouble_that_stops_the_others_is_found() -> None:
         return next(source._parts[0], []) or source._parts.clear() or []
 
     with mock.patch("ojs.services.jobs.fetch._Source._resume", stopping):
-        assert not measure("hot", SEED, phase_ms=PHASE_MS).kept
+        told = measure("hot", SEED, phase_ms=PHASE_MS)
+    assert told.during <= LEAST_DURING * told.healthy
 
 
 @pytest.mark.exhaustive
 def test_a_bound_whose_writes_are_not_repeated_is_found() -> None:
     """As it was with more than 64: a release without an answer was given up."""
     with mock.patch("ojs.store.permits.depth_counter._VIEWS", 0):
-        assert not measure("bounded 100", SEED, phase_ms=PHASE_MS).kept
+        assert not measure("bounded 8", SEED, phase_ms=PHASE_MS).kept

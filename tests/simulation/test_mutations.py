@@ -65,6 +65,7 @@ _KEPT = {
     "empty lines are passed over": 13,
     "doubts are settled at once": 1,
     "a reconcile passes over lease notes": 70000158,
+    "a fetch ignores cancellations": 0,
 }
 
 
