@@ -233,10 +233,11 @@ def large_workflows(world: World) -> list[Acts]:
     hand.create()
     workers = [Worker(world, name) for name in ("w1", "w2")]
     cancel = partial(hand.cancel_workflow, reaches=False)
+    by_hand: Acts = [hand.wait, cancel, cancel, hand.retry_workflow, cancel]
     looking: Acts = [other.sweep_workflows, other.wait, partial(other.wait, 21_000)]
     return [
         *([worker.does(act) for act in [worker.fetch, worker.ack] * 5] for worker in workers),
-        [hand.does(act) for act in (hand.wait, cancel, cancel, hand.retry_workflow, cancel)],
+        [hand.does(act) for act in by_hand],
         [other.does(act) for act in some(world.chance, looking, 2)],
     ]
 
