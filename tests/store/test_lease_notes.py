@@ -648,11 +648,11 @@ def test_jobs_of_five_minutes_delay_no_cron_job(exact: World, count: int, calls:
     raw = {"name": "c", "cron": "* * * * *", "type": "tick", "args": []}
     exact.run.crons.register(raw, ANYBODY, None)
     jobs = running(exact, count, at_once=100, lease_ms=5 * MINUTE)
+    meter = exact.run.table.meter
+    limit = SweepLimit(lambda: 35_000 - 20 * len(meter.calls))
     for _ in range(3):
         exact.clock.advance(MINUTE)
         with spending(exact) as spent:
-            meter = exact.run.table.meter
-            limit = SweepLimit(lambda: 35_000 - 20 * len(meter.calls))
             report = exact.run.sweep.run_once(exact.clock.now_ms(), 1_000, limit)
         assert (report["crons"], report["stalled_or_timed_out"], report["more"]) == (1, 0, 0)
         assert spent.calls <= calls
