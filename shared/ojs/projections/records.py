@@ -225,7 +225,7 @@ def _other(record: _Record, *, by_ttl: bool) -> TableChange | None:
         return CronRunChange(crons.RUN.of(record.new or {})) if fresh else None
     if pk.startswith(_WORKFLOW):
         return WorkflowChange(
-            *(None if item is None else workflows.record_from(item) for item in images)
+            *(None if item is None else workflows.WORKFLOW.of(item) for item in images)
         )
     if pk.startswith(_DELIVERY):
         return DeliveryChange(
