@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, fields, replace
 from functools import cached_property, partial
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from ojs.domain import jsontext
@@ -75,7 +76,7 @@ class Record(Generic[R]):
         what: str,
         rows: Mapping[str, str | Attribute],
         *,
-        apart: Mapping[str, Callable[[Any], Any] | None],
+        apart: Mapping[str, Callable[[Any], Any] | None] = MappingProxyType({}),
         always: Collection[str] = (),
         opened: Callable[[Any], Mapping[str, Any]] = lambda item: item,
     ) -> None:
@@ -141,5 +142,5 @@ class Record(Generic[R]):
         except UnknownForm:
             raise
         except Exception as error:
-            about = given.get(next(iter(self.apart)), "")
-            raise UnreadableItem(f"{self.what} {about}", error) from error
+            about = given.get(next(iter(self.apart), ""), "")
+            raise UnreadableItem(f"{self.what} {about}".rstrip(), error) from error
