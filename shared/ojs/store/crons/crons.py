@@ -25,7 +25,7 @@ from ojs.store.jobs.payloads import PayloadRef, PayloadStore
 from ojs.store.queues.registry import QueueRegistry
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace, NotDone, pass_over, readable
-from ojs.store.table.record import Attribute, Record, member, words
+from ojs.store.table.record import Attribute, Record, member, rewriting, words
 from ojs.store.table.table import Put, Table, Update
 from ojs.store.table.values import Item, Value, pack, size
 
@@ -153,18 +153,10 @@ class CronStore:
 
     @staticmethod
     def _update(before: Cron, after: Cron) -> Update:
-        old, new = _item(before), _item(after)
         # Race: two evaluators of one tick, a change, a pause, a deletion. One wins; the losers
         # write nothing, not even the job of the tick, which is in the same transaction. They read
         # again, and see the next tick, the change, or nothing.
-        return Update(
-            keys.cron(before.name),
-            keys.RECORD,
-            set={name: value for name, value in new.items() if old.get(name) != value},
-            remove=[name for name in old if name not in new],
-            condition="#op = :seen",
-            values={":seen": before.op or ""},
-        )
+        return rewriting(_item(before), _item(after), "#op = :seen", {":seen": before.op or ""})
 
     def advance(self, before: Cron, after: Cron, run: CronRun | None) -> Cron:
         """Write what became of a tick without a job, and its entry of the run log, if it has one.

@@ -28,9 +28,9 @@ from ojs.records import record
 from ojs.store.queues.pools import PoolStore
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace, UnreadableItem
-from ojs.store.table.record import Attribute, Record, member
+from ojs.store.table.record import Attribute, Record, member, rewriting
 from ojs.store.table.table import Delete, Put, Table, Update
-from ojs.store.table.values import Item, number
+from ojs.store.table.values import Item, Value, number
 
 # For so long a container relies on the directory that it has read.
 REMEMBERED_MS = 15_000
@@ -38,7 +38,7 @@ REMEMBERED_MS = 15_000
 MAX_DIRECTORY_BYTES = 100_000
 _KEY = (keys.DELIVERIES, keys.RECORD)
 # What an operator configured, in one text.
-_CONFIGURED = (
+CONFIGURED = (
     "function", "endpoint", "handler", "queues", "pool", "job_types", "concurrency", "batch_size",
     "timeout_ms", "form", "signing_secrets", "paused", "line",
 )  # fmt: skip
@@ -209,14 +209,8 @@ def _key(name: str) -> tuple[str, str]:
 
 def _rewriting(before: Delivery, after: Delivery) -> Update:
     """The write of a delivery, on the condition that it is unchanged since it was read."""
-    old, item = _item(before), _item(after)
-    return Update(
-        *_key(after.name),
-        set={name: value for name, value in item.items() if old.get(name) != value},
-        remove=[name for name in old if name not in item],
-        condition="#created = :created AND #turn = :turn",
-        values={":created": before.created_ms, ":turn": before.turn},
-    )
+    seen: dict[str, Value] = {":created": before.created_ms, ":turn": before.turn}
+    return rewriting(_item(before), _item(after), "#created = :created AND #turn = :turn", seen)
 
 
 def _directing(directory: Directory, entries: Mapping[str, DirectoryEntry]) -> Put:
@@ -244,7 +238,7 @@ def _directory(item: Item) -> Directory:
 
 def _item(delivery: Delivery) -> Item:
     item: dict[str, Any] = DELIVERY.item(delivery)
-    config = {name: item.pop(name) for name in _CONFIGURED if name in item}
+    config = {name: item.pop(name) for name in CONFIGURED if name in item}
     pk, sk = _key(delivery.name)
     return {"pk": pk, "sk": sk, "config": jsontext.dumps(config), **item}
 

@@ -19,7 +19,7 @@ from ojs.store.queues.registry import QueueRegistry
 from ojs.store.queues.replicas import QueueRecords, on_all
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace, Unreadable, readable
-from ojs.store.table.record import Record, as_json, flag, member
+from ojs.store.table.record import Record, as_json, flag, member, rewriting
 from ojs.store.table.table import MAX_TRANSACTION, Delete, Put, Table, Update
 from ojs.store.table.values import Item, Value
 
@@ -75,7 +75,7 @@ class PoolStore:
         writes: list[Put | Update | Delete] = [
             Put(_item(stored), condition=condition, values=values)
             if before is None
-            else _rewriting(before, stored)
+            else rewriting(_item(before), _item(stored), condition, values)
         ]
         if before is None:
             writes.append(Put({"pk": keys.POOLS, "sk": pool.name}))
@@ -93,7 +93,7 @@ class PoolStore:
         LostRace.
         """
         pending = replace(pool, limiting=True, changes=pool.changes + 1)
-        self._table.update(_rewriting(pool, pending))
+        self._table.update(rewriting(_item(pool), _item(pending), *_as_read(pool)))
         return pending
 
     def remove(self, pool: Pool, queues: Sequence[Queue]) -> None:
@@ -162,19 +162,6 @@ def _as_read(pool: Pool | None) -> tuple[str, dict[str, Value]]:
     return (
         "#created = :created AND #changes = :changes",
         {":created": pool.created_ms, ":changes": pool.changes},
-    )
-
-
-def _rewriting(before: Pool, pool: Pool) -> Update:
-    """The write of a pool over what was read. Attributes of newer versions stay."""
-    condition, values = _as_read(before)
-    old, item = _item(before), _item(pool)
-    return Update(
-        *key_of(pool.name),
-        set={name: value for name, value in item.items() if old.get(name) != value},
-        remove=[name for name in old if name not in item],
-        condition=condition,
-        values=values,
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 from ojs.domain import jsontext
 from ojs.domain.errors import UnknownForm, known
 from ojs.store.table.errors import UnreadableItem
+from ojs.store.table.table import Update
 from ojs.store.table.values import Item, Value
 
 R = TypeVar("R")
@@ -82,9 +83,12 @@ class Record(Generic[R]):
     ) -> None:
         self.kind, self.what, self.apart = kind, what, apart
         self.rows = {n: Attribute(row) if isinstance(row, str) else row for n, row in rows.items()}
-        self._read = {n: r for n, r in self.rows.items() if r.field.partition(".")[0] not in apart}
+        split = [(n, *row.field.partition(".")[::2], row.read) for n, row in self.rows.items()]
+        self._read = {
+            n: (field, part, read) for n, field, part, read in split if field not in apart
+        }
         self.always, self._opened = frozenset(always), opened
-        declared = {row.field.partition(".")[0] for row in self.rows.values()} | {*apart}
+        declared = {field for _, field, *_ in split} | {*apart}
         there = {name for each in kind.mro() for name in getattr(each, "__annotations__", ())}
         if odd := sorted(declared ^ there):
             raise TypeError(f"{kind.__name__}: without an attribute, or without a field: {odd}")
@@ -130,8 +134,8 @@ class Record(Generic[R]):
                     given[field] = read(item)
             for name, value in self._opened(item).items():
                 if (row := self._read.get(name)) is not None:
-                    field, _, part = row.field.partition(".")
-                    held = value if row.read is None else row.read(value)
+                    field, part, read = row
+                    held = value if read is None else read(value)
                     if part:
                         parts.setdefault(field, {})[part] = held
                     else:
@@ -144,3 +148,15 @@ class Record(Generic[R]):
         except Exception as error:
             about = given.get(next(iter(self.apart), ""), "")
             raise UnreadableItem(f"{self.what} {about}".rstrip(), error) from error
+
+
+def rewriting(old: Item, new: Item, condition: str, values: Mapping[str, Value]) -> Update:
+    """The write that replaces an item as read. Attributes of newer versions stay."""
+    return Update(
+        str(new["pk"]),
+        str(new["sk"]),
+        set={name: value for name, value in new.items() if old.get(name) != value},
+        remove=[name for name in old if name not in new],
+        condition=condition,
+        values=values,
+    )

@@ -35,7 +35,7 @@ from ojs.store.jobs.blobs import Blobs
 from ojs.store.jobs.payloads import MAX_ITEM_BYTES
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace, UnreadableItem, pass_over, readable
-from ojs.store.table.record import Attribute, Record, member
+from ojs.store.table.record import Attribute, Record, member, rewriting
 from ojs.store.table.table import Put, Table, Update
 from ojs.store.table.values import Item, Value, pack
 from ojs.store.workflows.fan_ins import FanIn, FanInStore
@@ -197,18 +197,11 @@ class WorkflowStore:
             # Race: another request with the same id, which its client chose. The loser stores
             # nothing.
             return after, Put(new, condition="attribute_not_exists(pk)")
-        old = _item(before)
         # Race: two jobs end at once, a cancellation, a retry, a check. One wins; the losers write
         # nothing, not even the jobs that are in the same transaction. They read again, and decide
         # anew with what both know.
-        return after, Update(
-            keys.workflow(after.id),
-            keys.RECORD,
-            set={name: value for name, value in new.items() if old.get(name) != value},
-            remove=[name for name in old if name not in new],
-            condition="#op = :seen",
-            values={":seen": before.op or ""},
-        )
+        seen: dict[str, Value] = {":seen": before.op or ""}
+        return after, rewriting(_item(before), new, "#op = :seen", seen)
 
     def write(self, before: WorkflowRecord | None, after: WorkflowRecord) -> WorkflowRecord:
         """Write a root by itself. Raises LostRace."""
