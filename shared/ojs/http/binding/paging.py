@@ -162,12 +162,20 @@ def position(window: PageWindow, next_cursor: str | None) -> answers.Position:
     return shown
 
 
-def described(window: PageWindow, page: Page[Any], total: int | None = None) -> answers.Pagination:
-    """Build the `pagination` object; it has `total` only where that is known without counting."""
+def described(
+    window: PageWindow, page: Page[Any], total: int | None = None, *, always: bool = False
+) -> answers.Pagination:
+    """Build the `pagination` object; it has `total` only where that is known without counting, or
+    `always`: then what is not known leads on to the next page.
+    """
     shown = cast("answers.Pagination", position(window, page.next_cursor))
     ends_here = page.next_cursor is None and (page.items or not window.offset)
     if total is None and ends_here and not window.cursor:
         total = window.offset + len(page.items)
+    if total is None and always:
+        more = page.next_cursor is not None
+        total = window.offset + (window.limit + 1 if more else len(page.items))
+        shown["total_is_least"] = True
     if total is not None:
         shown["total"] = total
     return shown

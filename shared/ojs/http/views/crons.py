@@ -29,6 +29,8 @@ _PARTS = ("args", "meta", "options")
 def shown(cron: Cron, *, most: int = _MAX_COPY_BYTES) -> answers.Cron:
     """A cron job; without its template, if that takes more than `most` bytes."""
     definition = cron.definition
+    # It has no next tick if `ends_at` comes before it.
+    status = "paused" if not cron.enabled else "active" if cron.tick_ms is not None else "ended"
     template = {"args": [], "meta": {}, "options": {}, **definition.template}
     fields: dict[str, Any] = {
         "name": cron.name,
@@ -47,7 +49,7 @@ def shown(cron: Cron, *, most: int = _MAX_COPY_BYTES) -> answers.Cron:
     fields |= {
         "overlap_policy": definition.overlap.value,
         "enabled": cron.enabled,
-        "status": "active" if cron.enabled else "paused",
+        "status": status,
         "description": definition.description,
         "pause_on_failure": definition.pause_on_failure,
         "last_run_at": _moment(cron.last_ms),
