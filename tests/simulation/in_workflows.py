@@ -231,12 +231,17 @@ def large_workflows(world: World) -> list[Acts]:
     hand, other = WorkflowHand(world, "o1", asked), WorkflowHand(world, "o2", asked)
     hand.create()
     hand.create()
-    workers = [Worker(world, name) for name in ("w1", "w2")]
+    made: list[Acts] = []
+    for name in ("w1", "w2"):
+        worker = Worker(world, name)
+        acts: Acts = [worker.fetch, worker.ack]
+        made.append([worker.does(act) for act in acts * 5])
     cancel = partial(hand.cancel_workflow, reaches=False)
+    by_hand: Acts = [hand.wait, cancel, cancel, hand.retry_workflow, cancel]
     looking: Acts = [other.sweep_workflows, other.wait, partial(other.wait, 21_000)]
     return [
-        *([worker.does(act) for act in [worker.fetch, worker.ack] * 5] for worker in workers),
-        [hand.does(act) for act in (hand.wait, cancel, cancel, hand.retry_workflow, cancel)],
+        *made,
+        [hand.does(act) for act in by_hand],
         [other.does(act) for act in some(world.chance, looking, 2)],
     ]
 
