@@ -144,8 +144,9 @@ package: $(PACKAGING)/.installed dashboard ## Build the wheel with the CDK const
 	@$(PACKAGING)/bin/twine check --strict $(DIST)/*.whl
 
 .PHONY: facts
-facts: | $(PY) ## Write down anew what the construct knows of the server
+facts: | $(PY) ## Write what the construct knows of the server, and the attributes of docs/table.md
 	@$(PY) -m infra.facts
+	@$(PY) -m docs.numbers.attributes
 
 # Pins are worked out against the public index alone, whatever this machine's pip is told: the
 # machine's own addresses and builds must not get into the files.

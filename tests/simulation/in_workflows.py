@@ -126,7 +126,7 @@ class AskedWorkflows:
 def roots(memory: Memory) -> dict[str, WorkflowRecord]:
     """All workflows by id."""
     return {
-        keys.workflow_id(pk): store.record_from(dict(values.unpack(item)))
+        keys.workflow_id(pk): store.WORKFLOW.of(dict(values.unpack(item)))
         for (pk, sk), item in memory.items.items()
         if pk.startswith(keys.workflow("")) and sk == keys.RECORD
     }
@@ -282,7 +282,7 @@ class Starts:
         if item is None or item["state"]["S"] != "running":
             raise broken("nothing starts in a workflow that is over", step=step)
         graph = self._asked.all[step.workflow_id].graph
-        record = store.record_from(dict(values.unpack(item)))
+        record = store.WORKFLOW.of(dict(values.unpack(item)))
         if record.graph_state.generation_of(step.node) != step.generation:
             raise broken("a step starts in its own generation", step=step)
         for node in graph.sources[step.node]:
