@@ -479,8 +479,8 @@ def test_the_dashboard_is_there_for_whoever_asks(deployment: Deployment) -> None
 def test_the_key_is_in_its_secret_and_nowhere_else(
     cloud: LocalCloud, deployment: Deployment
 ) -> None:
-    secret = deployment.key.rsplit("_", 1)[-1]
-    assert len(secret) == 64
+    _, _, secret, mac = deployment.key.split("_")
+    assert (len(secret), len(mac)) == (64, 16)
     formation = client(cloud, "cloudformation")
     said = [json.dumps(formation.describe_stacks(), default=str)]
     for stack in (f"ojs-{STAGE}-data", f"ojs-{STAGE}-service"):
@@ -494,7 +494,7 @@ def test_the_key_is_in_its_secret_and_nowhere_else(
     # Guards the test: the name of the key, which is no secret, is found there.
     name = deployment.key.split("_")[1]
     assert [text for text in said if name in text]
-    assert not [text for text in said if secret in text]
+    assert not [text for text in said if secret in text or mac in text]
 
 
 def test_an_operator_tidies(cloud: LocalCloud, deployment: Deployment, api: Api) -> None:
