@@ -152,7 +152,7 @@ def _signer() -> Signer:
     CommandError, later too.
     """
     import boto3
-    from botocore.exceptions import BotoCoreError
+    from botocore.exceptions import BotoCoreError, ClientError
 
     from ojs_aws.client.signing import Credentialed, Credentials, Signer
 
@@ -162,13 +162,14 @@ def _signer() -> Signer:
             if own is None:
                 raise LookupError("no AWS credentials were found to sign requests with")
             # The SDK reads those that expire again.
-            return Credentials(*own.get_frozen_credentials()[:3])
+            key_id, secret, token = own.get_frozen_credentials()[:3]
+            return Credentials(key_id or "", secret or "", token)
 
     class Signing(Signer):
         def headers(self, *request: Any) -> dict[str, str]:
             try:
                 return super().headers(*request)
-            except (LookupError, BotoCoreError) as error:
+            except (LookupError, BotoCoreError, ClientError) as error:
                 raise CommandError(f"AWS: {error}") from None
 
     try:
