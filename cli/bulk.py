@@ -6,6 +6,7 @@ The server does the work, and goes on when nobody watches.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,7 @@ from cli.target import CommandError, Exit, Server
 if TYPE_CHECKING:
     import argparse
 
-JOBS = "/admin/jobs/bulk/operations"
-DEAD_LETTERS = "/admin/dead-letter/operations"
+Read = Callable[[str], Any]
 _INTERVAL_S = 1.0
 # Failures in a row after which an operation is followed no more.
 _TRIES = 60
@@ -33,7 +33,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def add_operation(commands: Any) -> None:
     """Add the command that shows an operation to the parser."""
     parser = commands.add_parser("operation", help="list, follow or stop work on many jobs")
-    parser.add_argument("id", nargs="?", help="which one to follow; lists the latest without")
+    parser.add_argument(
+        "id", nargs="?", type=target.name, help="which one to follow; lists the latest without"
+    )
     parser.add_argument("--stop", action="store_true", help="what is done stays done")
     output.add_json(parser)
     target.add_arguments(parser)
@@ -47,24 +49,22 @@ def _operation(options: argparse.Namespace) -> None:
             raise CommandError("--stop: which one?", Exit.USAGE)
         _list(server, options)
         return
-    place = DEAD_LETTERS
+    read, stop = server.get_job_operation, server.stop_job_operation
     try:
-        operation = server.ask("GET", f"{JOBS}/{target.segment(options.id)}")["operation"]
-        place = JOBS
+        begun = read(options.id)
     except CommandError as error:
         if error.status is not Exit.NOT_FOUND:
             raise
-        operation = server.ask("GET", f"{place}/{target.segment(options.id)}")["operation"]
-    if options.stop:
-        operation = server.ask("POST", f"{place}/{operation['id']}/stop", {})["operation"]
-    report(follow(server, place, operation), options)
+        read, stop = server.get_dead_letter_operation, server.stop_dead_letter_operation
+        begun = read(options.id)
+    report(follow(read, stop(options.id) if options.stop else begun), options)
 
 
 def _list(server: Server, options: argparse.Namespace) -> None:
     found = [
         operation
-        for place in (JOBS, DEAD_LETTERS)
-        for operation in server.ask("GET", place, query={"limit": _LISTED})["operations"]
+        for listing in (server.list_job_operations, server.list_dead_letter_operations)
+        for operation in listing(limit=_LISTED)["operations"]
     ]
     found.sort(key=lambda operation: str(operation["started_at"]), reverse=True)
     if options.json:
@@ -92,13 +92,14 @@ def confirm(question: str, options: argparse.Namespace) -> None:
         raise CommandError("nothing was done")
 
 
-def follow(server: Server, place: str, operation: Any, total: int | None = None) -> Any:
+def follow(read: Read, begun: Any, total: int | None = None) -> Any:
     """Watch an operation until it ends, with a bar if there is a terminal. Returns it as it ended.
 
     Raises CommandError, also for Ctrl-C: the operation goes on.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+    operation = begun["operation"]
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
     )  # fmt: skip
@@ -110,7 +111,7 @@ def follow(server: Server, place: str, operation: Any, total: int | None = None)
                 progress.update(task, completed=_handled(operation))
                 if operation["state"] not in _GOING_ON:
                     return operation
-                operation = _later(server, place, operation)
+                operation = _later(read, operation)
     except KeyboardInterrupt:
         raise CommandError(
             f"done so far: {output.number(_handled(operation), 'job')}. The server goes on: "
@@ -119,11 +120,11 @@ def follow(server: Server, place: str, operation: Any, total: int | None = None)
         ) from None
 
 
-def _later(server: Server, place: str, operation: Any) -> Any:
+def _later(read: Read, operation: Any) -> Any:
     """An operation a moment later. Raises CommandError if the server stays away."""
     for _ in range(_TRIES):
         output.wait(_INTERVAL_S)
-        answer = target.answered(partial(server.ask, "GET", f"{place}/{operation['id']}"), None)
+        answer = target.answered(partial(read, operation["id"]), None)
         if answer is not None:
             return answer["operation"]
     message = f"the server does not answer; `ojs-aws operation {operation['id']}` follows the work"

@@ -56,7 +56,7 @@ def _filter(options: argparse.Namespace) -> dict[str, Any]:
 
 def _list(options: argparse.Namespace) -> None:
     server = target.server(options)
-    found = listed(server, "/admin/dead-letter", _filter(options), options, _PAGE)
+    found = listed(server, server.list_dead_letters, _filter(options), options, _PAGE)
     columns = ("ID", "QUEUE", "TYPE", "#ATTEMPTS", "DISCARDED", "ERROR")
     print_jobs(found, columns, _row, options)
 
@@ -71,7 +71,7 @@ def _row(job: Any) -> Sequence[object]:
 
 
 def _groups(options: argparse.Namespace) -> None:
-    stats = target.server(options).ask("GET", "/admin/dead-letter/stats")
+    stats = target.server(options).dead_letter_stats()
     if options.json:
         output.as_json(stats)
         return
@@ -101,15 +101,14 @@ def _retry(options: argparse.Namespace) -> None:
         if total:
             bulk.confirm(f"Retry {output.number(said, 'dead letter')}?", options)
         total = total if whole else None
-    which: dict[str, Any] = {"all": True} if options.all else {"filter": wanted}
-    begun = server.ask("POST", "/admin/dead-letter/retry", which | {"confirm": True})
-    bulk.report(bulk.follow(server, bulk.DEAD_LETTERS, begun["operation"], total), options)
+    begun = server.retry_dead_letters(every=options.all, **wanted)
+    bulk.report(bulk.follow(server.get_dead_letter_operation, begun, total), options)
 
 
 def _count(server: Server, wanted: dict[str, Any]) -> tuple[int, bool]:
     """How many dead letters match, and whether these are all: the API has no count of its own."""
     count = 0
-    for answer in server.pages("/admin/dead-letter", {**wanted, "limit": _PAGE}):
+    for answer in server.pages(server.list_dead_letters, **wanted, limit=_PAGE):
         if count >= _COUNTED:
             return count, False
         count += len(answer["jobs"])

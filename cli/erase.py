@@ -9,7 +9,6 @@ from typing import Any
 from cli import bulk, output, target
 from cli.target import CommandError, Exit, Server
 
-_ERASE = "/admin/jobs/bulk/erase"
 _MOST_IDS = 1_000
 
 
@@ -49,14 +48,14 @@ def _erase(options: argparse.Namespace) -> None:
     server = target.server(options)
     total = None
     if options.dry_run or not options.yes:
-        counted = _begun(server, meant | {"dry_run": True})
+        counted = _begun(server, meant, dry_run=True)
         if options.dry_run:
             bulk.report(counted, options)
             return
         total = counted["matched"]
         found = output.number(total, "job")
         bulk.confirm(f"Erase {found}, and what the archive has, for good?", options)
-    done = _begun(server, meant | {"confirm": True}, total)
+    done = _begun(server, meant, total)
     try:
         bulk.report(done, options)
     finally:
@@ -66,7 +65,7 @@ def _erase(options: argparse.Namespace) -> None:
 
 
 def _meant(options: argparse.Namespace) -> dict[str, Any]:
-    """Which jobs, as the API has it. Raises CommandError."""
+    """Which jobs, as the library has it. Raises CommandError."""
     if bool(options.id) == bool(options.meta):
         raise CommandError("name jobs by their ids, or a person by --meta", Exit.USAGE)
     if len(options.id) > _MOST_IDS:
@@ -80,10 +79,12 @@ def _meant(options: argparse.Namespace) -> dict[str, Any]:
     meta = dict(options.meta)
     if len(meta) < len(options.meta):
         raise CommandError("--meta: a name stands there twice", Exit.USAGE)
-    return {"filter": {"meta": meta, **narrowed}}
+    return {"meta": meta, **narrowed}
 
 
-def _begun(server: Server, body: dict[str, Any], total: int | None = None) -> Any:
+def _begun(
+    server: Server, meant: dict[str, Any], total: int | None = None, *, dry_run: bool = False
+) -> Any:
     """Begin an operation, and follow it to its end."""
-    answer = server.ask("POST", _ERASE, body)
-    return bulk.follow(server, bulk.JOBS, answer["operation"], total)
+    begun = server.erase_jobs(**meant, dry_run=dry_run)
+    return bulk.follow(server.get_job_operation, begun, total)

@@ -40,7 +40,7 @@ def _run(options: argparse.Namespace) -> None:
         "job_types": options.job_type,
         "since": options.since,
     }
-    answer = server.ask("GET", "/events", query={**wanted, "limit": options.limit})
+    answer = server.list_events(**wanted, limit=options.limit)
     _show(answer["events"], options)
     while options.follow:
         if not answer["has_more"]:
@@ -48,7 +48,7 @@ def _run(options: argparse.Namespace) -> None:
         after = {**wanted, "after": answer["cursor"], "limit": _MOST}
         # After a failure from the same cursor on: no event is missed.
         nothing = {**answer, "has_more": False, "events": []}
-        answer = target.answered(partial(server.ask, "GET", "/events", query=after), nothing)
+        answer = target.answered(partial(server.list_events, **after), nothing)
         _show(answer["events"], options)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -14,6 +14,7 @@ from cli import bulk, output, target
 from cli.target import CommandError, Exit, Server
 from ojs.clock import Clock, SystemClock
 from ojs.domain import times
+from ojs_aws.client.call import place
 
 _SHOWN = 20
 # The largest page; and of ids in one request.
@@ -40,14 +41,16 @@ def add(commands: Any) -> None:
     add_limit(listed)
     listed.set_defaults(run=_list)
     job = commands.add_parser("job", help="show one job, and what happened to it")
-    job.add_argument("id", help="the job's id")
+    job.add_argument("id", type=target.name, help="the job's id")
     job.set_defaults(run=_show)
     for each in (listed, job):
         output.add_json(each)
         target.add_arguments(each)
     for verb, does in _VERBS.items():
         many = commands.add_parser(verb, help=f"{does}: those that are named, or that match")
-        many.add_argument("id", nargs="*", help="the jobs' ids, instead of a filter")
+        many.add_argument(
+            "id", nargs="*", type=target.name, help="the jobs' ids, instead of a filter"
+        )
         add_filter(many)
         many.add_argument(
             "--older-than", metavar="WHEN", help="ended before: RFC 3339, or how long ago: `7d`"
@@ -95,7 +98,7 @@ def moment(text: str, clock: Clock = _CLOCK) -> str:
 
 def listed(
     server: Server,
-    path: str,
+    listing: Callable[..., Any],
     wanted: dict[str, Any],
     options: argparse.Namespace,
     page: int,
@@ -109,7 +112,7 @@ def listed(
 
     def every() -> Iterator[Any]:
         nonlocal left_out, total
-        for answer in server.pages(path, query):
+        for answer in server.pages(listing, **query):
             if "total_is_least" not in answer["pagination"]:
                 total = max(total, answer.get("total", 0))
             left_out += answer.get("unsearched", 0)
@@ -137,7 +140,9 @@ def print_jobs(
 
 def _list(options: argparse.Namespace) -> None:
     wanted = _filter(options) | {"sort": options.sort, "order": options.order}
-    found = listed(target.server(options), "/admin/jobs", wanted, options, _PAGE)
+    server = target.server(options)
+    # `list_jobs` of the library needs another scope.
+    found = listed(server, partial(server.ask, "GET", "admin/jobs"), wanted, options, _PAGE)
     columns = ("ID", "STATE", "QUEUE", "TYPE", "#ATTEMPT", "#PRIORITY", "CREATED", "ARGS")
     print_jobs(found, columns, _row, options)
 
@@ -159,14 +164,9 @@ def _filter(options: argparse.Namespace) -> dict[str, Any]:
 
 def _show(options: argparse.Namespace) -> None:
     server = target.server(options)
-    name = target.segment(options.id)
-    job = server.ask("GET", f"/admin/jobs/{name}")["job"]
+    job = server.admin_get_job(options.id)["job"]
     try:
-        history = [
-            event
-            for page in server.pages(f"/jobs/{name}/history", {"limit": 200})
-            for event in page["events"]
-        ]  # fmt: skip
+        history = list(server.each(server.job_history, job_id=options.id, limit=200))
     except CommandError as error:
         # The history has a scope of its own.
         if error.status is not Exit.NOT_ALLOWED:
@@ -224,17 +224,16 @@ def _many(verb: str, options: argparse.Namespace) -> None:
 
 def _begun(server: Server, verb: str, body: dict[str, Any], total: int | None = None) -> Any:
     """Begin an operation, and follow it to its end."""
-    answer = server.ask("POST", f"/admin/jobs/bulk/{verb}", body)
-    return bulk.follow(server, bulk.JOBS, answer["operation"], total)
+    begun = server.ask("POST", f"admin/jobs/bulk/{verb}", body)
+    return bulk.follow(server.get_job_operation, begun, total)
 
 
 def _one(server: Server, verb: str, options: argparse.Namespace) -> None:
-    path = f"/admin/jobs/{target.segment(options.id[0])}"
+    (job_id,) = options.id
     if verb == "delete":
-        answer = server.ask("DELETE", path)
-        told = {"id": answer["job_id"], "state": "deleted"}
+        told = {"id": server.delete_job(job_id)["job_id"], "state": "deleted"}
     else:
-        told = server.ask("POST", f"{path}/{verb}", {})["job"]
+        told = server.ask("POST", place(f"admin/jobs/{{}}/{verb}", job_id), {})["job"]
     if options.json:
         output.as_json(told)
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from cli import target
 from cli.output import printable
@@ -58,34 +58,33 @@ def add(commands: Any) -> None:
 
 
 def _create(options: argparse.Namespace) -> None:
-    wanted = {"name": options.name, "scopes": options.scope}
+    server, limits = target.server(options), {}
     if options.queue:
-        wanted["queues"] = options.queue
+        limits["queues"] = options.queue
     if options.expires:
-        wanted["expires_at"] = options.expires
+        limits["expires_at"] = options.expires
     if options.role is not None:
-        wanted["role"] = options.role
-        made = target.server(options).ask("POST", "/admin/roles", wanted)
+        made = server.create_role(options.name, options.role, options.scope, **limits)
         print(printable(_line(made["key"])))
         return
-    made = target.server(options).ask("POST", "/admin/keys", wanted)
+    made = server.create_key(options.name, options.scope, **limits)
     print(printable(_line(made["key"])), file=sys.stderr)
     print(made["secret"])
 
 
 def _list(options: argparse.Namespace) -> None:
-    for page in target.server(options).pages("/admin/keys", {"limit": 200}):
-        for key in page["keys"]:
-            if options.only_roles and "role" not in key:
-                continue
-            print(json.dumps(key) if options.json else printable(_line(key)))
+    server = target.server(options)
+    for key in server.each(server.list_keys, limit=200):
+        if options.only_roles and "role" not in key:
+            continue
+        print(json.dumps(key) if options.json else printable(_line(key)))
 
 
 def _revoke(options: argparse.Namespace) -> None:
     if not options.id.isalnum():
         raise target.CommandError("a key's id has letters and digits only", target.Exit.USAGE)
-    made = "?made=revoke" if options.made else ""
-    answer = target.server(options).ask("DELETE", f"/admin/keys/{options.id}{made}")
+    made: Literal["revoke"] | None = "revoke" if options.made else None
+    answer = target.server(options).revoke_key(options.id, made=made)
     print(printable(_line(answer["key"])))
     for each in answer.get("also_revoked", ()):
         print(printable(f"{each}  revoked with it"))

@@ -30,7 +30,7 @@ def add(commands: Any) -> None:
         ("resume", "hand out jobs of queues again"),
     ):
         parser = commands.add_parser(verb, help=does)
-        parser.add_argument("queue", nargs="+", help="a queue's name")
+        parser.add_argument("queue", nargs="+", type=target.name, help="a queue's name")
         output.add_json(parser)
         target.add_arguments(parser)
         parser.set_defaults(run=partial(_run, verb))
@@ -38,7 +38,8 @@ def add(commands: Any) -> None:
 
 def _list(options: argparse.Namespace) -> None:
     server, wanted = target.server(options), {"sort": options.sort}
-    found = listed(server, "/admin/queues", wanted, options, _PAGE, "queues")
+    listing = partial(server.ask, "GET", "admin/queues")
+    found = listed(server, listing, wanted, options, _PAGE, "queues")
     if options.json:
         for queue in found:
             output.as_json(queue)
@@ -54,7 +55,7 @@ def _list(options: argparse.Namespace) -> None:
 def _run(verb: str, options: argparse.Namespace) -> None:
     server = target.server(options)
     for name in options.queue:
-        answer = server.ask("POST", f"/admin/queues/{target.segment(name)}/{verb}", {})
+        answer = server.pause_queue(name) if verb == "pause" else server.resume_queue(name)
         if options.json:
             output.as_json(answer["queue"])
         else:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cli import output, target
 from cli.target import CommandError, Exit, Server
+from ojs_aws.client.call import place
 
 if TYPE_CHECKING:
     import argparse
@@ -27,7 +28,9 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "status", help="the queues: how many jobs wait, for how long, and how many are done"
     )
-    parser.add_argument("queue", nargs="*", help="these queues (default: those with most jobs)")
+    parser.add_argument(
+        "queue", nargs="*", type=target.name, help="these queues (default: those with most jobs)"
+    )
     parser.add_argument(
         "--limit", type=output.count, default=_SHOWN, metavar="N",
         help=f"at most so many queues (default: {_SHOWN}), 0 for all; each is one request",
@@ -76,24 +79,22 @@ def _read(server: Server, options: argparse.Namespace) -> dict[str, Any]:
     """The totals, and the queues that are shown, those with most jobs first."""
     names, left_out = options.queue, 0
     if not names:
-        found = [
-            queue
-            for page in server.pages("/queues", {"limit": _PAGE})
-            for queue in page["queues"]
-        ]  # fmt: skip
-        found.sort(key=lambda queue: (-queue["depth"], queue["name"]))
+        found = sorted(
+            server.each(server.list_queues, limit=_PAGE),
+            key=lambda queue: (-queue["depth"], queue["name"]),
+        )
         names = [queue["name"] for queue in found[: options.limit or None]]
         left_out = len(found) - len(names)
     queues = []
     for name in names:
         try:
-            queues.append(server.ask("GET", f"/admin/queues/{target.segment(name)}"))
+            queues.append(server.ask("GET", place("admin/queues/{}", name)))
         except CommandError as error:
             # A queue that was listed may be deleted by now.
             if options.queue or error.status is not Exit.NOT_FOUND:
                 raise
     return {
-        "totals": server.ask("GET", "/admin/stats"),
+        "totals": server.stats(),
         "queues": [
             {
                 "name": queue["name"],

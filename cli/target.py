@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import json
+import argparse
 import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote, urlencode
-
-import urllib3
-from urllib3.exceptions import ProtocolError, ReadTimeoutError
 
 from cli.output import note
+from ojs_aws import ApiError, Client, RetryPolicy, Unreachable
+from ojs_aws.client.call import Call, json_object
 
 if TYPE_CHECKING:
-    import argparse
+    from ojs_aws.client.signing import Signer
 
-    from cli.signature import Signature
-
-_TIMEOUT_S = 30.0
 _LOCAL_URL = "http://127.0.0.1:8080"
-_TYPE = "application/openjobspec+json"
 
-Answer = TypeVar("Answer")
+T = TypeVar("T")
 
 
 class Exit(IntEnum):
@@ -50,64 +43,40 @@ class CommandError(Exception):
         self.status = status
 
 
-@dataclass(frozen=True)
-class Server:
-    """An OJS server. `key` is None where no key is needed, or requests are signed."""
+class Server(Client):
+    """An OJS server. No request is repeated: when an answer is lost, a second request could create
+    a second key.
+    """
 
-    url: str
-    key: str | None
-    signature: Signature | None = None
+    def __init__(self, url: str, key: str | None = None, signer: Signer | None = None) -> None:
+        """`key` is None where no key is needed, or requests are signed. Raises CommandError."""
+        from httpx import InvalidURL
 
-    def ask(
-        self, method: str, path: str, body: Any = None, query: Mapping[str, Any] | None = None
-    ) -> Any:
-        """Send a request. Returns the answer's JSON; raises CommandError for anything else.
-
-        Of the query, what is None is left out.
-        """
-        headers = {"Accept": _TYPE, "User-Agent": "ojs-aws"}
-        if self.key is not None:
-            headers["Authorization"] = f"Bearer {self.key}"
-        if body is not None:
-            headers["Content-Type"] = _TYPE
-        given = {name: value for name, value in (query or {}).items() if value is not None}
-        # With %20 for a space, as it is signed.
-        named = urlencode(given, quote_via=quote, safe="")
-        url = f"{self.url.rstrip('/')}/ojs/v1{path}{'?' if given else ''}{named}"
-        sent_body = None if body is None else json.dumps(body).encode()
-        if self.signature is not None:
-            headers = _signed(self.signature, method, url, sent_body, headers)
         try:
-            answer = urllib3.request(
-                method,
-                url,
-                body=sent_body,
-                headers=headers,
-                timeout=_TIMEOUT_S,
-                # A repeated request could create a second key when the first answer is lost.
-                retries=False,
-                redirect=False,
-            )
-        except (urllib3.exceptions.HTTPError, ValueError) as error:
-            sent = isinstance(error, (ProtocolError, ReadTimeoutError))
-            doubt = "; it may have been done all the same" if sent and method != "GET" else ""
-            message = f"{self.url} does not answer: {error}{doubt}"
+            super().__init__(url, key=key, iam=signer or False, retry=RetryPolicy(tries=1))
+        except (ValueError, InvalidURL) as error:
+            raise CommandError(str(error), Exit.USAGE) from None
+
+    def run(self, call: Call[T]) -> T:
+        """The answer to a call. Raises CommandError."""
+        try:
+            answer = super().run(call)
+        except ApiError as error:
+            raise _refused(error) from None
+        except Unreachable as error:
+            doubt = "; it may have been done all the same"
+            message = f"{error}{doubt if error.sent and call.method != 'GET' else ''}"
             raise CommandError(message, Exit.UNREACHABLE) from None
-        return _read(answer)
+        if not answer:
+            raise CommandError("the answer is empty: is that an OJS server?", Exit.UNREACHABLE)
+        return answer
 
-    def pages(self, path: str, query: Mapping[str, Any]) -> Iterator[Any]:
-        """The answers of a listing, page by page. Raises CommandError."""
-        cursor = None
-        while True:
-            answer = self.ask("GET", path, query={**query, "cursor": cursor})
-            yield answer
-            # That of a job's history stands beside its events.
-            cursor = answer.get("pagination", answer).get("next_cursor")
-            if cursor is None:
-                return
+    def ask(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
+        """The answer to a request that the library has no method for. Raises CommandError."""
+        return self.run(Call(method, path, json_object, body, query))
 
 
-def answered(ask: Callable[[], Answer], otherwise: Answer) -> Answer:
+def answered(ask: Callable[[], T], otherwise: T) -> T:
     """What a request that only reads is answered; something else where the server is busy or away,
     which is told. Raises CommandError for other failures.
     """
@@ -120,22 +89,11 @@ def answered(ask: Callable[[], Answer], otherwise: Answer) -> Answer:
         return otherwise
 
 
-def segment(text: str) -> str:
-    """A text as one part of a path. Raises CommandError for one that no path can have."""
+def name(text: str) -> str:
+    """An argument that is one part of a path. Raises ArgumentTypeError for one that none can be."""
     if text in ("", ".", ".."):
-        raise CommandError(f"'{text}' is no name", Exit.USAGE)
-    return quote(text, safe="")
-
-
-def _signed(
-    signature: Signature, method: str, url: str, body: bytes | None, headers: Mapping[str, str]
-) -> dict[str, str]:
-    from botocore.exceptions import BotoCoreError
-
-    try:
-        return signature.headers(method, url, body, headers)
-    except (LookupError, BotoCoreError) as error:
-        raise CommandError(f"AWS: {error}") from None
+        raise argparse.ArgumentTypeError(f"'{text}' is no name")
+    return text
 
 
 _STATUS = {401: Exit.NOT_ALLOWED, 403: Exit.NOT_ALLOWED, 404: Exit.NOT_FOUND} | dict.fromkeys(
@@ -143,24 +101,16 @@ _STATUS = {401: Exit.NOT_ALLOWED, 403: Exit.NOT_ALLOWED, 404: Exit.NOT_FOUND} | 
 )
 
 
-def _read(answer: urllib3.BaseHTTPResponse) -> Any:
-    try:
-        body = json.loads(answer.data)
-    except ValueError:
-        message = f"HTTP {answer.status} without JSON: is that an OJS server?"
-        raise CommandError(message, Exit.UNREACHABLE) from None
-    if answer.status < 400:
-        return body
-    status = _STATUS.get(answer.status, Exit.REFUSED if answer.status < 500 else Exit.FAILED)
-    error = body.get("error") if isinstance(body, dict) else None
-    if isinstance(error, dict):
-        message = f"{error.get('code')}: {error.get('message')}"
-        if after := answer.headers.get("Retry-After"):
-            message += f" (try again in {after} s)"
-        raise CommandError(message, status)
-    # API Gateway's own errors.
-    said = body.get("message") if isinstance(body, dict) else None
-    raise CommandError(f"HTTP {answer.status}: {said or 'refused'}", status)
+def _refused(error: ApiError) -> CommandError:
+    if not (error.code or error.message):
+        message = f"HTTP {error.status} without a reason in JSON: is that an OJS server?"
+        return CommandError(message, Exit.UNREACHABLE)
+    # API Gateway's own errors have no code.
+    message = f"{error.code or f'HTTP {error.status}'}: {error.message}"
+    if error.retry_after_s:
+        message += f" (try again in {error.retry_after_s:g} s)"
+    fallback = Exit.REFUSED if error.status < 500 else Exit.FAILED
+    return CommandError(message, _STATUS.get(error.status, fallback))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -190,22 +140,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def server(options: argparse.Namespace) -> Server:
     """The server that the options name. Raises CommandError."""
-    signature = _signature() if options.iam else None
+    signer = _signer() if options.iam else None
     key = None if options.iam else _key(options.key_file)
     if options.stage:
-        return _deployed(options.stage, key, signature)
-    return Server(options.url or os.environ.get("OJS_URL") or _LOCAL_URL, key, signature)
+        return _deployed(options.stage, key, signer)
+    return Server(options.url or os.environ.get("OJS_URL") or _LOCAL_URL, key, signer)
 
 
-def _signature() -> Signature:
-    from botocore.exceptions import BotoCoreError
+def _signer() -> Signer:
+    """Signs with the credentials that the SDK finds, those of a profile among them. Raises
+    CommandError, later too.
+    """
+    import boto3
+    from botocore.exceptions import BotoCoreError, ClientError
 
-    from cli.signature import Signature
+    from ojs_aws.client.signing import Credentialed, Credentials, Signer
+
+    class Found(Credentialed):
+        def get(self) -> Credentials:
+            own = session.get_credentials()
+            if own is None:
+                raise LookupError("no AWS credentials were found to sign requests with")
+            # The SDK reads those that expire again.
+            key_id, secret, token = own.get_frozen_credentials()[:3]
+            return Credentials(key_id or "", secret or "", token)
+
+    class Signing(Signer):
+        def headers(self, *request: Any) -> dict[str, str]:
+            try:
+                return super().headers(*request)
+            except (LookupError, BotoCoreError, ClientError) as error:
+                raise CommandError(f"AWS: {error}") from None
 
     try:
-        return Signature.own()
-    except (LookupError, BotoCoreError) as error:
+        session = boto3.Session()
+    except BotoCoreError as error:
         raise CommandError(f"AWS: {error}") from None
+    return Signing(Found(), {"AWS_REGION": session.region_name or ""})
 
 
 def _key(file: Path | None) -> str | None:
@@ -217,13 +188,13 @@ def _key(file: Path | None) -> str | None:
         raise CommandError(f"the key file {file} cannot be read: {error}") from None
 
 
-def _deployed(stage: str, key: str | None, signature: Signature | None) -> Server:
+def _deployed(stage: str, key: str | None, signer: Signer | None) -> Server:
     import boto3
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
         url = outputs(stage, "service")["ApiUrl"]
-        if key is None and signature is None:
+        if key is None and signer is None:
             secret = outputs(stage, "data").get("FirstKeySecretArn")
             if secret is None:
                 raise CommandError(
@@ -234,7 +205,7 @@ def _deployed(stage: str, key: str | None, signature: Signature | None) -> Serve
             key = client.get_secret_value(SecretId=secret)["SecretString"].strip()
     except (BotoCoreError, ClientError) as error:
         raise CommandError(f"AWS: {error}") from None
-    return Server(url, key, signature)
+    return Server(url, key, signer)
 
 
 def outputs(stage: str, stack: str) -> dict[str, str]:

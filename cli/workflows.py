@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -12,8 +11,6 @@ from cli.jobs import add_limit
 
 if TYPE_CHECKING:
     import argparse
-
-    from cli.target import Server
 
 _STATES = ("running", "completed", "failed", "cancelled")
 _MODES = ("failed", "failed_and_following", "all")
@@ -39,7 +36,7 @@ def add(commands: Any) -> None:
     )
     retry.set_defaults(run=partial(_act, "retry"))
     for each in (show, cancel, retry):
-        each.add_argument("id", help="the workflow's id")
+        each.add_argument("id", type=target.name, help="the workflow's id")
     for each in (listed, show, cancel, retry):
         output.add_json(each)
         target.add_arguments(each)
@@ -48,8 +45,8 @@ def add(commands: Any) -> None:
 def _list(options: argparse.Namespace) -> None:
     limit = options.limit or None
     wanted = {"state": options.state, "name": options.name, "limit": min(_PAGE, limit or _PAGE)}
-    pages = target.server(options).pages("/workflows", wanted)
-    found = (each for page in pages for each in page["workflows"])
+    server = target.server(options)
+    found = server.each(server.list_workflows, **wanted)
     shown = list(islice(found, limit))
     if options.json:
         for each in shown:
@@ -71,7 +68,8 @@ def _row(workflow: Any) -> tuple[object, ...]:
 
 def _show(options: argparse.Namespace) -> None:
     server = target.server(options)
-    parts = list(_parts(server, f"/workflows/{target.segment(options.id)}"))
+    pages = server.pages(server.get_workflow, workflow_id=options.id)
+    parts = [page["workflow"] for page in pages]
     if options.json:
         for part in parts:
             output.as_json(part)
@@ -83,16 +81,6 @@ def _show(options: argparse.Namespace) -> None:
     for part in parts:
         _steps(part["steps"], 0, rows)
     output.print_table(("STEP", "TYPE", "STATE", "JOB", "ERROR"), rows)
-
-
-def _parts(server: Server, path: str) -> Iterator[Any]:
-    """A workflow, page by page of its steps."""
-    cursor = None
-    while True:
-        part = server.ask("GET", path, query={"cursor": cursor})["workflow"]
-        yield part
-        if (cursor := part.get("next_cursor")) is None:
-            return
 
 
 def _steps(steps: Any, depth: int, rows: list[tuple[object, ...]]) -> None:
@@ -110,9 +98,11 @@ def _steps(steps: Any, depth: int, rows: list[tuple[object, ...]]) -> None:
 
 
 def _act(verb: str, options: argparse.Namespace) -> None:
-    body = {"mode": options.mode} if verb == "retry" else {}
-    path = f"/workflows/{target.segment(options.id)}/{verb}"
-    workflow = target.server(options).ask("POST", path, body)["workflow"]
+    server = target.server(options)
+    if verb == "retry":
+        workflow = server.retry_workflow(options.id, options.mode)["workflow"]
+    else:
+        workflow = server.cancel_workflow(options.id)["workflow"]
     if options.json:
         output.as_json(workflow)
         return

@@ -11,7 +11,11 @@ class OjsError(Exception):
 
 
 class Unreachable(OjsError):
-    """No clear answer, however often it was asked for: the request may have been carried out."""
+    """No clear answer, however often it was asked for: if `sent`, the request may have been carried
+    out.
+    """
+
+    sent: bool = True
 
 
 class ApiError(OjsError):

@@ -65,6 +65,7 @@ ALLOWED: dict[str, set[str]] = {
     "cli": {
         "cli", "ojs.services.operations.tidy", "ojs.store.table.clients", "ojs.store.jobs.orphans",
         "ojs.store.table.table", "ojs.domain.errors", "ojs.domain.times", "ojs.clock",
+        "ojs_aws",
     },
     "examples": {"ojs_aws"},
     "examples.middleware": {"ojs.middleware"},

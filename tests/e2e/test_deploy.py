@@ -510,10 +510,11 @@ def test_an_operator_tidies(cloud: LocalCloud, deployment: Deployment, api: Api)
         "from ojs.services.operations import tidy; import cli.__main__; tidy.WAIT_S = 0.1;"
         f"raise SystemExit(cli.__main__.main(['tidy', '--stage', '{STAGE}']))"
     )
+    path = os.pathsep.join(("shared", "package", "."))
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=ROOT,
-        env={**client_environment(cloud.port), "PYTHONPATH": f"shared{os.pathsep}."},
+        env={**client_environment(cloud.port), "PYTHONPATH": path},
         capture_output=True,
         text=True,
         check=False,

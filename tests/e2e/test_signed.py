@@ -10,11 +10,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import boto3
+import httpx
 import pytest
-import urllib3
-from botocore.credentials import Credentials
 
-from cli.signature import Signature
 from infra.local_cloud import (
     ACCOUNT,
     REGION,
@@ -23,6 +21,7 @@ from infra.local_cloud import (
     free_port,
     terminated_like_interrupted,
 )
+from ojs_aws.client.signing import Credentialed, Credentials, Signer
 
 if TYPE_CHECKING:
     from infra.local_cloud import Deployment
@@ -47,8 +46,8 @@ class Signed:
             service,  # type: ignore[call-overload]
             endpoint_url=self._cloud.url,
             region_name=REGION,
-            aws_access_key_id=OWNER.access_key,
-            aws_secret_access_key=OWNER.secret_key,
+            aws_access_key_id=OWNER.key_id,
+            aws_secret_access_key=OWNER.secret,
         )
 
     def task(self, role: str, *, may_call: bool = True) -> Credentials:
@@ -67,15 +66,14 @@ class Signed:
     def __call__(
         self, who: Credentials | None, method: str, path: str, body: Any = None
     ) -> tuple[int, Any]:
-        raw = None if body is None else json.dumps(body).encode()
-        url = f"{self._url}/ojs/v1{path}"
-        headers = {} if raw is None else {"Content-Type": "application/json"}
+        signer = None
         if who is not None:
-            headers = Signature(who, REGION).headers(method, url, raw, headers)
-        answer = urllib3.request(
-            method, url, body=raw, headers=headers, retries=False, timeout=60.0
-        )
-        return answer.status, json.loads(answer.data)
+            held = {"AWS_ACCESS_KEY_ID": who.key_id, "AWS_SECRET_ACCESS_KEY": who.secret}
+            token = {"AWS_SESSION_TOKEN": who.token} if who.token else {}
+            signer = Signer(Credentialed({**held, **token}), {"AWS_REGION": REGION})
+        url = f"{self._url}/ojs/v1{path}"
+        answer = httpx.request(method, url, json=body, auth=signer, timeout=60.0)
+        return answer.status_code, answer.json()
 
 
 def _policy(statement: Any) -> str:
@@ -116,7 +114,7 @@ def test_a_task_s_role_reaches_its_queue_alone(signed: Signed) -> None:
 def test_whom_iam_does_not_let_through_comes_no_further(signed: Signed) -> None:
     outsider, other = signed.task("outsider", may_call=False), signed.task("other")
     # The emulator takes any secret of the owner's own key, but of no other.
-    forged = Credentials(other.access_key, "another", other.token)
+    forged = Credentials(other.key_id, "another", other.token)
     for who in (None, outsider, forged):
         status, answer = signed(who, "GET", "/queues")
         assert status == 403

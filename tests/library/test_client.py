@@ -137,7 +137,8 @@ def test_gives_up_in_the_end(run: Any) -> None:
     script = Script(*[httpx.ConnectError("nobody")] * 2)
     with pytest.raises(Unreachable) as away:
         run(script, lambda c: c.get_job("j"), retry=RetryPolicy(tries=2))
-    assert str(away.value) == f"{URL}: nobody"
+    assert str(away.value) == f"no answer from {URL}: nobody"
+    assert not away.value.sent
 
 
 @both
@@ -198,8 +199,9 @@ def test_what_may_have_been_done_is_not_done_again(run: Any) -> None:
         lambda c: c.trigger_cron("n"), lambda c: c.cancel_job("j"),
     ):  # fmt: skip
         script = Script(httpx.ReadTimeout("lost"))
-        with pytest.raises(Unreachable):
+        with pytest.raises(Unreachable) as lost:
             run(script, ask)
+        assert lost.value.sent
         # What did not arrive, or was turned away, is.
         turned_away = httpx.Response(429, json={})
         script = Script(httpx.ConnectError("x"), turned_away, {"job": JOB})
@@ -269,6 +271,34 @@ def test_every_page_of_a_listing(run: Any) -> None:
     queries = [dict(request.url.params) for request in script.seen]
     wanted = {"queue": "q", "state": "active,pending"}
     assert queries == [wanted, wanted | {"cursor": "c"}, wanted | {"cursor": "d"}]
+
+
+@both
+def test_every_page_of_a_job_s_history(run: Any) -> None:
+    """Its cursor is beside the events."""
+    pages: list[dict[str, Any]] = [
+        {"events": [{"id": 1}], "total": 2, "next_cursor": "1"}, {"events": [{"id": 2}], "total": 2}
+    ]  # fmt: skip
+    script = Script(*pages)
+
+    async def gather(c: Any) -> list[Any]:
+        return [each async for each in c.each(c.job_history, job_id="j")]
+
+    events = run(script, gather if run is awaiting else lambda c: list(
+        c.each(c.job_history, job_id="j")
+    ))  # fmt: skip
+    assert events == [{"id": 1}, {"id": 2}]
+    assert [dict(request.url.params) for request in script.seen] == [{}, {"cursor": "1"}]
+
+
+@pytest.mark.parametrize("name", ["", ".", ".."])
+def test_a_name_that_would_make_another_path_is_not_sent(name: str) -> None:
+    """`jobs/../health` is `health`: the URL is shortened before it is sent."""
+    script = Script()
+    for ask in (lambda c: c.get_job(name), lambda c: c.stop_job_operation(name)):
+        with pytest.raises(ValueError, match="needs a name"):
+            blocking(script, ask)
+    assert script.seen == []
 
 
 @pytest.mark.parametrize("suffix", ["", "/", "/ojs/v1", "/ojs/v1/"])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ojs_aws.client.blocking import (
     common_headers,
+    cursor_of,
     failed,
     items_of,
     needs_tls,
@@ -20,6 +21,8 @@ from ojs_aws.client.methods import Awaiting, Operations
 
 if TYPE_CHECKING:
     import httpx
+
+    from ojs_aws.client.signing import Signer
 
 T = TypeVar("T")
 
@@ -34,7 +37,7 @@ class AsyncClient(Awaiting, Operations):
         url: str | None = None,
         *,
         key: str | None = None,
-        iam: bool | None = None,
+        iam: bool | Signer | None = None,
         timeout_s: float = 30.0,
         retry: RetryPolicy | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
@@ -84,18 +87,24 @@ class AsyncClient(Awaiting, Operations):
             return failed(error, httpx, self._http.base_url)
         return Reply(got.status_code, got.headers, got.content)
 
+    async def pages(
+        self, listing: Callable[..., Awaitable[Answer]], /, **filters: Any
+    ) -> AsyncIterator[Answer]:
+        """Every page of a listing."""
+        while True:
+            page = await listing(**filters)
+            yield page
+            if not (cursor := cursor_of(page)):
+                return
+            filters = {**filters, "cursor": cursor}
+
     async def each(
         self, listing: Callable[..., Awaitable[Answer]], /, **filters: Any
     ) -> AsyncIterator[dict[str, Any]]:
         """Every item of a listing, page after page."""
-        while True:
-            page = await listing(**filters)
+        async for page in self.pages(listing, **filters):
             for item in items_of(page):
                 yield item
-            cursor = page.get("pagination", {}).get("next_cursor")
-            if not cursor:
-                return
-            filters = {**filters, "cursor": cursor}
 
     async def aclose(self) -> None:
         """End the connections."""

@@ -15,6 +15,8 @@ from ojs_aws.client.methods import Blocking, Operations
 if TYPE_CHECKING:
     import httpx
 
+    from ojs_aws.client.signing import Signer
+
 T = TypeVar("T")
 USER_AGENT = "ojs-aws-python"
 
@@ -27,7 +29,7 @@ class Client(Blocking, Operations):
         url: str | None = None,
         *,
         key: str | None = None,
-        iam: bool | None = None,
+        iam: bool | Signer | None = None,
         timeout_s: float = 30.0,
         retry: RetryPolicy | None = None,
         transport: httpx.BaseTransport | None = None,
@@ -35,7 +37,8 @@ class Client(Blocking, Operations):
     ) -> None:
         """`url` is the server's, with or without `/ojs/v1`; `key` the access key that a deployed
         server asks for: OJS_URL and OJS_KEY of the environment when not given. With `iam`, or
-        OJS_AUTH=iam, requests are signed with AWS credentials instead. Raises ValueError.
+        OJS_AUTH=iam, requests are signed with the AWS credentials of the environment instead. A
+        `Signer` has credentials of its own. Raises ValueError.
 
         `transport` and `sleep` are for tests.
         """
@@ -82,15 +85,19 @@ class Client(Blocking, Operations):
             return failed(error, httpx, self._http.base_url)
         return Reply(got.status_code, got.headers, got.content)
 
-    def each(self, listing: Callable[..., Answer], /, **filters: Any) -> Iterator[dict[str, Any]]:
-        """Every item of a listing, page after page: `client.each(client.list_jobs, queue="q")`."""
+    def pages(self, listing: Callable[..., Answer], /, **filters: Any) -> Iterator[Answer]:
+        """Every page of a listing: `client.pages(client.list_jobs, queue="q")`."""
         while True:
             page = listing(**filters)
-            yield from items_of(page)
-            cursor = page.get("pagination", {}).get("next_cursor")
-            if not cursor:
+            yield page
+            if not (cursor := cursor_of(page)):
                 return
             filters = {**filters, "cursor": cursor}
+
+    def each(self, listing: Callable[..., Answer], /, **filters: Any) -> Iterator[dict[str, Any]]:
+        """Every item of a listing, page after page: `client.each(client.list_jobs, queue="q")`."""
+        for page in self.pages(listing, **filters):
+            yield from items_of(page)
 
     def close(self) -> None:
         """End the connections."""
@@ -117,7 +124,7 @@ def needs_tls(root: str) -> bool:
     return root.startswith("https:")
 
 
-def signer(key: str | None, iam: bool | None) -> Any:
+def signer(key: str | None, iam: bool | Signer | None) -> Signer | None:
     """What signs requests with AWS credentials, if they are to be signed: `iam`, or OJS_AUTH of the
     environment without a key. Raises ValueError for both.
     """
@@ -127,10 +134,10 @@ def signer(key: str | None, iam: bool | None) -> Any:
         return None
     from ojs_aws.client.signing import Signer
 
-    return Signer()
+    return iam if isinstance(iam, Signer) else Signer()
 
 
-def common_headers(key: str | None, iam: bool | None = None) -> dict[str, str]:
+def common_headers(key: str | None, iam: bool | Signer | None = None) -> dict[str, str]:
     """Headers of all requests."""
     key = key or (None if iam else os.environ.get("OJS_KEY"))
     found = {"Accept": "application/json", "User-Agent": USER_AGENT}
@@ -151,7 +158,7 @@ def failed(error: Exception, httpx: Any, url: httpx.URL) -> Failure:
     )  # fmt: skip
     # Who has set another OJS_URL than they think sees it. Without a name and password in it.
     where = f"{url.scheme}://{url.netloc.decode('ascii')}"
-    reason = f"{where}: {str(error) or type(error).__name__}"
+    reason = f"no answer from {where}: {str(error) or type(error).__name__}"
     return Failure(reason, sent=not isinstance(error, unsent))
 
 
@@ -159,6 +166,12 @@ def items_of(page: Answer) -> list[dict[str, Any]]:
     """The items of one page, whatever the listing calls them."""
     found: list[dict[str, Any]] | None = page.get("items")
     return found or next((value for value in page.values() if isinstance(value, list)), [])
+
+
+def cursor_of(page: Answer) -> str | None:
+    """What asks for the page after this one. The cursor of a job's history is beside its events."""
+    cursor: str | None = page.get("pagination", page).get("next_cursor")
+    return cursor
 
 
 def _limits(httpx: Any) -> Any:

@@ -57,9 +57,9 @@ def to_json(value: object) -> str:
 
 
 def place(template: str, *names: str) -> str:
-    """A path with these names in it, each one segment. Raises ValueError for an empty one."""
-    if not all(names):
-        raise ValueError(f"{template} needs a name that is not empty")
+    """A path with these names in it, each one segment. Raises ValueError for what cannot be one."""
+    if not {"", ".", ".."}.isdisjoint(names):
+        raise ValueError(f"{template} needs a name that is not empty, . or ..")
     return template.format(*(quote(name, safe="") for name in names))
 
 

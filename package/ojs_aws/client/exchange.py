@@ -111,7 +111,9 @@ def _existing(details: Mapping[str, Any]) -> str:
 def _refused(outcome: Outcome, *, repeated: bool) -> OjsError | None:
     """The error that an outcome is; None for an answer that can be read."""
     if not isinstance(outcome, Reply):
-        return Unreachable(outcome.reason if outcome else "nothing was sent")
+        away = Unreachable(outcome.reason if outcome else "nothing was sent")
+        away.sent = repeated or (outcome is not None and outcome.sent)
+        return away
     if outcome.status < 300:
         return None
     try:

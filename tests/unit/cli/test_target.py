@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import boto3
+import httpx
 import pytest
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
@@ -51,46 +52,66 @@ def _aws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OJS_KEY", raising=False)
 
 
-def named(*arguments: str) -> target.Server:
+def asked(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[str, str | None]:
+    """The server that is asked, and by which authorization."""
     parser = argparse.ArgumentParser()
     target.add_arguments(parser)
-    return target.server(parser.parse_args(arguments))
+    sent: list[httpx.Request] = []
+
+    def answer(_: object, request: httpx.Request) -> httpx.Response:
+        sent.append(request)
+        return httpx.Response(200, json={"jobs": {}})
+
+    monkeypatch.setattr(httpx.HTTPTransport, "handle_request", answer)
+    target.server(parser.parse_args(arguments)).stats()
+    (request,) = sent
+    return str(request.url.copy_with(path="")), request.headers.get("authorization")
 
 
-def test_the_local_server_without_a_key() -> None:
-    assert named() == target.Server("http://127.0.0.1:8080", None)
+def test_the_local_server_without_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert asked(monkeypatch) == ("http://127.0.0.1:8080", None)
 
 
-def test_a_stage_and_its_first_key() -> None:
-    assert named("--stage", "prod") == target.Server("https://api.example", KEY)
+def test_a_stage_and_its_first_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert asked(monkeypatch, "--stage", "prod") == ("https://api.example", f"Bearer {KEY}")
 
 
 def test_another_key_for_a_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "key").write_text("mine\n")
-    given = named("--stage", "prod", "--key-file", str(tmp_path / "key"))
-    assert given == target.Server("https://api.example", "mine")
+    given = asked(monkeypatch, "--stage", "prod", "--key-file", str(tmp_path / "key"))
+    assert given == ("https://api.example", "Bearer mine")
     monkeypatch.setenv("OJS_KEY", "from-the-environment")
-    assert named("--stage", "iam").key == "from-the-environment"
+    assert asked(monkeypatch, "--stage", "iam")[1] == "Bearer from-the-environment"
 
 
 def test_a_stage_without_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Requests are signed with what the SDK finds: its credentials and its region."""
     with pytest.raises(target.CommandError, match="say --iam"):
-        named("--stage", "iam")
-    credentials = Credentials("id", "secret")
+        asked(monkeypatch, "--stage", "iam")
+    credentials = Credentials("id", "secret", "token")
     session = SimpleNamespace(get_credentials=lambda: credentials, region_name="eu-central-1")
     monkeypatch.setattr(boto3, "Session", lambda: session)
-    # A key in the environment is not sent then.
+    # A key in the environment is not sent then, and its credentials are not used.
     monkeypatch.setenv("OJS_KEY", KEY)
-    server = named("--stage", "iam", "--iam")
-    assert (server.url, server.key) == ("https://iam.example", None)
-    assert server.signature is not None
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    url, authorization = asked(monkeypatch, "--stage", "iam", "--iam")
+    assert url == "https://iam.example"
+    assert authorization is not None
+    assert authorization.startswith("AWS4-HMAC-SHA256 Credential=id/")
+    assert "/eu-central-1/execute-api/aws4_request" in authorization
+    assert "x-amz-security-token" in authorization
+    session.region_name = None
+    assert main(["status", "--stage", "iam", "--iam"]) == Exit.FAILED
+    assert "ojs-aws: AWS: the region of the API is not known" in capsys.readouterr().err
     session.get_credentials = lambda: None
-    with pytest.raises(target.CommandError, match="AWS: no AWS credentials"):
-        named("--stage", "iam", "--iam")
+    session.region_name = "eu-central-1"
+    assert main(["status", "--stage", "iam", "--iam"]) == Exit.FAILED
+    assert "ojs-aws: AWS: no AWS credentials" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        named("--iam", "--key-file", str(tmp_path / "key"))
+        asked(monkeypatch, "--iam", "--key-file", str(tmp_path / "key"))
     assert "not allowed with" in capsys.readouterr().err
 
 
@@ -114,8 +135,8 @@ def test_the_region_of_cdk_and_the_aws_command_counts(
 
 def test_the_environment_names_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OJS_URL", "https://elsewhere.example")
-    assert named().url == "https://elsewhere.example"
-    assert named("--url", "https://here.example").url == "https://here.example"
+    assert asked(monkeypatch)[0] == "https://elsewhere.example"
+    assert asked(monkeypatch, "--url", "https://here.example")[0] == "https://here.example"
 
 
 @pytest.mark.parametrize(

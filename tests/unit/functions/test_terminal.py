@@ -9,10 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, unquote, urlsplit
 
+import httpx
 import pytest
-import urllib3
 
 from cli import output, target
 from cli.__main__ import main
@@ -47,25 +46,36 @@ class Printed:
 Ojs = Callable[..., Printed]
 
 
-def bridge(monkeypatch: pytest.MonkeyPatch, api: Callable[..., Any]) -> None:
+def reached(
+    monkeypatch: pytest.MonkeyPatch, answer: Callable[[httpx.Request], httpx.Response]
+) -> None:
+    """Requests of the command line come to this function."""
+    monkeypatch.setattr(httpx.HTTPTransport, "handle_request", lambda _, sent: answer(sent))
+
+
+def away(_request: httpx.Request) -> httpx.Response:
+    return httpx.Response(503, json={"message": "busy"})
+
+
+def bridge(
+    monkeypatch: pytest.MonkeyPatch, api: Callable[..., Any]
+) -> Callable[[httpx.Request], httpx.Response]:
     """Requests of the command line come to the handlers."""
 
-    def request(method: str, url: str, *, body: bytes | None, headers: Any, **_: Any) -> Any:
-        parts = urlsplit(url)
+    def answer(sent: httpx.Request) -> httpx.Response:
         answer = api(
-            method,
-            unquote(parts.path),
-            None if body is None else json.loads(body),
-            query=dict(parse_qsl(parts.query)),
-            headers={name.lower(): value for name, value in headers.items()},
+            sent.method,
+            sent.url.path,
+            json.loads(sent.content) if sent.content else None,
+            query=dict(sent.url.params),
+            headers=dict(sent.headers),
         )
-        return SimpleNamespace(
-            status=answer.status, data=answer.text.encode(), headers=answer.headers
-        )
+        return httpx.Response(answer.status, text=answer.text, headers=answer.headers)
 
-    monkeypatch.setattr(urllib3, "request", request)
+    reached(monkeypatch, answer)
     monkeypatch.delenv("OJS_URL", raising=False)
     monkeypatch.delenv("OJS_KEY", raising=False)
+    return answer
 
 
 @pytest.fixture
@@ -439,7 +449,7 @@ def test_on_a_terminal_status_is_drawn_in_its_place(
     api: Api, ojs: Ojs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.push("mail")
-    reach = urllib3.request
+    reach = bridge(monkeypatch, api)
     waits = 0
 
     def wait(_seconds: float) -> None:
@@ -449,8 +459,7 @@ def test_on_a_terminal_status_is_drawn_in_its_place(
             raise KeyboardInterrupt
         api.push("mail")
         # The server is away once: what was read last stays.
-        away = SimpleNamespace(status=503, data=b'{"message": "busy"}', headers={})
-        monkeypatch.setattr(urllib3, "request", (lambda *_, **__: away) if waits == 1 else reach)
+        reached(monkeypatch, away if waits == 1 else reach)
 
     seen = io.StringIO()
     seen.isatty = lambda: True  # type: ignore[method-assign]
@@ -489,10 +498,10 @@ def test_events_are_followed_and_none_is_missed(ojs: Ojs, monkeypatch: pytest.Mo
     )
     asked: list[dict[str, str]] = []
 
-    def request(_method: str, url: str, **_: Any) -> Any:
-        asked.append(dict(parse_qsl(urlsplit(url).query)))
+    def answer(sent: httpx.Request) -> httpx.Response:
+        asked.append(dict(sent.url.params))
         status, body = next(scripted)
-        return SimpleNamespace(status=status, data=json.dumps(body).encode(), headers={})
+        return httpx.Response(status, json=body)
 
     waited: list[float] = []
 
@@ -501,7 +510,7 @@ def test_events_are_followed_and_none_is_missed(ojs: Ojs, monkeypatch: pytest.Mo
         if len(asked) == 4:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(urllib3, "request", request)
+    reached(monkeypatch, answer)
     monkeypatch.setattr(output, "wait", wait)
     seen = ojs("events", "--follow", "--queue", "mail", "--limit", "5")
     assert seen.status == Exit.INTERRUPTED
@@ -552,7 +561,9 @@ def test_what_is_wrong_is_one_clear_line_and_a_status(
          Exit.BUSY, "queue_full: Full. (try again in 7 s)"),
         (503, {"message": "Service Unavailable"}, {}, Exit.BUSY, "HTTP 503"),
         (500, {"error": {"code": "internal", "message": "No."}}, {}, Exit.FAILED, "internal: No."),
-        (200, "<html>", {}, Exit.UNREACHABLE, "without JSON"),
+        (200, "<html>", {}, Exit.UNREACHABLE, "the answer cannot be read"),
+        (200, "", {}, Exit.UNREACHABLE, "the answer is empty"),
+        (404, "<html>", {}, Exit.UNREACHABLE, "is that an OJS server?"),
         (400, {"error": {"code": "x", "message": HOSTILE}}, {}, Exit.REFUSED, "x: a\\x1b[2J"),
     ],
 )  # fmt: skip
@@ -561,23 +572,37 @@ def test_each_kind_of_failure_has_a_status(
     ojs: Ojs, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     data = body if isinstance(body, str) else json.dumps(body)
-    answer = SimpleNamespace(status=status, data=data.encode(), headers=headers)
-    monkeypatch.setattr(urllib3, "request", lambda *_, **__: answer)
+    answer = httpx.Response(status, text=data, headers=headers)
+    reached(monkeypatch, lambda _: answer)
     done = ojs("jobs")
     assert (done.status, done.out) == (exit_status, "")
     assert said in done.err
     assert done.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("method", ["GET", "POST"])
-def test_an_answer_that_is_lost(method: str, ojs: Ojs, monkeypatch: pytest.MonkeyPatch) -> None:
-    def lost(*_: Any, **__: Any) -> Any:
-        raise urllib3.exceptions.ProtocolError("Connection aborted.")
+@pytest.mark.parametrize(
+    ("command", "failure", "doubt"),
+    [
+        (("jobs",), httpx.ReadError("Connection aborted."), False),
+        (("cancel", "--queue", "mail", "--yes"), httpx.ReadError("Connection aborted."), True),
+        (("cancel", "--queue", "mail", "--yes"), httpx.ConnectError("refused"), False),
+    ],
+)
+def test_an_answer_that_is_lost(
+    command: tuple[str, ...], failure: Exception, doubt: bool, ojs: Ojs,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The command asks once, and says whether the request may have taken effect."""
+    asked: list[str] = []
 
-    monkeypatch.setattr(urllib3, "request", lost)
-    done = ojs("jobs") if method == "GET" else ojs("cancel", "--queue", "mail", "--yes")
-    assert done.status == Exit.UNREACHABLE
-    assert ("may have been done" in done.err) == (method == "POST")
+    def lost(sent: httpx.Request) -> httpx.Response:
+        asked.append(sent.method)
+        raise failure
+
+    reached(monkeypatch, lost)
+    done = ojs(*command)
+    assert (done.status, len(asked)) == (Exit.UNREACHABLE, 1)
+    assert ("may have been done" in done.err) == doubt
 
 
 def test_a_failure_in_between_does_not_end_what_follows(
@@ -585,13 +610,8 @@ def test_a_failure_in_between_does_not_end_what_follows(
 ) -> None:
     api.push("mail")
     api.context = SimpleNamespace(get_remaining_time_in_millis=lambda: 1_000)
-    reach = urllib3.request
+    reach = bridge(monkeypatch, api)
     failing: list[bool] = []
-
-    def request(method: str, url: str, **more: Any) -> Any:
-        if failing:
-            return SimpleNamespace(status=503, data=b'{"message": "busy"}', headers={})
-        return reach(method, url, **more)
 
     def wait(_seconds: float) -> None:
         if failing:
@@ -601,7 +621,7 @@ def test_a_failure_in_between_does_not_end_what_follows(
         else:
             failing.append(True)
 
-    monkeypatch.setattr(urllib3, "request", request)
+    reached(monkeypatch, lambda sent: away(sent) if failing else reach(sent))
     monkeypatch.setattr(output, "wait", wait)
     done = ojs("cancel", "--queue", "mail", "--yes")
     assert (done.status, done.out) == (Exit.DONE, "cancel: 1 done, 0 not\n")
@@ -620,7 +640,10 @@ def test_a_server_that_is_away(
     monkeypatch.delenv("OJS_KEY", raising=False)
     done = runner(capsys)("jobs", "--url", "http://127.0.0.1:9")
     assert (done.status, done.out) == (Exit.UNREACHABLE, "")
-    assert done.err.startswith("ojs-aws: http://127.0.0.1:9 does not answer")
+    assert done.err.startswith("ojs-aws: no answer from http://127.0.0.1:9: ")
+    for url in ("ftp://x", "http://", "http://x:y"):
+        done = runner(capsys)("jobs", "--url", url)
+        assert (done.status, done.err.count("\n")) == (Exit.USAGE, 1)
 
 
 def test_keys_that_do_not_allow_it(
@@ -652,10 +675,10 @@ def test_keys_that_do_not_allow_it(
     # The history of a job has a scope of its own; the job is shown without it.
     monkeypatch.setenv("OJS_KEY", closed.make("writer", "jobs:write", "admin:read"))
     server = target.Server("http://x", closed.make("pusher", "jobs:write"))
-    made = server.ask("POST", "/jobs", {"type": "a", "args": []})["job"]
-    shown = run("job", made["id"])
+    made = server.enqueue("a")
+    shown = run("job", made.id)
     assert shown.status == Exit.DONE
-    assert made["id"] in shown.out
+    assert made.id in shown.out
     assert "without its history" in shown.err
 
 
