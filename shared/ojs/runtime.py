@@ -7,40 +7,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from ojs.clock import Clock, SystemClock
 from ojs.domain.errors import Unsupported
 from ojs.domain.ids import IdSource
-from ojs.services.dead_letter.copies import DeadLetterCopies
-from ojs.services.dead_letter.search import DeadLetterSearch
 from ojs.services.for_each import ForEach, in_threads
-from ojs.services.jobs.batch_finish import BatchFinish
-from ojs.services.jobs.empty_lines import EmptyLines
-from ojs.services.jobs.enqueue import Enqueue
-from ojs.services.jobs.fetch import Fetch
-from ojs.services.jobs.finish import Finish
-from ojs.services.jobs.lost_leases import LostLeases
-from ojs.services.jobs.manage import JobManagement
-from ojs.services.jobs.moving import JobMove
-from ojs.services.jobs.placement import FairQueuePlacement
-from ojs.services.jobs.sweep import JobSweep
-from ojs.services.jobs.time_transitions import TimeTransitions
-from ojs.services.jobs.transitions import JobChanges
-from ojs.services.permits.backpressure import QueueBounds
-from ojs.services.permits.key_permits import KeyPermits
-from ojs.services.permits.lifecycle import Permits
-from ojs.services.permits.pool_permits import PoolPermits
-from ojs.services.permits.queue_permits import QueuePermits
-from ojs.services.permits.rate_limits import RateLimits
-from ojs.services.permits.semaphore_permits import SemaphorePermits
-from ojs.services.pools.dispatch import DispatchPlanner
-from ojs.services.pools.membership import Membership
-from ojs.services.pools.workers import WorkerRegistry
-from ojs.services.queues.configure import QueueConfiguration
-from ojs.services.queues.deletion import QueueDeletion
-from ojs.services.queues.new_queues import NewQueues
-from ojs.services.sweeps import SweepQueues
 from ojs.settings import Settings
 from ojs.store.dead_letter.copies import WaitingCopies
 from ojs.store.deployment.maintenance import MaintenanceStore
@@ -63,6 +36,8 @@ from ojs.store.table import clients
 from ojs.store.table.table import Table
 
 if TYPE_CHECKING:
+    from types import CodeType
+
     from mypy_boto3_dynamodb import DynamoDBClient
 
     from ojs.domain.delivery.delivery import Delivery
@@ -75,75 +50,173 @@ if TYPE_CHECKING:
     from ojs.services.crons.zone_sweep import ZoneSweep
     from ojs.services.dead_letter.archive import Archive
     from ojs.services.dead_letter.bulk import BulkRunner
+    from ojs.services.dead_letter.copies import DeadLetterCopies
     from ojs.services.dead_letter.prune import PruneSweep
     from ojs.services.dead_letter.redrive import Redrive
     from ojs.services.dead_letter.replay import ReplaySweep
+    from ojs.services.dead_letter.search import DeadLetterSearch
     from ojs.services.dead_letter.statistics import DeadLetterStatistics
     from ojs.services.deliveries.dispatch import Dispatch
     from ojs.services.deliveries.manage import Deliveries
     from ojs.services.deliveries.parts import PushParts
+    from ojs.services.deliveries.settle import Settle
     from ojs.services.deliveries.sweep import DeliverySweep
     from ojs.services.deliveries.wake import DeliveryWake
     from ojs.services.jobs.acts import JobActs
+    from ojs.services.jobs.batch_finish import BatchFinish
+    from ojs.services.jobs.bulk import JobSlices
     from ojs.services.jobs.bulk_push import BulkPush
+    from ojs.services.jobs.empty_lines import EmptyLines
+    from ojs.services.jobs.enqueue import Enqueue
     from ojs.services.jobs.fairness_backfill import FairnessBackfill
+    from ojs.services.jobs.fetch import Fetch
+    from ojs.services.jobs.finish import Finish
     from ojs.services.jobs.idempotent_push import IdempotentPush, KeyTurn
     from ojs.services.jobs.listing import JobListing
+    from ojs.services.jobs.lost_leases import LostLeases
+    from ojs.services.jobs.manage import JobManagement
     from ojs.services.jobs.middleware import MiddlewareChain
+    from ojs.services.jobs.moving import JobMove
+    from ojs.services.jobs.placement import FairQueuePlacement
+    from ojs.services.jobs.sweep import JobSweep
+    from ojs.services.jobs.time_transitions import TimeTransitions
+    from ojs.services.jobs.transitions import JobChanges
     from ojs.services.jobs.unique_listing import UniqueListing
     from ojs.services.operations.access_keys import AccessKeys
     from ojs.services.operations.actions import Actions
-    from ojs.services.operations.authentication import PrincipalLookup
+    from ojs.services.operations.authentication import Authentication, PrincipalLookup
     from ojs.services.operations.events import Events
     from ojs.services.operations.key_states import KeyStates
     from ojs.services.operations.metrics_sweep import MetricsSweep
     from ojs.services.operations.origin import OriginGuard
     from ojs.services.operations.roles import Roles
     from ojs.services.operations.statistics import Statistics
+    from ojs.services.permits.backpressure import QueueBounds
+    from ojs.services.permits.key_permits import KeyPermits
+    from ojs.services.permits.lifecycle import Permits
+    from ojs.services.permits.pool_permits import PoolPermits
+    from ojs.services.permits.queue_permits import QueuePermits
+    from ojs.services.permits.rate_limits import RateLimits
     from ojs.services.permits.reconcile import PoolPermitSweep, ReconcileSweep
     from ojs.services.permits.repair import PermitRepair
+    from ojs.services.permits.semaphore_permits import SemaphorePermits
     from ojs.services.permits.throttle_sweep import ThrottleSweep
     from ojs.services.pools.configure import PoolConfiguration
+    from ojs.services.pools.dispatch import DispatchPlanner
     from ojs.services.pools.health_sweep import PoolHealthSweep
+    from ojs.services.pools.membership import Membership
     from ojs.services.pools.statistics import PoolStatistics
+    from ojs.services.pools.workers import WorkerRegistry
+    from ojs.services.queues.configure import QueueConfiguration
+    from ojs.services.queues.deletion import QueueDeletion
+    from ojs.services.queues.new_queues import NewQueues
     from ojs.services.queues.rest import RestSweep
-    from ojs.services.sweeps import Sweep
+    from ojs.services.sweeps import Sweep, SweepQueues
     from ojs.services.workflows.advance import WorkflowAdvance
     from ojs.services.workflows.control import WorkflowControl
     from ojs.services.workflows.create import WorkflowCreation
     from ojs.services.workflows.reading import WorkflowReading
     from ojs.services.workflows.results import StepResults
+    from ojs.services.workflows.starts import StepStarts
     from ojs.services.workflows.sweep import WorkflowSweep
     from ojs.store.crons.crons import CronStore
+    from ojs.store.dead_letter.bulk import BulkOperationStore
     from ojs.store.dead_letter.counters import DeadLetterCounters
-    from ojs.store.deliveries.deliveries import DeliveryStore
+    from ojs.store.dead_letter.pruning import Pruning
+    from ojs.store.dead_letter.replay import ReplayCursors
+    from ojs.store.deliveries.deliveries import DeliveryDirectory, DeliveryStore
     from ojs.store.deployment.access_keys import AccessKeyStore
+    from ojs.store.deployment.actions import ActionStore
     from ojs.store.derived.event_log import EventLog
     from ojs.store.derived.statistics import StatisticsStore
+    from ojs.store.jobs.bulk_pushes import BulkPushStore
+    from ojs.store.jobs.fair_queue import BackfillCursors
     from ojs.store.jobs.idempotency_keys import IdempotencyKeys
+    from ojs.store.jobs.payload_change import PayloadChange
     from ojs.store.permits.recount import Recount
     from ojs.store.queues.pool_health import PoolHealthStore
     from ojs.store.workflows.workflows import WorkflowStore
     from ojs.targets.queues import SqsOutcomeQueue
 
-# What only some functions need is a cached property, and is imported on first use: a cold start
-# pays for every module.
+_building = threading.RLock()
+
+
+class _Row:
+    """An attribute whose class is imported, and built once, on first use."""
+
+    def __init__(
+        self,
+        path: str,
+        when: Callable[[Runtime], object] | None,
+        sources: Mapping[str, Callable[[Runtime], object]],
+    ) -> None:
+        self._path = path
+        self._when = when
+        self._sources = sources
+
+    def __set_name__(self, _owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, root: Any, _owner: type) -> Any:
+        if root is None:
+            return self
+        # The attribute of the instance takes its place.
+        with _building:
+            if self._name not in vars(root):
+                wanted = self._when is None or self._when(root)
+                vars(root)[self._name] = self.build(root) if wanted else None
+            return vars(root)[self._name]
+
+    def build(self, root: Any) -> object:
+        """A new instance. Raises TypeError if a parameter without a default is not provided."""
+        module, _, name = self._path.partition(":")
+        made = getattr(import_module(module), name)
+        return made(**self.arguments(root, made.__init__.__code__))
+
+    def arguments(self, root: Any, code: CodeType) -> dict[str, object]:
+        """What the sources and the places provide for the parameters of a constructor."""
+        found = {name: source(root) for name, source in self._sources.items()}
+        for name in code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]:
+            for place in root.places:
+                if name not in found and (name in vars(place) or hasattr(type(place), name)):
+                    found[name] = getattr(place, name)
+        return found
+
+
+def provided(
+    path: str,
+    *,
+    when: Callable[[Runtime], object] | None = None,
+    **sources: Callable[[Runtime], object],
+) -> Any:
+    """A row: `path` names a module and its class, the annotation its type.
+
+    An argument comes from its source, or else from the first of the root's `places` that has an
+    attribute with the name of the parameter, or else it is the default. The attribute is None
+    unless `when` holds.
+    """
+    return _Row(path, when, sources)
 
 
 class Stores:
     """The stores that several services share."""
 
     def __init__(self, table: Table, blobs: Blobs, ids: IdSource, clock: Clock) -> None:
+        self.places = (self,)
         self.table = table
+        self.blobs = blobs
+        self.ids = ids
+        self.clock = clock
         self.registry = QueueRegistry(table, clock)
         counter_table = table.without_repeats()
-        self.blobs = blobs
         self.depth = DepthCounter(table, ids)
         self.semaphore = ConcurrencySemaphore(table)
         self.rate_windows = RateWindowStore(counter_table)
         self.sequencer = Sequencer(counter_table)
         self.payloads = PayloadStore(table, blobs)
         self.jobs = JobStore(table, self.payloads, ids, depth=self.depth, registry=self.registry)
+        self.index = self.jobs.index
+        self.notes = self.jobs.notes
         self.waiting_copies = WaitingCopies(table, self.jobs)
         self.unique_locks = UniqueLocks(table)
         self.finish_tags = TenantFinishTags(table)
@@ -153,49 +226,24 @@ class Stores:
         self.pools = PoolStore(table, self.registry)
         self.workers = WorkerStore(table)
         self.maintenance = MaintenanceStore(table, clock)
-        self._ids = ids
 
-    @cached_property
-    def crons(self) -> CronStore:
-        from ojs.store.crons.crons import CronStore
-
-        return CronStore(self.table, self.payloads, self._ids, self.registry)
-
-    @cached_property
-    def deliveries(self) -> DeliveryStore:
-        from ojs.store.deliveries.deliveries import DeliveryStore
-
-        return DeliveryStore(self.table)
-
-    @cached_property
-    def workflows(self) -> WorkflowStore:
-        from ojs.store.workflows.workflows import WorkflowStore
-
-        return WorkflowStore(self.table, self.blobs, self._ids)
-
-    @cached_property
-    def statistics(self) -> StatisticsStore:
-        from ojs.store.derived.statistics import StatisticsStore
-
-        return StatisticsStore(self.table)
-
-    @cached_property
-    def pool_health(self) -> PoolHealthStore:
-        from ojs.store.queues.pool_health import PoolHealthStore
-
-        return PoolHealthStore(self.table)
-
-    @cached_property
-    def dead_letters(self) -> DeadLetterCounters:
-        from ojs.store.dead_letter.counters import DeadLetterCounters
-
-        return DeadLetterCounters(self.table)
-
-    @cached_property
-    def recount(self) -> Recount:
-        from ojs.store.permits.recount import Recount
-
-        return Recount(self.table, self.jobs.notes)
+    crons: CronStore = provided("ojs.store.crons.crons:CronStore")
+    deliveries: DeliveryStore = provided("ojs.store.deliveries.deliveries:DeliveryStore")
+    directory: DeliveryDirectory = provided("ojs.store.deliveries.deliveries:DeliveryDirectory")
+    workflows: WorkflowStore = provided("ojs.store.workflows.workflows:WorkflowStore")
+    statistics: StatisticsStore = provided("ojs.store.derived.statistics:StatisticsStore")
+    event_log: EventLog = provided("ojs.store.derived.event_log:EventLog")
+    pool_health: PoolHealthStore = provided("ojs.store.queues.pool_health:PoolHealthStore")
+    dead_letters: DeadLetterCounters = provided("ojs.store.dead_letter.counters:DeadLetterCounters")
+    replays: ReplayCursors = provided("ojs.store.dead_letter.replay:ReplayCursors")
+    pruning: Pruning = provided("ojs.store.dead_letter.pruning:Pruning")
+    bulk_operations: BulkOperationStore = provided("ojs.store.dead_letter.bulk:BulkOperationStore")
+    recount: Recount = provided("ojs.store.permits.recount:Recount")
+    idempotency_keys: IdempotencyKeys = provided("ojs.store.jobs.idempotency_keys:IdempotencyKeys")
+    bulk_pushes: BulkPushStore = provided("ojs.store.jobs.bulk_pushes:BulkPushStore")
+    payload_change: PayloadChange = provided("ojs.store.jobs.payload_change:PayloadChange")
+    backfill_cursors: BackfillCursors = provided("ojs.store.jobs.fair_queue:BackfillCursors")
+    actions: ActionStore = provided("ojs.store.deployment.actions:ActionStore")
 
     def deployed_ms(self) -> int:
         """When the latest deployment began (ms); 0 if that is not stored."""
@@ -213,13 +261,27 @@ class Stores:
         """How many jobs of a queue are not done, as the stream's projection has counted them."""
         return sum(known.projected.jobs for known in self.recount.known([queue]))
 
+    def stored(self, queue: Queue, most: int) -> int:
+        """How many jobs of a queue are stored and not done, counted up to `most`."""
+        return len(self.recount.listed(queue, most)[0])
+
     def available(self, queues: Sequence[str]) -> Mapping[str, int]:
         """How many jobs of each queue are available, as the projection has counted them."""
         return self.statistics.available(queues)
 
 
+def _pushes(runtime: Runtime) -> bool:
+    return runtime.push_parts is not None
+
+
+def _remembered_ms(runtime: Runtime) -> int:
+    return 1_000 * runtime.settings.authorizer_cache_s
+
+
 class Runtime:
-    """The services that handlers call."""
+    """The services that handlers call. A service that a name of `places` stands for comes first
+    from the stores.
+    """
 
     def __init__(
         self,
@@ -240,321 +302,89 @@ class Runtime:
         self.ids = ids
         self.sleep = sleep
         self.middleware = middleware
-        self._for_each = for_each
-        self.semaphores = SemaphorePermits(store=stores.semaphore, clock=clock, ids=ids)
-        pool_permits = PoolPermits(self.semaphores)
-        self.key_permits = KeyPermits(
-            store=stores.key_limits,
-            semaphores=self.semaphores,
-            states=stores.throttle_states,
-            jobs=stores.jobs,
-            clock=clock,
-        )
-        self.permits = Permits(
-            queues=QueuePermits(
-                semaphores=self.semaphores,
-                rate_windows=stores.rate_windows,
-                states=stores.throttle_states,
-                clock=clock,
-            ),
-            keys=self.key_permits,
-            pools=pool_permits,
-            semaphores=self.semaphores,
-            depth=stores.depth,
-            queue_store=stores.queues,
-            pool_store=stores.pools,
-        )
-        empty_lines = EmptyLines(clock, self._job_placed)
-        self.changes = JobChanges(
-            jobs=stores.jobs,
-            permits=self.permits,
-            empty_lines=empty_lines,
-            ended=self._job_ended,
-            freed=self._permits_freed,
-        )
-        self.bounds = QueueBounds(
-            jobs=stores.jobs,
-            depth=stores.depth,
-            stored=lambda queue, most: len(stores.recount.listed(queue, most)[0]),
-            clock=clock,
-            sleep=sleep,
-            ended=self._job_ended,
-        )
-        self.placement = FairQueuePlacement(
-            jobs=stores.jobs, queues=stores.queues, tenants=stores.finish_tags, clock=clock
-        )
-        self.copies = DeadLetterCopies(
-            jobs=stores.jobs,
-            permits=self.permits,
-            queues=stores.queues,
-            bounds=self.bounds,
-            waiting=stores.waiting_copies,
-            placement=self.placement,
-            clock=clock,
-            ids=ids,
-        )
-        self.transitions = TimeTransitions(
-            jobs=stores.jobs,
-            changes=self.changes,
-            copies=self.copies,
-            placement=self.placement,
-            maintenance=stores.maintenance,
-            clock=clock,
-            ids=ids,
-        )
-        self.limits = RateLimits(
-            store=stores.key_limits, jobs=stores.jobs, lanes=stores.lanes, clock=clock
-        )
-        self.new_queues = NewQueues(
-            stores.queues,
-            stores.registry,
-            clock,
-            strict=settings.strict_queues,
-            most=settings.max_queues,
-        )
-        self.enqueue = Enqueue(
-            jobs=stores.jobs,
-            permits=self.permits,
-            locks=stores.unique_locks,
-            transitions=self.transitions,
-            bounds=self.bounds,
-            limits=self.limits,
-            placement=self.placement,
-            empty_lines=empty_lines,
-            clock=clock,
-            ids=ids,
-            new_queues=self.new_queues,
-            chain=middleware,
-            ended=self._job_ended,
-        )
-        self.fetch = Fetch(
-            jobs=stores.jobs,
-            membership=Membership(
-                queues=stores.queues,
-                workers=stores.workers,
-                maintenance=stores.maintenance,
-                clock=clock,
-            ),
-            planner=DispatchPlanner(
-                permits=pool_permits,
-                sequencer=stores.sequencer,
-                depths=stores.available,
-                clock=clock,
-            ),
-            transitions=self.transitions,
-            changes=self.changes,
-            permits=self.permits,
-            empty_lines=empty_lines,
-            maintenance=stores.maintenance,
-            fire=self._fire,
-            clock=clock,
-            for_each=for_each,
-            held_back=self._held_back,
-            opened=self._queue_opened,
-            # Loaded with the first job of a workflow.
-            stopped=lambda jobs: stores.workflows.stopped(jobs),  # noqa: PLW0108
-        )
-        self.finish = Finish(
-            jobs=stores.jobs,
-            changes=self.changes,
-            transitions=self.transitions,
-            copies=self.copies,
-            limits=self.limits,
-            placement=self.placement,
-            clock=clock,
-            ids=ids,
-        )
-        self.batch_finish = BatchFinish(jobs=stores.jobs, finish=self.finish, for_each=for_each)
-        self.jobs = JobManagement(
-            jobs=stores.jobs,
-            changes=self.changes,
-            transitions=self.transitions,
-            placement=self.placement,
-            clock=clock,
-            ids=ids,
-        )
-        self.workers = WorkerRegistry(
-            workers=stores.workers, jobs=stores.jobs, changes=self.changes, clock=clock
-        )
-        self.dead_letter = DeadLetterSearch(stores.jobs)
-        self.queues = QueueConfiguration(
-            queues=stores.queues,
-            semaphore=stores.semaphore,
-            rate_windows=stores.rate_windows,
-            # A lambda, as the two below: loaded when it is called.
-            count_untracked=lambda queue: self.reconcile.count_untracked(queue),  # noqa: PLW0108
-            repair=lambda: self.permit_repair,
-            backfill=lambda: self.backfill,
-            clock=clock,
-            sleep=sleep,
-            strict=settings.strict_queues,
-            opened=self._queue_opened,
-        )
-        self.moves = JobMove(
-            changes=self.changes,
-            permits=self.permits,
-            bounds=self.bounds,
-            placement=self.placement,
-            clock=clock,
-            ids=ids,
-        )
-        self.deletion = QueueDeletion(
-            queues=stores.queues,
-            jobs=stores.jobs,
-            changes=self.changes,
-            transitions=self.transitions,
-            moves=self.moves,
-            counter=stores.depth,
-            semaphore=stores.semaphore,
-            depth=stores.projected_depth,
-            fire=self._fire,
-            clock=clock,
-            strict=settings.strict_queues,
-            for_each=for_each,
-        )
-        self.sweep_queues = SweepQueues(
-            stores.queues, stores.registry, clock=clock, deployed_ms=stores.deployed_ms
-        )
-        self.sweep = JobSweep(
-            jobs=stores.jobs,
-            queues=self.sweep_queues,
-            transitions=self.transitions,
-            leases=LostLeases(
-                jobs=stores.jobs,
-                transitions=self.transitions,
-                clock=clock,
-                log=self._event_log,
-                for_each=for_each,
-            ),
-            deletion=self.deletion,
-            maintenance=stores.maintenance,
-            fire=self._fire,
-            for_each=for_each,
-            store=stores.queues,
-        )
+        self.for_each = for_each
 
-    def _event_log(self) -> EventLog:
-        from ojs.store.derived.event_log import EventLog
+    @property
+    def places(self) -> Sequence[object]:
+        """Where arguments are found by name: `jobs` is a store, and not the service `jobs`."""
+        return (self.stores, self, self.settings)
 
-        return EventLog(self.table)
+    semaphores: SemaphorePermits = provided(
+        "ojs.services.permits.semaphore_permits:SemaphorePermits"
+    )
+    pool_permits: PoolPermits = provided("ojs.services.permits.pool_permits:PoolPermits")
+    queue_permits: QueuePermits = provided("ojs.services.permits.queue_permits:QueuePermits")
+    key_permits: KeyPermits = provided("ojs.services.permits.key_permits:KeyPermits")
+    permits: Permits = provided("ojs.services.permits.lifecycle:Permits")
+    permit_repair: PermitRepair = provided("ojs.services.permits.repair:PermitRepair")
+    bounds: QueueBounds = provided("ojs.services.permits.backpressure:QueueBounds")
+    limits: RateLimits = provided("ojs.services.permits.rate_limits:RateLimits")
+    empty_lines: EmptyLines = provided("ojs.services.jobs.empty_lines:EmptyLines")
+    changes: JobChanges = provided("ojs.services.jobs.transitions:JobChanges")
+    placement: FairQueuePlacement = provided("ojs.services.jobs.placement:FairQueuePlacement")
+    copies: DeadLetterCopies = provided("ojs.services.dead_letter.copies:DeadLetterCopies")
+    transitions: TimeTransitions = provided("ojs.services.jobs.time_transitions:TimeTransitions")
+    new_queues: NewQueues = provided("ojs.services.queues.new_queues:NewQueues")
+    enqueue: Enqueue = provided("ojs.services.jobs.enqueue:Enqueue")
+    key_turn: KeyTurn = provided("ojs.services.jobs.idempotent_push:KeyTurn")
+    idempotent_push: IdempotentPush = provided(
+        "ojs.services.jobs.idempotent_push:IdempotentPush", management=lambda run: run.jobs
+    )
+    bulk_push: BulkPush = provided(
+        "ojs.services.jobs.bulk_push:BulkPush",
+        middleware_ms=lambda run: run.middleware and run.middleware.timeout_ms,
+    )
+    membership: Membership = provided("ojs.services.pools.membership:Membership")
+    planner: DispatchPlanner = provided("ojs.services.pools.dispatch:DispatchPlanner")
+    fetch: Fetch = provided("ojs.services.jobs.fetch:Fetch")
+    finish: Finish = provided("ojs.services.jobs.finish:Finish")
+    batch_finish: BatchFinish = provided("ojs.services.jobs.batch_finish:BatchFinish")
+    jobs: JobManagement = provided("ojs.services.jobs.manage:JobManagement")
+    moves: JobMove = provided("ojs.services.jobs.moving:JobMove")
+    acts: JobActs = provided("ojs.services.jobs.acts:JobActs")
+    job_slices: JobSlices = provided("ojs.services.jobs.bulk:JobSlices")
+    workers: WorkerRegistry = provided("ojs.services.pools.workers:WorkerRegistry")
 
-    def _fire(self, name: str) -> Job | None:
+    def fire(self, name: str) -> Job | None:
         """Fire a cron job that is due. Loaded when there is one."""
         return self.cron_firing.fire(name)
 
-    def _job_ended(self, job: Job) -> None:
+    def stopped(self, jobs: Sequence[Job]) -> Sequence[Job]:
+        """The jobs whose workflow has stopped. Loaded with the first job of a workflow."""
+        return self.stores.workflows.stopped(jobs)
+
+    def forget_workflow(self, name: str) -> None:
+        """Erase a workflow. Loaded when a job of one is erased."""
+        self.workflow_control.forget(name)
+
+    def count_untracked(self, queue: str) -> None:
+        """Count the depth of a queue anew. Loaded when a queue gets its first bound."""
+        self.reconcile.count_untracked(queue)
+
+    def ended(self, job: Job) -> None:
         """Do what follows from the end of a job. Loaded when one of a workflow has changed."""
         if job.workflow is not None:
             self.workflow_advance.job_ended(job)
 
-    def _permits_freed(self, job: Job) -> None:
+    def freed(self, job: Job) -> None:
         """Wake who may push another job, after one that stopped otherwise than by its outcome."""
         if self.wake is not None:
             self.wake.permits_released(job)
 
-    def _job_placed(self, job: Job) -> None:
+    def placed(self, job: Job) -> None:
         """Wake who pushes a job."""
         if self.wake is not None:
             self.wake.job_placed(job)
 
-    def _queue_opened(self, queue: str) -> None:
+    def opened(self, queue: str) -> None:
         """Wake who pushes the jobs of a queue that may hand out more than before."""
         if self.wake is not None:
             self.wake.queue_opened(queue)
 
-    def _held_back(self, queue: Queue) -> None:
+    def held_back(self, queue: Queue) -> None:
         """Have who pushes the jobs of a queue woken when its rate limit lets the next one start."""
         if self.wake is not None:
             self.wake.held_back(queue)
-
-    # --- deliveries -----------------------------------------------------------------------------
-
-    @cached_property
-    def push_parts(self) -> PushParts | None:
-        """Queues and targets of deliveries; None where nothing is pushed."""
-        return None if self._push is None else self._push()
-
-    @cached_property
-    def wake(self) -> DeliveryWake | None:
-        """Wakes deliveries; None where nothing is pushed, which then loads nothing either."""
-        if self.push_parts is None:
-            return None
-        from ojs.services.deliveries.wake import DeliveryWake
-        from ojs.store.deliveries.deliveries import DeliveryDirectory
-
-        stores = self.stores
-        directory = DeliveryDirectory(stores.deliveries, stores.pools, self.clock)
-        return DeliveryWake(directory, self.push_parts.wakes, stores.jobs, self.clock)
-
-    @cached_property
-    def dispatch(self) -> Dispatch:
-        """Pushes jobs. Raises Unsupported where nothing is pushed."""
-        from ojs.services.deliveries.dispatch import Dispatch
-        from ojs.services.deliveries.settle import Settle
-
-        parts = self.push_parts
-        if parts is None or self.wake is None:
-            raise Unsupported("This deployment pushes no jobs.")
-        return Dispatch(
-            deliveries=self.stores.deliveries,
-            jobs=self.stores.jobs,
-            fetch=self.fetch,
-            target=parts.target,
-            sends=parts.sends,
-            settle=Settle(
-                deliveries=self.stores.deliveries,
-                finish=self.finish,
-                permits=self.permits,
-                clock=self.clock,
-            ),
-            transitions=self.transitions,
-            wake=self.wake,
-            allowed=parts.allowed,
-            makers=self.key_states,
-            clock=self.clock,
-        )
-
-    @cached_property
-    def outcome_queue(self) -> SqsOutcomeQueue | None:
-        """Where outcomes wait that cannot be settled when they are told; None: there is none."""
-        from ojs.targets.queues import SqsOutcomeQueue
-
-        url = self.settings.outcome_queue
-        return None if url is None else SqsOutcomeQueue(url)
-
-    @cached_property
-    def deliveries(self) -> Deliveries:
-        from ojs.services.deliveries.manage import Deliveries
-
-        return Deliveries(
-            deliveries=self.stores.deliveries,
-            queues=self.stores.queues,
-            pools=self.stores.pools,
-            statistics=self.stores.statistics,
-            semaphore=self.stores.semaphore,
-            parts=self.push_parts,
-            wake=self.wake,
-            makers=self.key_states,
-            clock=self.clock,
-            ids=self.ids,
-            strict=self.settings.strict_queues,
-        )
-
-    @cached_property
-    def delivery_sweep(self) -> DeliverySweep | None:
-        """None where nothing is pushed."""
-        if self.wake is None:
-            return None
-        from ojs.services.deliveries.sweep import DeliverySweep
-
-        return DeliverySweep(
-            deliveries=self.stores.deliveries,
-            pools=self.stores.pools,
-            queues=self.stores.queues,
-            every=self.sweep_queues,
-            index=self.stores.jobs.index,
-            wake=self.wake,
-        )
 
     @property
     def maintenance(self) -> MaintenanceStore:
@@ -568,126 +398,65 @@ class Runtime:
     def blobs(self) -> Blobs:
         return self.stores.blobs
 
-    @cached_property
-    def idempotent_push(self) -> IdempotentPush:
-        from ojs.services.jobs.idempotent_push import IdempotentPush
-
-        return IdempotentPush(
-            enqueue=self.enqueue,
-            management=self.jobs,
-            jobs=self.stores.jobs,
-            keys=self._idempotency_keys,
-            turn=self._key_turn,
-        )
+    # --- deliveries -----------------------------------------------------------------------------
 
     @cached_property
-    def bulk_push(self) -> BulkPush:
-        from ojs.services.jobs.bulk_push import BulkPush
-        from ojs.store.jobs.bulk_pushes import BulkPushStore
+    def push_parts(self) -> PushParts | None:
+        """Queues and targets of deliveries; None where nothing is pushed."""
+        return None if self._push is None else self._push()
 
-        return BulkPush(
-            enqueue=self.enqueue,
-            jobs=self.stores.jobs,
-            keys=self._idempotency_keys,
-            turn=self._key_turn,
-            bulk_pushes=BulkPushStore(self.table, self.ids),
-            for_each=self._for_each,
-            clock=self.clock,
-            middleware_ms=None if self.middleware is None else self.middleware.timeout_ms,
-        )
+    @property
+    def pushing(self) -> PushParts:
+        """As `push_parts`. Raises Unsupported where nothing is pushed."""
+        if self.push_parts is None:
+            raise Unsupported("This deployment pushes no jobs.")
+        return self.push_parts
 
-    @cached_property
-    def _key_turn(self) -> KeyTurn:
-        from ojs.services.jobs.idempotent_push import KeyTurn
-
-        return KeyTurn(self._idempotency_keys, sleep=self.sleep)
-
-    @cached_property
-    def _idempotency_keys(self) -> IdempotencyKeys:
-        from ojs.store.jobs.idempotency_keys import IdempotencyKeys
-
-        return IdempotencyKeys(self.table, self.ids)
+    wake: DeliveryWake | None = provided(
+        "ojs.services.deliveries.wake:DeliveryWake",
+        when=_pushes,
+        queue=lambda run: run.pushing.wakes,
+    )
+    settle: Settle = provided("ojs.services.deliveries.settle:Settle")
+    dispatch: Dispatch = provided(
+        "ojs.services.deliveries.dispatch:Dispatch",
+        target=lambda run: run.pushing.target,
+        sends=lambda run: run.pushing.sends,
+        allowed=lambda run: run.pushing.allowed,
+    )
+    # Where outcomes wait that cannot be settled when they are told; None: there is none.
+    outcome_queue: SqsOutcomeQueue | None = provided(
+        "ojs.targets.queues:SqsOutcomeQueue",
+        when=lambda run: run.settings.outcome_queue,
+        url=lambda run: run.settings.outcome_queue,
+    )
+    deliveries: Deliveries = provided("ojs.services.deliveries.manage:Deliveries")
+    delivery_sweep: DeliverySweep | None = provided(
+        "ojs.services.deliveries.sweep:DeliverySweep", when=_pushes
+    )
 
     # --- for operators --------------------------------------------------------------------------
 
-    @cached_property
-    def pools(self) -> PoolConfiguration:
-        from ojs.services.pools.configure import PoolConfiguration
-
-        return PoolConfiguration(
-            pools=self.stores.pools,
-            queues=self.stores.queues,
-            semaphore=self.stores.semaphore,
-            repair=self.permit_repair,
-            backfill=self.backfill,
-            clock=self.clock,
-            strict=self.settings.strict_queues,
-            opened=self._queue_opened,
-        )
-
-    @cached_property
-    def redrive(self) -> Redrive:
-        from ojs.services.dead_letter.redrive import Redrive
-        from ojs.store.jobs.payload_change import PayloadChange
-
-        stores = self.stores
-        return Redrive(
-            jobs=stores.jobs,
-            changes=self.changes,
-            contents=PayloadChange(stores.table, stores.payloads, stores.jobs),
-            queues=stores.queues,
-            locks=stores.unique_locks,
-            transitions=self.transitions,
-            bounds=self.bounds,
-            limits=self.limits,
-            placement=self.placement,
-            clock=self.clock,
-            ids=self.ids,
-            chain=self.middleware,
-            new_queues=self.new_queues,
-        )
-
-    @cached_property
-    def acts(self) -> JobActs:
-        from ojs.services.jobs.acts import JobActs
-
-        return JobActs(
-            jobs=self.stores.jobs,
-            changes=self.changes,
-            transitions=self.transitions,
-            placement=self.placement,
-            moves=self.moves,
-            redrive=self.redrive,
-            dead_letter=self.dead_letter,
-            limits=self.limits,
-            clock=self.clock,
-            ids=self.ids,
-        )
-
-    @cached_property
-    def actions(self) -> Actions:
-        from ojs.services.operations.actions import Actions
-        from ojs.store.deployment.actions import ActionStore
-
-        return Actions(ActionStore(self.table), self.clock, self.ids)
-
-    @cached_property
-    def key_states(self) -> KeyStates:
-        from ojs.services.operations.key_states import KeyStates
-
-        return KeyStates(self._keys, self.clock)
-
-    @cached_property
-    def _keys(self) -> AccessKeyStore:
-        from ojs.store.deployment.access_keys import AccessKeyStore
-
-        return AccessKeyStore(self.table, self.settings.old_keys_until_ms)
-
-    @cached_property
-    def access_keys(self) -> AccessKeys:
-        from ojs.services.operations.access_keys import AccessKeys
-
-        return AccessKeys(self._keys, self.clock)
+    queues: QueueConfiguration = provided(
+        "ojs.services.queues.configure:QueueConfiguration",
+        repair=lambda run: lambda: run.permit_repair,
+        backfill=lambda run: lambda: run.backfill,
+    )
+    deletion: QueueDeletion = provided("ojs.services.queues.deletion:QueueDeletion")
+    pools: PoolConfiguration = provided("ojs.services.pools.configure:PoolConfiguration")
+    dead_letter: DeadLetterSearch = provided("ojs.services.dead_letter.search:DeadLetterSearch")
+    redrive: Redrive = provided("ojs.services.dead_letter.redrive:Redrive")
+    actions: Actions = provided("ojs.services.operations.actions:Actions")
+    keys: AccessKeyStore = provided("ojs.store.deployment.access_keys:AccessKeyStore")
+    makers: KeyStates = provided("ojs.services.operations.key_states:KeyStates")
+    access_keys: AccessKeys = provided("ojs.services.operations.access_keys:AccessKeys")
+    authentication: Authentication = provided(
+        "ojs.services.operations.authentication:Authentication"
+    )
+    callers: PrincipalLookup = provided(
+        "ojs.services.operations.authentication:PrincipalLookup", remembered_ms=_remembered_ms
+    )
+    roles: Roles = provided("ojs.services.operations.roles:Roles", remembered_ms=_remembered_ms)
 
     @cached_property
     def origin(self) -> OriginGuard | None:
@@ -700,202 +469,29 @@ class Runtime:
         client = clients.secrets_manager(clients.FIRST_CONFIG)
         return OriginGuard(Secret(client, self.settings.origin_secret), self.clock)
 
-    @cached_property
-    def callers(self) -> PrincipalLookup:
-        from ojs.services.operations.authentication import Authentication, PrincipalLookup
+    # --- crons and workflows --------------------------------------------------------------------
 
-        return PrincipalLookup(
-            Authentication(self._keys, self.clock),
-            self.clock,
-            remembered_ms=1_000 * self.settings.authorizer_cache_s,
-        )
-
-    @cached_property
-    def roles(self) -> Roles:
-        from ojs.services.operations.roles import Roles
-
-        return Roles(
-            self._keys,
-            self.clock,
-            operators=self.settings.iam_operators,
-            remembered_ms=1_000 * self.settings.authorizer_cache_s,
-        )
-
-    @cached_property
-    def cron_firing(self) -> CronFiring:
-        from ojs.services.crons.firing import CronFiring
-
-        return CronFiring(
-            crons=self.stores.crons,
-            jobs=self.stores.jobs,
-            enqueue=self.enqueue,
-            transitions=self.transitions,
-            makers=self.key_states,
-            clock=self.clock,
-        )
-
-    @cached_property
-    def zone_sweep(self) -> ZoneSweep:
-        from ojs.services.crons.zone_sweep import ZoneSweep
-
-        return ZoneSweep(self.stores.crons)
-
-    @cached_property
-    def crons(self) -> CronJobs:
-        from ojs.services.crons.manage import CronJobs
-
-        return CronJobs(
-            crons=self.stores.crons,
-            jobs=self.stores.jobs,
-            enqueue=self.enqueue,
-            workers=self.stores.workers,
-            makers=self.key_states,
-            clock=self.clock,
-            ids=self.ids,
-            most=self.settings.max_crons,
-            least_s=self.settings.min_cron_interval_s,
-        )
-
-    @cached_property
-    def workflow_results(self) -> StepResults:
-        from ojs.services.workflows.results import StepResults
-
-        return StepResults(self.stores.workflows, self.stores.jobs)
-
-    @cached_property
-    def workflow_advance(self) -> WorkflowAdvance:
-        from ojs.services.workflows.advance import WorkflowAdvance
-        from ojs.services.workflows.starts import StepStarts
-
-        workflows = self.stores.workflows
-        starts = StepStarts(
-            workflows=workflows,
-            results=self.workflow_results,
-            enqueue=self.enqueue,
-            clock=self.clock,
-            ids=self.ids,
-        )
-        return WorkflowAdvance(
-            workflows=workflows,
-            jobs=self.stores.jobs,
-            starts=starts,
-            results=self.workflow_results,
-            clock=self.clock,
-            pause=self.bounds.pause,
-        )
-
-    @cached_property
-    def workflow_creation(self) -> WorkflowCreation:
-        from ojs.services.workflows.create import WorkflowCreation
-
-        return WorkflowCreation(
-            workflows=self.stores.workflows,
-            advance=self.workflow_advance,
-            queues=self.stores.queues,
-            clock=self.clock,
-            ids=self.ids,
-            strict=self.settings.strict_queues,
-        )
-
-    @cached_property
-    def workflow_control(self) -> WorkflowControl:
-        from ojs.services.workflows.control import WorkflowControl
-
-        return WorkflowControl(
-            workflows=self.stores.workflows,
-            advance=self.workflow_advance,
-            jobs=self.stores.jobs,
-            changes=self.changes,
-            clock=self.clock,
-            for_each=self._for_each,
-        )
-
-    @cached_property
-    def workflow_sweep(self) -> WorkflowSweep:
-        from ojs.services.workflows.sweep import WorkflowSweep
-
-        return WorkflowSweep(
-            workflows=self.stores.workflows,
-            advance=self.workflow_advance,
-            control=self.workflow_control,
-        )
+    crons: CronJobs = provided("ojs.services.crons.manage:CronJobs")
+    cron_firing: CronFiring = provided("ojs.services.crons.firing:CronFiring")
+    workflow_results: StepResults = provided("ojs.services.workflows.results:StepResults")
+    workflow_starts: StepStarts = provided("ojs.services.workflows.starts:StepStarts")
+    workflow_advance: WorkflowAdvance = provided(
+        "ojs.services.workflows.advance:WorkflowAdvance", pause=lambda run: run.bounds.pause
+    )
+    workflow_creation: WorkflowCreation = provided("ojs.services.workflows.create:WorkflowCreation")
+    workflow_control: WorkflowControl = provided("ojs.services.workflows.control:WorkflowControl")
 
     # --- what is read ---------------------------------------------------------------------------
 
-    @cached_property
-    def stats(self) -> Statistics:
-        from ojs.services.operations.statistics import Statistics
-
-        return Statistics(
-            stats=self.stores.statistics,
-            notes=self.stores.jobs.notes,
-            queues=self.stores.queues,
-            limits=self.stores.key_limits,
-            throttle_states=self.stores.throttle_states,
-            pools=self.stores.pools,
-            health=self.stores.pool_health,
-            clock=self.clock,
-        )
-
-    @cached_property
-    def scheduling(self) -> PoolStatistics:
-        from ojs.services.pools.statistics import PoolStatistics
-
-        return PoolStatistics(
-            health=self.stores.pool_health,
-            pools=self.stores.pools,
-            queues=self.stores.queues,
-            stats=self.stores.statistics,
-            workers=self.stores.workers,
-            clock=self.clock,
-        )
-
-    @cached_property
-    def dead_letter_stats(self) -> DeadLetterStatistics:
-        from ojs.services.dead_letter.statistics import DeadLetterStatistics
-
-        return DeadLetterStatistics(self.stores.dead_letters, self.clock)
-
-    @cached_property
-    def listing(self) -> JobListing:
-        from ojs.services.jobs.listing import JobListing
-
-        return JobListing(
-            jobs=self.stores.jobs,
-            registry=self.stores.registry,
-            stats=self.stores.statistics,
-            log=self._event_log(),
-            for_each=self._for_each,
-            clock=self.clock,
-        )
-
-    @cached_property
-    def workflow_reading(self) -> WorkflowReading:
-        from ojs.services.workflows.reading import WorkflowReading
-
-        return WorkflowReading(
-            workflows=self.stores.workflows,
-            advance=self.workflow_advance,
-            jobs=self.stores.jobs,
-            clock=self.clock,
-        )
-
-    @cached_property
-    def unique_locks(self) -> UniqueListing:
-        from ojs.services.jobs.unique_listing import UniqueListing
-
-        return UniqueListing(
-            jobs=self.stores.jobs,
-            locks=self.stores.unique_locks,
-            listing=self.listing,
-            clock=self.clock,
-        )
-
-    @cached_property
-    def events(self) -> Events:
-        from ojs.services.operations.events import Events
-
-        return Events(self._event_log(), self.clock)
+    stats: Statistics = provided("ojs.services.operations.statistics:Statistics")
+    scheduling: PoolStatistics = provided("ojs.services.pools.statistics:PoolStatistics")
+    dead_letter_stats: DeadLetterStatistics = provided(
+        "ojs.services.dead_letter.statistics:DeadLetterStatistics"
+    )
+    listing: JobListing = provided("ojs.services.jobs.listing:JobListing")
+    unique_locks: UniqueListing = provided("ojs.services.jobs.unique_listing:UniqueListing")
+    workflow_reading: WorkflowReading = provided("ojs.services.workflows.reading:WorkflowReading")
+    events: Events = provided("ojs.services.operations.events:Events")
 
     # --- sweeps ---------------------------------------------------------------------------------
 
@@ -919,161 +515,24 @@ class Runtime:
         yield self.rest
         yield self.metrics_sweep
 
-    @cached_property
-    def bulk(self) -> BulkRunner:
-        from ojs.services.dead_letter.bulk import BulkRunner
-        from ojs.services.jobs.bulk import JobSlices
-        from ojs.store.dead_letter.bulk import BulkOperationStore
-
-        return BulkRunner(
-            store=BulkOperationStore(self.table, self.ids),
-            jobs=self.stores.jobs,
-            queues=self.stores.queues,
-            dead_letter=self.dead_letter,
-            redrive=self.redrive,
-            of_jobs=JobSlices(
-                jobs=self.stores.jobs,
-                queues=self.stores.queues,
-                listing=self.listing,
-                acts=self.acts,
-                archive=self.archive,
-                # Loaded when a job of one is erased.
-                forget_workflow=lambda name: self.workflow_control.forget(name),  # noqa: PLW0108
-            ),
-            clock=self.clock,
-            ids=self.ids,
-        )
-
-    @cached_property
-    def backfill(self) -> FairnessBackfill:
-        from ojs.services.jobs.fairness_backfill import FairnessBackfill
-        from ojs.store.jobs.fair_queue import BackfillCursors
-
-        return FairnessBackfill(
-            queues=self.stores.queues,
-            every=self.sweep_queues,
-            jobs=self.stores.jobs,
-            placement=self.placement,
-            cursors=BackfillCursors(self.table),
-        )
-
-    @cached_property
-    def permit_repair(self) -> PermitRepair:
-        from ojs.services.permits.repair import PermitRepair
-
-        return PermitRepair(
-            jobs=self.stores.jobs,
-            semaphores=self.semaphores,
-            recount=self.stores.recount,
-            sleep=self.sleep,
-        )
-
-    @cached_property
-    def reconcile(self) -> ReconcileSweep:
-        from ojs.services.permits.reconcile import ReconcileSweep
-
-        return ReconcileSweep(
-            every=self.sweep_queues,
-            depth=self.stores.depth,
-            recount=self.stores.recount,
-            repair=self.permit_repair,
-            clock=self.clock,
-        )
-
-    @cached_property
-    def pool_permit_sweep(self) -> PoolPermitSweep:
-        from ojs.services.permits.reconcile import PoolPermitSweep
-
-        return PoolPermitSweep(
-            pools=self.stores.pools,
-            queues=self.stores.queues,
-            workers=self.stores.workers,
-            repair=self.permit_repair,
-        )
-
-    @cached_property
-    def throttle_sweep(self) -> ThrottleSweep:
-        from ojs.services.permits.throttle_sweep import ThrottleSweep
-
-        return ThrottleSweep(
-            states=self.stores.throttle_states,
-            key_limits=self.stores.key_limits,
-            key_permits=self.key_permits,
-            rate_windows=self.stores.rate_windows,
-            queues=self.stores.queues,
-            index=self.stores.jobs.index,
-            rate_limits=self.limits,
-        )
-
-    @cached_property
-    def replay(self) -> ReplaySweep:
-        from ojs.services.dead_letter.replay import ReplaySweep
-        from ojs.store.dead_letter.replay import ReplayCursors
-
-        return ReplaySweep(
-            jobs=self.stores.jobs,
-            queues=self.stores.queues,
-            every=self.sweep_queues,
-            replays=ReplayCursors(self.table),
-            redrive=self.redrive,
-            maintenance=self.maintenance,
-        )
-
-    @cached_property
-    def prune(self) -> PruneSweep:
-        from ojs.services.dead_letter.prune import PruneSweep
-        from ojs.store.dead_letter.pruning import Pruning
-
-        return PruneSweep(
-            jobs=self.stores.jobs,
-            pruning=Pruning(self.table, self.stores.queues, self.ids),
-            copies=self.copies,
-            archive=self.archive,
-        )
-
-    @cached_property
-    def archive(self) -> Archive:
-        from ojs.services.dead_letter.archive import Archive
-
-        return Archive(self.stores.jobs, self.blobs)
-
-    @cached_property
-    def pool_health_sweep(self) -> PoolHealthSweep:
-        from ojs.services.pools.health_sweep import PoolHealthSweep
-
-        return PoolHealthSweep(
-            pools=self.stores.pools,
-            health=self.stores.pool_health,
-            stats=self.stores.statistics,
-            throttle_states=self.stores.throttle_states,
-            maintenance=self.maintenance,
-        )
-
-    @cached_property
-    def rest(self) -> RestSweep:
-        from ojs.services.queues.rest import RestSweep
-
-        return RestSweep(
-            every=self.sweep_queues,
-            registry=self.stores.registry,
-            index=self.stores.jobs.index,
-            stats=self.stores.statistics,
-        )
-
-    @cached_property
-    def metrics_sweep(self) -> MetricsSweep:
-        from ojs.services.operations.metrics_sweep import MetricsSweep
-
-        return MetricsSweep(
-            stats=self.stores.statistics,
-            every=self.sweep_queues,
-            queues=self.stores.queues,
-            workers=self.stores.workers,
-            dead_letters=self.stores.dead_letters,
-            health=self.stores.pool_health,
-            maintenance=self.maintenance,
-            groups=self.settings.worker_groups,
-        )
+    sweep_queues: SweepQueues = provided("ojs.services.sweeps:SweepQueues")
+    lost_leases: LostLeases = provided(
+        "ojs.services.jobs.lost_leases:LostLeases", log=lambda run: lambda: run.stores.event_log
+    )
+    sweep: JobSweep = provided("ojs.services.jobs.sweep:JobSweep")
+    workflow_sweep: WorkflowSweep = provided("ojs.services.workflows.sweep:WorkflowSweep")
+    bulk: BulkRunner = provided("ojs.services.dead_letter.bulk:BulkRunner")
+    backfill: FairnessBackfill = provided("ojs.services.jobs.fairness_backfill:FairnessBackfill")
+    reconcile: ReconcileSweep = provided("ojs.services.permits.reconcile:ReconcileSweep")
+    pool_permit_sweep: PoolPermitSweep = provided("ojs.services.permits.reconcile:PoolPermitSweep")
+    throttle_sweep: ThrottleSweep = provided("ojs.services.permits.throttle_sweep:ThrottleSweep")
+    zone_sweep: ZoneSweep = provided("ojs.services.crons.zone_sweep:ZoneSweep")
+    replay: ReplaySweep = provided("ojs.services.dead_letter.replay:ReplaySweep")
+    prune: PruneSweep = provided("ojs.services.dead_letter.prune:PruneSweep")
+    archive: Archive = provided("ojs.services.dead_letter.archive:Archive")
+    pool_health_sweep: PoolHealthSweep = provided("ojs.services.pools.health_sweep:PoolHealthSweep")
+    rest: RestSweep = provided("ojs.services.queues.rest:RestSweep")
+    metrics_sweep: MetricsSweep = provided("ojs.services.operations.metrics_sweep:MetricsSweep")
 
 
 def build(
@@ -1184,6 +643,10 @@ def _chain(settings: Settings, more: Sequence[Middleware]) -> MiddlewareChain | 
     return MiddlewareChain(named, timeout_ms=timeout_ms, service=settings.service)
 
 
+# Services that are built, with those they use, while a function is initialized: the first request
+# that needs another one imports it.
+AT_START = ("enqueue", "fetch", "batch_finish", "jobs", "workers", "dead_letter", "queues", "sweep")
+
 _lock = threading.Lock()
 _current: Runtime | None = None
 
@@ -1204,6 +667,8 @@ def prepare() -> None:
     """
     # A first request tries again, and is answered, with an error if need be.
     with suppress(Exception):
+        for service in AT_START:
+            getattr(current(), service)
         if (chain := current().middleware) is not None:
             chain.load()
         # A client takes a while to make, too.

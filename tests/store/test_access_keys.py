@@ -287,7 +287,7 @@ def test_what_a_role_costs(dynoxide: Engine, door: Door) -> None:
     # The record and what leads to it, each twice in a transaction, and the entry in the index.
     assert meter.calls == ["GetItem", "TransactWriteItems"]
     assert (meter.read_units, meter.write_units) == (1.0, 5.0)
-    roles = Roles(door.store, SystemClock(), operators=(), remembered_ms=60_000)
+    roles = Roles(door.store, SystemClock(), iam_operators=(), remembered_ms=60_000)
     meter.reset()
     assert roles.who(ROLE).key == record.id
     assert meter.calls == ["GetItem", "UpdateItem"]
@@ -318,7 +318,7 @@ def test_of_two_who_name_a_role_one_is_refused(door: Door, monkeypatch: pytest.M
         with pytest.raises(Conflict):
             door.keys.name_role(ANYBODY, ROLE, "mailer", ["work"])
         (other,) = others
-        roles = Roles(door.store, SystemClock(), operators=("*",), remembered_ms=0)
+        roles = Roles(door.store, SystemClock(), iam_operators=("*",), remembered_ms=0)
         assert roles.who(ROLE).key == other.id
         door.keys.revoke(ANYBODY, other.id)
         assert roles.who(ROLE).scopes == frozenset()

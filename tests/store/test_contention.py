@@ -96,7 +96,7 @@ def test_parallel_requests_with_one_key_get_one_answer(
 
 def test_who_finds_a_key_taken_waits_for_the_first(exact: World) -> None:
     """The first request ends during the third pause; the second one reads its answer."""
-    store: IdempotencyKeys = exact.run._idempotency_keys
+    store: IdempotencyKeys = exact.run.stores.idempotency_keys
     now_ms = exact.clock.now_ms()
     key = IdempotencyKey.of("k", caller=Principal("a", key="a" * 16), operation="push", body={})
     record, _ = store.begin(key, now_ms=now_ms)
@@ -113,7 +113,7 @@ def test_who_finds_a_key_taken_waits_for_the_first(exact: World) -> None:
 
 def test_who_finds_a_key_taken_waits_for_seconds_at_most(exact: World) -> None:
     """The first request died: the second one takes part. One that is over is not waited for."""
-    store: IdempotencyKeys = exact.run._idempotency_keys
+    store: IdempotencyKeys = exact.run.stores.idempotency_keys
     now_ms = exact.clock.now_ms()
     key = IdempotencyKey.of("k", caller=Principal("a", key="a" * 16), operation="push", body={})
     store.begin(key, now_ms=now_ms)

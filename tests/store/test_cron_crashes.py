@@ -63,7 +63,7 @@ def definitions(world: World) -> list[str]:
 
 
 def fire(run: Runtime) -> Any:
-    return run._fire("c")
+    return run.fire("c")
 
 
 def fetch(run: Runtime) -> Any:
@@ -241,6 +241,6 @@ def test_a_pause_in_the_moment_of_firing_wins_or_comes_after(exact: World) -> No
         return original(*given, **named)
 
     exact.run.enqueue.push = late  # type: ignore[method-assign]
-    assert exact.run._fire("c") is None
+    assert exact.run.fire("c") is None
     assert jobs_of(exact) == []
     assert exact.run.crons.get("c", ANYBODY).runs == 0

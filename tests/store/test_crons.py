@@ -453,7 +453,7 @@ def test_a_tick_fires_once_whoever_evaluates(exact: World) -> None:
         next_minute(exact)
         containers = [exact.another() for _ in range(8)]
         with ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda run: [run._fire(name) for name in names], containers))
+            list(pool.map(lambda run: [run.fire(name) for name in names], containers))
     assert [now(exact, name).runs for name in names] == [3] * 5
     assert len(exact.fetch("q", 100)) == 15
 
@@ -480,7 +480,7 @@ def test_a_firing_costs_nine_units_with_its_job(exact: World, policy: str) -> No
     for looks_back in (False, policy != "allow"):
         next_minute(exact)
         with spending(exact) as fired:
-            job = exact.run._fire("nightly-report")
+            job = exact.run.fire("nightly-report")
         assert job is not None
         # The cron job and its entry in the due line, its run log, the job and its entry in line.
         assert fired.writes == 9
@@ -512,7 +512,7 @@ def test_a_firing_whose_definition_stands_apart_costs_the_same(exact: World) -> 
     register(exact, template={"args": ["z" * 700], "meta": {"m": "y" * 600}})
     next_minute(exact)
     with spending(exact) as fired:
-        exact.run._fire("c")
+        exact.run.fire("c")
     # The job's content is offloaded, which each push of such a job pays.
     assert fired.writes <= 9 + 2
     assert fired.reads <= 3
@@ -522,10 +522,10 @@ def test_a_skip_costs_six(exact: World) -> None:
     in_steady_operation(exact)
     register(exact)
     next_minute(exact)
-    exact.run._fire("c")
+    exact.run.fire("c")
     next_minute(exact)
     with spending(exact) as skipped:
-        exact.run._fire("c")
+        exact.run.fire("c")
     assert (skipped.writes, skipped.calls) == (6, 3)
 
 
@@ -588,7 +588,7 @@ def test_no_tick_comes_twice_for_a_clock_that_is_behind(exact: World) -> None:
     """The simulation found it: fired early by a clock ahead, then changed by one behind."""
     cron = register(exact, overlap_policy="allow")
     next_minute(exact)
-    assert exact.run._fire("c") is not None
+    assert exact.run.fire("c") is not None
     exact.clock.advance(-500)
     exact.run.crons.enable("c", ANYBODY, enabled=False)
     after = exact.run.crons.enable("c", ANYBODY, enabled=True).cron

@@ -139,14 +139,14 @@ def test_probes_are_bounded_and_no_queue_starves(exact: World) -> None:
         levels(exact, name, available=1)
     chosen = itertools.cycle(range(6))
     gauges = MetricsSweep(
-        stats=stats_store.StatisticsStore(exact.run.table),
-        every=exact.run.sweep_queues,
+        statistics=stats_store.StatisticsStore(exact.run.table),
+        sweep_queues=exact.run.sweep_queues,
         queues=exact.run.stores.queues,
         workers=worker_store.WorkerStore(exact.run.table),
         dead_letters=DeadLetterCounters(exact.run.table),
-        health=PoolHealthStore(exact.run.table),
+        pool_health=PoolHealthStore(exact.run.table),
         maintenance=exact.run.maintenance,
-        groups={},
+        worker_groups={},
         choose=lambda _: next(chosen),
     )
     seen: Counter[str] = Counter()
@@ -407,14 +407,14 @@ def measured(world: World, **groups: tuple[str, ...]) -> dict[str, Backlog]:
     """The backlog of each group, as a sweep of a deployment with these groups finds it."""
     run = world.run
     gauges = MetricsSweep(
-        stats=run.stores.statistics,
-        every=run.sweep_queues,
+        statistics=run.stores.statistics,
+        sweep_queues=run.sweep_queues,
         queues=run.stores.queues,
         workers=run.stores.workers,
         dead_letters=run.stores.dead_letters,
-        health=run.stores.pool_health,
+        pool_health=run.stores.pool_health,
         maintenance=run.maintenance,
-        groups=groups,
+        worker_groups=groups,
     )
     found = gauges.run_once(world.clock.now_ms(), 1_000).backlogs
     return {each.group: each for each in found}

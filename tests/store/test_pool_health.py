@@ -279,8 +279,8 @@ def test_a_run_looks_at_so_many_pools_and_the_next_at_others(exact: World) -> No
     table = exact.run.table
     alerts = PoolHealthSweep(
         pools=exact.run.stores.pools,
-        health=PoolHealthStore(table),
-        stats=stats_store.StatisticsStore(table),
+        pool_health=PoolHealthStore(table),
+        statistics=stats_store.StatisticsStore(table),
         throttle_states=ThrottleStates(table),
         maintenance=exact.run.maintenance,
         choose=lambda _: next(starts),

@@ -56,7 +56,7 @@ class Keyed:
             DeploymentStore(self.runtime.table), store, DeliveryStore(self.runtime.table),
             self.clock, version="1",
         ).prepare_keys()  # fmt: skip
-        self.runtime._keys.mac()
+        self.runtime.keys.mac()
         access_runtime.use(Authentication(store, self.clock))
 
     def make(self, name: str, *scopes: str, **more: Any) -> str:

@@ -110,7 +110,7 @@ def test_a_push_that_waited_finds_what_another_try_of_it_stored(
     held = api.post(f"{BASE}/jobs", body).json["job"]["id"]
     others: list[Any] = []
     waits = {"ojs-block-timeout": "2"}
-    monkeypatch.setattr(api.runtime._key_turn, "_sleep", lambda _s: None)
+    monkeypatch.setattr(api.runtime.key_turn, "_sleep", lambda _s: None)
 
     def while_it_waits(_s: float) -> None:
         if not others:

@@ -69,14 +69,14 @@ class CronJobs:
         makers: KeyStates,
         clock: Clock,
         ids: IdSource,
-        most: int,
-        least_s: int,
+        max_crons: int,
+        min_cron_interval_s: int,
     ) -> None:
         """`most` is how many there can be, 0 without a limit, and `least_s` the shortest time
         between two ticks.
         """
-        self._most = most
-        self._least_s = least_s
+        self._most = max_crons
+        self._least_s = min_cron_interval_s
         self._crons = crons
         self._jobs = jobs
         self._enqueue = enqueue

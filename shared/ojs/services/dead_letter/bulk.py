@@ -151,17 +151,17 @@ class BulkRunner:
     def __init__(
         self,
         *,
-        store: BulkOperationStore,
+        bulk_operations: BulkOperationStore,
         jobs: JobStore,
         queues: QueueStore,
         dead_letter: DeadLetterSearch,
         redrive: Redrive,
-        of_jobs: JobSlices,
+        job_slices: JobSlices,
         clock: Clock,
         ids: IdSource,
     ) -> None:
-        self._of_jobs = of_jobs
-        self._store = store
+        self._of_jobs = job_slices
+        self._store = bulk_operations
         self._jobs = jobs
         self._queues = queues
         self._dead_letter = dead_letter

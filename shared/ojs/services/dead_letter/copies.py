@@ -61,7 +61,7 @@ class DeadLetterCopies:
         permits: Permits,
         queues: QueueStore,
         bounds: QueueBounds,
-        waiting: store.WaitingCopies,
+        waiting_copies: store.WaitingCopies,
         clock: Clock,
         ids: IdSource,
         placement: FairQueuePlacement,
@@ -71,7 +71,7 @@ class DeadLetterCopies:
         self._permits = permits
         self._queues = queues
         self._bounds = bounds
-        self._waiting = waiting
+        self._waiting = waiting_copies
         self._placement = placement
         self._clock = clock
         self._ids = ids

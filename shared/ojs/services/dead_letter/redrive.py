@@ -58,9 +58,9 @@ class Redrive:
         *,
         jobs: JobStore,
         changes: JobChanges,
-        contents: PayloadChange,
+        payload_change: PayloadChange,
         queues: QueueStore,
-        locks: UniqueLocks,
+        unique_locks: UniqueLocks,
         transitions: TimeTransitions,
         bounds: QueueBounds,
         limits: RateLimits,
@@ -68,21 +68,21 @@ class Redrive:
         clock: Clock,
         ids: IdSource,
         new_queues: NewQueues,
-        chain: MiddlewareChain | None = None,
+        middleware: MiddlewareChain | None = None,
         choose: Callable[[int], int] = random.randrange,
     ) -> None:
         self._jobs = jobs
         self._changes = changes
-        self._contents = contents
+        self._contents = payload_change
         self._queues = queues
-        self._locks = locks
+        self._locks = unique_locks
         self._transitions = transitions
         self._bounds = bounds
         self._limits = limits
         self._placement = placement
         self._clock = clock
         self._ids = ids
-        self._chain = chain
+        self._chain = middleware
         self._new_queues = new_queues
         self._choose = choose
 

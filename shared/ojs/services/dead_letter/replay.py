@@ -82,14 +82,14 @@ class ReplaySweep:
         *,
         jobs: JobStore,
         queues: QueueStore,
-        every: SweepQueues,
+        sweep_queues: SweepQueues,
         replays: ReplayCursors,
         redrive: Redrive,
         maintenance: MaintenanceStore,
     ) -> None:
         self._jobs = jobs
         self._queues = queues
-        self._every = every
+        self._every = sweep_queues
         self._replays = replays
         self._redrive = redrive
         self._maintenance = maintenance

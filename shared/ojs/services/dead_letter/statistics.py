@@ -11,8 +11,8 @@ from ojs.store.dead_letter.counters import DeadLetterCounters
 class DeadLetterStatistics:
     """Reads statistics of dead letters; changes nothing."""
 
-    def __init__(self, store: DeadLetterCounters, clock: Clock) -> None:
-        self._store = store
+    def __init__(self, dead_letters: DeadLetterCounters, clock: Clock) -> None:
+        self._store = dead_letters
         self._clock = clock
 
     def read(self) -> DeadLetterStats:

@@ -123,12 +123,12 @@ class Deliveries:
         pools: PoolStore,
         statistics: StatisticsStore,
         semaphore: ConcurrencySemaphore,
-        parts: PushParts | None,
+        push_parts: PushParts | None,
         wake: DeliveryWake | None,
         makers: KeyStates,
         clock: Clock,
         ids: IdSource,
-        strict: bool = False,
+        strict_queues: bool = False,
     ) -> None:
         """Without `parts` the deployment has no dispatch: deliveries are refused."""
         self._deliveries = deliveries
@@ -136,12 +136,12 @@ class Deliveries:
         self._pools = pools
         self._statistics = statistics
         self._semaphore = semaphore
-        self._parts = parts
+        self._parts = push_parts
         self._wake = wake
         self._makers = makers
         self._clock = clock
         self._ids = ids
-        self._strict = strict
+        self._strict = strict_queues
 
     def put(
         self, name: str | None, body: object, caller: Principal = ANYBODY

@@ -44,14 +44,14 @@ class DeliverySweep:
         deliveries: DeliveryStore,
         pools: PoolStore,
         queues: QueueStore,
-        every: SweepQueues,
+        sweep_queues: SweepQueues,
         index: JobIndex,
         wake: DeliveryWake,
     ) -> None:
         self._deliveries = deliveries
         self._pools = pools
         self._queues = queues
-        self._every = every
+        self._every = sweep_queues
         self._index = index
         self._wake = wake
 

@@ -90,8 +90,8 @@ class BulkPush:
         *,
         enqueue: Enqueue,
         jobs: JobStore,
-        keys: IdempotencyKeys,
-        turn: KeyTurn,
+        idempotency_keys: IdempotencyKeys,
+        key_turn: KeyTurn,
         bulk_pushes: BulkPushStore,
         for_each: ForEach,
         clock: Clock,
@@ -100,8 +100,8 @@ class BulkPush:
         """`middleware_ms` is how long the middleware may take for a request, if there is one."""
         self._enqueue = enqueue
         self._jobs = jobs
-        self._keys = keys
-        self._turn = turn
+        self._keys = idempotency_keys
+        self._turn = key_turn
         self._bulk_pushes = bulk_pushes
         self._for_each = for_each
         self._clock = clock

@@ -177,7 +177,7 @@ class Enqueue:
         *,
         jobs: JobStore,
         permits: Permits,
-        locks: UniqueLocks,
+        unique_locks: UniqueLocks,
         transitions: TimeTransitions,
         bounds: QueueBounds,
         clock: Clock,
@@ -186,7 +186,7 @@ class Enqueue:
         placement: FairQueuePlacement,
         empty_lines: EmptyLines,
         new_queues: NewQueues,
-        chain: MiddlewareChain | None = None,
+        middleware: MiddlewareChain | None = None,
         choose: Callable[[int], int] = random.randrange,
         ended: JobEnded = ends_nothing,
     ) -> None:
@@ -194,7 +194,7 @@ class Enqueue:
         self._jobs = jobs
         self._ended = ended
         self._permits = permits
-        self._locks = locks
+        self._locks = unique_locks
         self._transitions = transitions
         self._bounds = bounds
         self._limits = limits
@@ -202,7 +202,7 @@ class Enqueue:
         self._empty_lines = empty_lines
         self._clock = clock
         self._ids = ids
-        self._chain = chain
+        self._chain = middleware
         self._new_queues = new_queues
         self._choose = choose
 

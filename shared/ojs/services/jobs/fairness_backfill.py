@@ -62,16 +62,16 @@ class FairnessBackfill:
         self,
         *,
         queues: QueueStore,
-        every: SweepQueues,
+        sweep_queues: SweepQueues,
         jobs: JobStore,
         placement: FairQueuePlacement,
-        cursors: BackfillCursors,
+        backfill_cursors: BackfillCursors,
     ) -> None:
         self._queues = queues
-        self._every = every
+        self._every = sweep_queues
         self._jobs = jobs
         self._placement = placement
-        self._cursors = cursors
+        self._cursors = backfill_cursors
 
     def begin(self, queue: Queue, *, now_ms: int) -> None:
         """Begin the first pass in the request that makes a queue fair. The sweep does the rest."""

@@ -53,9 +53,11 @@ _OVER_MS = 30_000
 class KeyTurn:
     """The turns of requests with one idempotency key: one stores the jobs, the others wait."""
 
-    def __init__(self, keys: IdempotencyKeys, *, sleep: Callable[[float], None]) -> None:
+    def __init__(
+        self, idempotency_keys: IdempotencyKeys, *, sleep: Callable[[float], None]
+    ) -> None:
         """`sleep` takes seconds."""
-        self._keys = keys
+        self._keys = idempotency_keys
         self._sleep = sleep
 
     def begin(self, key: IdempotencyKey, *, now_ms: int) -> tuple[IdempotencyRecord, bool]:
@@ -91,14 +93,14 @@ class IdempotentPush:
         enqueue: Enqueue,
         management: JobManagement,
         jobs: JobStore,
-        keys: IdempotencyKeys,
-        turn: KeyTurn,
+        idempotency_keys: IdempotencyKeys,
+        key_turn: KeyTurn,
     ) -> None:
-        self._turn = turn
+        self._turn = key_turn
         self._enqueue = enqueue
         self._management = management
         self._jobs = jobs
-        self._keys = keys
+        self._keys = idempotency_keys
 
     def push(
         self,

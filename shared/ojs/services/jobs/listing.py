@@ -495,15 +495,15 @@ class JobListing:
         *,
         jobs: JobStore,
         registry: QueueRegistry,
-        stats: StatisticsStore,
-        log: EventLog,
+        statistics: StatisticsStore,
+        event_log: EventLog,
         clock: Clock,
         for_each: ForEach,
     ) -> None:
         self._jobs = jobs
         self._registry = registry
-        self._stats = stats
-        self._log = log
+        self._stats = statistics
+        self._log = event_log
         self._clock = clock
         self._for_each = for_each
 

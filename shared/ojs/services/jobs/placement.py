@@ -35,11 +35,11 @@ class FairQueuePlacement:
     """Assigns jobs their positions in the ready line."""
 
     def __init__(
-        self, *, jobs: JobReader, queues: QueueStore, tenants: TenantFinishTags, clock: Clock
+        self, *, jobs: JobReader, queues: QueueStore, finish_tags: TenantFinishTags, clock: Clock
     ) -> None:
         self._jobs = jobs
         self._queues = queues
-        self._tenants = tenants
+        self._tenants = finish_tags
         self._clock = clock
         # Fair queues of one lane: with several, a job's lane is unknown before the queue is read.
         self._fair: BoundedMap[str, Fairness] = BoundedMap(_REMEMBERED)

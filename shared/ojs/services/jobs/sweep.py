@@ -49,29 +49,29 @@ class JobSweep:
         self,
         *,
         jobs: JobStore,
-        queues: SweepQueues,
+        sweep_queues: SweepQueues,
         transitions: TimeTransitions,
-        leases: LostLeases,
+        lost_leases: LostLeases,
         deletion: QueueDeletion,
         maintenance: MaintenanceStore,
         fire: Callable[[str], object],
-        store: QueueStore,
+        queues: QueueStore,
         for_each: ForEach = in_threads,
     ) -> None:
         """`fire` fires a cron job that is due."""
         self._fire = fire
         self._for_each = for_each
-        self._leases = leases
+        self._leases = lost_leases
         self._maintenance = maintenance
         # By line: when this container began to look through it (ms), and how far it came.
         self._looked: BoundedMap[tuple[str, int], tuple[int, dict[str, str] | None]] = BoundedMap(
             _REMEMBERED
         )
         self._jobs = jobs
-        self._queues = queues
+        self._queues = sweep_queues
         self._transitions = transitions
         self._deletion = deletion
-        self._store = store
+        self._store = queues
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
         """One pass over every queue, moving at most about `limit` jobs; counts by what was done.

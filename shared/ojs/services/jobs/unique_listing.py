@@ -30,10 +30,10 @@ class UniqueListing:
     """Lists unique locks, or finds one; changes nothing."""
 
     def __init__(
-        self, *, jobs: JobStore, locks: UniqueLocks, listing: JobListing, clock: Clock
+        self, *, jobs: JobStore, unique_locks: UniqueLocks, listing: JobListing, clock: Clock
     ) -> None:
         self._jobs = jobs
-        self._locks = locks
+        self._locks = unique_locks
         self._listing = listing
         self._clock = clock
 

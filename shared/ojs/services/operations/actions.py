@@ -19,8 +19,8 @@ logger = Logger()
 class Actions:
     """Writes down actions, and lists them."""
 
-    def __init__(self, store: ActionStore, clock: Clock, ids: IdSource) -> None:
-        self._store = store
+    def __init__(self, actions: ActionStore, clock: Clock, ids: IdSource) -> None:
+        self._store = actions
         self._clock = clock
         self._ids = ids
 

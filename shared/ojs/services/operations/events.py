@@ -115,8 +115,8 @@ class _Found:
 class Events:
     """Reads the event log, with bounded calls and bytes for any request."""
 
-    def __init__(self, log: EventLog, clock: Clock) -> None:
-        self._log = log
+    def __init__(self, event_log: EventLog, clock: Clock) -> None:
+        self._log = event_log
         self._clock = clock
 
     def list(

@@ -104,25 +104,25 @@ class MetricsSweep:
     def __init__(
         self,
         *,
-        stats: StatisticsStore,
-        every: SweepQueues,
+        statistics: StatisticsStore,
+        sweep_queues: SweepQueues,
         queues: queue_store.QueueStore,
         workers: worker_store.WorkerStore,
         dead_letters: DeadLetterCounters,
-        health: PoolHealthStore,
+        pool_health: PoolHealthStore,
         maintenance: MaintenanceStore,
-        groups: Mapping[str, Sequence[str]],
+        worker_groups: Mapping[str, Sequence[str]],
         choose: Callable[[int], int] = random.randrange,
     ) -> None:
         """`groups`: the queues of each group of workers whose backlog is measured, by its name."""
-        self._stats = stats
-        self._every = every
+        self._stats = statistics
+        self._every = sweep_queues
         self._queues = queues
         self._workers = workers
         self._dead_letters = dead_letters
-        self._health = health
+        self._health = pool_health
         self._maintenance = maintenance
-        self._groups = {name: frozenset(queues) for name, queues in groups.items()}
+        self._groups = {name: frozenset(queues) for name, queues in worker_groups.items()}
         self._choose = choose
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> MetricsReport:

@@ -22,7 +22,7 @@ class Roles:
         keys: AccessKeyStore,
         clock: Clock,
         *,
-        operators: Iterable[str],
+        iam_operators: Iterable[str],
         remembered_ms: int,
     ) -> None:
         """`operators` are ARNs of roles that may do everything, whatever is stored of them;
@@ -30,7 +30,7 @@ class Roles:
         """
         self._keys = keys
         self._clock = clock
-        self._operators = frozenset(role_arn(each) or each for each in operators)
+        self._operators = frozenset(role_arn(each) or each for each in iam_operators)
         self._remembered_ms = remembered_ms
         # By role: when it was looked up (ms), and its principal; None if it never had a record.
         self._known: BoundedMap[str, tuple[int, Principal | None]] = BoundedMap(_REMEMBERED)

@@ -66,22 +66,22 @@ class Statistics:
     def __init__(
         self,
         *,
-        stats: store.StatisticsStore,
+        statistics: store.StatisticsStore,
         notes: LeaseNotes,
         queues: queue_store.QueueStore,
-        limits: KeyLimits,
+        key_limits: KeyLimits,
         throttle_states: ThrottleStates,
         pools: PoolStore,
-        health: PoolHealthStore,
+        pool_health: PoolHealthStore,
         clock: Clock,
     ) -> None:
-        self._stats = stats
+        self._stats = statistics
         self._notes = notes
         self._queues = queues
-        self._limits = limits
+        self._limits = key_limits
         self._throttle_states = throttle_states
         self._pools = pools
-        self._health = health
+        self._health = pool_health
         self._clock = clock
 
     def queue(self, name: str, *, hour: bool = False) -> QueueStats:

@@ -104,15 +104,15 @@ class KeyPermits:
     def __init__(
         self,
         *,
-        store: KeyLimits,
+        key_limits: KeyLimits,
         semaphores: SemaphorePermits,
         jobs: JobReader,
         clock: Clock,
-        states: ThrottleStates,
+        throttle_states: ThrottleStates,
     ) -> None:
-        self._store = store
+        self._store = key_limits
         self._semaphores = semaphores
-        self._states = states
+        self._states = throttle_states
         self._jobs = jobs
         self._clock = clock
 

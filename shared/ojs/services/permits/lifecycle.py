@@ -116,21 +116,21 @@ class Permits:
     def __init__(
         self,
         *,
-        queues: QueuePermits,
-        keys: KeyPermits,
-        pools: PoolPermits,
+        queue_permits: QueuePermits,
+        key_permits: KeyPermits,
+        pool_permits: PoolPermits,
         semaphores: SemaphorePermits,
         depth: DepthCounter,
-        queue_store: QueueStore,
-        pool_store: PoolStore,
+        queues: QueueStore,
+        pools: PoolStore,
     ) -> None:
-        self._queues = queues
-        self._keys = keys
-        self._pools = pools
+        self._queues = queue_permits
+        self._keys = key_permits
+        self._pools = pool_permits
         self._semaphores = semaphores
         self._depth = depth
-        self._queue_store = queue_store
-        self._pool_store = pool_store
+        self._queue_store = queues
+        self._pool_store = pools
 
     # --- for a fetch ------------------------------------------------------------------------
 

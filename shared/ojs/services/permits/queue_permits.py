@@ -51,12 +51,12 @@ class QueuePermits:
         *,
         semaphores: SemaphorePermits,
         rate_windows: RateWindowStore,
-        states: ThrottleStates,
+        throttle_states: ThrottleStates,
         clock: Clock,
     ) -> None:
         self._semaphores = semaphores
         self._rate_windows = rate_windows
-        self._states = states
+        self._states = throttle_states
         self._clock = clock
 
     def acquire(

@@ -51,9 +51,9 @@ class RateLimits:
     """Registers keys, shows them, pauses and overrides them."""
 
     def __init__(
-        self, *, store: KeyLimits, jobs: JobStore, lanes: Callable[[str], int], clock: Clock
+        self, *, key_limits: KeyLimits, jobs: JobStore, lanes: Callable[[str], int], clock: Clock
     ) -> None:
-        self._store = store
+        self._store = key_limits
         self._jobs = jobs
         self._lanes = lanes
         self._clock = clock

@@ -75,17 +75,17 @@ class ReconcileSweep:
     def __init__(
         self,
         *,
-        every: SweepQueues,
+        sweep_queues: SweepQueues,
         depth: DepthCounter,
         recount: Recount,
-        repair: PermitRepair,
+        permit_repair: PermitRepair,
         clock: Clock,
     ) -> None:
-        self._every = every
+        self._every = sweep_queues
         self._clock = clock
         self._depth = depth
         self._recount = recount
-        self._repair = repair
+        self._repair = permit_repair
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
         """Check every bounded queue, counting the jobs of at most `limit` of them.
@@ -292,12 +292,17 @@ class PoolPermitSweep:
     name = "pool_permits"
 
     def __init__(
-        self, *, pools: PoolStore, queues: QueueStore, workers: WorkerStore, repair: PermitRepair
+        self,
+        *,
+        pools: PoolStore,
+        queues: QueueStore,
+        workers: WorkerStore,
+        permit_repair: PermitRepair,
     ) -> None:
         self._pools = pools
         self._queues = queues
         self._workers = workers
-        self._repair = repair
+        self._repair = permit_repair
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
         """Check every pool with permits, and the permits of about `limit` workers.

@@ -78,8 +78,8 @@ class ReleasedPermits:
 class SemaphorePermits:
     """Acquires and releases permits of semaphores."""
 
-    def __init__(self, *, store: ConcurrencySemaphore, clock: Clock, ids: IdSource) -> None:
-        self.store = store
+    def __init__(self, *, semaphore: ConcurrencySemaphore, clock: Clock, ids: IdSource) -> None:
+        self.store = semaphore
         self._clock = clock
         self._ids = ids
 

@@ -32,21 +32,21 @@ class ThrottleSweep:
     def __init__(
         self,
         *,
-        states: ThrottleStates,
+        throttle_states: ThrottleStates,
         key_limits: KeyLimits,
         key_permits: KeyPermits,
         rate_windows: RateWindowStore,
         queues: QueueStore,
         index: JobIndex,
-        rate_limits: RateLimits,
+        limits: RateLimits,
     ) -> None:
-        self._states = states
+        self._states = throttle_states
         self._key_limits = key_limits
         self._key_permits = key_permits
         self._rate_windows = rate_windows
         self._queues = queues
         self._index = index
-        self._rate_limits = rate_limits
+        self._rate_limits = limits
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
         """Check up to `limit` limits, those first that have throttled for longest.

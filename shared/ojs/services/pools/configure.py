@@ -30,11 +30,11 @@ class PoolConfiguration:
         *,
         pools: store.PoolStore,
         queues: QueueStore,
-        repair: PermitRepair,
+        permit_repair: PermitRepair,
         backfill: FairnessBackfill,
         clock: Clock,
         semaphore: ConcurrencySemaphore,
-        strict: bool = False,
+        strict_queues: bool = False,
         opened: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`opened` is told of queues that may hand out more than before."""
@@ -42,10 +42,10 @@ class PoolConfiguration:
         self._pools = pools
         self._queues = queues
         self._semaphore = semaphore
-        self._repair = repair
+        self._repair = permit_repair
         self._backfill = backfill
         self._clock = clock
-        self._strict = strict
+        self._strict = strict_queues
 
     def put(self, name: str, body: object) -> tuple[Pool, bool]:
         """Create or replace a pool; returns it and whether it is new. Missing queues are created.

@@ -126,13 +126,13 @@ class DispatchPlanner:
         self,
         *,
         clock: Clock,
-        permits: PoolPermits,
+        pool_permits: PoolPermits,
         sequencer: Sequencer,
-        depths: Callable[[Sequence[str]], Mapping[str, int]],
+        available: Callable[[Sequence[str]], Mapping[str, int]],
     ) -> None:
         """`depths` returns how many jobs queues have in line, as projected."""
-        self._depths = depths
-        self._permits = permits
+        self._depths = available
+        self._permits = pool_permits
         self._sequencer = sequencer
         self._clock = clock
         self._own: BoundedMap[tuple[object, ...], int] = BoundedMap(_REMEMBERED)

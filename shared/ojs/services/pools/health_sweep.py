@@ -71,15 +71,15 @@ class PoolHealthSweep:
         self,
         *,
         pools: PoolStore,
-        health: PoolHealthStore,
-        stats: StatisticsStore,
+        pool_health: PoolHealthStore,
+        statistics: StatisticsStore,
         throttle_states: ThrottleStates,
         maintenance: MaintenanceStore,
         choose: Callable[[int], int] = random.randrange,
     ) -> None:
         self._pools = pools
-        self._health = health
-        self._stats = stats
+        self._health = pool_health
+        self._stats = statistics
         self._throttle_states = throttle_states
         self._maintenance = maintenance
         self._choose = choose

@@ -37,17 +37,17 @@ class PoolStatistics:
     def __init__(
         self,
         *,
-        health: PoolHealthStore,
+        pool_health: PoolHealthStore,
         pools: PoolStore,
         queues: QueueStore,
-        stats: StatisticsStore,
+        statistics: StatisticsStore,
         workers: WorkerStore,
         clock: Clock,
     ) -> None:
-        self._health = health
+        self._health = pool_health
         self._pools = pools
         self._queues = queues
-        self._stats = stats
+        self._stats = statistics
         self._workers = workers
         self._clock = clock
 

@@ -54,7 +54,7 @@ class QueueConfiguration:
         repair: Callable[[], PermitRepair],
         backfill: Callable[[], FairnessBackfill],
         sleep: Callable[[float], None],
-        strict: bool = False,
+        strict_queues: bool = False,
         opened: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`count_untracked` counts the jobs of a queue at its depth counter; `sleep` takes s;
@@ -69,7 +69,7 @@ class QueueConfiguration:
         self._repair = repair
         self._backfill = backfill
         self._sleep = sleep
-        self._strict = strict
+        self._strict = strict_queues
 
     def create(self, name: str, config: object, *, prefix: str = "config.") -> Queue:
         """Create a queue. `prefix` is put before the names of invalid fields.

@@ -85,11 +85,11 @@ class QueueDeletion:
         transitions: TimeTransitions,
         moves: JobMove,
         clock: Clock,
-        counter: DepthCounter,
+        depth: DepthCounter,
         semaphore: ConcurrencySemaphore,
-        depth: Callable[[str], int],
+        projected_depth: Callable[[str], int],
         fire: Callable[[str], object],
-        strict: bool = False,
+        strict_queues: bool = False,
         for_each: ForEach = in_threads,
     ) -> None:
         """`depth` returns the counted number of jobs in a queue, `fire` fires a cron job."""
@@ -100,11 +100,11 @@ class QueueDeletion:
         self._changes = changes
         self._transitions = transitions
         self._moves = moves
-        self._counter = counter
+        self._counter = depth
         self._semaphore = semaphore
         self._clock = clock
-        self._depth = depth
-        self._strict = strict
+        self._depth = projected_depth
+        self._strict = strict_queues
 
     def delete(
         self,

@@ -36,14 +36,20 @@ class NewQueues:
     """
 
     def __init__(
-        self, queues: QueueStore, registry: QueueRegistry, clock: Clock, *, strict: bool, most: int
+        self,
+        queues: QueueStore,
+        registry: QueueRegistry,
+        clock: Clock,
+        *,
+        strict_queues: bool,
+        max_queues: int,
     ) -> None:
         """`strict`: none is made. With a `most` of 0 there is no limit."""
         self._queues = queues
         self._registry = registry
         self._clock = clock
-        self._strict = strict
-        self._most = most
+        self._strict = strict_queues
+        self._most = max_queues
         self._left = _Left(0, 0, 0)
 
     def make(self, names: Collection[str]) -> dict[str, Queue]:

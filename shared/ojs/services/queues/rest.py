@@ -33,15 +33,15 @@ class RestSweep:
     def __init__(
         self,
         *,
-        every: SweepQueues,
+        sweep_queues: SweepQueues,
         registry: QueueRegistry,
         index: JobIndex,
-        stats: StatisticsStore,
+        statistics: StatisticsStore,
     ) -> None:
-        self._every = every
+        self._every = sweep_queues
         self._registry = registry
         self._index = index
-        self._stats = stats
+        self._stats = statistics
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
         """Look at those of this minute's queues that nobody has noted lately, at most `limit`.

@@ -129,16 +129,16 @@ class WorkflowAdvance:
         *,
         workflows: WorkflowStore,
         jobs: JobStore,
-        starts: StepStarts,
-        results: StepResults,
+        workflow_starts: StepStarts,
+        workflow_results: StepResults,
         clock: Clock,
         pause: Callable[[int], None] = lambda _: None,
         choose: Callable[[int], int] = random.randrange,
     ) -> None:
         self._workflows = workflows
         self._jobs = jobs
-        self._starts = starts
-        self._results = results
+        self._starts = workflow_starts
+        self._results = workflow_results
         self._clock = clock
         self._pause = pause
         self._choose = choose

@@ -48,14 +48,14 @@ class WorkflowControl:
         self,
         *,
         workflows: WorkflowStore,
-        advance: WorkflowAdvance,
+        workflow_advance: WorkflowAdvance,
         jobs: JobStore,
         changes: JobChanges,
         clock: Clock,
         for_each: ForEach,
     ) -> None:
         self._workflows = workflows
-        self._advance = advance
+        self._advance = workflow_advance
         self._jobs = jobs
         self._changes = changes
         self._clock = clock

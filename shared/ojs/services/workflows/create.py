@@ -30,18 +30,18 @@ class WorkflowCreation:
         self,
         *,
         workflows: WorkflowStore,
-        advance: WorkflowAdvance,
+        workflow_advance: WorkflowAdvance,
         queues: QueueStore,
         clock: Clock,
         ids: IdSource,
-        strict: bool = False,
+        strict_queues: bool = False,
     ) -> None:
         self._workflows = workflows
-        self._advance = advance
+        self._advance = workflow_advance
         self._queues = queues
         self._clock = clock
         self._ids = ids
-        self._strict = strict
+        self._strict = strict_queues
 
     def create(
         self,

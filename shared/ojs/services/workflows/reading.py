@@ -63,10 +63,15 @@ class WorkflowReading:
     """Reads workflows."""
 
     def __init__(
-        self, *, workflows: WorkflowStore, advance: WorkflowAdvance, jobs: JobStore, clock: Clock
+        self,
+        *,
+        workflows: WorkflowStore,
+        workflow_advance: WorkflowAdvance,
+        jobs: JobStore,
+        clock: Clock,
     ) -> None:
         self._workflows = workflows
-        self._advance = advance
+        self._advance = workflow_advance
         self._jobs = jobs
         self._clock = clock
 

@@ -39,13 +39,13 @@ class StepStarts:
         self,
         *,
         workflows: WorkflowStore,
-        results: StepResults,
+        workflow_results: StepResults,
         enqueue: Enqueue,
         clock: Clock,
         ids: IdSource,
     ) -> None:
         self._workflows = workflows
-        self._results = results
+        self._results = workflow_results
         self._enqueue = enqueue
         self._clock = clock
         self._ids = ids

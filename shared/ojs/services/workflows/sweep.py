@@ -22,11 +22,15 @@ class WorkflowSweep:
     name = "workflows"
 
     def __init__(
-        self, *, workflows: WorkflowStore, advance: WorkflowAdvance, control: WorkflowControl
+        self,
+        *,
+        workflows: WorkflowStore,
+        workflow_advance: WorkflowAdvance,
+        workflow_control: WorkflowControl,
     ) -> None:
         self._workflows = workflows
-        self._advance = advance
-        self._control = control
+        self._advance = workflow_advance
+        self._control = workflow_control
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
         """Look at up to `limit` workflows that are due.

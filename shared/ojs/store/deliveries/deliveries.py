@@ -158,8 +158,8 @@ class DeliveryStore:
 class DeliveryDirectory:
     """Which deliveries serve a queue, as this container has read it. One for each container."""
 
-    def __init__(self, store: DeliveryStore, pools: PoolStore, clock: Clock) -> None:
-        self._store = store
+    def __init__(self, deliveries: DeliveryStore, pools: PoolStore, clock: Clock) -> None:
+        self._store = deliveries
         self._pools = pools
         self._clock = clock
         self._seen: BoundedMap[str, tuple[int, Mapping[str, tuple[str, ...]]]] = BoundedMap(1)
