@@ -147,6 +147,10 @@ package: $(PACKAGING)/.installed dashboard ## Build the wheel with the CDK const
 facts: | $(PY) ## Write down anew what the construct knows of the server
 	@$(PY) -m infra.facts
 
+.PHONY: golden
+golden: | $(PY) ## Write down anew what must not change while declarations move
+	@$(PY) -m tests.golden.contents
+
 # Pins are worked out against the public index alone, whatever this machine's pip is told: the
 # machine's own addresses and builds must not get into the files.
 PIP_COMPILE := env -u PIP_FIND_LINKS -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL \
