@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functions.admin import (  # noqa: F401 (imported for the operations that they bind)
     actions,
-    crons,
     dead_letter,
     deliveries,
     events,
@@ -20,8 +19,9 @@ from functions.admin import (  # noqa: F401 (imported for the operations that th
 )
 from functions.admin.app import app
 from ojs import runtime
+from ojs.api import crons
 
 __all__ = ["app", "handler"]
 
-handler = app.complete()
+handler = app.serve(crons).complete()
 runtime.prepare()

@@ -11,7 +11,7 @@ from ojs.domain.pool import pool as pools
 from ojs.http.binding import paging, query
 from ojs.http.binding.application import Answer
 from ojs.http.binding.request import Request
-from ojs.http.contract.operations import BASE
+from ojs.http.endpoint import BASE
 from ojs.http.views import pools as pool_views
 from ojs.http.views import statistics as stats_views
 

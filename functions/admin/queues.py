@@ -8,7 +8,7 @@ from ojs.domain.queue.queue import QueueState
 from ojs.http.binding.application import Answer
 from ojs.http.binding.request import Request
 from ojs.http.contract import models
-from ojs.http.contract.operations import BASE
+from ojs.http.endpoint import BASE
 from ojs.http.views import backpressure
 from ojs.http.views import queue_config as queue_configs
 

@@ -117,7 +117,7 @@ def list_middleware(_request: Request) -> Answer:
 def openapi(_request: Request) -> Answer:
     """The OpenAPI document."""
     # Imported here: no other operation should wait for it.
-    from ojs.http.contract import openapi as descriptions
+    from ojs.api import openapi as descriptions
 
     settings = runtime.current().settings
     return Answer(descriptions.document(settings.version, settings.authorizer))

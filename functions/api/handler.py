@@ -13,10 +13,10 @@ from functions.dashboard.handler import handler as dashboard
 from functions.jobs.handler import handler as jobs
 from functions.workers.handler import handler as workers
 from ojs import runtime
+from ojs.http import endpoint
 from ojs.http.binding import payload
-from ojs.http.contract import operations as contract
 
-_HANDLERS = {contract.JOBS: jobs, contract.WORKERS: workers, contract.ADMIN: admin}
+_HANDLERS = {endpoint.JOBS: jobs, endpoint.WORKERS: workers, endpoint.ADMIN: admin}
 
 
 def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
@@ -28,4 +28,4 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
         path == ROOT or path.startswith(f"{ROOT}/")
     ) and runtime.current().settings.entry == "function_url":
         return dashboard(request)
-    return _HANDLERS[contract.function_for(path)](request, context)
+    return _HANDLERS[endpoint.function_for(path)](request, context)

@@ -13,12 +13,12 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
+from ojs.api import openapi
+from ojs.api import operations as contract
 from ojs.domain import stats
-from ojs.http.contract import openapi
-from ojs.http.contract import operations as contract
-from ojs.http.contract.permissions import permissions
 from ojs.http.views import metrics
 from ojs_aws.client.blocking import Client
+from tests.golden.answers import rendered
 from tests.golden.filled import filled
 
 FOLDER = Path(__file__).parent / "files"
@@ -53,8 +53,7 @@ def _closed(authorizer: str) -> list[str]:
 
 
 def _permissions() -> list[str]:
-    needed = permissions()
-    return sorted(f"{each.id}: {_needs(needed[each.id])}" for each in contract.OPERATIONS)
+    return sorted(f"{each.id}: {_needs(each.permission)}" for each in contract.OPERATIONS)
 
 
 def _needs(permission: Any) -> str:
@@ -83,12 +82,20 @@ def _client() -> list[str]:
     ]
 
 
+def _answers() -> list[str]:
+    return sorted(
+        f"{kind.__name__}: {json.dumps(answer, sort_keys=True, ensure_ascii=False)}"
+        for kind, answer in rendered()
+    )
+
+
 FILES: Mapping[str, Callable[[], list[str]]] = {
     "openapi.none.txt": lambda: _document("none"),
     **{f"openapi.{name}.txt": partial(_closed, name) for name in CLOSED},
     "permissions.txt": _permissions,
     "prometheus.txt": _prometheus,
     "client.txt": _client,
+    "answers.txt": _answers,
 }
 
 

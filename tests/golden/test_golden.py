@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from ojs.api import openapi
+from ojs.http.answer import Answer, fields
+from tests.golden.answers import rendered
 from tests.golden.contents import FILES, FOLDER, text
 
 
@@ -16,3 +21,18 @@ def test_nothing_that_users_notice_has_changed(name: str) -> None:
 
 def test_no_other_file_is_kept() -> None:
     assert {path.name for path in FOLDER.iterdir()} == set(FILES)
+
+
+# Fields that are there only where another is not.
+APART = {"omitted", "completed_at"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer"), [pytest.param(*each, id=each[0].__name__) for each in rendered()]
+)
+def test_an_answer_about_a_full_record_has_all_its_fields(
+    kind: type[Answer[Any]], answer: dict[str, Any]
+) -> None:
+    told = {name for name, _ in fields(kind, openapi.OLD)}
+    assert told - APART <= answer.keys()
+    assert answer.keys() <= told

@@ -10,7 +10,7 @@ import pytest
 from functions.admin.handler import app as admin
 from functions.jobs.handler import app as jobs
 from functions.workers.handler import app as workers
-from ojs.http.contract.operations import OPERATIONS
+from ojs.api.operations import OPERATIONS
 from tests.unit.docs.headings import FENCE, anchors
 
 ROOT = Path(__file__).resolve().parents[3]

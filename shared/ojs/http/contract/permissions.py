@@ -47,12 +47,6 @@ def _both(*names: str) -> Iterable[str]:
         yield from (name, f"admin_{name}")
 
 
-def _either(*names: str) -> Iterable[str]:
-    """Operations that exist under `/crons` too."""
-    for name in names:
-        yield from (name, f"crons_{name}")
-
-
 def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
     write, read = Scope.JOBS_WRITE, Scope.JOBS_READ
     work = Scope.WORK
@@ -61,11 +55,6 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
         "get_caller", "manifest", "health", "root_health", "ready", "root_ready", "openapi",
     )  # fmt: skip
     yield write, Reach.NAMED, ("enqueue_job", "enqueue_batch", "enqueue_bulk")
-    yield write, Reach.CRON, _either(
-        "register_cron", "change_cron", "delete_cron", "trigger_cron", "pause_cron", "resume_cron",
-    )  # fmt: skip
-    yield read, Reach.CRON, _either("list_crons", "get_cron", "cron_history")
-    yield read, Reach.NONE, _either("preview_cron")
     yield write, Reach.WORKFLOW, (
         "create_workflow", "cancel_workflow", "cancel_workflow_by_post", "retry_workflow",
     )  # fmt: skip

@@ -10,7 +10,8 @@ from ojs.domain.events import query as event_query
 from ojs.domain.events.query import EVENT_PREFIX, EventFilter, EventPage
 from ojs.domain.job import envelope
 from ojs.http.binding import paging, query
-from ojs.http.contract.operations import DEFAULT_EVENTS, MAX_EVENTS, MAX_OFFSET
+from ojs.http.contract.operations import DEFAULT_EVENTS, MAX_EVENTS
+from ojs.http.parameters import MAX_OFFSET
 from ojs.records import record
 
 if TYPE_CHECKING:

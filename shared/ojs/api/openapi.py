@@ -6,6 +6,7 @@ Built once per container, on first request.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 from functools import cache
 from inspect import cleandoc
 from types import NoneType, UnionType
@@ -13,6 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import TypeAdapter
 
+from ojs.api.operations import OPERATIONS, get
 from ojs.domain.access import KEY_ID, Scope
 from ojs.domain.cron.definition import OverlapName
 from ojs.domain.delivery import delivery as deliveries
@@ -22,11 +24,12 @@ from ojs.domain.job import envelope, retry
 from ojs.domain.pool.pool import SHOWN_BACK, PoolRequest
 from ojs.domain.rate_limit import limiter as limits
 from ojs.domain.requests import Model, RequestField, split
+from ojs.http.answer import Answer, fields, is_kept
 from ojs.http.binding import errors, negotiation
 from ojs.http.contract import answers, models
 from ojs.http.contract import operations as contract
-from ojs.http.contract.operations import Operation, Parameter
-from ojs.http.contract.permissions import permissions
+from ojs.http.endpoint import Operation, Parameter
+from ojs.http.parameters import QUEUE_SCHEMA
 
 _REF = "#/components/schemas/{model}"
 
@@ -98,11 +101,11 @@ _PATH_PARAMETERS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "job": ({"type": "string", "pattern": UUID7.pattern}, "the job's id"),
     "operation": ({"type": "string", "pattern": UUID7.pattern}, "the operation's id"),
     "worker": (models.WORKER_ID_SCHEMA, "the worker's id"),
-    "queue": (contract.QUEUE_SCHEMA, "the queue's name"),
+    "queue": (QUEUE_SCHEMA, "the queue's name"),
     "pool": (contract.POOL_SCHEMA, "the worker pool's name"),
     "delivery": (contract.DELIVERY_SCHEMA, "the delivery's name"),
     "key": ({"type": "string", "pattern": KEY_ID.pattern}, "the access key's id"),
-    "cron job": (contract.QUEUE_SCHEMA, "the cron job's name"),
+    "cron job": (QUEUE_SCHEMA, "the cron job's name"),
     "workflow": ({"type": "string", "pattern": UUID7.pattern}, "the workflow's id"),
     "rate limit": (
         {"type": "string", "pattern": limits.KEY_PATTERN, "maxLength": limits.MAX_KEY + 6},
@@ -166,7 +169,7 @@ _FIELD_RULES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
                 "pattern": r"[a-z0-9_\-.*]+",
             }
         },
-        "producers": {"items": contract.get("enqueue_job").headers[0].schema},
+        "producers": {"items": get("enqueue_job").headers[0].schema},
     },
     "QueueRateLimit": {"period": _LENGTH},
     "StartsRequest": {"period": _LENGTH},
@@ -269,8 +272,9 @@ _PAYMENTS = {
     },
 }
 # Operation → example of a request.
-EXAMPLES: Mapping[str, dict[str, Any]] = {
+EXAMPLES: Mapping[str, Mapping[str, Any]] = {
     **{each.id: {} for each in contract.OPERATIONS if each.request is models.NoOptions},
+    **{each.id: each.example for each in OPERATIONS if each.example is not None},
     "enqueue_job": {
         "type": "email.send",
         "args": ["user@example.com", "welcome", {"locale": "en"}],
@@ -333,24 +337,6 @@ EXAMPLES: Mapping[str, dict[str, Any]] = {
         "labels": ["canary"],
     },
     "direct_worker": {"worker_id": "worker-1", "directive": "quiet"},
-    **{
-        f"{prefix}register_cron": {
-            "name": "daily-report",
-            "expression": "0 9 * * MON-FRI",
-            "timezone": "America/New_York",
-            "job_template": {
-                "type": "report.generate",
-                "args": ["daily_summary"],
-                "options": {"queue": "reports"},
-            },
-            "overlap_policy": "skip",
-        }
-        for prefix in ("", "crons_")
-    },
-    **{
-        f"{prefix}change_cron": {"expression": "30 9 * * MON-FRI", "enabled": True}
-        for prefix in ("", "crons_")
-    },
     "create_workflow": {
         "type": "batch",
         "name": "bulk-email-send",
@@ -475,7 +461,7 @@ def document(version: str, authorizer: str = "none") -> dict[str, Any]:
     schemas: dict[str, Any] = {}
     _define("ErrorAnswer", answers.ErrorAnswer, schemas)
     paths: dict[str, dict[str, Any]] = {}
-    for operation in contract.OPERATIONS:
+    for operation in OPERATIONS:
         described = _operation(operation, schemas, closed=authorizer != "none")
         paths.setdefault(operation.path, {})[operation.method.lower()] = described
     return {
@@ -487,7 +473,7 @@ def document(version: str, authorizer: str = "none") -> dict[str, Any]:
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
-        "tags": [{"name": name} for name in dict.fromkeys(op.tag for op in contract.OPERATIONS)],
+        "tags": [{"name": name} for name in sorted({each.tag for each in OPERATIONS})],
         "paths": paths,
         "components": {
             "schemas": {name: _shared(schema) for name, schema in schemas.items()}
@@ -617,8 +603,12 @@ def _operation(operation: Operation, schemas: dict[str, Any], *, closed: bool) -
             "headers": _headers((*_ALWAYS, *success.headers)) | _sometimes(success.sometimes),
         }
         if success.shape is not None:
-            _define(success.shape, getattr(answers, success.shape), schemas)
-            responses[str(status)]["content"] = _content(_REF.format(model=success.shape))
+            if isinstance(success.shape, str):
+                _define(success.shape, getattr(answers, success.shape), schemas)
+                ref = _REF.format(model=success.shape)
+            else:
+                ref = _named(success.shape, schemas)["$ref"]
+            responses[str(status)]["content"] = _content(ref)
         if success.text:
             content = responses[str(status)].setdefault("content", {})
             content["text/plain"] = {"schema": {"type": "string"}}
@@ -628,7 +618,7 @@ def _operation(operation: Operation, schemas: dict[str, Any], *, closed: bool) -
         responses.setdefault(str(status), {"$ref": ref})
     described["responses"] = dict(sorted(responses.items()))
     if closed:
-        scope = permissions()[operation.id].scope
+        scope = operation.permission.scope
         described["security"] = [{"key": [] if scope is None else [scope.value]}]
     return described
 
@@ -781,17 +771,15 @@ def _checked_together(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _type(annotation: Any, schemas: dict[str, Any]) -> dict[str, Any]:
-    """The JSON schema of a field's type, as `ojs.domain.requests` reads it."""
+    """The JSON schema of a field's type."""
     kind, rules = split(annotation)
     origin, inner = get_origin(kind), get_args(kind)
-    schema: dict[str, Any]
-    if kind is Any:
-        schema = {}
-    elif origin is Union or origin is UnionType:
+    schema: dict[str, Any] = {}
+    if origin is Union or origin is UnionType:
         choices = [_type(each, schemas) for each in inner]
         schema = {"anyOf": [each for one in choices for each in one.get("anyOf", [one])]}
     elif origin is Literal:
-        schema = {"type": "string", "enum": list(inner)}
+        schema = {"const": True, "type": "boolean"} if inner == (True,) else _one_of(inner)
     elif origin is list:
         schema = {"type": "array", "items": _type(inner[0], schemas)}
     elif origin is dict:
@@ -799,11 +787,10 @@ def _type(annotation: Any, schemas: dict[str, Any]) -> dict[str, Any]:
         names = _type(inner[0], schemas)
         if names != {"type": "string"}:
             schema["propertyNames"] = names
-    elif issubclass(kind, Model):
-        _define_request(kind, schemas)
-        schema = {"$ref": _REF.format(model=kind.__name__)}
-    else:
+    elif kind in _JSON_TYPES:
         schema = {"type": _JSON_TYPES[kind]}
+    elif kind is not Any:
+        schema = _named(kind, schemas)
     for rule in rules:
         if isinstance(rule, RequestField):
             schema = _bounded(schema, rule)
@@ -830,6 +817,52 @@ def _bounded(schema: dict[str, Any], field: RequestField) -> dict[str, Any]:
     bounded |= {word: value for word, value in bounds.items() if value is not None}
     described = {} if field.description is None else {"description": field.description}
     return {**schema, **described, **field.json_schema_extra}
+
+
+def _named(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a class, which is defined under its name."""
+    name, about = kind.__name__, cleandoc(kind.__doc__ or "")
+    if issubclass(kind, StrEnum):
+        if _said(_one_of(kind)) in _NAMES:
+            return _one_of(kind)
+        schemas[name] = {**_one_of(kind), "title": name, "description": about}
+    elif issubclass(kind, Model):
+        _define_request(kind, schemas)
+    elif issubclass(kind, Answer):
+        _define_answer(kind, schemas)
+    else:
+        _define(name, kind, schemas)
+    return {"$ref": _REF.format(model=name)}
+
+
+# Types of answers that are not declared in `ojs.api` yet.
+OLD = {"Job": answers.Job}
+
+
+def _define_answer(kind: type[Answer[Any]], schemas: dict[str, Any]) -> None:
+    """Add an answer, and all that it is made of, to the schemas."""
+    if kind.__name__ in schemas:
+        return
+    schemas[kind.__name__] = {}
+    properties, required = {}, []
+    for name, field in fields(kind, OLD):
+        described = _type(field.annotation, schemas)
+        if "$ref" not in described:
+            described = {"title": name.replace("_", " ").title(), **described}
+        properties[name] = described | ({"description": field.says} if field.says else {})
+        if not field.absent:
+            required.append(name)
+    schema: dict[str, Any] = {
+        "type": "object",
+        "title": kind.__name__,
+        "description": cleandoc(kind.__doc__ or ""),
+        "properties": properties,
+    }
+    if required:
+        schema["required"] = required
+    if is_kept(kind):
+        schema["additionalProperties"] = True
+    schemas[kind.__name__] = _anchored(_completed(kind.__name__, schema))
 
 
 def _define(name: str, shape: Any, schemas: dict[str, Any]) -> None:
