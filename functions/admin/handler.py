@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from functions.admin import (  # noqa: F401 (imported for the operations that they bind)
-    actions,
     dead_letter,
     deliveries,
+    description,
     events,
     jobs,
     keys,
@@ -13,15 +13,14 @@ from functions.admin import (  # noqa: F401 (imported for the operations that th
     queues,
     rate_limits,
     statistics,
-    system,
     workers,
     workflows,
 )
 from functions.admin.app import app
 from ojs import runtime
-from ojs.api import crons
+from ojs.api import actions, crons, maintenance, system
 
 __all__ = ["app", "handler"]
 
-handler = app.serve(crons).complete()
+handler = app.serve(actions, crons, maintenance, system).complete()
 runtime.prepare()

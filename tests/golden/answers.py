@@ -12,6 +12,7 @@ from typing import Any
 from ojs.api.operations import OPERATIONS
 from ojs.http.answer import Answer
 from ojs.http.binding import paging
+from ojs.settings import Settings
 from tests.golden.filled import filled
 
 # Values that a record needs, by the names of fields.
@@ -19,9 +20,13 @@ GIVEN: dict[str, Any] = {
     "template": {"type": "email.send", "args": [1], "meta": {"a": "b"}, "options": {"queue": "q"}},
     "content": {"args": [1]},
     "replayed": None,
+    "settings": Settings(table="jobs", authorizer="keys", version="1.2.3", bus="bus"),
 }
-# Records that are no classes.
-RECORDS: dict[str, Any] = {"CronTemplate": GIVEN["template"]}
+# Records of answers, and of kinds, that are not made in this way.
+RECORDS: dict[str, Any] = {
+    "CronTemplate": GIVEN["template"],
+    "Settings": GIVEN["settings"],
+}
 
 
 def modules() -> list[ModuleType]:
@@ -42,10 +47,9 @@ def rendered() -> Iterator[tuple[type[Answer[Any]], Any]]:
         for name in about:
             kind = known[name]
             if isinstance(kind, type) and issubclass(kind, Answer):
-                record = RECORDS.get(name) or filled(
-                    eval(_record(name, about), known), known, **GIVEN
-                )
-                yield kind, kind.of(record)
+                text = _record(name, about)
+                made = RECORDS.get(name) or RECORDS.get(text)
+                yield kind, kind.of(made or filled(eval(text, known), known, **GIVEN))
 
 
 def _about(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ojs.api import openapi
+from ojs.api.operations import OPERATIONS
 from ojs.http.answer import Answer, fields
 from tests.golden.answers import rendered
 from tests.golden.contents import FILES, FOLDER, text
@@ -36,3 +37,9 @@ def test_an_answer_about_a_full_record_has_all_its_fields(
     told = {name for name, _ in fields(kind, openapi.OLD)}
     assert told - APART <= answer.keys()
     assert answer.keys() <= told
+
+
+def test_every_answer_is_used() -> None:
+    used = {success.shape for op in OPERATIONS for success in op.answers.values()}
+    made = {kind for kind, _ in rendered() if kind.__name__.endswith("Answer")}
+    assert made == {shape for shape in used if isinstance(shape, type)}

@@ -13,7 +13,17 @@ from ojs.domain.cron import schedule
 from ojs.domain.cron.definition import EXPRESSION_NAMES, TEMPLATE, CronRequest, OverlapPolicy
 from ojs.domain.errors import InvalidRequest
 from ojs.domain.job.states import State
-from ojs.http.answer import Answer, derived, if_true, length, moment, shown, source, unless_empty
+from ojs.http.answer import (
+    Answer,
+    if_true,
+    length,
+    made,
+    maybe,
+    moment,
+    shown,
+    source,
+    unless_empty,
+)
 from ojs.http.answers import Count, CreatedBy, Id, Moment, Omitted, Warnings
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Paged, Pagination
@@ -29,8 +39,8 @@ from ojs.records import record
 
 if TYPE_CHECKING:
     from ojs.domain.cron.cron import Cron as CronJob
-    from ojs.domain.cron.cron import CronRun, SkipReason
-    from ojs.domain.cron.schedule import Firing, SkippedTime
+    from ojs.domain.cron.cron import CronRun
+    from ojs.domain.cron.schedule import Firing
     from ojs.domain.job.job import Job as StoredJob
     from ojs.http.contract.answers import Job
     from ojs.services.crons.manage import RegisteredCron
@@ -84,61 +94,6 @@ class _Seen:
         return replace(self, once=True) if self.large and fits else self
 
 
-@derived
-def _listed(crons: Sequence[CronJob]) -> list[_Seen]:
-    return [_Seen(each, most=_MAX_LISTED_BYTES) for each in crons]
-
-
-@derived
-def _status(enabled: bool) -> Literal["active", "paused"]:
-    return "active" if enabled else "paused"
-
-
-@derived
-def _last(line: Sequence[str]) -> str | None:
-    return line[-1] if line else None
-
-
-@derived
-def _count(items: Sequence[object]) -> int:
-    return len(items)
-
-
-@derived
-def _job(job: StoredJob) -> Job:
-    return job_views.wrapped(job)["job"]
-
-
-@derived
-def _state(job: StoredJob | None) -> State | None:
-    return None if job is None else job.state
-
-
-@derived
-def _started(job: StoredJob | None) -> int | None:
-    return None if job is None else job.started_ms
-
-
-@derived
-def _ended(job: StoredJob | None) -> int | None:
-    return None if job is None else job.ended_ms
-
-
-@derived
-def _outcome(reason: SkipReason | None) -> Literal["triggered", "skipped"]:
-    return "triggered" if reason is None else "skipped"
-
-
-@derived
-def _local(skipped: Sequence[SkippedTime]) -> list[str] | None:
-    return [each.local for each in skipped] or None
-
-
-@derived
-def _moments(firings: Sequence[Firing]) -> list[str]:
-    return [moment(each.tick.at_ms) for each in firings]
-
-
 @record(frozen=True)
 class _Preview:
     """When an expression fires; `version` is that of the rules of time zones."""
@@ -156,7 +111,7 @@ _t: Mapping[str, Any] = source()
 _l: Listed[CronJob] = source()
 _p: Pushed = source()
 _e: tuple[CronRun, StoredJob | None] = source()
-_r, _j = _e[0], _e[1]
+_r, _j = _e[0], maybe(_e[1])
 _h: Listed[tuple[CronRun, StoredJob | None]] = source()
 _f: Firing = source()
 _v: _Preview = source()
@@ -190,7 +145,9 @@ class CronFields(Answer[_Seen]):
     omitted: Omitted = shown(_s.omitted, absent=True)
     overlap_policy: OverlapPolicy = _d.overlap
     enabled: bool = _c.enabled
-    status: Literal["active", "paused"] = _status(_c.enabled)
+    status: Literal["active", "paused"] = made(
+        lambda enabled: "active" if enabled else "paused", _c.enabled
+    )
     description: str | None = _d.description
     starts_at: Moment = shown(moment(_d.starts_ms), absent=True)
     ends_at: Moment = shown(moment(_d.ends_ms), absent=True)
@@ -206,7 +163,9 @@ class CronFields(Answer[_Seen]):
     run_count: Count = _c.runs
     created_at: Moment = moment(_c.created_ms)
     updated_at: Moment = moment(_c.updated_ms)
-    created_by: CreatedBy = shown(_last(_c.line), absent=True)
+    created_by: CreatedBy = shown(
+        made(lambda line: line[-1] if line else None, _c.line), absent=True
+    )
 
 
 class Cron(CronFields):
@@ -231,10 +190,12 @@ class CronSetAnswer(CronAnswer):
 class CronsAnswer(Paged["CronJob"]):
     """A page of cron jobs."""
 
-    items: list[Cron] = Cron.each(_listed(_l.items))
+    items: list[Cron] = Cron.each(
+        made(lambda items: [_Seen(each, most=_MAX_LISTED_BYTES) for each in items], _l.items)
+    )
     crons: list[Cron] = items
     cron_jobs: list[Cron] = items
-    count: Count = _count(_l.items)
+    count: Count = made(len, _l.items)
 
 
 class CronDeletedAnswer(Answer[_Seen]):
@@ -250,21 +211,23 @@ class CronTriggeredAnswer(Answer["Pushed"]):
     """The job of a firing by hand."""
 
     job_id: Id = _p.job.id
-    job: Job = _job(_p.job)
+    job: Job = made(lambda job: job_views.wrapped(job)["job"], _p.job)
     deduplicated: Literal[True] = shown(if_true(_p.deduplicated), absent=True)
 
 
 class CronExecution(Answer["tuple[CronRun, StoredJob | None]"]):
     """One entry of a run log: a job, or why a tick has none."""
 
-    status: Literal["triggered", "skipped"] = _outcome(_r.reason)
+    status: Literal["triggered", "skipped"] = made(
+        lambda reason: "triggered" if reason is None else "skipped", _r.reason
+    )
     job_id: Id = shown(_r.job_id, absent=True)
-    state: State = shown(_state(_j), absent=True)
+    state: State = shown(_j.state, absent=True)
     manual: bool = _r.manual
     scheduled_at: Moment = moment(_r.tick_ms)
     triggered_at: Moment = moment(_r.at_ms)
-    started_at: Moment = shown(moment(_started(_j)), absent=True)
-    completed_at: Moment = shown(moment(_ended(_j)), absent=True)
+    started_at: Moment = shown(moment(_j.started_ms), absent=True)
+    completed_at: Moment = shown(moment(_j.ended_ms), absent=True)
     skipped_reason: str = shown(_r.reason, absent=True)
     active_job_id: Id = shown(_r.active_job_id, absent=True)
     error: str = shown(_r.error, absent=True)
@@ -283,7 +246,7 @@ class CronFiring(Answer["Firing"]):
     at: Moment = moment(_f.tick.at_ms)
     local: str = shown(_f.local, says="the same in its time zone, with the offset")
     skipped: list[str] = shown(
-        _local(_f.tick.skipped),
+        made(lambda skipped: [each.local for each in skipped] or None, _f.tick.skipped),
         absent=True,
         says="local times before it that do not exist, as the clocks jump",
     )
@@ -296,7 +259,10 @@ class CronPreviewAnswer(Answer[_Preview]):
     timezone: str = _v.timezone
     time_zone_data: str = shown(_v.version, says="the version of the zones' rules")
     firings: list[CronFiring] = CronFiring.each(_v.firings)
-    next_runs: list[Moment] = shown(_moments(_v.firings), says="the times of the firings")
+    next_runs: list[Moment] = shown(
+        made(lambda found: [moment(each.tick.at_ms) for each in found], _v.firings),
+        says="the times of the firings",
+    )
 
 
 # --- endpoints ------------------------------------------------------------------------------------

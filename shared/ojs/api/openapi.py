@@ -404,14 +404,6 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
         "timeout_ms": 60_000,
     },
     "test_delivery": {"type": "image.resize", "args": ["photo.jpg"]},
-    **{
-        f"set_maintenance{suffix}": {
-            "enabled": True,
-            "reason": "Database migration in progress",
-            "estimated_duration": "PT30M",
-        }
-        for suffix in ("", "_alias")
-    },
     "create_key": {
         "name": "mailer",
         "scopes": ["jobs:write", "jobs:read"],

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from ojs.api import crons
+from ojs.api import actions, crons, maintenance, system
 from ojs.http.binding.routes import Routes
 from ojs.http.contract import operations as contract
 from ojs.http.endpoint import Operation, declared
 
-OPERATIONS: tuple[Operation, ...] = (*contract.OPERATIONS, *declared(crons))
+OPERATIONS: tuple[Operation, ...] = (
+    *contract.OPERATIONS,
+    *declared(actions, crons, maintenance, system),
+)
 
 _ROUTES = Routes(OPERATIONS)
 _BY_ID = {each.id: each for each in OPERATIONS}

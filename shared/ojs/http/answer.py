@@ -42,6 +42,7 @@ from ojs.records import record
 P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
+V = TypeVar("V")
 
 
 class _Path:
@@ -65,9 +66,23 @@ class _Path:
         return _through(lambda value: value[at], self)
 
 
+class _Maybe(_Path):
+    """The path to an object that may not be there."""
+
+    def __getattr__(self, name: str) -> _Path:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _through(lambda value: None if value is None else getattr(value, name), self)
+
+
 def source() -> Any:
     """The record that is shown, whichever it is. It is declared with its type."""
     return _Path(lambda value: value, "")
+
+
+def maybe(value: T | None, /) -> T:
+    """A value that may be None: so are its attributes then."""
+    return cast("T", _Maybe(cast("_Path", value).__follow__))
 
 
 def _through(function: Callable[..., Any], *values: Any) -> _Path:
@@ -94,6 +109,11 @@ def derived(function: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
+def made(function: Callable[[V], T], value: V, /) -> T:
+    """What a function makes of a value that is to be shown."""
+    return cast("T", _through(function, value))
+
+
 @overload
 def moment(ms: int, /) -> str: ...
 @overload
@@ -112,6 +132,12 @@ def length(ms: int | None, /) -> str | None: ...
 def length(ms: int | None, /) -> str | None:
     """A length of time as an ISO 8601 duration."""
     return None if ms is None else times.round_duration(ms)
+
+
+@derived
+def given(value: object) -> bool:
+    """Whether a value is there."""
+    return value is not None
 
 
 @derived
@@ -233,13 +259,13 @@ def _compiled(cls: type[Answer[Any]]) -> list[tuple[list[str], Callable[[Any], A
 def fields(cls: type[Answer[Any]], known: Mapping[str, Any]) -> Iterator[tuple[str, Shown]]:
     """The fields with their types, for the OpenAPI document. `known` are types of other modules."""
     hints = resolved(cls, localns=dict(known), include_extras=True)
-    first: dict[int, str] = {}
+    first: dict[int, tuple[str, Any]] = {}
     for name, value in _fields(cls).items():
         whole = value if isinstance(value, Shown) else Shown(value)
         says = whole.says
         if isinstance(whole.value, _Path):
-            other = first.setdefault(id(whole.value), name)
-            if says is None and other != name:
+            other, before = first.setdefault(id(whole.value), (name, value))
+            if other != name and (before is value or says is None):
                 says = f"the same as {other}"
         yield name, Shown(whole.value, whole.absent, says, hints[name])
 

@@ -187,7 +187,7 @@ class Resource:
                     Operation(
                         form.format(name or implementation.__name__),
                         method,
-                        whole if path.startswith("/") else f"{BASE}/{whole}",
+                        whole if path.startswith("/") else f"{BASE}/{whole.lstrip('/')}",
                         "admin" if form == "admin_{}" else self._tag,
                         summary,
                         permission,

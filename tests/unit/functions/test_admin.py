@@ -9,10 +9,10 @@ from jsonschema import Draft202012Validator
 
 from functions.admin import handler as module
 from ojs.api import operations as contract
+from ojs.api import system as manifest
 from ojs.clock import ManualClock, SystemClock
 from ojs.domain.access import Scope
 from ojs.domain.errors import BackendContended, BackendUnavailable
-from ojs.http.contract import manifest
 
 if TYPE_CHECKING:
     from tests.unit.functions.client import Api

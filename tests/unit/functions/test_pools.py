@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ojs.http.contract import manifest
+from ojs.api import system as manifest
 from ojs.store.table import keys
 from ojs.store.table.table import Update
 from tests.unit.functions.client import Api

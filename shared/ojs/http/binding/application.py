@@ -161,6 +161,7 @@ class Application:
             base64_body=bool(event.get("isBase64Encoded")),
             remaining_ms=_remaining(context),
             principal=principal,
+            uptime_s=self.uptime_s(),
             trace=call.trace,
         )
         self._guard.admit(request)

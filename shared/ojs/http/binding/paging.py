@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, Ty
 from ojs.domain.errors import BAD_CURSOR, InvalidRequest
 from ojs.domain.page import Page
 from ojs.domain.requests import Field
-from ojs.http.answer import Answer, derived, shown, source
+from ojs.http.answer import Answer, derived, given, shown, source
 from ojs.http.answers import Count
 from ojs.http.parameters import DEFAULT_LIMIT, MAX_LIMIT, MAX_OFFSET
 from ojs.records import record
@@ -198,18 +198,13 @@ def _sealed(cursor: str | None) -> str | None:
     return None if cursor is None else sealed(cursor)
 
 
-@derived
-def _given(value: object) -> bool:
-    return value is not None
-
-
 _page: Listed[Any] = source()
 
 
 class Position(Answer[Listed[Any]]):
     """How to go on in the direction of the listing."""
 
-    has_more: bool = _given(_page.next_cursor)
+    has_more: bool = given(_page.next_cursor)
     next_cursor: Annotated[str, Field(min_length=1)] = shown(
         _sealed(_page.next_cursor), absent=True
     )

@@ -80,6 +80,8 @@ class Request:
     # Milliseconds until the function is stopped.
     remaining_ms: Callable[[], int]
     principal: Principal
+    # Seconds since this container (or the local server) started.
+    uptime_s: int
     trace: TraceContext | None
 
     def about(self, **ids: str | None) -> None:

@@ -636,51 +636,8 @@ _KEYS = (
         query=(Parameter("made", {**one_of(*MADE), "default": MADE[0]},
             "what becomes of the keys that it made, of those that these made, and so on"),)),
 )
-_SYSTEM = (
-    _row("GET me", "get_caller", "Read who you are, and what you may do",
-        Success("PrincipalAnswer", "Your name, scopes and queues."), tag="system"),
-    _row("GET admin/actions", "list_actions", "List what operators did",
-        Success("ActionsAnswer", "One page of actions, latest first."), tag="system",
-        query=PAGING),
-    _row("GET /ojs/manifest", "manifest", "Read what this server offers",
-        Success("ManifestAnswer", "The conformance manifest."), tag="system"),
-    *(
-        row
-        for prefix, base in (("", ""), ("root_", "/"))
-        for row in (
-            _row(f"GET {base}health", f"{prefix}health",
-                "Read whether the server and its store work", {
-                    200: Success("HealthAnswer", "Both work."),
-                    503: Success("HealthAnswer", "The store does not answer.", ("Retry-After",)),
-                }, tag="system"),
-            _row(f"GET {base}ready", f"{prefix}ready", "Read whether requests can be served", {
-                    200: Success("ReadyAnswer", "They can."),
-                    503: Success("ReadyAnswer", "They cannot.", ("Retry-After",)),
-                }, tag="system"),
-        )
-    ),
-    *(
-        _row(f"GET admin/{path}", name, "Read how this server is configured",
-            Success("SystemConfigAnswer", "The configuration, without secrets."), tag="system")
-        for path, name in (("system/config", "system_config"), ("config", "system_config_alias"))
-    ),
-    *(
-        row
-        for path, suffix in (("system/maintenance", ""), ("maintenance", "_alias"))
-        for row in (
-            _row(f"GET admin/{path}", f"get_maintenance{suffix}",
-                "Read whether maintenance mode is on",
-                Success("MaintenanceAnswer", "Since when, why and for how long."), tag="system"),
-            _row(f"POST admin/{path}", f"set_maintenance{suffix}", "Begin or end maintenance mode",
-                Success("MaintenanceAnswer", "What holds from now on."), tag="system",
-                request=models.MaintenanceRequest),
-        )
-    ),
-    _row("GET middleware", "list_middleware", "List what jobs go through when they are pushed",
-        Success("MiddlewareAnswer", "The names, in order."), tag="system"),
-    _row("GET openapi.json", "openapi", "Read this description",
-        Success("OpenApiAnswer", "The OpenAPI 3.1 document."), tag="system"),
-)
+_OPENAPI = _row("GET openapi.json", "openapi", "Read this description",
+    Success("OpenApiAnswer", "The OpenAPI 3.1 document."), tag="system")
 _WORKFLOW = Success("WorkflowAnswer", "The workflow, wrapped and at the top level.")
 _WORKFLOW_CANCELLED = Success("WorkflowCancelledAnswer", "It is cancelled; jobs that run may end.")
 _WORKFLOWS = (
@@ -719,6 +676,6 @@ def _dead_letters_under_admin() -> Iterable[Operation]:
 
 OPERATIONS: tuple[Operation, ...] = (
     *_JOBS, *_ADMIN_JOBS, *_WORKERS, *_DEAD_LETTERS, *_dead_letters_under_admin(), *_QUEUES,
-    *_ADMIN_WORKERS, *_STATISTICS, *_RATE_LIMITS, *_SCHEDULING, *_DELIVERIES, *_WORKFLOWS,
-    *_KEYS, *_SYSTEM,
+    *_ADMIN_WORKERS, *_STATISTICS, *_RATE_LIMITS, *_SCHEDULING, *_DELIVERIES, *_WORKFLOWS, *_KEYS,
+    _OPENAPI,
 )  # fmt: skip

@@ -51,9 +51,7 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
     write, read = Scope.JOBS_WRITE, Scope.JOBS_READ
     work = Scope.WORK
     look, manage = Scope.ADMIN_READ, Scope.ADMIN_WRITE
-    yield None, Reach.NONE, (
-        "get_caller", "manifest", "health", "root_health", "ready", "root_ready", "openapi",
-    )  # fmt: skip
+    yield None, Reach.NONE, ("openapi",)
     yield write, Reach.NAMED, ("enqueue_job", "enqueue_batch", "enqueue_bulk")
     yield write, Reach.WORKFLOW, (
         "create_workflow", "cancel_workflow", "cancel_workflow_by_post", "retry_workflow",
@@ -88,9 +86,8 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
         "get_queue_policy", "get_worker", "admin_stats", "metrics", "root_metrics",
         "list_rate_limits", "get_rate_limit", "list_pools", "get_pool", "scheduling_stats",
         "list_deliveries", "get_delivery",
-        "list_actions", "list_keys", "get_key", "list_job_operations", "get_job_operation",
-        "system_config", "system_config_alias", "list_middleware", "get_maintenance",
-        "get_maintenance_alias",
+        "list_keys", "get_key", "list_job_operations", "get_job_operation",
+
     )  # fmt: skip
     yield manage, Reach.JOB, (
         *_both("retry_dead_letter", "delete_dead_letter"), "admin_retry_job", "admin_run_job",
@@ -110,8 +107,7 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
         "admin_remove_worker", "put_rate_limit", "delete_rate_limit", "put_rate_limit_override",
         "delete_rate_limit_override", "put_pool", "delete_pool", "create_key", "revoke_key",
         "create_delivery", "put_delivery", "delete_delivery", "pause_delivery", "resume_delivery",
-        "test_delivery", "create_role", "stop_job_operation", "set_maintenance",
-        "set_maintenance_alias",
+        "test_delivery", "create_role", "stop_job_operation",
     )  # fmt: skip
 
 
