@@ -10,7 +10,6 @@ from functions.admin import (  # noqa: F401 (imported for the operations that th
     jobs,
     keys,
     pools,
-    queues,
     rate_limits,
     statistics,
     workers,
@@ -18,9 +17,9 @@ from functions.admin import (  # noqa: F401 (imported for the operations that th
 )
 from functions.admin.app import app
 from ojs import runtime
-from ojs.api import actions, crons, maintenance, system
+from ojs.api import actions, crons, maintenance, queues, system
 
 __all__ = ["app", "handler"]
 
-handler = app.serve(actions, crons, maintenance, system).complete()
+handler = app.serve(actions, crons, maintenance, queues, system).complete()
 runtime.prepare()

@@ -34,8 +34,20 @@ def _lines(value: Any, depth: int, *path: str) -> Iterator[str]:
         yield f"{' '.join(path)}: {json.dumps(value, sort_keys=True, ensure_ascii=False)}"
 
 
+def _sorted(part: Any) -> Any:
+    """The same with the names of required fields in order, which means nothing."""
+    if isinstance(part, list):
+        return [_sorted(each) for each in part]
+    if not isinstance(part, Mapping):
+        return part
+    return {
+        name: sorted(value) if name == "required" and isinstance(value, list) else _sorted(value)
+        for name, value in part.items()
+    }
+
+
 def _document(authorizer: str) -> list[str]:
-    document = openapi.document("1.2.3", authorizer)
+    document = _sorted(openapi.document("1.2.3", authorizer))
     depths = {"paths": 4, "components": 4}
     return [
         line

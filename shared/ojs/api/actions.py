@@ -12,7 +12,7 @@ from ojs.http.binding import paging
 from ojs.http.binding.paging import Listed, Pagination
 from ojs.http.binding.request import Request
 from ojs.http.contract.permissions import Permission, Reach
-from ojs.http.endpoint import Reply, Resource, Success
+from ojs.http.endpoint import Reply, Resource
 from ojs.http.parameters import PAGING
 
 if TYPE_CHECKING:
@@ -46,13 +46,11 @@ class ActionsAnswer(Answer["Listed[domain.OperatorAction]"]):
 actions = Resource("admin/actions", "system")
 
 
-@actions.endpoint(
-    "GET",
-    Permission(Scope.ADMIN_READ, Reach.ALL),
-    Success(ActionsAnswer, "One page of actions, latest first."),
-    query=PAGING,
-)
+@actions.endpoint("GET", Permission(Scope.ADMIN_READ, Reach.ALL), ActionsAnswer, query=PAGING)
 def list_actions(request: Request) -> Reply:
-    """List what operators did."""
+    """List what operators did.
+
+    One page of actions, latest first.
+    """
     listing = runtime.current().actions.list
     return Reply(ActionsAnswer.of(paging.asked(request.query, listing)))

@@ -126,14 +126,13 @@ class CronTemplate(Answer[Mapping[str, Any]], kept=True):
     options: dict[str, Any] = shown(_t.get("options"), absent=True)
 
 
-class CronFields(Answer[_Seen]):
-    """A cron job, but for `cron`. Where its template is large, it is shown once or not at all:
-    `omitted` names what is missing.
-    """
+class Cron(Answer[_Seen]):
+    """A cron job, under all names that clients know."""
 
     name: str = _c.name
     id: str = name
     expression: str = _d.expression
+    cron: str = expression
     schedule: str = expression
     timezone: str = _d.timezone
     type: str = _s.template["type"]
@@ -168,16 +167,11 @@ class CronFields(Answer[_Seen]):
     )
 
 
-class Cron(CronFields):
-    """A cron job, under all names that clients know."""
-
-    cron: str = CronFields.expression
-
-
-class CronAnswer(CronFields):
+class CronAnswer(Answer[_Seen]):
     """A cron job, at the top level and wrapped."""
 
     cron: Cron = Cron.of(_s)
+    _top: Cron = cron
     cron_job: Cron = Cron.of(_s.wrapped)
 
 
@@ -328,14 +322,17 @@ def register_cron(request: Request) -> Reply:
 @crons.endpoint(
     "GET",
     _READS,
-    Success(CronsAnswer, "One page of cron jobs, in order of name."),
+    CronsAnswer,
     query=(
         Parameter("enabled", one_of("true", "false"), "only cron jobs that fire, or do not"),
         *PAGING,
     ),
 )
 def list_crons(request: Request) -> Reply:
-    """List cron jobs."""
+    """List cron jobs.
+
+    One page of cron jobs, in order of name.
+    """
     enabled = None
     if "enabled" in request.query:
         choice = query.choice(request.query, "enabled", ("true", "false"), default="true")
@@ -345,13 +342,13 @@ def list_crons(request: Request) -> Reply:
 
 
 @crons.endpoint(
-    "GET /preview",
-    Permission(Scope.JOBS_READ, Reach.NONE),
-    Success(CronPreviewAnswer, "The next firings."),
-    query=_PREVIEW,
+    "GET /preview", Permission(Scope.JOBS_READ, Reach.NONE), CronPreviewAnswer, query=_PREVIEW
 )
 def preview_cron(request: Request) -> Reply:
-    """Show when an expression fires."""
+    """Show when an expression fires.
+
+    The next firings.
+    """
     given = query.either(request.query, *EXPRESSION_NAMES)
     if given is None:
         raise InvalidRequest(EXPRESSION_NAMES[0], "is required")
@@ -369,14 +366,12 @@ def preview_cron(request: Request) -> Reply:
     return Reply(CronPreviewAnswer.of(found))
 
 
-@crons.endpoint(
-    "GET /{name}",
-    _READS,
-    Success(CronAnswer, "The cron job, at the top level and wrapped."),
-    errors=(404,),
-)
+@crons.endpoint("GET /{name}", _READS, CronAnswer, errors=(404,))
 def get_cron(request: Request) -> Reply:
-    """Read a cron job."""
+    """Read a cron job.
+
+    The cron job, at the top level and wrapped.
+    """
     found = runtime.current().crons.get(request.named, request.principal)
     return Reply(CronAnswer.of(_Seen(found)))
 
@@ -397,14 +392,12 @@ def change_cron(request: Request) -> Reply:
     )
 
 
-@crons.endpoint(
-    "DELETE /{name}",
-    _WRITES,
-    Success(CronDeletedAnswer, "It is gone; here it is as it was."),
-    errors=(404,),
-)
+@crons.endpoint("DELETE /{name}", _WRITES, CronDeletedAnswer, errors=(404,))
 def delete_cron(request: Request) -> Reply:
-    """Delete a cron job; its jobs stay."""
+    """Delete a cron job; its jobs stay.
+
+    It is gone; here it is as it was.
+    """
     found = runtime.current().crons.delete(request.named, request.principal)
     return Reply(CronDeletedAnswer.of(_Seen(found)))
 
@@ -447,15 +440,12 @@ def _enable(request: Request, *, enabled: bool) -> Reply:
     return Reply(_set(crons.enable(request.named, request.principal, enabled=enabled)))
 
 
-@crons.endpoint(
-    "GET /{name}/history",
-    _READS,
-    Success(CronHistoryAnswer, "The run log of thirty days, latest first."),
-    errors=(404,),
-    query=_HISTORY,
-)
+@crons.endpoint("GET /{name}/history", _READS, CronHistoryAnswer, errors=(404,), query=_HISTORY)
 def cron_history(request: Request) -> Reply:
-    """Read what became of a cron job's ticks."""
+    """Read what became of a cron job's ticks.
+
+    The run log of thirty days, latest first.
+    """
     window = paging.window(request.query)
     page = runtime.current().crons.history(
         request.named, request.principal, limit=window.limit, cursor=window.cursor

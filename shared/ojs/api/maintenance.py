@@ -15,7 +15,7 @@ from ojs.http.answers import Moment
 from ojs.http.binding.request import Request
 from ojs.http.contract.models import Configuration
 from ojs.http.contract.permissions import Permission, Reach
-from ojs.http.endpoint import Reply, Resource, Success
+from ojs.http.endpoint import Reply, Resource
 from ojs.records import record
 
 if TYPE_CHECKING:
@@ -96,20 +96,19 @@ class MaintenanceAnswer(Answer[_Mode]):
 maintenance = Resource("admin/system/maintenance", "system", also={"{}_alias": "admin/maintenance"})
 
 
-@maintenance.endpoint(
-    "GET",
-    Permission(Scope.ADMIN_READ, Reach.ALL),
-    Success(MaintenanceAnswer, "Since when, why and for how long."),
-)
+@maintenance.endpoint("GET", Permission(Scope.ADMIN_READ, Reach.ALL), MaintenanceAnswer)
 def get_maintenance(_request: Request) -> Reply:
-    """Read whether maintenance mode is on."""
+    """Read whether maintenance mode is on.
+
+    Since when, why and for how long.
+    """
     return Reply(MaintenanceAnswer.of(_Mode(runtime.current().maintenance.read())))
 
 
 @maintenance.endpoint(
     "POST",
     Permission(Scope.ADMIN_WRITE, Reach.ALL),
-    Success(MaintenanceAnswer, "What holds from now on."),
+    MaintenanceAnswer,
     request=MaintenanceRequest,
     example={
         "enabled": True,
@@ -118,7 +117,10 @@ def get_maintenance(_request: Request) -> Reply:
     },
 )
 def set_maintenance(request: Request) -> Reply:
-    """Begin or end maintenance mode."""
+    """Begin or end maintenance mode.
+
+    What holds from now on.
+    """
     body = request.parsed(MaintenanceRequest)
     current = runtime.current()
     if not body.enabled:

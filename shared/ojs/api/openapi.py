@@ -258,19 +258,6 @@ _BULK_RETRY = {
     },
     "confirm": True,
 }
-_PAYMENTS = {
-    "max_size": 100_000,
-    "concurrency": 20,
-    "visibility_timeout": 300,
-    "default_timeout": 1_800,
-    "retention": {"completed": "P3D", "discarded": "P30D"},
-    "allowed_job_types": ["payment.*"],
-    "default_retry": {
-        "max_attempts": 5,
-        "initial_interval": "PT5S",
-        "backoff_coefficient": 3.0,
-    },
-}
 # Operation → example of a request.
 EXAMPLES: Mapping[str, Mapping[str, Any]] = {
     **{each.id: {} for each in contract.OPERATIONS if each.request is models.NoOptions},
@@ -348,34 +335,6 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
         "options": {"queue": "email"},
     },
     "retry_workflow": {"mode": "failed_and_following"},
-    "create_queue": {"name": "payments", "config": _PAYMENTS},
-    "configure_queue": {"max_size": 50_000, "overflow_policy": "block", "concurrency": 40},
-    "admin_configure_queue": {
-        "backpressure": {
-            "max_depth": 50_000,
-            "max_size_bytes": 536_870_912,
-            "strategy": "reject",
-            "warning_threshold": 0.8,
-        }
-    },
-    "set_queue_policy": {
-        "concurrency": 10,
-        "retention": {"completed": "P7D", "discarded": "P30D"},
-        "dead_letter": {"retention": {"max_age": "P365D", "max_count": 50_000}},
-        "replay_rules": [
-            {
-                "name": "retry-connection-errors",
-                "filter": {"error_type": "ConnectionError"},
-                "delay": "PT1H",
-                "max_replays": 3,
-            }
-        ],
-        "default_retry": {
-            "max_attempts": 3,
-            "initial_interval": "PT1S",
-            "backoff_coefficient": 2.0,
-        },
-    },
     "put_rate_limit": {"concurrency": 0, "expires_at": "+PT1H"},
     "put_rate_limit_override": {"rate": {"limit": 10, "period": "PT1M"}, "throttle": None},
     "set_queue_limits": {"concurrency": 20, "rate": {"limit": 1_000, "period": "PT1H"}},
@@ -416,7 +375,6 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
         "scopes": ["work"],
         "queues": ["mail", "mail.*"],
     },
-    "delete_queue": {"strategy": "move", "target_queue": "email"},
     "retry_dead_letter": {
         "override": {
             "queue": "billing-retry",
@@ -828,7 +786,7 @@ def _named(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
 
 
 # Types of answers that are not declared in `ojs.api` yet.
-OLD = {"Job": answers.Job}
+OLD = {name: getattr(answers, name) for name in ("ConfigSources", "Job", "QueueConfig")}
 
 
 def _define_answer(kind: type[Answer[Any]], schemas: dict[str, Any]) -> None:
@@ -839,6 +797,8 @@ def _define_answer(kind: type[Answer[Any]], schemas: dict[str, Any]) -> None:
     properties, required = {}, []
     for name, field in fields(kind, OLD):
         described = _type(field.annotation, schemas)
+        if len(described.get("enum", ())) == 1:
+            described["const"] = described.pop("enum")[0]
         if "$ref" not in described:
             described = {"title": name.replace("_", " ").title(), **described}
         properties[name] = described | ({"description": field.says} if field.says else {})

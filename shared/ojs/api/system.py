@@ -244,17 +244,21 @@ config = Resource("admin/system/config", "system", also={"{}_alias": "admin/conf
 _manifest = Resource("/ojs/manifest", "system")
 
 
-@system.endpoint("GET /me", _ANYBODY, Success(PrincipalAnswer, "Your name, scopes and queues."))
+@system.endpoint("GET /me", _ANYBODY, PrincipalAnswer)
 def get_caller(request: Request) -> Reply:
-    """Read who you are, and what you may do."""
+    """Read who you are, and what you may do.
+
+    Your name, scopes and queues.
+    """
     return Reply(PrincipalAnswer.of(_Caller(request.principal, runtime.current().settings)))
 
 
-@_manifest.endpoint(
-    "GET", _ANYBODY, Success(ManifestAnswer, "The conformance manifest."), strict_query=False
-)
+@_manifest.endpoint("GET", _ANYBODY, ManifestAnswer, strict_query=False)
 def manifest(_request: Request) -> Reply:
-    """Read what this server offers."""
+    """Read what this server offers.
+
+    The conformance manifest.
+    """
     return Reply(ManifestAnswer.of(runtime.current().settings))
 
 
@@ -298,14 +302,20 @@ def ready(_request: Request) -> Reply:
     return Reply(ReadyAnswer.of(True))
 
 
-@config.endpoint("GET", _LOOK, Success(SystemConfigAnswer, "The configuration, without secrets."))
+@config.endpoint("GET", _LOOK, SystemConfigAnswer)
 def system_config(_request: Request) -> Reply:
-    """Read how this server is configured."""
+    """Read how this server is configured.
+
+    The configuration, without secrets.
+    """
     return Reply(SystemConfigAnswer.of(runtime.current().settings))
 
 
-@system.endpoint("GET /middleware", _LOOK, Success(MiddlewareAnswer, "The names, in order."))
+@system.endpoint("GET /middleware", _LOOK, MiddlewareAnswer)
 def list_middleware(_request: Request) -> Reply:
-    """List what jobs go through when they are pushed."""
+    """List what jobs go through when they are pushed.
+
+    The names, in order.
+    """
     chain = runtime.current().middleware
     return Reply(MiddlewareAnswer.of([] if chain is None else chain.names))

@@ -173,6 +173,11 @@ def shown(value: Any, /, *, absent: bool = False, says: str | None = None) -> An
     return Shown(value, absent, says)
 
 
+def absent() -> Any:
+    """A field of an object as it is that it does not always have."""
+    return Shown(None, absent=True)
+
+
 if TYPE_CHECKING:
 
     class _About(Generic[S]):
@@ -188,17 +193,22 @@ else:
 
 
 class Answer(_About[S]):
-    """An object in answers that is made from a record."""
+    """An object in answers that is made from a record.
 
-    # Whether what else the record has, a mapping, is kept beside the fields.
+    The fields of an attribute that begins with an underscore, an answer itself, stand among its
+    own. `kept`: what else the record has, a mapping, is kept beside the fields. `as_is`: the record
+    is the object; its fields have no source.
+    """
+
     _kept: ClassVar[bool] = False
+    _as_is: ClassVar[bool] = False
     # The names of a value, how to get it, and whether they are left out where it is None.
     _shown: ClassVar[list[tuple[list[str], Callable[[Any], Any], bool]]]
 
-    def __init_subclass__(cls, *, kept: bool = False) -> None:
-        cls._kept = cls._kept or kept
+    def __init_subclass__(cls, *, kept: bool = False, as_is: bool = False) -> None:
+        cls._kept, cls._as_is = cls._kept or kept, cls._as_is or as_is
         for name in get_annotations(cls):
-            if name not in cls.__dict__:
+            if name not in cls.__dict__ and not cls._as_is:
                 raise TypeError(f"{cls.__name__}.{name} has no source")
 
     @overload
@@ -212,8 +222,8 @@ class Answer(_About[S]):
         """The answer about a record, a dict. None for None."""
         if isinstance(record, _Path):
             return _through(cls.of, record)
-        if record is None:
-            return None
+        if record is None or cls._as_is:
+            return record
         if "_shown" not in cls.__dict__:
             cls._shown = _compiled(cls)
         found = dict(record) if cls._kept else {}
@@ -221,7 +231,10 @@ class Answer(_About[S]):
             value = follow(record)
             if value is not None or not absent:
                 for name in names:
-                    found[name] = value
+                    if name[0] == "_":
+                        found = {**value, **found}
+                    else:
+                        found[name] = value
         return found
 
     @classmethod
@@ -235,7 +248,7 @@ class Answer(_About[S]):
 def _fields(cls: type[Answer[Any]]) -> Mapping[str, Any]:
     """The names of all fields, those of bases first, and what they are declared with."""
     bases = [base for base in reversed(cls.__mro__) if issubclass(base, Answer)][1:]
-    return {name: vars(base)[name] for base in bases for name in get_annotations(base)}
+    return {name: vars(base).get(name) for base in bases for name in get_annotations(base)}
 
 
 def _constant(value: T, _record: Any) -> T:
@@ -260,14 +273,19 @@ def fields(cls: type[Answer[Any]], known: Mapping[str, Any]) -> Iterator[tuple[s
     """The fields with their types, for the OpenAPI document. `known` are types of other modules."""
     hints = resolved(cls, localns=dict(known), include_extras=True)
     first: dict[int, tuple[str, Any]] = {}
+    found: dict[str, Shown] = {}
     for name, value in _fields(cls).items():
         whole = value if isinstance(value, Shown) else Shown(value)
         says = whole.says
+        if name[0] == "_":
+            found = {**dict(fields(hints[name], known)), **found}
+            continue
         if isinstance(whole.value, _Path):
             other, before = first.setdefault(id(whole.value), (name, value))
             if other != name and (before is value or says is None):
                 says = f"the same as {other}"
-        yield name, Shown(whole.value, whole.absent, says, hints[name])
+        found[name] = Shown(whole.value, whole.absent, says, hints[name])
+    yield from found.items()
 
 
 def is_kept(cls: type[Answer[Any]]) -> bool:

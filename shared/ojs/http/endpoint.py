@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
+from inspect import cleandoc
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -167,8 +168,9 @@ class Resource:
         strict_query: bool = True,
     ) -> Callable[[Implementation], Implementation]:
         """Declare the operation that a function serves: its name, unless another is given, is the
-        operation's id, and the first line of its docstring is the summary. `route` is the method,
-        and the path below the resource's. Raises TypeError for a request without an example.
+        operation's id. Its docstring begins with the summary; what follows describes an answer that
+        is only named. `route` is the method, and the path below the resource's. Raises TypeError
+        for a request without an example.
         """
         if request is NoOptions:
             example, body_required = {}, False
@@ -177,10 +179,10 @@ class Resource:
         method, _, below = route.partition(" ")
 
         def declare(implementation: Implementation) -> Implementation:
-            summary = (implementation.__doc__ or "").partition("\n")[0].rstrip(".")
+            summary, _, told = cleandoc(implementation.__doc__ or "").partition("\n\n")
             found = answers
             if isinstance(found, type):
-                found = Success(found, f"{summary}.")
+                found = Success(found, " ".join(told.split()) or summary)
             for form, path in self._places.items():
                 whole = path.rstrip("/") + below
                 self.operations.append(
@@ -189,7 +191,7 @@ class Resource:
                         method,
                         whole if path.startswith("/") else f"{BASE}/{whole.lstrip('/')}",
                         "admin" if form == "admin_{}" else self._tag,
-                        summary,
+                        summary.rstrip("."),
                         permission,
                         {200: found} if isinstance(found, Success) else found,
                         errors,

@@ -55,19 +55,22 @@ class Whole(Answer[Thing]):
 
 
 class Wrapped(Answer[Thing]):
-    """A thing, wrapped."""
+    """A thing, wrapped and at the top level."""
 
     thing: Whole = Whole.of(t)
+    _top: Whole = thing
 
 
 def test_values_come_from_the_record() -> None:
-    told = {
+    told: Any = {
         "names": "a", "follow": "b", "value": 3, "count": 3, "fixed": "always",
         "description": None, "plus": 7, "first": 1, "at": "1970-01-01T00:00:00.000Z",
         "also_at": "1970-01-01T00:00:00.000Z",
     }  # fmt: skip
-    assert Whole.of(Thing(Inner())) == told
-    assert Wrapped.of(Thing(Inner())) == {"thing": told}
+    shown_: Any = Whole.of(Thing(Inner()))
+    assert shown_ == told
+    wrapped: Any = Wrapped.of(Thing(Inner()))
+    assert wrapped == {"thing": told, **told}
     assert Whole.each([Thing(Inner())]) == [told]
     absent: Any = Whole.of(Thing(Inner(), at_ms=None))
     assert {"at", "also_at"} & absent.keys() == set()
@@ -76,6 +79,7 @@ def test_values_come_from_the_record() -> None:
 
 def test_another_name_is_described_as_such() -> None:
     told = {name: (field.says, field.absent) for name, field in fields(Whole, {})}
+    assert [*told, "thing"] == [name for name, _ in fields(Wrapped, {})]
     assert told["count"] == ("the same as value", False)
     assert told["also_at"] == ("the same as at", True)
     assert told["plus"] == ("four more", False)
@@ -107,8 +111,19 @@ def test_an_operation_is_there_under_all_its_names() -> None:
         """
         return Reply(None)
 
+    @things.endpoint("GET /{id}", READ, Whole, errors=(404,))
+    def get_thing(_request: object) -> Reply:
+        """Read a thing.
+
+        The thing
+        as it is.
+        """
+        return Reply(None)
+
     found = [(each.id, each.method, each.path, each.tag) for each in things.operations]
-    assert found == [
+    assert found[3:][0][0] == "get_thing"
+    assert things.operations[3].answers == {200: Success(Whole, "The thing as it is.")}
+    assert found[:3] == [
         ("stop_thing", "POST", "/ojs/v1/things/{id}/stop", "things"),
         ("admin_stop_thing", "POST", "/ojs/v1/admin/things/{id}/stop", "admin"),
         ("root_stop_thing", "POST", "/things/{id}/stop", "things"),
@@ -119,7 +134,8 @@ def test_an_operation_is_there_under_all_its_names() -> None:
 
 
 def test_a_request_without_an_example_is_noticed_at_once() -> None:
-    for more in ({"request": NackRequest}, {"example": {}}):
+    each: list[Any] = [{"request": NackRequest}, {"example": {}}]
+    for more in each:
         with pytest.raises(TypeError, match="a request has an example"):
             Resource("things", "things").endpoint("POST", READ, GONE, **more)
 

@@ -14,6 +14,7 @@ import pytest
 
 from ojs.api import openapi
 from ojs.api import operations as contract
+from ojs.api import queues as queue_configs
 from ojs.domain import errors, jsontext
 from ojs.domain.cron.definition import CronRequest, CronSettings
 from ojs.domain.delivery import delivery as deliveries
@@ -31,7 +32,6 @@ from ojs.http.binding import errors as http_errors
 from ojs.http.binding.application import Answer, Application
 from ojs.http.binding.request import Request
 from ojs.http.contract import answers, models
-from ojs.http.views import queue_config as queue_configs
 from ojs.http.views import rate_limits as limits_views
 from tests.unit.functions.client import OPEN
 

@@ -14,6 +14,7 @@ from jsonschema import Draft202012Validator
 
 from ojs.api import openapi
 from ojs.api import operations as contract
+from ojs.api import queues as queue_configs
 from ojs.domain.cron.definition import CronRequest, CronSettings
 from ojs.domain.dead_letter import filter as dead_letter_filter
 from ojs.domain.delivery import delivery as deliveries
@@ -31,7 +32,6 @@ from ojs.domain.queue import config as queue_config
 from ojs.domain.rate_limit.limiter import OverrideRequest
 from ojs.domain.workflow import request as workflow_request
 from ojs.http.contract import models
-from ojs.http.views import queue_config as queue_configs
 from ojs.http.views import rate_limits as limits_views
 from tests.spread import examples
 from tests.unit.functions.bad_input import (

@@ -797,22 +797,6 @@ class QueueStatus(TypedDict):
     paused: bool
 
 
-class Queue(QueueStatus):
-    """A queue's state."""
-
-    created_at: Moment
-    configured_at: NotRequired[Moment]
-    paused_at: NotRequired[Moment]
-    resumed_at: NotRequired[Moment]
-
-
-class QueueAnswer(Queue):
-    """A queue, at the top level and wrapped; `created` if the request made it."""
-
-    queue: Queue
-    created: NotRequired[Literal[True]]
-
-
 class JobCounts(TypedDict):
     """Jobs by state."""
 
@@ -940,25 +924,6 @@ class QueueConfig(TypedDict):
     tenant_fairness: NotRequired[TenantFairness]
 
 
-class QueueConfigAnswer(TypedDict):
-    """A queue's configuration."""
-
-    name: str
-    state: QueueStateName
-    config: QueueConfig
-    config_sources: ConfigSources
-    created_at: Moment
-    updated_at: Annotated[Moment, Field(description="when it was configured last, or made")]
-
-
-class QueuePolicyAnswer(TypedDict):
-    """The configuration that new queues inherit."""
-
-    name: Literal["_default"]
-    config: QueueConfig
-    config_sources: ConfigSources
-
-
 class QueueDeletion(TypedDict):
     """The deletion of a queue in progress. The queue's depth shows how far it is."""
 
@@ -990,25 +955,6 @@ class QueueSummary(QueueState, JobCounts, OldestAvailable):
     depth: Annotated[int, Field(ge=0, description="jobs that are not final")]
     throughput: Throughput
     config: QueueConfig
-
-
-class DeletionDetails(TypedDict):
-    """Jobs that a deletion leaves in the queue."""
-
-    refused: Annotated[
-        int, Field(ge=1, description="jobs of a type that the target does not allow")
-    ]
-
-
-class QueueDeletedAnswer(TypedDict):
-    """How a queue is deleted, and how many jobs that concerns."""
-
-    queue: str
-    strategy: DeletionStrategy
-    target_queue: NotRequired[str]
-    jobs_affected: Count
-    state: Literal["draining", "deleted"]
-    details: NotRequired[DeletionDetails]
 
 
 class QueuesAnswer(Paged):

@@ -30,7 +30,6 @@ from ojs.domain.job.unique import KEY_PATTERN
 from ojs.domain.pool.pool import MAX_POOL_BYTES, POOL_PATTERN, PoolRequest
 from ojs.domain.pool.worker import MAX_ID_BYTES
 from ojs.domain.queue.order import QueueOrder
-from ojs.domain.queue.queue import DeletionStrategy
 from ojs.domain.rate_limit.limiter import OverrideRequest
 from ojs.domain.stats import Period
 from ojs.domain.workflow.advance import WorkflowState
@@ -251,12 +250,6 @@ _PUSHING = (
 _RATE_LIMIT = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
 _PRESSURE = ("X-OJS-Queue-Depth", "X-OJS-Queue-Bound", "X-OJS-Queue-Pressure")
 _COUNTED = ("X-OJS-Batch-Size",)
-# For clients that send no body with DELETE. A body must not contradict it.
-_DELETION = (
-    Parameter("strategy", one_of(*DeletionStrategy),
-        "what becomes of its jobs; needed, here or in the body"),
-    Parameter("target_queue", {"type": "string"}, "with `move`, the queue they go to"),
-)
 # fmt: on
 
 
@@ -467,38 +460,6 @@ _DEAD_LETTERS = (
         "Stop a bulk operation on dead letters", _BULK_OPERATION, 404, 409,
         request=models.NoOptions),
 )
-_POLICY = Success("QueuePolicyAnswer", "What holds for queues made from now on.")
-_QUEUE_CONFIG = (
-    _row("GET queues/{name}/config", "get_queue_config", "Read a queue's configuration",
-        Success("QueueConfigAnswer", "What is in force, and where it comes from."), 404),
-    _row("PUT queues/{name}/config", "configure_queue", "Change a queue's configuration",
-        Success("QueueConfigAnswer", "What is in force now. Makes an unknown queue."),
-        request=models.ConfigureQueueRequest),
-)
-_PAUSING = tuple(
-    _row(f"POST queues/{{name}}/{verb}", f"{verb}_queue", summary,
-        Success("QueueAnswer", "The queue's state."), 404, 409, request=models.NoOptions)
-    for verb, summary in (
-        ("pause", "Hand out no more jobs of a queue"),
-        ("resume", "Hand out jobs of a queue again"),
-    )
-)
-_QUEUES = (
-    _row("POST queues", "create_queue", "Make a queue",
-        {201: Success("QueueConfigAnswer", "The queue and its configuration.", ("Location",))},
-        409, request=models.CreateQueueRequest),
-    *_QUEUE_CONFIG,
-    *map(_under_admin, _QUEUE_CONFIG),
-    _row("DELETE queues/{name}", "delete_queue", "Delete a queue and see to its jobs",
-        {202: Success("QueueDeletedAnswer", "It is gone, or ends once its jobs are seen to.")},
-        404, 409, request=models.DeleteQueueRequest, body_required=False, query=_DELETION),
-    _row("GET queues/_default/config", "get_queue_policy", "Read the policy for new queues",
-        _POLICY),
-    _row("PUT queues/_default/config", "set_queue_policy", "Change the policy for new queues",
-        _POLICY, request=models.ConfigureQueueRequest),
-    *_PAUSING,
-    *map(_under_admin, _PAUSING),
-)
 _WORKER = Success("WorkerAnswer", "The worker.")
 _ADMIN_WORKERS = (
     _row("GET admin/workers", "admin_list_workers", "List workers",
@@ -675,7 +636,7 @@ def _dead_letters_under_admin() -> Iterable[Operation]:
 
 
 OPERATIONS: tuple[Operation, ...] = (
-    *_JOBS, *_ADMIN_JOBS, *_WORKERS, *_DEAD_LETTERS, *_dead_letters_under_admin(), *_QUEUES,
+    *_JOBS, *_ADMIN_JOBS, *_WORKERS, *_DEAD_LETTERS, *_dead_letters_under_admin(),
     *_ADMIN_WORKERS, *_STATISTICS, *_RATE_LIMITS, *_SCHEDULING, *_DELIVERIES, *_WORKFLOWS, *_KEYS,
     _OPENAPI,
 )  # fmt: skip

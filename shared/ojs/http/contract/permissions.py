@@ -76,14 +76,14 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
     )  # fmt: skip
     yield look, Reach.JOB, (*_both("get_dead_letter"), "admin_get_job")
     yield look, Reach.PATH, (
-        *_both("get_queue_config", "get_queue"), "queue_stats", "priority_stats",
+        *_both("get_queue"), "queue_stats", "priority_stats",
     )  # fmt: skip
     yield look, Reach.ALL, (
         *_both(
             "list_workers", "list_queues", "dead_letter_stats", "list_dead_letter_operations",
             "get_dead_letter_operation",
         ),
-        "get_queue_policy", "get_worker", "admin_stats", "metrics", "root_metrics",
+        "get_worker", "admin_stats", "metrics", "root_metrics",
         "list_rate_limits", "get_rate_limit", "list_pools", "get_pool", "scheduling_stats",
         "list_deliveries", "get_delivery",
         "list_keys", "get_key", "list_job_operations", "get_job_operation",
@@ -94,16 +94,15 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
         "admin_change_job", "admin_cancel_job", "admin_delete_job",
     )  # fmt: skip
     yield manage, Reach.NAMED, (
-        *_both("retry_dead_letters", "purge_dead_letters"), "create_queue",
+        *_both("retry_dead_letters", "purge_dead_letters"),
         "admin_retry_jobs", "admin_cancel_jobs", "admin_delete_jobs", "admin_erase_jobs",
     )  # fmt: skip
     yield manage, Reach.FILTER, _both("purge_old_dead_letters")
     yield manage, Reach.PATH, (
-        *_both("configure_queue", "pause_queue", "resume_queue"), "delete_queue",
-        "set_queue_limits", "purge_queue_jobs", "admin_purge_queue_jobs",
+                "set_queue_limits", "purge_queue_jobs", "admin_purge_queue_jobs",
     )  # fmt: skip
     yield manage, Reach.ALL, (
-        *_both("stop_dead_letter_operation"), "set_queue_policy", "direct_worker", "quiet_worker",
+        *_both("stop_dead_letter_operation"), "direct_worker", "quiet_worker",
         "admin_remove_worker", "put_rate_limit", "delete_rate_limit", "put_rate_limit_override",
         "delete_rate_limit_override", "put_pool", "delete_pool", "create_key", "revoke_key",
         "create_delivery", "put_delivery", "delete_delivery", "pause_delivery", "resume_delivery",
