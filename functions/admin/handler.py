@@ -9,7 +9,6 @@ from functions.admin import (  # noqa: F401 (imported for the operations that th
     events,
     jobs,
     keys,
-    pools,
     rate_limits,
     statistics,
     workers,
@@ -17,9 +16,9 @@ from functions.admin import (  # noqa: F401 (imported for the operations that th
 )
 from functions.admin.app import app
 from ojs import runtime
-from ojs.api import actions, crons, maintenance, queues, system
+from ojs.api import actions, crons, maintenance, pools, queues, system
 
 __all__ = ["app", "handler"]
 
-handler = app.serve(actions, crons, maintenance, queues, system).complete()
+handler = app.serve(actions, crons, maintenance, pools, queues, system).complete()
 runtime.prepare()

@@ -46,7 +46,7 @@ def rendered() -> Iterator[tuple[type[Answer[Any]], Any]]:
         about = dict(_about(tree))
         for name in about:
             kind = known[name]
-            if isinstance(kind, type) and issubclass(kind, Answer):
+            if isinstance(kind, type) and issubclass(kind, Answer) and not kind._as_is:
                 text = _record(name, about)
                 made = RECORDS.get(name) or RECORDS.get(text)
                 yield kind, kind.of(made or filled(eval(text, known), known, **GIVEN))

@@ -338,18 +338,6 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
     "put_rate_limit": {"concurrency": 0, "expires_at": "+PT1H"},
     "put_rate_limit_override": {"rate": {"limit": 10, "period": "PT1M"}, "throttle": None},
     "set_queue_limits": {"concurrency": 20, "rate": {"limit": 1_000, "period": "PT1H"}},
-    "put_pool": {
-        "queues": ["critical", "default", "low"],
-        "concurrency": 50,
-        "strategy": "weighted",
-        "weights": {"critical": 5, "default": 3, "low": 1},
-        "isolated": False,
-        "starvation_prevention": {
-            "enabled": True,
-            "rotation_interval": "PT30S",
-            "min_dispatch_ratio": 0.05,
-        },
-    },
     "create_delivery": {
         "endpoint": "https://worker.example.com/ojs",
         "job_types": ["email.send"],
@@ -786,7 +774,10 @@ def _named(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
 
 
 # Types of answers that are not declared in `ojs.api` yet.
-OLD = {name: getattr(answers, name) for name in ("ConfigSources", "Job", "QueueConfig")}
+OLD = {
+    name: getattr(answers, name)
+    for name in ("ConfigSources", "Job", "QueueConfig", "TenantFairness")
+}
 
 
 def _define_answer(kind: type[Answer[Any]], schemas: dict[str, Any]) -> None:

@@ -22,6 +22,7 @@ from ojs.records import record
 if TYPE_CHECKING:
     from ojs.http.contract import answers
 
+S = TypeVar("S")
 T = TypeVar("T")
 _MAX_DIGITS = 9
 # A page of the store may be short, so one answer may take several reads; this bounds them.
@@ -177,6 +178,10 @@ class Listed(Generic[T]):
     next_cursor: str | None
     total: int | None = None
     at_least: Literal[True] | None = None
+
+    def of(self, items: Sequence[S]) -> Listed[S]:
+        """The same page with what its items have become."""
+        return Listed(items, self.window, self.next_cursor, self.total, self.at_least)
 
 
 def listed(window: PageWindow, page: Page[T], total: int | None = None) -> Listed[T]:

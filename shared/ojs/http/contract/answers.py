@@ -1331,56 +1331,6 @@ class RateLimitsAnswer(Paged):
     rate_limits: list[RunningOfKey]
 
 
-class StarvationPrevention(TypedDict):
-    """The share of dispatches that each queue of a pool gets at least, while it has jobs."""
-
-    enabled: bool
-    rotation_interval: Annotated[str, Field(description="ISO 8601; so often it has a turn")]
-    min_dispatch_ratio: Annotated[
-        float, Field(ge=0, le=1, description="part of all dispatches that it has at least")
-    ]
-
-
-class Pool(TypedDict):
-    """A worker pool, its workers and active jobs."""
-
-    name: str
-    id: Annotated[str, Field(description="the same as name")]
-    queues: list[str]
-    concurrency: NotRequired[
-        Annotated[int, Field(ge=1, description="most jobs that run at a time")]
-    ]
-    strategy: DispatchStrategy
-    weights: NotRequired[dict[str, Annotated[int, Field(ge=1)]]]
-    isolated: Annotated[bool, Field(description="whether others get nothing of its queues")]
-    starvation_prevention: NotRequired[StarvationPrevention]
-    created_at: Moment
-    configured_at: Moment
-    active_workers: Annotated[int, Field(ge=0, description="those that were heard of lately")]
-    workers: Annotated[int, Field(ge=0, description="the same as active_workers")]
-    active_jobs: Count
-
-
-class PoolAnswer(Pool):
-    """A worker pool, at the top level and wrapped."""
-
-    pool: Pool
-
-
-class PoolsAnswer(Paged):
-    """A page of worker pools."""
-
-    items: list[Pool]
-    pools: list[Pool]
-
-
-class PoolDeletedAnswer(TypedDict):
-    """A worker pool is gone."""
-
-    deleted: Literal[True]
-    name: str
-
-
 class DeliveryTarget(TypedDict):
     """Where jobs are pushed: one of these."""
 
@@ -1673,38 +1623,4 @@ class KeysAnswer(TypedDict):
 
     items: list[AccessKey]
     keys: list[AccessKey]
-    pagination: Pagination
-
-
-class QueueShare(TypedDict):
-    """The dispatches of a queue in the last minute."""
-
-    name: str
-    dispatch_count_1m: Count
-    dispatch_ratio_1m: Annotated[
-        float, Field(ge=0, le=1, description="part of what was started from these queues")
-    ]
-    avg_wait_ms: Annotated[int, Field(ge=0, description="0 when nothing was started")]
-    active_jobs: Count
-    weight: Annotated[int, Field(ge=1, description="in its pool; 1 when it has none")]
-    dispatched: Annotated[int, Field(ge=0, description="jobs ever started from it")]
-    starved: Annotated[bool, Field(description="as a sweep found it, each minute")]
-    pool: NotRequired[Annotated[str, Field(description="the worker pool it is in")]]
-
-
-class QueueShares(TypedDict):
-    """The dispatches of queues in the last minute."""
-
-    queues: list[QueueShare]
-    window: Literal["PT1M"]
-
-
-class SchedulingStatsAnswer(QueueShares):
-    """Statistics of scheduling, at the top level and in `stats`."""
-
-    strategy: Annotated[
-        DispatchStrategy,
-        Field(description="of the pool asked for, or of the only one there is"),
-    ]
-    stats: QueueShares
     pagination: Pagination

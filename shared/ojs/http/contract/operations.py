@@ -27,7 +27,7 @@ from ojs.domain.job.filter import KIND_PATTERN
 from ojs.domain.job.states import State
 from ojs.domain.job.trace import TRACEPARENT, TRACESTATE
 from ojs.domain.job.unique import KEY_PATTERN
-from ojs.domain.pool.pool import MAX_POOL_BYTES, POOL_PATTERN, PoolRequest
+from ojs.domain.pool.pool import MAX_POOL_BYTES, POOL_PATTERN
 from ojs.domain.pool.worker import MAX_ID_BYTES
 from ojs.domain.queue.order import QueueOrder
 from ojs.domain.rate_limit.limiter import OverrideRequest
@@ -93,7 +93,7 @@ POOL_SCHEMA = text(POOL_PATTERN, MAX_POOL_BYTES)
 DELIVERY_SCHEMA = text(DELIVERY_PATTERN, MAX_DELIVERY_BYTES)
 _QUEUES_LIMIT = whole(1, MAX_QUEUES_LIMIT, DEFAULT_LIMIT)
 _SHORT = Parameter("limit", _QUEUES_LIMIT, "most queues of one page, which may have fewer")
-_QUEUES_PAGING = paged(_QUEUES_LIMIT, MAX_QUEUES_OFFSET, _SHORT.description)
+QUEUES_PAGING = paged(_QUEUES_LIMIT, MAX_QUEUES_OFFSET, _SHORT.description)
 _SORT = Parameter("sort", one_of("name", *QueueOrder) | {"default": "name"},
     "by name, or with the most first, as the last sweep counted: queues that have none of it are "
     "left out")
@@ -165,7 +165,6 @@ _STATE = Parameter("state", one_of("discarded"), "dead letters have no other")
 _CONFIRM = Parameter("confirm", one_of("true"), "needed, here or in the body")
 _ALL = Parameter("all", one_of("true"),
     "all dead letters; needed, here or in the body, where there is no filter, and refused with one")
-_POOL = Parameter("pool", POOL_SCHEMA, "only queues of this worker pool")
 _HISTORY = (
     Parameter("period", one_of(*Period) | {"default": Period.FIVE_MINUTES}, "length of one point"),
     Parameter("since", MOMENT_SCHEMA,
@@ -475,7 +474,7 @@ _ADMIN_WORKERS = (
 )
 _STATISTICS = (
     _row("GET queues", "list_queues", "List queues with their counts",
-        Success("QueuesAnswer", "One page of queues, in order of name."), query=_QUEUES_PAGING,
+        Success("QueuesAnswer", "One page of queues, in order of name."), query=QUEUES_PAGING,
         derived=True),
     _row("GET queues/{name}", "get_queue", "Read a queue, its configuration and statistics",
         Success("QueueDetailAnswer", "The queue."), 404, derived=True),
@@ -486,7 +485,7 @@ _STATISTICS = (
         Success("PriorityStatsAnswer", "The priorities in use, the highest first."), derived=True),
     _row("GET admin/queues", "admin_list_queues", "List queues with their counts",
         Success("AdminQueuesAnswer", "One page of queues, in order of name or as `sort` has it."),
-        query=(_SORT, *_QUEUES_PAGING), derived=True),
+        query=(_SORT, *QUEUES_PAGING), derived=True),
     _row("GET admin/queues/{name}", "admin_get_queue", "Read a queue and its counts",
         Success("AdminQueueAnswer", "The queue."), 404, derived=True),
     _row("GET admin/stats", "admin_stats", "Read the totals of all queues",
@@ -532,25 +531,6 @@ _RATE_LIMITS = (
         tag="rate limits", request=models.QueueLimitsRequest),
     _row("GET admin/jobs/{id}", "admin_get_job", "Read a job",
         Success("AdminJobAnswer", "The job with its policy and times, and wrapped."), 404),
-)
-_SCHEDULING = (
-    _row("GET admin/pools", "list_pools", "List worker pools",
-        Success("PoolsAnswer", "One page of pools, in order of name."), tag="scheduling",
-        query=PAGING, derived=True),
-    _row("PUT admin/pools/{name}", "put_pool", "Make or replace a worker pool", {
-            200: Success("PoolAnswer", "The pool as it is now."),
-            201: Success("PoolAnswer", "The pool, which is new.", ("Location",)),
-        }, 404, 409, tag="scheduling", request=PoolRequest),
-    _row("GET admin/pools/{name}", "get_pool", "Read a worker pool",
-        Success("PoolAnswer", "The pool, and how many workers and jobs it has."), 404,
-        tag="scheduling", derived=True),
-    _row("DELETE admin/pools/{name}", "delete_pool", "Remove a worker pool",
-        Success("PoolDeletedAnswer", "It is gone; its queues and jobs stay."), 404, 409,
-        tag="scheduling"),
-    _row("GET admin/scheduling/stats", "scheduling_stats",
-        "Read what queues were given in the last minute",
-        Success("SchedulingStatsAnswer", "One page of queues, in order of name."), 404,
-        tag="scheduling", query=(_POOL, *_QUEUES_PAGING), derived=True),
 )
 _DELIVERY = Success("DeliveryAnswer", "The delivery as it is now.")
 _DELIVERY_PUT = {
@@ -637,6 +617,6 @@ def _dead_letters_under_admin() -> Iterable[Operation]:
 
 OPERATIONS: tuple[Operation, ...] = (
     *_JOBS, *_ADMIN_JOBS, *_WORKERS, *_DEAD_LETTERS, *_dead_letters_under_admin(),
-    *_ADMIN_WORKERS, *_STATISTICS, *_RATE_LIMITS, *_SCHEDULING, *_DELIVERIES, *_WORKFLOWS, *_KEYS,
+    *_ADMIN_WORKERS, *_STATISTICS, *_RATE_LIMITS, *_DELIVERIES, *_WORKFLOWS, *_KEYS,
     _OPENAPI,
 )  # fmt: skip
