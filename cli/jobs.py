@@ -94,26 +94,34 @@ def moment(text: str, clock: Clock = _CLOCK) -> str:
 
 
 def listed(
-    server: Server, path: str, wanted: dict[str, Any], options: argparse.Namespace, page: int
+    server: Server,
+    path: str,
+    wanted: dict[str, Any],
+    options: argparse.Namespace,
+    page: int,
+    what: str = "jobs",
 ) -> Iterator[Any]:
-    """The jobs of a listing, up to the limit; notes what is left out. Raises CommandError."""
+    """The items of a listing, up to the limit; notes what is left out. Raises CommandError."""
     limit = options.limit or None
     # One more tells whether there are more.
     query = {**wanted, "limit": page if limit is None else min(page, limit + 1)}
-    left_out = 0
+    left_out = total = 0
 
     def every() -> Iterator[Any]:
-        nonlocal left_out
+        nonlocal left_out, total
         for answer in server.pages(path, query):
+            if "total_is_least" not in answer["pagination"]:
+                total = max(total, answer.get("total", 0))
             left_out += answer.get("unsearched", 0)
-            yield from answer["jobs"]
+            yield from answer["items"]
 
-    jobs = every()
-    yield from islice(jobs, limit)
+    items = every()
+    yield from islice(items, limit)
     if left_out:
         output.note(f"not searched, as their args are large: {output.number(left_out, 'job')}")
-    if limit is not None and next(jobs, None) is not None:
-        output.note(f"There are more: --limit {limit * 10}, or --limit 0 for all")
+    if limit is not None and next(items, None) is not None:
+        shown = f"{limit} of {total} {what} are shown" if total > limit else "There are more"
+        output.note(f"{shown}: --limit {limit * 10}, or --limit 0 for all")
 
 
 def print_jobs(

@@ -1,4 +1,4 @@
-"""`ojs-aws pause` and `ojs-aws resume`: whether jobs of queues are handed out."""
+"""`ojs-aws queues`, which lists queues, and `pause` and `resume`: whether jobs are handed out."""
 
 from __future__ import annotations
 
@@ -6,13 +6,25 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cli import output, target
+from cli.jobs import add_limit, listed
 
 if TYPE_CHECKING:
     import argparse
 
+_PAGE = 100
+_COUNTS = ("available", "active", "scheduled", "retryable", "pending")
+
 
 def add(commands: Any) -> None:
     """Add the commands to the parser."""
+    queues = commands.add_parser("queues", help="list queues, and how many jobs they have")
+    queues.add_argument(
+        "--sort", help="`name`, or with the most first: `depth`, `available`, `active`, `oldest`, …"
+    )
+    add_limit(queues)
+    output.add_json(queues)
+    target.add_arguments(queues)
+    queues.set_defaults(run=_list)
     for verb, does in (
         ("pause", "hand out no more jobs of queues; those that run go on"),
         ("resume", "hand out jobs of queues again"),
@@ -22,6 +34,21 @@ def add(commands: Any) -> None:
         output.add_json(parser)
         target.add_arguments(parser)
         parser.set_defaults(run=partial(_run, verb))
+
+
+def _list(options: argparse.Namespace) -> None:
+    server, wanted = target.server(options), {"sort": options.sort}
+    found = listed(server, "/admin/queues", wanted, options, _PAGE, "queues")
+    if options.json:
+        for queue in found:
+            output.as_json(queue)
+        return
+    rows = []
+    for queue in found:
+        counts = [queue["counts"][state] for state in _COUNTS]
+        rows.append((queue["name"], queue["state"], sum(counts), *counts))
+    columns = (f"#{state.upper()}" for state in _COUNTS)
+    output.print_table(("QUEUE", "STATE", "#DEPTH", *columns), rows)
 
 
 def _run(verb: str, options: argparse.Namespace) -> None:

@@ -35,18 +35,13 @@ class KeyFile:
             return None
 
     def write_once(self, text: str, _token: str) -> str:
-        """Write it, unless it is there; what it is now."""
+        """Write it: no other server has this folder."""
         written = self.path.with_name(f"{self.path.name}.new")
         written.unlink(missing_ok=True)
         # A reader never sees half of it, and other users never see any of it.
         with os.fdopen(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(f"{text}\n")
-        try:
-            os.link(written, self.path)
-        except FileExistsError:
-            return self.read() or text
-        finally:
-            written.unlink()
+        written.replace(self.path)
         return text
 
 

@@ -38,7 +38,7 @@ from local.scheduler import Precedence, Rounds, Scheduler
 from local.stream import INTERVAL_S, Pump, TableStream
 from ojs import runtime as ojs_runtime
 from ojs.clock import SystemClock
-from ojs.domain.errors import OjsError
+from ojs.domain.errors import BackendUnavailable, OjsError
 from ojs.services.operations.authentication import Authentication
 from ojs.services.operations.setup import Setup
 from ojs.services.sweeps import GoOn, SweepCounts, always, counting_failures
@@ -126,6 +126,8 @@ class LocalServer:
         self.has_dashboard = (dashboard / "index.html").is_file()
         self.origins = tuple(origins)
         self._precedence = Precedence()
+        # An odd number while the server is being reset.
+        self._resets = 0
         with contextlib.ExitStack() as undo:
             limits = Limits(body_bytes=GATEWAY_BYTES)
             http = HttpServer(listener, self._answer, refuse=refusal, limits=limits)
@@ -228,6 +230,14 @@ class LocalServer:
 
     def reset(self) -> dict[str, bool]:
         """Empty the server: a test hook."""
+        self._resets += 1
+        try:
+            self._reset()
+        finally:
+            self._resets += 1
+        return {"reset": True}
+
+    def _reset(self) -> None:
         with contextlib.ExitStack() as paused:
             for schedule in self._schedules:
                 paused.enter_context(schedule.pause)
@@ -244,7 +254,6 @@ class LocalServer:
             self._put_deliveries()
             self._pump.restart()
             self._gauges.forget()
-        return {"reset": True}
 
     def _advance(self, clock: hooks.MovedClock, body: bytes) -> dict[str, int]:
         """Move the clock on, and have done what is due then: a test hook.
@@ -293,6 +302,7 @@ class LocalServer:
 
     def _set_up(self) -> None:
         """What a deployment does before anything else."""
+        self._setup.prepare_keys()
         self._setup.check_table()
         if self.access is not None:
             self.access.prepare(self._setup)
@@ -318,8 +328,12 @@ class LocalServer:
         return built
 
     def _answer(self, request: Request) -> Response:
+        resets = self._resets
         with self._precedence.request():
-            return self._checked(request)
+            response = self._checked(request)
+        if response.status == 500 and (resets % 2 or resets != self._resets):
+            return refused(BackendUnavailable("The server was reset meanwhile; try again."), 503)
+        return response
 
     def _sweep(self, limits: Mapping[str, int], go_on: Callable[[], GoOn] = lambda: always) -> None:
         """Run the sweeps of these names, each with its limit; what fails is told of."""

@@ -159,17 +159,20 @@ class Pump:
             self._unreadable = True
 
     def _deliver_all(self) -> None:
-        began_s = self._clock.now_ms() // 1_000
-        while self._deliver_pending() and (records := self._stream.read()):
-            self._pending = [record for record in records if _is_projected(record)]
-            delivered = self._deliver_pending()
+        if not self._deliver_pending():
+            return
+        # A page that is not full ends with the last record that existed; both engines return full
+        # pages. A record that is written meanwhile is left to the next round.
+        while records := self._stream.read():
+            self._pending += filter(_is_projected, records)
             self._since_trim += len(records)
-            if self._trim is not None and self._since_trim >= _TRIM_EVERY:
-                self._since_trim = 0
-                self._trim(min(int(_number(one)) for one in (records[-1], *self._pending[:1])))
-            # Whatever was written before this round is delivered; under load there is always more.
-            if not delivered or records[-1]["dynamodb"]["ApproximateCreationDateTime"] > began_s:
-                return
+            last = _number(records[-1])
+            if len(records) < _PAGE:
+                break
+        self._deliver_pending()
+        while self._trim is not None and self._since_trim >= _TRIM_EVERY:
+            self._since_trim -= _TRIM_EVERY
+            self._trim(min(int(one) for one in (last, *map(_number, self._pending[:1]))))
 
     def _deliver_pending(self) -> bool:
         """Deliver what was read; False when a record fails, and the rest has to wait."""

@@ -5,7 +5,9 @@ import { box } from "./box";
 // eslint-disable-next-line @typescript-eslint/no-explicit-any
 export type Json = any;
 
-export const BASE = "/ojs/v1";
+// Before the paths of the API: the stage of a REST API.
+export const PREFIX = location.pathname.split("/ojs/admin", 1)[0] ?? "";
+export const BASE = `${PREFIX}/ojs/v1`;
 const STORED = "ojs-key";
 
 export class ApiError extends Error {
@@ -79,8 +81,10 @@ export async function call(
     told.hint,
     told.request_id,
   );
-  if (answer.status === 401) {
-    refused.set(sent ? "The key is not known, was revoked, or has ended." : "");
+  // Only the first refusal of the present key counts: a request that was sent without a key, or with
+  // an earlier one, neither clears the message nor ends a new session.
+  if (answer.status === 401 && sent && sent === key.get()) {
+    refused.set("The key is not known, was revoked, or has ended.");
     remember("");
     me.set(null);
   }
@@ -126,7 +130,7 @@ export interface Served {
 }
 
 export async function served(): Promise<Served> {
-  const answer = await fetch("/ojs/admin/served.json", { cache: "no-store" });
+  const answer = await fetch(`${PREFIX}/ojs/admin/served.json`, { cache: "no-store" });
   if (!answer.ok) throw new ApiError(answer.status, "The dashboard is not served completely.");
   return answer.json();
 }

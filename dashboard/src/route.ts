@@ -1,7 +1,8 @@
 // Where the reader is: the path below /ojs/admin/, and the query.
+import { PREFIX } from "./api";
 import { box, useBox } from "./box";
 
-const ROOT = "/ojs/admin";
+const ROOT = `${PREFIX}/ojs/admin`;
 
 function here(): string {
   return location.pathname.slice(ROOT.length) + location.search;

@@ -54,7 +54,7 @@ def dead_letter_stats(request: Request) -> Answer:
     return Answer(stats_views.dead_letters(runtime.current().dead_letter_stats.read()))
 
 
-@app.operation("get_dead_letter", "admin_get_dead_letter")
+@app.operation("get_dead_letter", "admin_get_dead_letter", strict_query=True)
 def get_dead_letter(request: Request) -> Answer:
     """One dead letter with its history."""
     return Answer(views.detail(runtime.current().dead_letter.get(request.named)))

@@ -20,7 +20,7 @@ from ojs.http.views import jobs as views
 job_acts.bind(app, "admin_")
 
 
-@app.operation("admin_get_job")
+@app.operation("admin_get_job", strict_query=True)
 def admin_get_job(request: Request) -> Answer:
     """One job, as an operator reads it."""
     return Answer(views.for_operators(runtime.current().jobs.get(request.named)))
@@ -62,7 +62,7 @@ def list_unique_jobs(request: Request) -> Answer:
         found = current.unique_locks.page(
             wanted, limit=window.limit, skip=window.offset, cursor=window.cursor
         )
-    return Answer(unique_locks.page(found, paging.described(window, found)))
+    return Answer(unique_locks.page(found, paging.described(window, found, always=True)))
 
 
 @app.operation("list_job_operations", strict_query=True)

@@ -24,7 +24,12 @@ def _queues(request: Request) -> tuple[Page[QueueSummary], answers.Pagination]:
     stats = runtime.current().stats
     window = views.queues_window(request.query, shown=stats.most_listed())
     page = stats.list(limit=window.limit, skip=window.offset, cursor=window.cursor)
-    return page, paging.described(window, page)
+    total = None
+    # The last sweep has counted them, and a new one may be on the page.
+    if (window.cursor or page.next_cursor) and (counted := stats.totals().queues):
+        seen = window.offset + len(page.items) + (page.next_cursor is not None)
+        total = max(counted, seen)
+    return page, paging.described(window, page, total, always=True)
 
 
 @app.operation("list_queues", strict_query=True)

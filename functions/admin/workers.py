@@ -19,7 +19,7 @@ def list_workers(request: Request) -> Answer:
     return Answer(worker_views.page(page, pagination, current.clock.now_ms()))
 
 
-@app.operation("get_worker")
+@app.operation("get_worker", strict_query=True)
 def get_worker(request: Request) -> Answer:
     """One worker."""
     current = runtime.current()

@@ -4,6 +4,7 @@ URL, or of a private REST API.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +13,6 @@ from functions.dashboard.files import ROOT
 from functions.dashboard.handler import handler as dashboard
 from functions.jobs.handler import handler as jobs
 from functions.workers.handler import handler as workers
-from ojs import runtime
 from ojs.http import endpoint
 from ojs.http.binding import payload
 
@@ -23,9 +23,20 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
     """Answer a request that came to a function URL or to a REST API."""
     request = payload.version_2(event)
     path = request["rawPath"]
-    # Not behind a private API, whose addresses begin with a stage that the page does not know.
-    if (
-        path == ROOT or path.startswith(f"{ROOT}/")
-    ) and runtime.current().settings.entry == "function_url":
-        return dashboard(request)
+    if path == ROOT or path.startswith(f"{ROOT}/"):
+        if event.get("version") == "2.0":
+            return dashboard(request)
+        return _behind_stage(event, request)
     return _HANDLERS[endpoint.function_for(path)](request, context)
+
+
+def _behind_stage(event: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
+    """A file of the dashboard for a REST API, whose addresses begin with a stage and whose answers
+    are texts.
+    """
+    answer = dashboard({**request, "headers": {**request["headers"], "accept-encoding": ""}})
+    stage = event["requestContext"]["path"].removesuffix(event["path"])
+    text = base64.b64decode(answer["body"]).decode()
+    if answer["headers"]["content-type"].startswith("text/html"):
+        text = text.replace(f'"{ROOT}/', f'"{stage}{ROOT}/')
+    return {**answer, "body": text, "isBase64Encoded": False}

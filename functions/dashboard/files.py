@@ -74,9 +74,6 @@ class Dashboard:
         if method not in {"GET", "HEAD"}:
             return _text(405, "Only GET and HEAD.\n", allow="GET, HEAD")
         path = event["rawPath"].removeprefix(ROOT)
-        if not path:
-            # With a path below it, which each way of routing leads here.
-            return _text(302, "", location=f"{ROOT}/overview")
         if path == "/served.json":
             body = json.dumps({"authorizer": self._authorizer}).encode()
             return _answer(200, body, {"content-type": "application/json"}, "no-store")

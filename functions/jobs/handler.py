@@ -217,7 +217,7 @@ def _job_request(raw: Any, index: int) -> JobRequest:
         raise envelope.at_index(error, index) from None
 
 
-@app.operation("get_job")
+@app.operation("get_job", strict_query=True)
 def get_job(request: Request) -> Answer:
     """Show one job (INFO)."""
     return Answer(views.detail(runtime.current().jobs.get(request.named)))
@@ -251,7 +251,7 @@ def nack_job(request: Request) -> Answer:
     return Answer(views.failed(job))
 
 
-@app.operation("get_result")
+@app.operation("get_result", strict_query=True)
 def get_result(request: Request) -> Answer:
     """A job's result, waiting for it if requested."""
     job_id, jobs = request.named, runtime.current().jobs
@@ -281,13 +281,13 @@ def _wait_ms(request: Request) -> int:
     return min(requested * 1_000, MAX_RESULT_WAIT_S * 1_000, request.remaining_ms() - _SPARE_MS)
 
 
-@app.operation("list_retries")
+@app.operation("list_retries", strict_query=True)
 def list_retries(request: Request) -> Answer:
     """A job's error history."""
     return Answer(views.retries(runtime.current().jobs.get(request.named)))
 
 
-@app.operation("get_progress")
+@app.operation("get_progress", strict_query=True)
 def get_progress(request: Request) -> Answer:
     """The progress that a job's worker reported."""
     return Answer(views.progress(runtime.current().jobs.progress(request.named)))
@@ -304,7 +304,7 @@ def report_progress(request: Request) -> Answer:
         message=body.message,
         data=body.data,
     )
-    return Answer(views.progress(progress, body.warnings()))
+    return Answer(views.progress(progress, body.warnings(), report=True))
 
 
 @app.operation("job_history", strict_query=True)

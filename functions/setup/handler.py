@@ -31,7 +31,8 @@ def run(event: Mapping[str, Any]) -> Outcome:
         return Outcome(known)
     setup, secret = access_runtime.setup(), access_runtime.first_key()
     # First: if it refuses, the functions that are there stay in use.
-    setup.check_egress(access_runtime.egress_hosts())
+    setup.check_deliveries(access_runtime.egress_hosts(), push=access_runtime.pushes())
+    setup.prepare_keys()
     setup.check_table()
     return Outcome(known, {} if secret is None else {"FirstKeyId": setup.leave_first_key(secret)})
 

@@ -164,7 +164,7 @@ def report_progress(request: Request) -> Answer:
         message=body.message,
         data=body.data,
     )
-    return Answer(views.progress(progress, body.warnings()))
+    return Answer(views.progress(progress, body.warnings(), report=True))
 
 
 @app.operation("register_worker")
@@ -184,7 +184,7 @@ def remove_worker(request: Request) -> Answer:
     return Answer(worker_views.removed(request.named))
 
 
-@app.operation("worker_health")
+@app.operation("worker_health", strict_query=True)
 def worker_health(request: Request) -> Answer:
     """Whether a worker takes jobs."""
     current = runtime.current()

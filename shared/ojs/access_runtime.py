@@ -48,7 +48,9 @@ def _table() -> Table:
 
 @cache
 def _deployed() -> Authentication:
-    return Authentication(AccessKeyStore(_table()), SystemClock())
+    configured = environment.configured(["old_keys_until"])
+    until_ms = environment.beginning_ms(configured["old_keys_until"]) if configured else None
+    return Authentication(AccessKeyStore(_table(), until_ms), SystemClock())
 
 
 def setup() -> Setup:
@@ -71,6 +73,11 @@ def egress_hosts() -> tuple[str, ...]:
     """The hosts that deliveries may send jobs to."""
     configured = environment.configured(["egress_hosts"])
     return tuple(filter(None, configured.get("egress_hosts", "").split(",")))
+
+
+def pushes() -> bool:
+    """Whether the deployment has what pushes jobs to targets."""
+    return environment.configured(["push"]).get("push") != "false"
 
 
 def first_key() -> SecretStore | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from datetime import datetime
 
 _PREFIX = "OJS_"
 
@@ -20,3 +21,8 @@ def required(name: str) -> str:
     if not value:
         raise LookupError(f"{_PREFIX}{name.upper()} is not set")
     return value[name]
+
+
+def beginning_ms(day: str) -> int:
+    """The beginning (ms) in UTC of a day such as 2027-03-01. Raises ValueError."""
+    return int(datetime.fromisoformat(f"{day}T00:00:00+00:00").timestamp()) * 1_000

@@ -117,6 +117,7 @@ if TYPE_CHECKING:
     from ojs.store.crons.crons import CronStore
     from ojs.store.dead_letter.counters import DeadLetterCounters
     from ojs.store.deliveries.deliveries import DeliveryStore
+    from ojs.store.deployment.access_keys import AccessKeyStore
     from ojs.store.derived.event_log import EventLog
     from ojs.store.derived.statistics import StatisticsStore
     from ojs.store.jobs.idempotency_keys import IdempotencyKeys
@@ -673,16 +674,20 @@ class Runtime:
     @cached_property
     def key_states(self) -> KeyStates:
         from ojs.services.operations.key_states import KeyStates
+
+        return KeyStates(self._keys, self.clock)
+
+    @cached_property
+    def _keys(self) -> AccessKeyStore:
         from ojs.store.deployment.access_keys import AccessKeyStore
 
-        return KeyStates(AccessKeyStore(self.table), self.clock)
+        return AccessKeyStore(self.table, self.settings.old_keys_until_ms)
 
     @cached_property
     def access_keys(self) -> AccessKeys:
         from ojs.services.operations.access_keys import AccessKeys
-        from ojs.store.deployment.access_keys import AccessKeyStore
 
-        return AccessKeys(AccessKeyStore(self.table), self.clock)
+        return AccessKeys(self._keys, self.clock)
 
     @cached_property
     def origin(self) -> OriginGuard | None:
@@ -698,10 +703,9 @@ class Runtime:
     @cached_property
     def callers(self) -> PrincipalLookup:
         from ojs.services.operations.authentication import Authentication, PrincipalLookup
-        from ojs.store.deployment.access_keys import AccessKeyStore
 
         return PrincipalLookup(
-            Authentication(AccessKeyStore(self.table), self.clock),
+            Authentication(self._keys, self.clock),
             self.clock,
             remembered_ms=1_000 * self.settings.authorizer_cache_s,
         )
@@ -709,10 +713,9 @@ class Runtime:
     @cached_property
     def roles(self) -> Roles:
         from ojs.services.operations.roles import Roles
-        from ojs.store.deployment.access_keys import AccessKeyStore
 
         return Roles(
-            AccessKeyStore(self.table),
+            self._keys,
             self.clock,
             operators=self.settings.iam_operators,
             remembered_ms=1_000 * self.settings.authorizer_cache_s,
@@ -749,6 +752,8 @@ class Runtime:
             makers=self.key_states,
             clock=self.clock,
             ids=self.ids,
+            most=self.settings.max_crons,
+            least_s=self.settings.min_cron_interval_s,
         )
 
     @cached_property
@@ -860,6 +865,7 @@ class Runtime:
             registry=self.stores.registry,
             stats=self.stores.statistics,
             log=self._event_log(),
+            for_each=self._for_each,
             clock=self.clock,
         )
 

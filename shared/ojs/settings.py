@@ -22,8 +22,19 @@ _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 MIDDLEWARE_PATTERN = rf"^{_NAME}(\.{_NAME})*:{_NAME}$"
 _MIDDLEWARE = re.compile(MIDDLEWARE_PATTERN)
 MAX_QUEUES = 10_000
+MAX_CRONS = 1_000
 _LISTED = frozenset(
     {"bus_types", "egress_hosts", "iam_operators", "metric_queues", "middleware", "push_functions"}
+)
+_NUMBERS = frozenset(
+    {
+        "authorizer_cache_s",
+        "max_crons",
+        "max_queues",
+        "middleware_timeout_ms",
+        "min_cron_interval_s",
+        "queue_metrics_max",
+    }
 )
 _SERVICE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,62})")
 _EVENTS = re.compile(EVENT_PATTERN)
@@ -71,10 +82,17 @@ class Settings:
     iam_operators: tuple[str, ...] = ("*",)
     # For how long (s) what a role or a key may do is remembered once it was looked up.
     authorizer_cache_s: int = 60
+    # authorizer=keys: the day (UTC) from which keys without a MAC are refused; None: 90 days after
+    # the first deployment that makes keys with one.
+    old_keys_until: str | None = None
     # Refuse jobs for queues that no operator made; in the environment `true` or `false`.
     strict_queues: bool = False
     # With so many queues a push makes no more; 0: it always may.
     max_queues: int = MAX_QUEUES
+    # How many cron jobs can be registered; 0: no limit. And the shortest time (s) between two ticks
+    # of one that is registered or changed.
+    max_crons: int = MAX_CRONS
+    min_cron_interval_s: int = 1
     # Which queues have CloudWatch metrics of their own, and with `fullest` how many at most.
     queue_metrics: QueueMetrics = "fullest"
     queue_metrics_max: int = 20
@@ -124,6 +142,8 @@ class Settings:
             ("iam_operators", all(map(_OPERATOR.fullmatch, self.iam_operators))),
             ("authorizer_cache_s", self.authorizer_cache_s >= 0),
             ("max_queues", self.max_queues >= 0),
+            ("max_crons", self.max_crons >= 0),
+            ("min_cron_interval_s", self.min_cron_interval_s > 0),
             ("queue_metrics", self.queue_metrics in get_args(QueueMetrics)),
             ("bridge_body", self.bridge_body in get_args(MessageBody)),
             ("queue_metrics_max", self.queue_metrics_max > 0),
@@ -138,6 +158,13 @@ class Settings:
         ):
             if not right:
                 raise ValueError(f"{name} must not be {getattr(self, name)!r}")
+
+    @property
+    def old_keys_until_ms(self) -> int | None:
+        """From when on keys without a MAC are refused; None: as the table says."""
+        return (
+            None if self.old_keys_until is None else environment.beginning_ms(self.old_keys_until)
+        )
 
     @property
     def looks_up_keys(self) -> bool:
@@ -163,8 +190,7 @@ class Settings:
         for name in _LISTED & found.keys():
             listed = (part.strip() for part in found[name].split(","))
             found[name] = tuple(filter(None, listed))
-        numbers = {"queue_metrics_max", "authorizer_cache_s", "max_queues", "middleware_timeout_ms"}
-        for name in numbers & found.keys():
+        for name in _NUMBERS & found.keys():
             found[name] = int(found[name])
         if "worker_groups" in found:
             groups = json.loads(found["worker_groups"])

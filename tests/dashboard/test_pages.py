@@ -79,6 +79,26 @@ def test_every_page(screen: Opener, world: dict[str, str], look: str) -> None:
     assert not barriers, json.dumps(barriers, indent=2)
 
 
+def test_behind_a_stage_all_addresses_begin_with_it(screen: Opener) -> None:
+    """As through a private API: the page learns of the stage from its own address."""
+    shown = screen()
+
+    def without_stage(route: Any) -> None:
+        answer = route.fetch(url=route.request.url.replace("/jobs/ojs/", "/ojs/"))
+        body = answer.body()
+        if route.request.resource_type == "document":
+            body = body.replace(b'"/ojs/admin/', b'"/jobs/ojs/admin/')
+        route.fulfill(response=answer, body=body)
+
+    # A request for another address is a complaint.
+    shown.url += "/jobs"
+    shown.context.route(f"{shown.url}/ojs/**", without_stage)
+    shown.open("queues/mail")
+    shown.page.get_by_role("link", name="Workers", exact=True).click()
+    shown.page.wait_for_url(f"{shown.url}/ojs/admin/workers")
+    shown.settle()
+
+
 def test_hostile_texts_are_shown_as_they_are(
     screen: Opener, call: Caller, world: dict[str, str]
 ) -> None:

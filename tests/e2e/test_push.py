@@ -1,14 +1,12 @@
-"""examples/log_report, deployed for real into a cloud on this machine: jobs pushed to a function.
+"""examples/log_report as it is, deployed into a cloud on this machine: jobs pushed to a function.
 
-MiniStack invokes functions asynchronously, and knows no destination of successes: here the function
-itself tells the queue of outcomes, as its role may, with the record that Lambda would send. Lambda
-chooses nothing of what is tested: that the records are Lambda's is held by contract tests.
+MiniStack sends no outcomes of asynchronous invocations to destinations, so the deployment invokes
+the function synchronously there. Contract tests compare the records of destinations with Lambda's.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 import statistics
 import time
 from typing import TYPE_CHECKING, Any
@@ -17,6 +15,7 @@ import pytest
 
 from infra import ROOT, local_cloud
 from infra.local_cloud import LocalCloud
+from ojs.domain.times import timestamp_ms
 from tests.e2e.cloud import Api, bootstrap, client, deploy_app, eventually, first_api
 
 if TYPE_CHECKING:
@@ -28,65 +27,25 @@ pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive]
 EXAMPLE = ROOT / "examples" / "log_report"
 SAMPLE = (EXAMPLE / "sample" / "monday.log").read_bytes()
 APP = """
-from pathlib import Path
-from aws_cdk import App, CliCredentialsStackSynthesizer, Duration
-from aws_cdk import aws_lambda as lambda_
-from examples.log_report import app as example
+from aws_cdk import App, CliCredentialsStackSynthesizer
+from examples.log_report.app import LogReportStack
 from ojs_aws.cdk import DeploymentSettings
 
-example._FUNCTION = Path({function!r})
 app = App(default_stack_synthesizer=CliCredentialsStackSynthesizer())
 settings = DeploymentSettings(
     stage="logs", bundle="host", removal_policy="destroy", deletion_protection=False, push=True
 )
-stack = example.LogReportStack(app, "log-report", settings=settings)
-worker = stack.node.find_child("Worker")
-worker.node.default_child.handler = "told.handler"
-outcomes = stack.node.find_child("Jobs").queues.by_name["outcomes"]
-worker.add_environment("OUTCOMES", outcomes.queue_url)
+LogReportStack(app, "log-report", settings=settings)
 app.synth()
 """
-# What Lambda does after an asynchronous invocation whose destinations are a queue.
-TOLD = """
-import json, os, time
-import boto3
-from log_worker import handler as work
-
-def handler(event, context):
-    begun = time.time()
-    answer = work(event, context)
-    if "delivery_id" not in event:
-        return answer
-    answer.setdefault("result", {{}})
-    answer["result"] = dict(answer["result"] or {{}}, begun=begun)
-    record = {{
-        "version": "1.0",
-        "timestamp": "2026-11-23T08:00:00.000Z",
-        "requestContext": {{
-            "requestId": context.aws_request_id,
-            "functionArn": context.invoked_function_arn + ":$LATEST",
-            "condition": "Success",
-            "approximateInvokeCount": 1,
-        }},
-        "requestPayload": event,
-        "responseContext": {{"statusCode": 200, "executedVersion": "$LATEST"}},
-        "responsePayload": answer,
-    }}
-    sqs = boto3.client("sqs")
-    sqs.send_message(QueueUrl=os.environ["OUTCOMES"], MessageBody=json.dumps(record))
-    return answer
-""".replace("{{", "{").replace("}}", "}")
 
 
 class Deployed:
     """The example in the emulated cloud."""
 
     def __init__(self, cloud: LocalCloud, folder: Path) -> None:
-        function = folder / "function"
-        shutil.copytree(EXAMPLE / "function", function, ignore=shutil.ignore_patterns("__pyc*"))
-        (function / "told.py").write_text(TOLD)
         bootstrap(cloud, folder)
-        outputs = deploy_app(cloud, folder, "log-report", APP.format(function=str(function)))
+        outputs = deploy_app(cloud, folder, "log-report", APP)
         self.cloud, self.bucket = cloud, outputs["Bucket"]
         self.api: Api = first_api(cloud, outputs["Url"])
         self.s3 = client(cloud, "s3")
@@ -133,7 +92,7 @@ def deployed_name(deployed: Deployed) -> str:
     (name,) = (
         each["FunctionName"]
         for each in client(deployed.cloud, "lambda").list_functions()["Functions"]
-        if each["Handler"] == "told.handler"
+        if each["Handler"] == "log_worker.handler"
     )
     return str(name)
 
@@ -150,9 +109,9 @@ def test_idle_a_job_is_with_its_function_within_two_seconds(deployed: Deployed) 
     while len(took) < 7 or (statistics.median(took[-7:]) > 2 and len(took) < 40):
         # The container that wakes has woken nobody for a while.
         time.sleep(1.5)
-        begun = time.time()
         job = deployed.ended(deployed.report("monday.log"), "completed")
-        took.append(job["result"]["begun"] - begun)
+        pushed, started = (timestamp_ms(job[at], now_ms=0) for at in ("enqueued_at", "started_at"))
+        took.append((started - pushed) / 1_000)
     assert statistics.median(took[-7:]) <= 2, took
 
 

@@ -76,6 +76,23 @@ def test_no_route_lacks_the_authorizer(
         assert found[key]["AuthorizationType"] == "NONE"
 
 
+@pytest.mark.parametrize("made", ["synthesis", "with_jwt", "with_iam", "with_waf"])
+def test_each_route_without_a_key_has_a_throttle_of_its_own(
+    request: pytest.FixtureRequest, made: str
+) -> None:
+    synthesis = request.getfixturevalue(made)
+    found = routes(synthesis)
+    unasked = {key for key, each in found.items() if each["AuthorizationType"] == "NONE"}
+    assert {"ANY /ojs/admin", "ANY /ojs/admin/{proxy+}"} <= unasked
+    (stage,) = synthesis.service.find_resources("AWS::ApiGatewayV2::Stage").values()
+    limits = {"ThrottlingRateLimit": 50, "ThrottlingBurstLimit": 100}
+    assert stage["Properties"]["RouteSettings"] == dict.fromkeys(unasked, limits)
+    # API Gateway refuses settings of a route that is not there yet.
+    named = synthesis.service.find_resources(ROUTE).items()
+    there = {name for name, each in named if each["Properties"]["RouteKey"] in unasked}
+    assert there <= set(stage["DependsOn"])
+
+
 def test_a_route_for_each_path_answers_preflights(synthesis: Any, with_iam: Any) -> None:
     assert not [key for key in routes(synthesis) if key.startswith("OPTIONS ")]
     assert {key for key in routes(with_iam) if key.startswith("OPTIONS ")} == {

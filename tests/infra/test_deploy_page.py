@@ -24,7 +24,7 @@ def row(name: str, field: FieldInfo) -> str:
         default = str(default).lower()
     if isinstance(default, tuple):
         default = ",".join(default)
-    nothing = default is PydanticUndefined or default == ""
+    nothing = default in (PydanticUndefined, "", None)
     shown = "\u2013" if nothing else f"`{default}`"
     description = " ".join(str(field.description).split())
     return f"| `{name}` | {shown} | {description} |"

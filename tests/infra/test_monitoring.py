@@ -176,7 +176,7 @@ def test_refusals_are_counted_in_the_access_log(synthesis: Any, others: Any) -> 
         assert named == (namespace, metric["MetricName"])
         assert "Dimensions" not in looked_at
         group = made.resources("AWS::Logs::LogGroup")[counted["LogGroupName"]["Ref"]]
-        assert group["LogGroupName"].endswith("/http-api")
+        assert group["LogGroupName"]["Fn::Join"][1][0].endswith("/http-api-")
         pattern = '{ ($.status = "401") || ($.status = "403") }'
         assert counted["FilterPattern"] == pattern
         # As the log has them: as texts.

@@ -40,7 +40,8 @@ def test_names_are_the_deployment_s(synthesis: Any, with_jwt: Any) -> None:
         made = with_jwt if output.startswith("Push") else synthesis
         made.service.has_output(output, {})
     groups = synthesis.resources("AWS::Logs::LogGroup").values()
-    assert any(f"`{group['LogGroupName']}`" in PAGE for group in groups if "LogGroupName" in group)
+    (name,) = (group["LogGroupName"] for group in groups if "LogGroupName" in group)
+    assert f"`{name['Fn::Join'][1][0]}` and the id of the stack" in PAGE
 
 
 def test_numbers_of_the_stream_are_the_mapping_s() -> None:

@@ -241,7 +241,7 @@ def test_who_looks_keys_up_touches_nothing_but_keys(synthesis: Any) -> None:
     setup = Setup(
         DeploymentStore(table), AccessKeyStore(table), DeliveryStore(table), clock, version="1"
     )
-    setup.check_egress(())
+    setup.check_deliveries((), push=True)
     DeliveryStore(table).get("posted")  # as for each delivery that there is
     setup.check_table()
     setup.leave_first_key(_Secret())

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import platform
 import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,8 @@ from pydantic import ValidationError
 from infra import ROOT, app
 from infra.context import from_context
 from ojs.settings import EVENT_PATTERN, MIDDLEWARE_PATTERN, Settings
+from ojs_aws.cdk.functions import AUTHORIZER, FUNCTIONS
+from ojs_aws.cdk.parts import function
 from ojs_aws.cdk.settings import DeploymentSettings
 
 if TYPE_CHECKING:
@@ -74,6 +77,8 @@ def test_values_of_the_command_line_are_texts() -> None:
         ("authorizer", "none"),
         ("authorizer_cache_s", "3601"),
         ("authorizer_cache_s", "-1"),
+        ("old_keys_until", "2027-02-29"),
+        ("old_keys_until", "soon"),
         ("jwt_issuer", "http://id.example.com"),
         ("jwt_scope_claim", ""),
         ("jwt_scope_claim", "a b"),
@@ -127,6 +132,7 @@ def test_other_values_are_refused(name: str, value: str) -> None:
             "authorizer_cache_s",
         ),
         ({"iam_operators": "*"}, "iam_operators"),
+        ({"authorizer": "iam", "old_keys_until": "2027-03-01"}, "old_keys_until"),
         ({"authorizer": "iam", "reserved_concurrency": "authorizer=5"}, "reserved_concurrency"),
         ({"domain_name": "jobs.example.com"}, "certificate_arn"),
         ({"certificate_arn": CERTIFICATE}, "certificate_arn"),
@@ -309,3 +315,18 @@ def test_the_local_target_is_this_machine() -> None:
 def test_the_lambda_target_is_what_was_chosen() -> None:
     settings = DeploymentSettings(python="3.14")
     assert (settings.runtime_python, settings.runtime_architecture) == ("3.14", "arm64")
+
+
+def test_who_looks_up_or_lists_keys_knows_when_old_ones_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = from_context({"old_keys_until": "2027-03-01"})
+    found = {
+        spec.name: function._callers(spec, SimpleNamespace(origin=None), settings)  # type: ignore[arg-type]
+        for spec in FUNCTIONS
+    }
+    told = {name for name, variables in found.items() if "OJS_OLD_KEYS_UNTIL" in variables}
+    assert {AUTHORIZER, "admin"} <= told
+    monkeypatch.setenv("OJS_OLD_KEYS_UNTIL", found[AUTHORIZER]["OJS_OLD_KEYS_UNTIL"])
+    monkeypatch.setenv("OJS_TABLE", "table")
+    assert Settings.from_environment().old_keys_until_ms == 1_803_859_200_000

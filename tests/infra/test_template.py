@@ -181,7 +181,7 @@ def test_function(synthesis: Any, spec: Any) -> None:
         "sweep": {"OJS_BUCKET", "OJS_BUS", *metered},
         "authorizer": set(),
         "dashboard": {"OJS_AUTHORIZER"},
-        "setup": {"OJS_FIRST_KEY_SECRET"},
+        "setup": {"OJS_FIRST_KEY_SECRET", "OJS_PUSH"},
         "admin": {"OJS_AUTHORIZER", "OJS_BUCKET", "OJS_RECOVERY_DAYS"},
     }.get(spec.name, {"OJS_AUTHORIZER", "OJS_BUCKET"})
     assert set(function["Environment"]["Variables"]) == more | {
@@ -189,6 +189,8 @@ def test_function(synthesis: Any, spec: Any) -> None:
         "OJS_VERSION",
         "OJS_STRICT_QUEUES",
         "OJS_MAX_QUEUES",
+        "OJS_MAX_CRONS",
+        "OJS_MIN_CRON_INTERVAL_S",
         "OJS_SERVICE",
         "POWERTOOLS_SERVICE_NAME",
         "POWERTOOLS_LOG_LEVEL",
@@ -363,6 +365,25 @@ def test_what_is_kept_is_in_the_data_stack_alone(each_synthesis: Any) -> None:
         assert bool(found) is (template is each_synthesis.data)
 
 
+def logs_kept(made: Any) -> set[tuple[str, str]]:
+    """What becomes of each log group of all stacks when its stack is deleted, or it is replaced."""
+    found = [
+        group
+        for template in made.templates
+        for group in template.find_resources("AWS::Logs::LogGroup").values()
+    ]
+    assert len(found) > 1
+    return {(group["DeletionPolicy"], group["UpdateReplacePolicy"]) for group in found}
+
+
+def test_logs_outlive_their_stack(each_synthesis: Any) -> None:
+    """The access log too. A deployment whose creation failed leaves no groups."""
+    assert logs_kept(each_synthesis) == {("RetainExceptOnCreate", "Retain")}
+    for group in each_synthesis.resources("AWS::Logs::LogGroup").values():
+        # A fixed name would be taken when a stack of this name is deployed again.
+        assert "AWS::StackId" in json.dumps(group.get("LogGroupName", "AWS::StackId"))
+
+
 def policies(made: Any) -> set[tuple[str, str]]:
     """What becomes of each resource with data when its stack, or it, is replaced or deleted."""
     return {
@@ -379,8 +400,8 @@ def test_what_is_kept_outlives_its_stack(each_synthesis: Any) -> None:
 def test_what_is_to_be_destroyed_goes_with_its_stack(
     synthesise: Callable[[DeploymentSettings], Any],
 ) -> None:
-    settings = DeploymentSettings(removal_policy="destroy", encryption="own")
-    assert policies(synthesise(settings)) == {("Delete", "Delete")}
+    made = synthesise(DeploymentSettings(removal_policy="destroy", encryption="own"))
+    assert policies(made) == logs_kept(made) == {("Delete", "Delete")}
 
 
 def test_stacks_with_state_refuse_to_be_deleted(
@@ -438,10 +459,9 @@ def test_settings_reach_the_template(synthesise: Callable[[DeploymentSettings], 
         assert function["TracingConfig"] == {"Mode": "Active"}
         assert function["LoggingConfig"]["ApplicationLogLevel"] == "WARN"
         assert function["Environment"]["Variables"]["POWERTOOLS_LOG_LEVEL"] == "WARNING"
-    assert other.one("AWS::ApiGatewayV2::Stage")["DefaultRouteSettings"] == {
-        "ThrottlingRateLimit": 10,
-        "ThrottlingBurstLimit": 5,
-    }
+    stage = other.one("AWS::ApiGatewayV2::Stage")
+    limits = [stage["DefaultRouteSettings"], *stage["RouteSettings"].values()]
+    assert limits == [{"ThrottlingRateLimit": 10, "ThrottlingBurstLimit": 5}] * 3
 
 
 def test_local_target_differs_only_where_the_emulator_must(
@@ -454,7 +474,14 @@ def test_local_target_differs_only_where_the_emulator_must(
     calculated = [one for one in synthesis.resources(ALARM).values() if "Metrics" in one]
     assert len(calculated) == len(synthesis.resources(ALARM)) - len(alarms) > 0
     missing = [*[ALARM] * len(calculated), "AWS::Logs::MetricFilter", "AWS::SQS::QueuePolicy"]
-    assert sorted(kinds(local.service) + missing) == kinds(synthesis.service)
+    # It brings no path that ends with a slash to a route of another path.
+    more = [*kinds(synthesis.service), "AWS::ApiGatewayV2::Route"]
+    assert sorted(kinds(local.service) + missing) == sorted(more)
+    added = local.resources("AWS::ApiGatewayV2::Route").keys() - synthesis.resources(
+        "AWS::ApiGatewayV2::Route"
+    )
+    slash = [local.resources("AWS::ApiGatewayV2::Route")[name]["RouteKey"] for name in added]
+    assert slash == ["ANY /ojs/admin/"]
     assert set(kinds(synthesis.data)) - set(kinds(local.data)) == {"AWS::S3::BucketPolicy"}
     host = f"python{sys.version_info.major}.{sys.version_info.minor}"
     assert {function["Runtime"] for function in _functions(local).values()} == {host}

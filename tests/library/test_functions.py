@@ -17,6 +17,7 @@ from ojs.domain.delivery import forms, outcome, signing
 from ojs.domain.delivery.delivery import Form
 from ojs.domain.delivery.outcome import Outcome, Verdict
 from ojs.domain.job.envelope import MAX_JOB_BYTES
+from ojs.targets.guard import place
 from ojs_aws import JobContext, JobFailed, Worker, lambda_handler
 from tests.library.pages import WORKERS_ON_LAMBDA, files
 from tests.library.stub import StubServer, made
@@ -295,6 +296,43 @@ def test_a_signature_of_the_second_version_holds_for_one_delivery_and_url(
     # A server of an earlier version sends the first signature only.
     del moved["headers"]["x-ojs-signature-v2"]
     assert answered(worker, moved)[0] == 200
+
+
+@pytest.mark.parametrize("by", ["parameter", "environment"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://jobs.example/x?y=1",
+        "https://Jobs.example:443",
+        "https://jobs.example:8443/a%20b/?c",
+        "https://m\u00fcller.example/x",
+        "https://[2606:4700::1]:8443/x",
+        "http://localhost:80/x",
+    ],
+)
+def test_behind_a_proxy_the_endpoint_of_the_delivery_is_named(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, url: str, by: str
+) -> None:
+    to = place(url, loopback=True)
+    signed = signing.signed(
+        (SECRET,), request()["body"].encode(), delivery_id="del_1",
+        url=f"{to.authority}{to.path}", now_ms=NOW_MS,
+    )  # fmt: skip
+    told = request(headers={name.lower(): value for name, value in signed.items()})
+    assert answered(worker, told)[0] == 401
+    named: dict[str, Any] = {"url": url}
+    if by == "environment":
+        monkeypatch.setenv("OJS_ENDPOINT_URL", named.pop("url"))
+    handler = lambda_handler(worker, signing_secrets=SECRET, clock=lambda: NOW_MS / 1_000, **named)
+    assert handler(told, Context())["statusCode"] == 200
+    # It holds for this URL only.
+    assert handler(request(), Context())["statusCode"] == 401
+
+
+@pytest.mark.parametrize("url", ["jobs.example/x", "ftp://jobs.example/", "https:///x"])
+def test_an_endpoint_that_is_no_url_is_refused(worker: Worker, url: str) -> None:
+    with pytest.raises(ValueError, match="endpoint"):
+        lambda_handler(worker, signing_secrets=SECRET, url=url)
 
 
 def test_without_a_secret_nothing_comes_in(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -201,6 +201,24 @@ def test_the_answer_comes_even_if_the_stream_cannot_be_read(
         assert server.stats()["enqueued_today"] == 1
 
 
+def test_a_request_during_a_reset_is_told_to_try_again(running: Any) -> None:
+    with running() as server:
+        create, told = server.local._create_table, list[str]()
+
+        def ask_without_table() -> None:
+            with pytest.raises(AssertionError) as refused:
+                server.push()
+            told.append(str(refused.value))
+            create()
+
+        with patch.object(server.local, "_create_table", ask_without_table):
+            server.call("POST", "admin/reset")
+        (answer,) = told
+        assert "503" in answer
+        assert "The server was reset meanwhil" in answer
+        server.push()
+
+
 def parsed(**options: Any) -> envelope.JobRequest:
     return envelope.parse({"type": "t", "args": [], "options": options})
 

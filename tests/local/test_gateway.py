@@ -51,6 +51,9 @@ def gateway(answer: Any = None) -> Gateway:
         ("/ojs/v1/jobsite", "admin", "$default", {}),
         ("/ojs/v1/health", "admin", "$default", {}),
         ("/", "admin", "$default", {}),
+        ("/ojs/admin", "dashboard", "ANY /ojs/admin", {}),
+        ("/ojs/admin/", "dashboard", "ANY /ojs/admin/{proxy+}", {"proxy": ""}),
+        ("/ojs/admin/jobs/1", "dashboard", "ANY /ojs/admin/{proxy+}", {"proxy": "jobs/1"}),
     ],
 )
 def test_routes(path: str, function: str, key: str, parameters: dict[str, str]) -> None:

@@ -95,9 +95,11 @@ class Worker(Actor):
 
     def _fetched(self, count: int, lease_ms: int | None) -> list[Job]:
         queues = None if self.pool is not None and self.pool == self.world.pool else self.queues
-        return self.run.fetch.fetch(
+        got = self.run.fetch.fetch(
             queues, count, self.called, visibility_timeout_ms=lease_ms, pool=self.pool
         )
+        self.world.watch.handed_out(got)
+        return got
 
     def _take(self, got: Sequence[Job] | None) -> None:
         for job in got or ():

@@ -69,6 +69,8 @@ class Plan:
     stubborn: float = 0.0
     # The part of the writes of new jobs of which no try is answered.
     unanswered: float = 0.0
+    # The kinds of faults, each as likely as the others, if not all there are.
+    kinds: tuple[str, ...] = ()
     # An index partition of which each query is refused.
     hot: str = ""
     # Nothing goes wrong any more once it is off.
@@ -118,6 +120,11 @@ class Plan:
         self.calls += 1
         if not self.on or not self.rate or self.chance.random() >= self.rate:
             return None
+        kind = self.chance.choice(self.kinds or self._kinds(operation, transaction=transaction))
+        self.done[kind] += 1
+        return kind
+
+    def _kinds(self, operation: str, *, transaction: bool) -> list[str]:
         kinds = ["refused", "unheard", "lost"]
         if self.deaths:
             kinds += _DEATHS
@@ -125,9 +132,7 @@ class Plan:
             kinds += ["partial", "partial"]
         elif operation not in _READS and not operation.endswith("_object"):
             kinds += ["lost", "lost", "conflict", *(["conflict"] if transaction else [])]
-        kind = self.chance.choice(kinds)
-        self.done[kind] += 1
-        return kind
+        return kinds
 
     def writes_ago(self) -> int:
         """How old the answer of a read is that may be stale."""

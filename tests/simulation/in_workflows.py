@@ -148,21 +148,35 @@ class WorkflowHand(Operator):
         if asked.unknown and self.chance.random() < 0.5:
             self._asked.ask(asked, self.run)
 
-    def _one(self, kind: str, act: Callable[[str], Any], *, disturbs: bool = True) -> None:
-        if self._asked.all:
-            asked = self.chance.choice(list(self._asked.all.values()))
-            asked.disturbed = asked.disturbed or disturbs
-            self.ask(kind, lambda: act(asked.id))
+    def _any(self) -> Asked | None:
+        return self.chance.choice(list(self._asked.all.values())) if self._asked.all else None
 
-    def cancel_workflow(self) -> None:
-        self._one("cancel workflow", self.run.workflow_control.cancel)
+    def _disturb(self, kind: str, act: Callable[[str], Any], *, stops: bool) -> None:
+        """Cancel a workflow, from whose answer on none of its jobs is handed out; or retry it."""
+        if (asked := self._any()) is not None:
+            asked.disturbed = True
+            self.world.change(
+                kind,
+                f"workflow {asked.id}",
+                lambda: act(asked.id),
+                lambda _: {("stopped", asked.id): True} if stops else {},
+            )
+
+    def cancel_workflow(self, *, reaches: bool = True) -> None:
+        """With `reaches` False the time is over before the request reaches any job that waits."""
+        control = self.run.workflow_control
+        if not reaches:
+            control.leave = lambda record: record  # type: ignore[method-assign]
+        self._disturb("cancel workflow", control.cancel, stops=True)
 
     def retry_workflow(self) -> None:
         mode = self.chance.choice(list(RetryMode))
-        self._one("retry workflow", lambda each: self.run.workflow_control.retry(each, mode))
+        retry = partial(self.run.workflow_control.retry, mode=mode)
+        self._disturb("retry workflow", retry, stops=False)
 
     def look_at_workflow(self) -> None:
-        self._one("get workflow", self.run.workflow_advance.current, disturbs=False)
+        if (asked := self._any()) is not None:
+            self.ask("get workflow", lambda: self.run.workflow_advance.current(asked.id))
 
     def sweep_workflows(self) -> None:
         now_ms = self.run.clock.now_ms()
@@ -203,6 +217,27 @@ def workflows(world: World) -> list[Acts]:
         *made,
         [hand.does(act) for act in some(world.chance, acts, 5)],
         [other.does(act) for act in some(world.chance, looking, 4)],
+    ]
+
+
+def large_workflows(world: World) -> list[Acts]:
+    """Groups whose cancellation is answered before it reaches their jobs: a sweep does, or a fetch
+    that claims one of them.
+    """
+    world.queues.add("default")
+    world.workflows = asked = AskedWorkflows(world)
+    world.memory.watchers.append(Starts(world.memory, asked))
+    world.run.queues.create("default", {})
+    hand, other = WorkflowHand(world, "o1", asked), WorkflowHand(world, "o2", asked)
+    hand.create()
+    hand.create()
+    workers = [Worker(world, name) for name in ("w1", "w2")]
+    cancel = partial(hand.cancel_workflow, reaches=False)
+    looking: Acts = [other.sweep_workflows, other.wait, partial(other.wait, 21_000)]
+    return [
+        *([worker.does(act) for act in [worker.fetch, worker.ack] * 5] for worker in workers),
+        [hand.does(act) for act in (hand.wait, cancel, cancel, hand.retry_workflow, cancel)],
+        [other.does(act) for act in some(world.chance, looking, 2)],
     ]
 
 

@@ -16,7 +16,7 @@ from uuid import UUID
 from ojs.clock import Clock
 from ojs.domain.delivery.delivery import delivery_of, delivery_semaphore
 from ojs.domain.job.failure import ErrorEntry, entries_of
-from ojs.domain.job.job import DEFAULT_TIMEOUT_MS
+from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, Job
 from ojs.domain.job.permits import (
     DELIVERY_PERMIT,
     KEY_PERMIT,
@@ -446,6 +446,12 @@ class Watch:
         if answered is None or self.speech[self._scheduler.current].began < answered.writes:
             return None
         return answered.value
+
+    def handed_out(self, jobs: Iterable[Job]) -> None:
+        """Of a workflow whose cancellation was answered before, no job is handed out."""
+        for job in jobs:
+            if job.workflow is not None and self._holds("stopped", job.workflow.workflow_id):
+                raise broken("a cancelled workflow hands out nothing", job=job.id)
 
     def counting(self) -> Counting:
         """Which counters count already, and which queues each pool has."""

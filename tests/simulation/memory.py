@@ -11,7 +11,8 @@ consistent, may answer from then.
 from __future__ import annotations
 
 import re
-from collections import deque
+from bisect import bisect_left, bisect_right, insort
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -24,6 +25,8 @@ Key = tuple[str, str]
 Item = dict[str, Any]
 # An item's key, how it was, how it is; None where there is none.
 Change = tuple[Key, Item | None, Item | None]
+# The range key, and the key of the item.
+_Place = tuple[str, str, str]
 _Values = Mapping[str, Any]
 _Names = Mapping[str, str]
 _Get = Callable[[Item, _Names, _Values], Any]
@@ -44,6 +47,8 @@ class Memory:
         # Client tokens of the transactions that took effect.
         self._transacted: set[str] = set()
         self._log: deque[tuple[Key, Item | None]] = deque(maxlen=KEPT_WRITES)
+        # The places of items in each partition of the table and of its indexes, in order.
+        self._parts: defaultdict[tuple[str, str], list[_Place]] = defaultdict(list)
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -79,27 +84,42 @@ class Memory:
         values = arguments["ExpressionAttributeValues"]
         name, equals, wanted = text.split(" ")[:3]
         assert (name, equals) == (hash_key, "="), text
-        partition = values[wanted]
-        found = []
-        for (pk, sk), item in self.as_of(writes_ago).items():
-            # Few are of the partition: a quick look first.
-            if item.get(hash_key) != partition or range_key not in item:
-                continue
-            if condition(item, {}, values):
-                found.append(((item[range_key]["S"], pk, sk), item))
+        items, places = self._partition(hash_key, range_key, values[wanted]["S"], writes_ago)
         forward = arguments.get("ScanIndexForward", True)
-        found.sort(key=lambda one: one[0], reverse=not forward)
         if after := arguments.get("ExclusiveStartKey"):
             place = (after[range_key]["S"], *_key(after))
-            found = [one for one in found if (one[0] > place if forward else one[0] < place)]
-        limit = arguments.get("Limit", len(found) + 1)
-        page = [item for _, item in found[:limit]]
+            at = bisect_right(places, place) if forward else bisect_left(places, place)
+            places = places[at:] if forward else places[:at]
+        limit = arguments.get("Limit", len(places) + 1)
+        page: list[Item] = []
+        for _, pk, sk in places if forward else reversed(places):
+            item = items[pk, sk]
+            if condition(item, {}, values):
+                page.append(item)
+            # What a condition on the range key selects has no gaps.
+            elif page:
+                break
+            if len(page) == limit:
+                break
         names = dict.fromkeys(("pk", "sk", hash_key, range_key))
         shown = [{n: item[n] for n in names} if index else dict(item) for item in page]
         answer: Item = {"Items": shown, "Count": len(page)}
         if len(page) == limit:
             answer["LastEvaluatedKey"] = {name: page[-1][name] for name in names}
         return answer
+
+    def _partition(
+        self, hash_key: str, range_key: str, value: str, writes_ago: int
+    ) -> tuple[Mapping[Key, Item], list[_Place]]:
+        """The items as they were so many writes ago, and the places of those of a partition."""
+        if not writes_ago:
+            return self.items, self._parts[hash_key, value]
+        items = self.as_of(writes_ago)
+        return items, sorted(
+            (item[range_key]["S"], *key)
+            for key, item in items.items()
+            if item.get(hash_key) == {"S": value} and range_key in item
+        )
 
     def scan(self, arguments: Mapping[str, Any], writes_ago: int = 0) -> Item:
         """A page of three items, which are looked at before they are filtered."""
@@ -184,12 +204,33 @@ class Memory:
         changes = [change for change in changes if change[1] != change[2]]
         for key, before, after in changes:
             self._log.append((key, before))
+            self._place(key, before, after)
             if after is None:
                 del self.items[key]
             else:
                 self.items[key] = after
         for watcher in self.watchers:
             watcher(changes)
+
+    def remove(self, key: Key) -> None:
+        """Remove an item as its time to live does: nobody is told."""
+        self._place(key, self.items.pop(key), None)
+
+    def _place(self, key: Key, before: Item | None, after: Item | None) -> None:
+        for hash_key, range_key in (("pk", "sk"), *_INDEXES.values()):
+            was, now = (
+                None
+                if item is None or hash_key not in item or range_key not in item
+                else (item[hash_key]["S"], (item[range_key]["S"], *key))
+                for item in (before, after)
+            )
+            if was == now:
+                continue
+            if was is not None:
+                places = self._parts[hash_key, was[0]]
+                del places[bisect_left(places, was[1])]
+            if now is not None:
+                insort(self._parts[hash_key, now[0]], now[1])
 
 
 def cancelled(reasons: Iterable[Mapping[str, Any]]) -> ClientError:

@@ -12,6 +12,8 @@ from ojs.domain.delivery.outcome import Verdict
 from ojs.domain.job.states import State
 from ojs.services.crons.firing import CronFiring
 from ojs.services.deliveries import settle
+from ojs.services.permits.reconcile import ReconcileSweep
+from ojs.store.permits.recount import Occupancy
 from ojs.store.table.table import Update
 from tests.simulation import mutations_leases
 from tests.simulation.mutations_late import Mutation, updates
@@ -48,9 +50,20 @@ def permits_are_counted_at_each_try() -> AbstractContextManager[Any]:
     return updates(mutate)
 
 
+def nobody_asks_the_stream() -> AbstractContextManager[Any]:
+    """The reconcile subtracts what it did not find, though the stream has it."""
+    subtract = ReconcileSweep._subtract
+
+    def mutated(of: ReconcileSweep, known: Any, *args: Any) -> None:
+        subtract(of, replace(known, projected=Occupancy(0, 0, 0, 0)), *args)
+
+    return mock.patch.object(ReconcileSweep, "_subtract", mutated)
+
+
 CHECKED: Mapping[str, Mutation] = {
     **mutations_leases.CHECKED,
     "a retry is no overlap": retries_do_not_overlap,
     "a throttled push is an attempt": throttled_pushes_are_attempts,
     "a permit is counted at each try": permits_are_counted_at_each_try,
+    "the reconcile does not ask the stream": nobody_asks_the_stream,
 }

@@ -10,9 +10,11 @@ from unittest import mock
 
 from ojs.services.jobs import fetch
 from ojs.services.jobs.lost_leases import LostLeases
+from ojs.services.permits.reconcile import ReconcileSweep
 from ojs.store.jobs import lease_notes
 from ojs.store.jobs.lease_notes import LOOK_MS, LeaseNotes
 from ojs.store.jobs.records import JobStore
+from ojs.store.permits.recount import Recount
 from ojs.store.table import keys
 from ojs.store.table.table import Update
 from tests.simulation.mutations_late import Mutation, updates
@@ -84,6 +86,20 @@ def running_jobs_get_no_new_note() -> AbstractContextManager[Any]:
     return mock.patch.object(LeaseNotes, "again", return_value=None)
 
 
+def reconcile_passes_over_notes() -> AbstractContextManager[Any]:
+    """As it was: the reconcile counts what a queue gets its bound with by the index alone."""
+    check, count = ReconcileSweep._check, Recount.count
+
+    def blind(of: Recount, queue: Any, *, most: int, **_: Any) -> Any:
+        return count(of, queue, most=most)
+
+    def mutated(of: ReconcileSweep, *args: Any) -> None:
+        with mock.patch.object(Recount, "count", blind):
+            check(of, *args)
+
+    return mock.patch.object(ReconcileSweep, "_check", mutated)
+
+
 LEASES: Mapping[str, tuple[Mutation, str]] = {
     "a lease note is forgotten": (note_is_forgotten, "leases"),
     "a lease note comes after the claim": (note_comes_after_the_claim, "leases"),
@@ -91,6 +107,7 @@ LEASES: Mapping[str, tuple[Mutation, str]] = {
     "minutes without a sweep are skipped": (missed_minutes_are_skipped, "leases"),
     "a look is stored before it is done": (advanced_before_the_look, "leases"),
     "running jobs get no new note": (running_jobs_get_no_new_note, "leases"),
+    "a reconcile passes over lease notes": (reconcile_passes_over_notes, "leases"),
 }
 
 

@@ -11,6 +11,7 @@ from unittest import mock
 from ojs.domain.workflow import advance as rules
 from ojs.domain.workflow.advance import Decision, Ending, GraphState
 from ojs.domain.workflow.graph import Graph, StepState
+from ojs.services.jobs.fetch import Fetch
 from ojs.services.workflows.advance import WorkflowAdvance
 from ojs.store.table.table import Put, Update
 from ojs.store.workflows.workflows import WorkflowStore
@@ -67,10 +68,16 @@ def failures_are_forgotten() -> AbstractContextManager[Any]:
     return mock.patch.dict("ojs.store.workflows.fan_ins._ENDS", {2: StepState.COMPLETED})
 
 
+def fetches_ignore_cancellations() -> AbstractContextManager[Any]:
+    """As it was: what a cancellation has not reached yet is handed out."""
+    return mock.patch.object(Fetch, "_drop_stopped", return_value=False)
+
+
 WORKFLOWS: dict[str, tuple[Mutation, str]] = {
     "a workflow is swapped blindly": (root_is_swapped_blindly, "workflows"),
     "nobody repeats what follows from an end": (nobody_repeats, "workflows"),
     "a cancelled workflow goes on": (cancelled_goes_on, "workflows"),
     "a mark of another generation counts": (any_generation_counts, "workflows"),
     "a fan-in forgets failures": (failures_are_forgotten, "workflows"),
+    "a fetch ignores cancellations": (fetches_ignore_cancellations, "large-workflows"),
 }

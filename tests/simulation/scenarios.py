@@ -14,7 +14,7 @@ from tests.simulation import quiet
 from tests.simulation.actors import Operator, Producer, Stream, Worker
 from tests.simulation.acts import RETRY, fetched, some
 from tests.simulation.erasing import erasing
-from tests.simulation.in_workflows import workflows, workflows_are_exact
+from tests.simulation.in_workflows import large_workflows, workflows, workflows_are_exact
 from tests.simulation.invariants import REQUEST_MS
 from tests.simulation.keyed import KEYED
 from tests.simulation.operated import OPERATED
@@ -458,6 +458,7 @@ SCENARIOS: dict[str, Callable[[World], list[Acts]]] = {
     "ended": ended,
     "cron": cron,
     "workflows": workflows,
+    "large-workflows": large_workflows,
     "push": push,
     **KEYED,
     "erasing": erasing,

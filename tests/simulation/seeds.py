@@ -8,6 +8,7 @@ FOUND: dict[tuple[str, int], str] = {
         "A queue got a size limit while the reconcile ran. It did not count jobs that are known by "
         "lease notes only, and its count overtook that of the request: running jobs did not count."
     ),
+    ("leases", 70000158): "The same, with the calls in their present order.",
     ("ending", 317): (
         "A fetch that saw a job in the queue that it was just moved from could claim it there, "
         "when its place was the same in both lines: the claim did not name the line."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import threading
 import time
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ojs.clock import SystemClock
+from ojs.clock import ManualClock, SystemClock
 from ojs.domain.access import ALL_SCOPES, ANYBODY, AccessKey, Credential
 from ojs.domain.errors import BackendUnavailable, Conflict, Unauthenticated
 from ojs.services.operations.access_keys import AccessKeys
@@ -32,6 +33,8 @@ class Door:
     def __init__(self, table: Table) -> None:
         self.table = table
         self.store = store = access_keys.AccessKeyStore(table)
+        self.mac = store.made_mac(os.urandom, SystemClock().now_ms() + 60_000)
+        table.meter.reset()
         self.keys = AccessKeys(store, SystemClock())
         self.authentication = Authentication(store, SystemClock())
 
@@ -70,19 +73,96 @@ def test_what_it_costs(dynoxide: Engine, door: Door) -> None:
 def test_known_and_unknown_keys_take_the_same_time(dynoxide: Engine, door: Door) -> None:
     """Of a wrong secret it cannot be told whether there is such a key."""
     assert dynoxide.running
-    known = door.make().rpartition("_")[0]
-    unknown = Credential("0" * 16, "").text.rpartition("_")[0]
+    known, unknown = door.make().split("_")[1], "0" * 16
     took: dict[str, list[float]] = {known: [], unknown: []}
     for number in range(300):
         # In turn, so that whatever else goes on takes as long for both.
-        for front in (known, unknown) if number % 2 else (unknown, known):
+        for key_id in (known, unknown) if number % 2 else (unknown, known):
+            wrong = door.mac.sign(Credential(key_id, f"{number:064x}")).text
             began = time.perf_counter()
-            assert not door.opens(f"{front}_{number:064x}")
-            took[front].append(time.perf_counter() - began)
+            assert not door.opens(wrong)
+            took[key_id].append(time.perf_counter() - began)
     medians = [statistics.median(times) for times in took.values()]
     spread = statistics.quantiles(took[known], n=4)
     # The noise: half of all look-ups of one kind are as far apart.
     assert abs(medians[0] - medians[1]) < spread[2] - spread[0]
+
+
+def test_a_made_up_key_costs_no_call(dynoxide: Engine, door: Door) -> None:
+    assert dynoxide.running
+    key = door.make()
+    front, _, mac = key.rpartition("_")
+    meter = door.table.meter
+    for cold in (True, False):
+        if cold:
+            store = access_keys.AccessKeyStore(door.table)
+            door.authentication = Authentication(store, SystemClock())
+        for wrong in range(16 if cold else 100):
+            meter.reset()
+            made_up = Credential(f"{wrong:016x}", f"{wrong:064x}", f"{wrong:016x}").text
+            assert not door.opens(made_up if wrong % 2 else f"{front}_{wrong:016x}")
+            # A container reads once what MACs are made with.
+            assert meter.calls == (["GetItem"] if cold and wrong == 0 else [])
+    for at in range(len(mac)):
+        other = "0" if mac[at] != "0" else "1"
+        assert not door.opens(f"{front}_{mac[:at]}{other}{mac[at + 1 :]}")
+    assert meter.calls == []
+    assert door.opens(key)
+
+
+def test_a_key_of_an_earlier_version_opens_until_its_end(dynoxide: Engine, door: Door) -> None:
+    assert dynoxide.running
+    clock, credential = ManualClock(), Credential.make(os.urandom)
+    key = AccessKey(credential.id, "old", ALL_SCOPES, clock.now_ms())
+    assert door.store.add(key, credential)
+    role = AccessKey("1" * 16, "role", ALL_SCOPES, clock.now_ms(), role="arn")
+    assert door.store.add_role(role, "arn", instead_of=None)
+    store = access_keys.AccessKeyStore(door.table, until_ms := clock.now_ms() + 1_000)
+    keys, who = AccessKeys(store, clock), Authentication(store, clock).who
+    shown = keys.get(key.id)
+    assert (shown.expires_ms, shown.state(clock.now_ms())) == (until_ms, "active")
+    assert {each.id: each.expires_ms for each in keys.list().items} == {
+        key.id: until_ms, role.id: None,
+    }  # fmt: skip
+    clock.advance(999)
+    assert who(f"Bearer {credential.text}") is not None
+    # What it makes is no old key, and ends by itself.
+    made, _ = keys.create(key.principal, "new", ["work"])
+    assert keys.get(made.id).expires_ms is None
+    clock.advance(1)
+    door.table.meter.reset()
+    assert who(f"Bearer {credential.text}") is None
+    assert door.table.meter.calls == []
+    assert keys.get(key.id).state(clock.now_ms()) == "expired"
+    # Its own end, if that is sooner, is shown.
+    early = AccessKey("2" * 16, "early", ALL_SCOPES, 1, expires_ms=2)
+    assert store.add(early, Credential(early.id, "0" * 64))
+    assert keys.get(early.id).expires_ms == 2
+
+
+def test_without_what_macs_are_made_with_the_look_up_decides(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = door.make()
+    front, _, _ = key.rpartition("_")
+    store = access_keys.AccessKeyStore(door.table)
+    door.authentication = Authentication(store, SystemClock())
+
+    def busy(*_: Any, **__: Any) -> Any:
+        raise BackendUnavailable("busy")
+
+    monkeypatch.setattr(door.table, "get", busy)
+    door.table.meter.reset()
+    assert door.opens(key)
+    assert not door.opens(f"{front[:-1]}{'0' if front[-1] != '0' else '1'}_{'0' * 16}")
+    assert door.table.meter.calls == ["UpdateItem"] * 2
+    monkeypatch.undo()
+    assert not door.opens(f"{front}_{'0' * 16}")
+
+
+def test_of_two_that_make_it_the_first_one_stays(door: Door) -> None:
+    later = access_keys.AccessKeyStore(door.table)
+    assert later.made_mac(os.urandom, 5) == door.mac
 
 
 def test_once_revoked_it_opens_nothing(dynoxide: Engine, door: Door) -> None:

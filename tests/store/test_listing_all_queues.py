@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,6 +11,8 @@ from ojs.domain import times
 from ojs.domain.job import envelope
 from ojs.domain.job.filter import JobFilter
 from ojs.domain.job.states import State
+from ojs.services.for_each import in_threads, one_by_one
+from ojs.services.jobs import listing
 from ojs.services.jobs.listing import ALL_CALLS, ALL_UNITS
 from tests.store.spending import spending
 from tests.store.streams import Projected, Stream
@@ -94,3 +96,86 @@ def test_a_job_is_listed_though_its_queue_counts_none_yet(seen: World) -> None:
     project(seen)
     job = seen.push(queue="old")
     assert one_page(seen, states=(State.AVAILABLE,)) == [job.id]
+
+
+def busy(world: World, count: int) -> dict[State, set[str]]:
+    """Jobs in so many queues that do not rest: of each state those that there are."""
+    ids: dict[State, set[str]] = {state: set() for state in State}
+    later = times.format_ms(world.clock.now_ms() + DAY_MS)
+    for number in range(count):
+        queue = f"q-{number:03}"
+        if number % 7 == 6:
+            world.push(queue=queue)
+            (job,) = world.fetch(queue)
+            ids[State.ACTIVE].add(job.id)
+        if number % 5 == 4:
+            ids[State.SCHEDULED].add(world.push(queue=queue, scheduled_at=later).id)
+        if number % 9 == 8:
+            ended = world.run.jobs.cancel(world.push(queue=queue).id)
+            ids[State.CANCELLED].add(ended.id)
+        ids[State.AVAILABLE].add(world.push(number, queue=queue).id)
+    return ids
+
+
+# Of so many queues the counters are read, or what the last sweep has counted.
+@pytest.mark.parametrize(
+    ("count", "swept"),
+    [
+        (50, False),
+        pytest.param(69, False, marks=pytest.mark.exhaustive),
+        pytest.param(130, True, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_a_first_page_among_busy_queues_is_full(seen: World, count: int, swept: bool) -> None:
+    ids = busy(seen, count)
+    project(seen)
+    if swept:
+        seen.clock.advance(61_000)
+        seen.run.metrics_sweep.run_once(seen.clock.now_ms(), 1_000)
+    for state, there in ids.items():
+        page = one_page(seen, states=(state,))
+        assert set(page) <= there
+        assert len(page) == min(50, len(there)), state
+        if swept or state is State.AVAILABLE:
+            assert seen.run.listing.page(JobFilter(states=(state,)), limit=5).total == len(there)
+
+
+def test_a_job_that_no_sweep_has_counted_is_listed(
+    seen: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many queues a list reads what the last sweep has counted first."""
+    monkeypatch.setattr(listing, "_SURVEY_UNITS", 0)
+    later = times.format_ms(seen.clock.now_ms() + DAY_MS)
+    scheduled = {seen.push(queue=queue, scheduled_at=later).id for queue in "ab"}
+    seen.push(queue="c")
+    project(seen)
+    seen.run.metrics_sweep.run_once(seen.clock.now_ms(), 1_000)
+    scheduled.add(seen.push(queue="c", scheduled_at=later).id)
+    project(seen)
+    assert set(one_page(seen, states=(State.SCHEDULED,))) == scheduled
+    seen.run.queues.configure("d", {"lanes": 3})
+    lanes = [seen.push(n, queue="d") for n in range(9)]
+    assert len({job.lane for job in lanes}) > 1
+    project(seen)
+    seen.run.metrics_sweep.run_once(seen.clock.now_ms(), 1_000)
+    assert {job.id for job in lanes} < set(one_page(seen, states=(State.AVAILABLE,)))
+
+
+def test_queues_are_read_side_by_side(seen: World) -> None:
+    for number in range(20):
+        seen.push(queue=f"q-{number:02}")
+    project(seen)
+    rounds: list[int] = []
+
+    def each(act: Callable[[Any], Any], of: Sequence[Any]) -> list[Any]:
+        rounds.append(len(of))
+        return one_by_one(act, of)
+
+    seen.run.listing._for_each = each
+    assert len(one_page(seen, states=(State.AVAILABLE,))) == 20
+    assert rounds == [8, 8, 4]
+    assert len(one_page(seen, limit=5, states=(State.AVAILABLE,))) == 5
+    assert rounds[3:] == [6]
+    seen.run.listing._for_each = in_threads
+    shown = seen.run.listing.page(JobFilter(states=(State.AVAILABLE,)), limit=50).items
+    assert [job.queue for job in shown] == [f"q-{number:02}" for number in range(20)]

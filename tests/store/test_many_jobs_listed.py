@@ -28,7 +28,6 @@ from ojs.services.jobs.listing import (
     CALLS,
     MAX_RECORDS,
     UNITS,
-    WAITING,
     JobsPage,
 )
 from ojs.store.jobs import items
@@ -149,9 +148,14 @@ def pages(came: list[tuple[int, Job]]) -> Iterator[dict[str, Any]]:
 
 def counters(jobs: list[Job]) -> Iterator[dict[str, Any]]:
     """What the projection has counted, and the sweep has added up: of days, how many jobs ended."""
-    ended = Counter(times.format_ms(ms)[:10] for job in jobs if (ms := job.ended_ms) is not None)
-    for day, count in ended.items():
-        yield {"pk": keys.stats(keys.ALL_QUEUES), "sk": keys.day(day), "completed": count}
+    ended = Counter[tuple[str, str, str]]()
+    for job in jobs:
+        if (ms := job.ended_ms) is not None:
+            name = "failed" if job.state is State.DISCARDED else job.state.value
+            sk = keys.day(times.format_ms(ms)[:10])
+            ended.update({(keys.stats(of), sk, name): 1 for of in (job.queue, keys.ALL_QUEUES)})
+    for (pk, sk), names in groupby(sorted(ended), key=lambda each: each[:2]):
+        yield {"pk": pk, "sk": sk, **{name: ended[pk, sk, name] for _, _, name in names}}
     for queue in (*QUEUES, keys.ALL_QUEUES):
         mine = [job for job in jobs if queue in (job.queue, keys.ALL_QUEUES)]
         counts = Counter(job.state.value for job in mine)
@@ -198,8 +202,8 @@ def walk(world: World, wanted: JobFilter, count: int, **order: Any) -> Iterator[
     with `pytest -s`.
     """
     cursor, shown, took = None, 0, list[tuple[int, float]]()
-    # A page of jobs that wait or run in any queue may read the lines of many queues.
-    all_queues = wanted.queue is None and bool(wanted.states) and wanted.wants(*WAITING)
+    # A page of jobs in any queue may read the lines of many queues.
+    all_queues = wanted.queue is None and bool(wanted.states)
     while True:
         with spending(world) as spent:
             page = world.run.listing.page(wanted, limit=MAX_RECORDS, cursor=cursor, **order)

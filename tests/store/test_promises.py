@@ -12,6 +12,9 @@ from botocore.exceptions import ReadTimeoutError
 
 from ojs.domain.access import ANYBODY
 from ojs.services.jobs.fetch import Fetch
+from ojs.store.permits import recount
+from ojs.store.permits.depth_counter import Room, period_of
+from ojs.store.permits.recount import Occupancy, Recount
 from tests.simulation.mutations_checked import CHECKED
 from tests.store.permits import taken
 from tests.store.pushing import THROTTLED, Pushing
@@ -103,12 +106,34 @@ def a_permit_counts_once(world: World) -> None:
     assert taken(world.run, "default") == 1
 
 
+def what_the_stream_has_stays_counted(world: World) -> None:
+    """The index misses jobs, for as long as the reconcile looks; one place no job has."""
+    world.run.queues.configure("default", {"max_size": 100})
+    jobs = [world.push(number) for number in range(20)]
+    size = sum(job.reserved_bytes or 0 for job in jobs)
+    now_ms = world.clock.now_ms()
+    room = Room().plus(1, 10, period_of(now_ms))
+    world.run.stores.depth.reserve(
+        "default", room, max_count=100, max_size=None, warn_at=1.0, now_ms=now_ms
+    )
+    there = Occupancy(len(jobs), size, 0, 0)
+    with (
+        mock.patch.object(Recount, "_line", return_value=()),
+        mock.patch.object(recount, "_projected", return_value=there),
+    ):
+        for _ in range(6):
+            world.clock.advance(MINUTE)
+            assert not world.run.reconcile.run_once(world.clock.now_ms(), 100).failures
+    assert world.run.stores.depth.value("default").count == len(jobs)
+
+
 CHECKS: Mapping[str, Callable[[World], None]] = {
     "a slot is retired without its condition": a_slot_in_use_stays,
     "a lease note is valid for ever": a_slow_fetch_loses_no_job,
     "a retry is no overlap": a_retry_is_an_overlap,
     "a throttled push is an attempt": a_throttled_push_is_no_attempt,
     "a permit is counted at each try": a_permit_counts_once,
+    "the reconcile does not ask the stream": what_the_stream_has_stays_counted,
 }
 
 

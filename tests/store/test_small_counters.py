@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
+from unittest import mock
 
 import pytest
 from botocore.exceptions import ClientError, ReadTimeoutError
@@ -13,6 +14,7 @@ from botocore.exceptions import ClientError, ReadTimeoutError
 from ojs.clock import ManualClock
 from ojs.domain.errors import OjsError
 from ojs.domain.ids import IdSource
+from ojs.store.permits import depth_counter
 from ojs.store.permits.depth_counter import SLOTS, BoundReached, DepthCounter, Room
 from ojs.store.table.table import Table
 from tests.simulation.memory import Memory
@@ -48,10 +50,10 @@ class Client:
         return call
 
 
-def counter(client: Client, seed: int = 0) -> DepthCounter:
+def counter(client: Client, seed: int = 0, clock: ManualClock | None = None) -> DepthCounter:
     table = Table(client, "t", sleep=lambda _: None)  # type: ignore[arg-type]
     chance = random.Random(seed)
-    return DepthCounter(table, IdSource(ManualClock(NOW_MS), chance.randbytes))
+    return DepthCounter(table, IdSource(clock or ManualClock(NOW_MS), chance.randbytes))
 
 
 def reserve(one: DepthCounter, bound: int = 8) -> None:
@@ -179,3 +181,22 @@ def test_many_containers_count_exactly(seed: int) -> None:
             there -= 1
     left = one.value(QUEUE).count
     assert there <= left <= there + unknown
+
+
+@pytest.mark.parametrize("fault", ["lost", "unheard"])
+@pytest.mark.parametrize(("passed_ms", "released"), [(10_000, 1), (2_000, 0)])
+def test_a_slot_taken_over_before_a_write_shows_that_no_try_took_effect(
+    fault: str, passed_ms: int, released: int
+) -> None:
+    """Where clocks could be apart by as much it is unknown, and the counter never shows too few."""
+    left: list[str] = []
+    client, clock = Client(Memory(), lambda: left.pop(0) if left else None), ManualClock(NOW_MS)
+    one, other = counter(client, 1, clock), counter(client, 2, clock)
+    with mock.patch.multiple(depth_counter, SLOTS=SLOTS[:1], _CHOICE=1):
+        reserve(one)
+        clock.advance(10_000)
+        reserve(other)
+        clock.advance(passed_ms)
+        left[:] = [fault]
+        release(one)
+    assert one.value(QUEUE).count == 2 - released

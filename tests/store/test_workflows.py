@@ -21,6 +21,7 @@ from ojs.domain.workflow.advance import RetryMode, WorkflowState
 from ojs.domain.workflow.graph import StepState
 from ojs.middleware import Refused
 from ojs.services.jobs.middleware import MiddlewareChain
+from tests.store.pushing import Pushing
 from tests.store.workflow_runs import (
     WORKER,
     ack,
@@ -453,6 +454,30 @@ def test_no_job_of_a_cancelled_workflow_is_dispatched_before_all_are_looked_at(
     ack(world.run, second)
     after = now(world, record)
     assert (after.state, after.completed, after.graph_state.stopped) == (CANCELLED, 2, True)
+
+
+def test_no_job_of_a_cancelled_workflow_is_pushed(
+    exact: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time is over before one job is cancelled. A delivery's dispatch claims none either."""
+    monkeypatch.setattr("ojs.services.workflows.control.SLICES_MS", 0)
+    pushing = Pushing(exact)
+    pushing.put(concurrency=2)
+    record = create(exact.run, group(*[step("a")] * 30))
+    assert exact.run.dispatch.run("work").pushed == 2
+    told = exact.run.workflow_control.cancel(record.id)
+    assert (told.already_completed, told.cancelled, told.running) == (0, 28, 2)
+    other = exact.push("other")
+    assert pushing.end() == 2
+    exact.run.dispatch.run("work")
+    for _ in range(3):
+        exact.clock.advance(60_000)
+        pushing.minute()
+        pushing.pump()
+    assert [push.job.id for push in pushing.target.pushes[2:]] == [other.id]
+    after = now(exact, record)
+    assert (after.state, after.completed, after.cancelled) == (CANCELLED, 2, 0)
+    assert (after.failed, running(exact)) == (28, 1)
 
 
 def test_a_claim_that_a_cancellation_overtakes_hands_out_nothing(

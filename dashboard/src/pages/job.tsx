@@ -1,4 +1,4 @@
-import { call, can, get, key, type Json, seg } from "../api";
+import { BASE, call, can, get, key, type Json, seg } from "../api";
 import { duration, json, percent, quoted } from "../format";
 import { usePoll } from "../live";
 import { href } from "../route";
@@ -15,7 +15,7 @@ function curl(job: Json): string {
   const options = Object.fromEntries([["queue", job.queue], ...PUSHED.filter((name) => job[name] !== undefined && job[name] !== 0).map((name) => [name, job[name]])]);
   const body = { type: job.type, args: job.args ?? [], ...(job.meta && Object.keys(job.meta).length ? { meta: job.meta } : {}), options };
   return [
-    `curl ${location.origin}/ojs/v1/jobs -H 'Content-Type: application/json' \\`,
+    `curl ${location.origin}${BASE}/jobs -H 'Content-Type: application/json' \\`,
     ...(key.get() ? ['  -H "Authorization: Bearer $OJS_KEY" \\'] : []),
     `  -d ${quoted(json(body))}`,
   ].join("\n");

@@ -2,15 +2,15 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { can, call, get, type Json, limited, query, seg } from "../api";
 import { json, number, percent, plural } from "../format";
 import { usePoll, type Read } from "../live";
-import { go, refine, useRoute } from "../route";
+import { go, href, refine, useRoute } from "../route";
 import { Act, ask, Card, type Column, Empty, JobLink, Page, Pager, QueueLink, State, Table, tell, Text, Time, Trouble, When } from "../ui";
 import { Bulk, follow } from "../bulk";
 import { whole } from "./queues";
 
 const PAGE = 50;
 // An answer of the server is bounded by what it costs, and may be short, or empty, although more
-// follows. So many are asked for one after the other, until a page is half full: fewer where all
-// queues are looked through, until the reader wants to look further.
+// follows. So many are asked for one after the other, until a page is half full: fewer of all queues,
+// of which an answer may cost twice as much, until the reader wants to look further.
 const FIRST_ANSWERS = 4;
 const MORE_ANSWERS = 6;
 
@@ -24,7 +24,7 @@ async function list(filter: Record<string, string | undefined>, cursor: string |
     const answer = await get(path + query({ ...filter, limit: PAGE, cursor: found.next }), signal);
     found.items.push(...answer.items);
     found.next = answer.pagination.next_cursor;
-    found.total ??= answer.total;
+    if (!answer.pagination.total_is_least) found.total ??= answer.total;
     found.unsearched += answer.unsearched ?? 0;
     if (!found.next || found.items.length >= PAGE / 2) break;
   }
@@ -247,9 +247,9 @@ export function Running() {
   ];
   return (
     <Page title="Running now" about="What workers have, since when, and how far it is.">
-      {only && !queue ? <Card><Empty title="Your key is limited to some queues.">Add one: <ul class="plain">{only.map((name) => <li key={name}><a href={`/ojs/admin/running${query({ queue: name })}`}><bdi>{name}</bdi></a></li>)}</ul></Empty></Card> : (
+      {only && !queue ? <Card><Empty title="Your key is limited to some queues.">Add one: <ul class="plain">{only.map((name) => <li key={name}><a href={href(`/running${query({ queue: name })}`)}><bdi>{name}</bdi></a></li>)}</ul></Empty></Card> : (
         <Listing title="Running" filter={{ state: "active", worker_id: worker, queue, include: "args" }} every={10_000} columns={columns}
-          empty={<Empty title="Nothing runs.">Workers fetch jobs from queues; start one, or look at what <a href="/ojs/admin/jobs?state=available">waits</a>.</Empty>} />
+          empty={<Empty title="Nothing runs.">Workers fetch jobs from queues; start one, or look at what <a href={href("/jobs?state=available")}>waits</a>.</Empty>} />
       )}
     </Page>
   );
@@ -267,7 +267,7 @@ export function Waiting() {
   const only = limited();
   const due = (name: string, field: string): Column<Json> => ({ name, cell: (job) => <Time at={job[field] ?? job.scheduled_at ?? job.next_retry_at} />, by: (job) => job[field] ?? job.scheduled_at ?? "" });
   if (only && !queue)
-    return <Page title="Scheduled and retries"><Card><Empty title="Your key is limited to some queues.">Add one: <ul class="plain">{only.map((name) => <li key={name}><a href={`/ojs/admin/waiting${query({ queue: name })}`}><bdi>{name}</bdi></a></li>)}</ul></Empty></Card></Page>;
+    return <Page title="Scheduled and retries"><Card><Empty title="Your key is limited to some queues.">Add one: <ul class="plain">{only.map((name) => <li key={name}><a href={href(`/waiting${query({ queue: name })}`)}><bdi>{name}</bdi></a></li>)}</ul></Empty></Card></Page>;
   return (
     <Page title="Scheduled and retries" about="What waits for a time: in the order in which it is due, if you name a queue.">
       <Card>

@@ -1,5 +1,5 @@
 import { useEffect, useState } from "preact/hooks";
-import { can, get, type Json, limited, query } from "../api";
+import { BASE, can, get, type Json, limited, query } from "../api";
 import { Chart } from "../chart";
 import { duration, number, plural } from "../format";
 import { usePoll } from "../live";
@@ -112,7 +112,7 @@ function Everything() {
       {stats.data && !stats.data.queues && (
         <Card><Empty title="No job has been pushed yet.">
           <p>Push one, and it shows here:</p>
-          <pre tabIndex={0}>{`curl ${location.origin}/ojs/v1/jobs -H 'Content-Type: application/json' \\\n  -d '{"type": "hello", "args": ["world"]}'`}</pre>
+          <pre tabIndex={0}>{`curl ${location.origin}${BASE}/jobs -H 'Content-Type: application/json' \\\n  -d '{"type": "hello", "args": ["world"]}'`}</pre>
         </Empty></Card>
       )}
       <div class="numbers">

@@ -6,6 +6,7 @@ import platform
 import sys
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from datetime import date
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -80,7 +81,7 @@ class DeploymentSettings(BaseModel):
     stage: str = Field("dev", pattern=r"^[a-z][a-z0-9-]{0,19}$")
     """name of the deployment; prefixes its stacks"""
     removal_policy: Literal["retain", "destroy"] = "retain"
-    """what happens to table, bucket and keys with their stack"""
+    """what happens to table, bucket, keys, and logs with their stack"""
     deletion_protection: bool = True
     """the table and its stack refuse to be deleted"""
     log_retention_days: int = 30
@@ -124,6 +125,9 @@ class DeploymentSettings(BaseModel):
     """authorizer=keys: seconds that API Gateway remembers who a key belongs to; authorizer=iam:
     seconds that a function remembers what a role may do. One that is revoked is refused after so
     long at the latest"""
+    old_keys_until: date | None = None
+    """authorizer=keys: the day, in UTC, from which keys that a version before 0.3 made are refused;
+    without it 90 days after the upgrade"""
     iam_operators: Annotated[tuple[_Operator, ...], _Listed] = Field(("*",), min_length=1)
     """authorizer=iam: ARNs of the roles and users that may do everything, whatever is stored of
     them; on the command line separated by commas. `*` stands for each that was never given scopes;
@@ -199,6 +203,10 @@ class DeploymentSettings(BaseModel):
     """middleware: milliseconds that it may take for all jobs of a request"""
     max_queues: int = Field(10_000, ge=0)
     """with so many queues jobs make no more, and operators still may; 0: no limit"""
+    max_crons: int = Field(1_000, ge=0)
+    """how many cron jobs can be registered; those that are there stay; 0: no limit"""
+    min_cron_interval_s: int = Field(1, ge=1, le=86_400)
+    """seconds between two ticks of a cron job that is registered or changed, at least"""
     push: bool = False
     """jobs can be pushed to Lambda functions and HTTPS endpoints: three queues, and the functions
     dispatch, sender and outcomes"""
@@ -316,6 +324,7 @@ class DeploymentSettings(BaseModel):
                 "authorizer_cache_s" in chosen and jwt,
                 "not with authorizer=jwt: nothing is remembered there",
             ),
+            ("old_keys_until", self.old_keys_until and not keys, "only with authorizer=keys"),
             (
                 "iam_operators",
                 "iam_operators" in chosen and self.authorizer != "iam",

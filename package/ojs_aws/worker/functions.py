@@ -16,7 +16,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 from ojs_aws import tracing
 from ojs_aws.client.call import Call, json_object, place
@@ -46,17 +46,24 @@ def lambda_handler(
     worker: Worker,
     *,
     signing_secrets: Sequence[str] | str | None = None,
+    url: str | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Callable[[Any, Any], Answer]:
     """Make a Lambda function of the handlers of a worker.
 
     What comes by HTTP must be signed with one of `signing_secrets` (OJS_SIGNING_SECRET of the
     environment when not given). Invocations need none: who may make them IAM decides.
+
+    A signature holds for the URL that the server posts to. If a proxy in front of the function
+    changes the host or the path, `url` (or OJS_ENDPOINT_URL) is the endpoint of the delivery.
+    Raises ValueError for an `url` that is none.
     """
     if signing_secrets is None:
         signing_secrets = os.environ.get("OJS_SIGNING_SECRET", "")
     given = [signing_secrets] if isinstance(signing_secrets, str) else list(signing_secrets)
-    return _LambdaFunction(worker, [each for each in given if each], clock)
+    url = os.environ.get("OJS_ENDPOINT_URL") if url is None else url
+    place = _place(url) if url else None
+    return _LambdaFunction(worker, [each for each in given if each], place, clock)
 
 
 class _Malformed(ValueError):
@@ -64,9 +71,12 @@ class _Malformed(ValueError):
 
 
 class _LambdaFunction:
-    def __init__(self, worker: Worker, secrets: list[str], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, worker: Worker, secrets: list[str], url: str | None, clock: Callable[[], float]
+    ) -> None:
         self._worker = worker
         self._secrets = secrets
+        self._url = url
         self._clock = clock
         # Until its first event is done: Lambda started this process for that.
         self._cold = True
@@ -130,7 +140,7 @@ class _LambdaFunction:
         except ValueError:
             return _reply(400, _refusal("the body cannot be decoded"))
         headers = {str(name).lower(): str(it) for name, it in (event.get("headers") or {}).items()}
-        if not self._signed(headers, body, _url(event, headers)):
+        if not self._signed(headers, body, self._url or _url(event, headers)):
             return _reply(401, failure("authentication_failed", "the signature is not valid"))
         try:
             shown = json.loads(body)
@@ -214,6 +224,19 @@ def _job(shown: object) -> Job:
         return Job.of({"args": [], **shown})
     except ValueError as error:
         raise _Malformed(str(error)) from None
+
+
+def _place(url: str) -> str:
+    """The host and the path with its query of an endpoint, as the server signs them."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("https", "http") or not parts.hostname or parts.fragment:
+        raise ValueError(
+            f"url must be the delivery's endpoint, as https://a.example/x, not {url!r}"
+        )
+    usual = ":443" if parts.scheme == "https" else ":80"
+    host = parts.netloc.lower().removesuffix(usual)
+    host = host if host.isascii() else host.encode("idna").decode()
+    return f"{host}{parts.path or '/'}" + (f"?{parts.query}" if parts.query else "")
 
 
 def _url(event: Mapping[str, Any], headers: Mapping[str, str]) -> str:

@@ -104,6 +104,13 @@ class _Preview:
     firings: Sequence[Firing]
 
 
+def _status(cron: CronJob) -> Literal["active", "paused", "ended"]:
+    if not cron.enabled:
+        return "paused"
+    # It has no next tick if `ends_at` comes before it.
+    return "active" if cron.tick_ms is not None else "ended"
+
+
 _s: _Seen = source()
 _c = _s.cron
 _d = _c.definition
@@ -144,9 +151,7 @@ class Cron(Answer[_Seen]):
     omitted: Omitted = shown(_s.omitted, absent=True)
     overlap_policy: OverlapPolicy = _d.overlap
     enabled: bool = _c.enabled
-    status: Literal["active", "paused"] = made(
-        lambda enabled: "active" if enabled else "paused", _c.enabled
-    )
+    status: Literal["active", "paused", "ended"] = made(_status, _c)
     description: str | None = _d.description
     starts_at: Moment = shown(moment(_d.starts_ms), absent=True)
     ends_at: Moment = shown(moment(_d.ends_ms), absent=True)

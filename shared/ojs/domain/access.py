@@ -6,6 +6,7 @@ The authorizer imports this module, and its cold start delays first requests: no
 from __future__ import annotations
 
 import hashlib
+import hmac
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -14,10 +15,11 @@ from enum import StrEnum
 from ojs.records import record
 
 PREFIX = "ojs"
-# A key's public id (64 bits) and its secret (256 bits: ojs-security, section 6.1).
-ID_BYTES, SECRET_BYTES = 8, 32
-_KEY = re.compile(rf"{PREFIX}_([0-9a-f]{{{2 * ID_BYTES}}})_([0-9a-f]{{{2 * SECRET_BYTES}}})")
-KEY_CHARACTERS = len(PREFIX) + 2 + 2 * (ID_BYTES + SECRET_BYTES)
+# A key's public id (64 bits), its secret (256 bits: ojs-security, section 6.1), and its MAC.
+ID_BYTES, SECRET_BYTES, MAC_BYTES = 8, 32, 8
+_PARTS = rf"([0-9a-f]{{{2 * ID_BYTES}}})_([0-9a-f]{{{2 * SECRET_BYTES}}})"
+_KEY = re.compile(rf"{PREFIX}_{_PARTS}(?:_([0-9a-f]{{{2 * MAC_BYTES}}}))?")
+KEY_CHARACTERS = len(PREFIX) + 3 + 2 * (ID_BYTES + SECRET_BYTES + MAC_BYTES)
 KEY_ID = re.compile(rf"[0-9a-f]{{{2 * ID_BYTES}}}")
 _BEARER = re.compile(r"bearer +(\S+)", re.IGNORECASE)
 # Names of IAM roles and users are unique in an account, whatever their path.
@@ -41,6 +43,8 @@ MAX_QUEUES = 50
 MAX_ANCESTORS = 9
 # How long a key is listed after it has expired or was revoked.
 KEPT_S = 90 * 86_400
+# How long keys without a MAC work after the first deployment that makes keys with one.
+OLD_KEYS_S = 90 * 86_400
 
 
 class Scope(StrEnum):
@@ -151,6 +155,8 @@ class AccessKey:
     # ARN of the IAM role, or user, that has this name, these scopes and queues. Such a record has
     # no secret, and is of use with authorizer=iam only.
     role: str | None = None
+    # Whether it has no MAC, as the keys that versions before 0.3 made.
+    old: bool = False
 
     @property
     def principal(self) -> Principal:
@@ -176,10 +182,11 @@ class AccessKey:
 
 @record(frozen=True)
 class Credential:
-    """A key as its holder has it: id and secret."""
+    """A key as its holder has it: id, secret, and a MAC, which versions before 0.3 did not make."""
 
     id: str
     secret: str
+    mac: str | None = None
 
     @classmethod
     def make(cls, random_bytes: Callable[[int], bytes]) -> Credential:
@@ -189,13 +196,14 @@ class Credential:
     @classmethod
     def parse(cls, text: str) -> Credential | None:
         """Parse the text of a key; None if it is none."""
-        found = _KEY.fullmatch(text) if len(text) == KEY_CHARACTERS else None
-        return cls(found[1], found[2]) if found else None
+        found = _KEY.fullmatch(text) if len(text) <= KEY_CHARACTERS else None
+        return cls(found[1], found[2], found[3]) if found else None
 
     @property
     def text(self) -> str:
         """The text that its holder sends."""
-        return f"{PREFIX}_{self.id}_{self.secret}"
+        mac = "" if self.mac is None else f"_{self.mac}"
+        return f"{PREFIX}_{self.id}_{self.secret}{mac}"
 
     @property
     def digest(self) -> str:
@@ -205,6 +213,28 @@ class Credential:
         it and records its use (ADR 19). 256 random bits need no slow hash: they cannot be guessed.
         """
         return hashlib.sha256(f"{PREFIX}-key|{self.id}|{self.secret}".encode()).hexdigest()
+
+
+@record(frozen=True)
+class KeyMac:
+    """The secret (hex) of a deployment that tells its keys from made-up ones without a look-up, and
+    until when (ms) keys without a MAC are looked up.
+    """
+
+    secret: str
+    old_until_ms: int
+
+    def sign(self, credential: Credential) -> Credential:
+        """The credential with its MAC."""
+        told = f"{credential.id}{credential.secret}".encode()
+        mac = hmac.digest(bytes.fromhex(self.secret), told, "sha256")[:MAC_BYTES].hex()
+        return replace(credential, mac=mac)
+
+    def admits(self, credential: Credential, now_ms: int) -> bool:
+        """Whether a credential may be one of this deployment's."""
+        if credential.mac is None:
+            return now_ms < self.old_until_ms
+        return hmac.compare_digest(self.sign(credential).mac or "", credential.mac)
 
 
 def bearer(authorization: str) -> str | None:

@@ -179,6 +179,15 @@ class TooManyQueues(OjsError):
         )
 
 
+class LimitReached(OjsError):
+    """There are as many things as there can be (`limit`); `field` names the one that is refused."""
+
+    code = "limit_reached"
+
+    def __init__(self, field: str, message: str, limit: int) -> None:
+        super().__init__(message, details={"field": field, "limit": limit})
+
+
 class JobTypeNotAllowed(OjsError):
     """The queue does not admit jobs of this type (ojs-queue-config, section 6.5)."""
 

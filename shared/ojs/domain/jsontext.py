@@ -48,11 +48,23 @@ def _decimal(text: str) -> Decimal:
     return number
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        name = next(name for name in found if names.count(name) > 1)
+        raise InvalidPayload(
+            f"A JSON object has the key '{name[:100]}' more than once; send each key once.",
+            details={"reason": "duplicate key", "key": name[:100]},
+        )
+    return found
+
+
 def loads(body: bytes | str, *, max_depth: int = MAX_DEPTH) -> Any:
     """Parse a JSON text.
 
-    Raises InvalidPayload when it is empty, not UTF-8, not JSON, nested deeper than `max_depth`, or
-    has a number or string that could not be returned unchanged.
+    Raises InvalidPayload when it is empty, not UTF-8, not JSON, nested deeper than `max_depth`,
+    has a key twice in an object, or has a number or string that could not be returned unchanged.
     """
     try:
         text = body.decode("utf-8") if isinstance(body, bytes) else body
@@ -75,11 +87,14 @@ def loads(body: bytes | str, *, max_depth: int = MAX_DEPTH) -> Any:
             parse_int=_integer,
             parse_float=_decimal,
             parse_constant=_refuse_constant,
+            object_pairs_hook=_object,
             allow_nan=True,  # routed to parse_constant, which refuses with a clear message
         )
     except simplejson.JSONDecodeError as error:
+        # simplejson leaves placeholders in some of its messages: "Invalid control character %r at".
+        rule = error.msg.removesuffix(" at").replace(" %r", "")
         raise InvalidPayload(
-            f"Malformed JSON: {error.msg} at line {error.lineno}, column {error.colno}.",
+            f"Malformed JSON: {rule} at line {error.lineno}, column {error.colno}.",
             details={"position": error.pos, "line": error.lineno, "column": error.colno},
         ) from None
     if _SURROGATE.search(text):

@@ -242,6 +242,12 @@ def test_a_span_that_ends_before_it_begins_is_refused(end: str) -> None:
     assert end in refused.value.reason
 
 
+def test_a_moment_that_is_refused_names_no_form_that_is_refused_too() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        asked(since="yesterday")
+    assert refused.value.reason == "must be an RFC 3339 timestamp with a time zone"
+
+
 @pytest.mark.parametrize("empty", [None, ""])
 @pytest.mark.parametrize("field", FIELDS)
 def test_an_empty_field_is_refused_whatever_stands_beside_it(field: str, empty: object) -> None:

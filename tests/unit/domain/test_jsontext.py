@@ -197,6 +197,19 @@ def test_many_brackets_side_by_side_are_not_deep() -> None:
     assert len(jsontext.loads("[" + ",".join(["[]"] * 5_000) + "]")) == 5_000
 
 
+@pytest.mark.parametrize(
+    "text", ['{"a":1,"a":1}', '[{"b":{"a":1,"\\u0061":2}}]', '{"b":1,"a":1,"c":[],"a":{}}']
+)
+def test_a_key_that_an_object_has_twice_is_refused(text: str) -> None:
+    with pytest.raises(InvalidPayload, match="has the key 'a' more than once"):
+        jsontext.loads(text)
+
+
+def test_a_control_character_is_named_without_a_placeholder() -> None:
+    with pytest.raises(InvalidPayload, match=r"JSON: Invalid control character at line 1"):
+        jsontext.loads('{"a": "\x01"}')
+
+
 def test_a_syntax_error_names_its_place() -> None:
     with pytest.raises(InvalidPayload) as caught:
         jsontext.loads(b'{\n"a": oops}')

@@ -16,7 +16,10 @@ from ojs.http import endpoint
 from ojs.http.endpoint import Operation
 from ojs.runtime import Runtime
 from ojs.services.operations.authentication import Authentication
+from ojs.services.operations.setup import Setup
+from ojs.store.deliveries.deliveries import DeliveryStore
 from ojs.store.deployment.access_keys import AccessKeyStore
+from ojs.store.deployment.notes import DeploymentStore
 from tests.unit.functions.client import HANDLERS, Reply, event_of
 
 JOB = "01968f2a-0000-7000-8000-000000000000"
@@ -47,7 +50,14 @@ class Keyed:
     def __post_init__(self) -> None:
         self.runtime.table.measure = True
         runtime.use(self.runtime)
-        access_runtime.use(Authentication(AccessKeyStore(self.runtime.table), self.clock))
+        store = AccessKeyStore(self.runtime.table)
+        # As the setup of a deployment, and a container that has read it.
+        Setup(
+            DeploymentStore(self.runtime.table), store, DeliveryStore(self.runtime.table),
+            self.clock, version="1",
+        ).prepare_keys()  # fmt: skip
+        self.runtime._keys.mac()
+        access_runtime.use(Authentication(store, self.clock))
 
     def make(self, name: str, *scopes: str, **more: Any) -> str:
         """A new key."""

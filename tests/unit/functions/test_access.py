@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ojs import access_runtime
 from ojs.api import operations as contract
 from ojs.clock import ManualClock
 from ojs.domain import times
@@ -17,15 +19,18 @@ from ojs.domain.access import (
     ALL_SCOPES,
     ANYBODY,
     KEY_CHARACTERS,
+    AccessKey,
     Credential,
     Principal,
     Scope,
     bearer,
 )
 from ojs.domain.errors import BackendError
+from ojs.environment import beginning_ms
 from ojs.http.contract.permissions import Reach
 from ojs.http.endpoint import Operation
 from ojs.runtime import Runtime
+from ojs.store.deployment.access_keys import AccessKeyStore
 from ojs.store.table.table import Table
 from tests.spread import spread
 from tests.unit.functions.keyed import EACH_FOR_ITSELF, JOB, UNREFUSED, Keyed
@@ -127,7 +132,7 @@ def test_any_header_is_somebody_s_or_nobody_s(text: str) -> None:
     assert credential is None or credential.text == text
 
 
-def test_wrong_keys_cost_one_call_and_leave_nothing(keyed: Keyed) -> None:
+def test_wrong_keys_cost_one_call_at_most_and_leave_nothing(keyed: Keyed) -> None:
     good = keyed.make("k", "work")
     ended = keyed.make("k", "work", expires_ms=keyed.clock.now_ms() + 1_000)
     gone = keyed.make("k", "work")
@@ -135,10 +140,11 @@ def test_wrong_keys_cost_one_call_and_leave_nothing(keyed: Keyed) -> None:
     keyed.clock.advance(1_000)
     wrong = good[:-1] + ("0" if good[-1] != "0" else "1")
     answers = []
-    for key in (UNKNOWN, ended, gone, wrong):
+    made_up = f"{UNKNOWN}_{'0' * 16}"
+    for key in (UNKNOWN, made_up, wrong, ended, gone):
         told, calls = spent(keyed, keyed.told, f"Bearer {key}")
         assert told == {}
-        assert calls == ["UpdateItem"]
+        assert calls == (["UpdateItem"] if key in (ended, gone) else [])
         reply = keyed.holding(key)("GET", "/ojs/v1/queues")
         body = reply.json
         del body["error"]["request_id"]
@@ -172,17 +178,48 @@ def test_who_cannot_be_looked_up_is_not_nobody(
     def broken(*_: Any, **__: Any) -> Any:
         raise BackendError("gone")
 
+    key = keyed.make("k", "work")
     monkeypatch.setattr(Table, "update", broken)
     with pytest.raises(BackendError):
-        keyed.told(f"Bearer {UNKNOWN}")
+        keyed.told(f"Bearer {key}")
+
+
+def test_the_deployment_says_until_when_old_keys_work(
+    keyed: Keyed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    credential = Credential("1" * 16, "2" * 64)
+    now_ms = keyed.clock.now_ms()
+    key = AccessKey(credential.id, "old", ALL_SCOPES, now_ms)
+    assert AccessKeyStore(keyed.runtime.table).add(key, credential)
+    tomorrow = times.format_ms(now_ms + 86_400_000)[:10]
+    for day in ("2020-02-29", tomorrow):
+        end_ms = beginning_ms(day)
+        assert times.format_ms(end_ms).startswith(f"{day}T00:00:00")
+        # The authorizer's, and that of a function that looks up keys itself.
+        monkeypatch.setenv("OJS_OLD_KEYS_UNTIL", day)
+        monkeypatch.setattr(access_runtime, "_table", lambda: keyed.runtime.table)
+        monkeypatch.setattr(access_runtime, "SystemClock", lambda: keyed.clock)
+        access_runtime._deployed.cache_clear()
+        deployed = access_runtime._deployed()
+        settings = replace(keyed.runtime.settings, old_keys_until=day)
+        monkeypatch.setattr(keyed.runtime, "settings", settings)
+        for name in ("_keys", "callers", "access_keys"):
+            keyed.runtime.__dict__.pop(name, None)
+        for found in (deployed, keyed.runtime.callers):
+            assert (found.who(f"Bearer {credential.text}") is not None) == (day == tomorrow)
+        owner = keyed.holding(keyed.make("owner", *ALL_SCOPES))
+        shown = owner("GET", f"/ojs/v1/admin/keys/{key.id}").json["key"]
+        assert shown["expires_at"].startswith(f"{day}T00:00:00")
+    access_runtime._deployed.cache_clear()
 
 
 def test_the_secret_is_stored_nowhere(keyed: Keyed, dynamodb: Any) -> None:
     key = keyed.make("k", "work")
     everything = json.dumps(dynamodb.scan(TableName=keyed.runtime.table.name)["Items"])
-    _, key_id, secret = key.split("_")
+    _, key_id, secret, mac = key.split("_")
     assert key_id in everything
     assert secret not in everything
+    assert mac not in everything
     assert len(key) == KEY_CHARACTERS
 
 
@@ -364,7 +401,7 @@ def worker_key(keyed: Keyed, name: str, *queues: str) -> Keyed:
 
 @pytest.mark.parametrize(("method", "path", "body"), AS_A_WORKER, ids=str)
 @pytest.mark.parametrize("by", ["limited", "all"])
-def test_a_limited_key_reaches_no_worker_of_another(
+def test_a_limited_key_takes_no_worker_s_name_from_another(
     by: str, method: str, path: str, body: dict[str, Any] | None, keyed: Keyed
 ) -> None:
     owner = (
@@ -372,19 +409,57 @@ def test_a_limited_key_reaches_no_worker_of_another(
         if by == "limited"
         else keyed.holding(keyed.make("mail", "work"))
     )
-    assert owner("POST", "/ojs/v1/workers/register", {"worker_id": "w"}).status == 200
-    before = keyed.runtime.workers.get("w")
-    keyed.clock.advance(29_000)
-    # Heard a moment ago in this container: it is not remembered for the other either.
-    assert owner("POST", "/ojs/v1/workers/heartbeat", {"worker_id": "w"}).status == 200
     other = worker_key(keyed, "other", "my.own")
+    # Whoever comes first, and however long the owner was not heard of.
+    register = ("POST", "/ojs/v1/workers/register", {"worker_id": "w"})
+    for first, second in ((owner, other), (other, owner)):
+        assert first(*register).status == 200
+        keyed.clock.advance(29_000)
+        assert second(*register).status == 200
+    owner("POST", "/ojs/v1/workers/register", {"worker_id": "w", "pool": "q"})
+    keyed.clock.advance(60_000)
     reply = other(method, path, body)
-    assert (reply.status, reply.error["details"]) == (403, {})
-    after = keyed.runtime.workers.get("w")
-    assert (after.holder, after.pool, after.state) == ("mail", before.pool, before.state)
-    # Its own key, an operator's, and one that may work on all queues reach it.
-    for api in (owner, keyed.holding(keyed.make("root", *ALL_SCOPES))):
-        assert api("GET", "/ojs/v1/workers/w/health").json["state"] == "running"
+    assert reply.status == 200, reply.text
+    # Nothing of this reaches the owner's worker.
+    fetch = {"worker_id": "w", "queues": ["mail"]}
+    job = push(keyed, "mail")
+    fetched = owner("POST", "/ojs/v1/workers/fetch", fetch).json["jobs"]
+    assert [each["id"] for each in fetched] == [job]
+    assert owner("POST", "/ojs/v1/workers/heartbeat", {"worker_id": "w"}).status == 200
+    assert owner("GET", "/ojs/v1/workers/w/health").json["state"] == "running"
+    (own,) = [each for each in keyed.runtime.workers.list(limit=9).items if each.holder == "mail"]
+    assert (own.pool, own.state) == ("q", "running")
+
+
+def test_a_directive_reaches_each_worker_of_a_name(keyed: Keyed) -> None:
+    root = keyed.holding(keyed.make("root", *ALL_SCOPES))
+    keys = [worker_key(keyed, name, "my.own") for name in ("a", "b")]
+    for api in (*keys, root):
+        assert api("POST", "/ojs/v1/workers/register", {"worker_id": "w"}).status == 200
+        # No worker of another id, however it begins.
+        assert api("POST", "/ojs/v1/workers/register", {"worker_id": "w2"}).status == 200
+    assert root("POST", "/ojs/v1/admin/workers/w/quiet").status == 200
+    for worker, state in (("w", "quiet"), ("w2", "running")):
+        beat = ("POST", "/ojs/v1/workers/heartbeat", {"worker_id": worker})
+        assert [api(*beat).json["state"] for api in (*keys, root)] == [state] * 3
+    push(keyed, "my.own")
+    fetch = ("POST", "/ojs/v1/workers/fetch", {"worker_id": "w", "queues": ["my.own"]})
+    assert [api(*fetch).json["jobs"] for api in keys] == [[], []]
+    # Each is in the list, page by page.
+    after: str | None = None
+    seen: list[str] = []
+    while after is not None or not seen:
+        query = {"limit": "1", **({} if after is None else {"cursor": after})}
+        page = root("GET", "/ojs/v1/admin/workers", query=query).json
+        seen += [each["id"] for each in page["items"]]
+        after = page["pagination"].get("next_cursor")
+    assert sorted(seen) == ["w", "w", "w", "w2", "w2", "w2"]
+    # A worker removes its own record, an operator all of them.
+    assert keys[0]("DELETE", "/ojs/v1/workers/w").status == 200
+    assert keys[0]("DELETE", "/ojs/v1/workers/w").status == 404
+    assert keys[1]("GET", "/ojs/v1/workers/w/health").status == 200
+    assert root("DELETE", "/ojs/v1/admin/workers/w").status == 200
+    assert keys[1]("GET", "/ojs/v1/workers/w/health").status == 404
 
 
 @pytest.mark.parametrize(("method", "path", "body"), AS_A_WORKER, ids=str)
@@ -397,31 +472,27 @@ def test_the_next_key_of_the_same_name_goes_on(
     assert following(method, path, body).status == 200
 
 
-def test_a_key_of_another_name_takes_over_the_id_of_a_dead_worker(keyed: Keyed) -> None:
-    beat = ("POST", "/ojs/v1/workers/heartbeat", {"worker_id": "w"})
+def test_a_record_of_before_holds_on(keyed: Keyed) -> None:
+    """Version 0.2.1 wrote one record for a worker, whatever key it had."""
+    keyed.runtime.workers.register("w", {"concurrency": 3}, "p")
+    root = keyed.holding(keyed.make("root", *ALL_SCOPES))
+    api = worker_key(keyed, "mail", "my.own")
+    assert root("PUT", "/ojs/v1/admin/pools/p", {"queues": ["other"]}).status == 201
+    push(keyed, "my.own")
     fetch = ("POST", "/ojs/v1/workers/fetch", {"worker_id": "w", "queues": ["my.own"]})
-    first, later = (worker_key(keyed, name, "my.own") for name in ("first", "later"))
-    assert first(*beat).status == 200
-    keyed.clock.advance(30_001)
-    assert later(*fetch).status == 200
-    assert later("GET", "/ojs/v1/workers/w/health").status == 403
-    assert later(*beat).status == 200
-    assert later("GET", "/ojs/v1/workers/w/health").status == 200
-    assert first(*beat).status == 403
-    # Or at once, when an operator removes the record.
-    assert (
-        keyed.holding(keyed.make("root", *ALL_SCOPES))("DELETE", "/ojs/v1/admin/workers/w").status
-        == 200
-    )
-    assert first(*beat).status == 200
-
-
-def test_a_record_without_a_holder_is_whose_key_comes_first(keyed: Keyed) -> None:
-    """That of an earlier version."""
-    keyed.runtime.workers.register("w", {})
     beat = ("POST", "/ojs/v1/workers/heartbeat", {"worker_id": "w"})
-    assert worker_key(keyed, "mail", "mail")(*beat).status == 200
-    assert worker_key(keyed, "other", "other")(*beat).status == 403
+    # Its pool serves other queues: before it beats, and with a record of its own.
+    for _ in range(2):
+        assert api("GET", "/ojs/v1/workers/w/health").status == 200
+        assert api(*fetch).json["jobs"] == []
+        assert api(*beat).status == 200
+        keyed.clock.advance(60_000)
+    (own,) = [each for each in keyed.runtime.workers.list(limit=9).items if each.holder]
+    assert (own.pool, own.info) == ("p", {"concurrency": 3})
+    # Of a key that this version knows nothing is taken over.
+    assert root("POST", "/ojs/v1/workers/register", {"worker_id": "x", "pool": "p"}).status == 200
+    assert api("GET", "/ojs/v1/workers/x/health").status == 404
+    assert len(api(*fetch[:2], {**fetch[2], "worker_id": "x"}).json["jobs"]) == 1
 
 
 @pytest.mark.parametrize("authorizer", ["none", "jwt", "iam"])
@@ -442,8 +513,9 @@ def test_without_keys_workers_are_nobody_s(
 def test_a_worker_s_key_costs_nothing_more(keyed: Keyed) -> None:
     costs = []
     every = keyed.holding(keyed.make("all", "work"))
+    mail = worker_key(keyed, "mail", "my.own")
     # The container has seen worker and pool before.
-    for api in (every, every, worker_key(keyed, "mail", "my.own")):
+    for api in (every, mail, every, mail):
         keyed.clock.advance(60_000)
         calls = []
         for method, path, body in AS_A_WORKER[2:6]:
@@ -452,8 +524,8 @@ def test_a_worker_s_key_costs_nothing_more(keyed: Keyed) -> None:
             assert reply.status == 200
             calls.append((made, keyed.runtime.table.meter.write_units))
         costs.append(calls)
-    assert costs[1] == costs[2]
-    assert costs[1][3] == (["BatchGetItem"], 0.0)
+    assert costs[2] == costs[3]
+    assert costs[3][3] == (["BatchGetItem"], 0.0)
 
 
 def test_a_dead_letter_cannot_be_taken_to_another_queue(keyed: Keyed) -> None:
@@ -483,7 +555,8 @@ def test_a_retry_does_not_show_jobs_of_other_queues(path: str, keyed: Keyed) -> 
     discarded(owner, mine, "mine")
     theirs = owner("POST", "/ojs/v1/jobs", {**job, "options": {"queue": "theirs"}}).json["job"]
     reply = api("POST", f"/ojs/v1/{path.format(mine)}")
-    assert (reply.status, reply.error["details"]) == (403, {})
+    assert (reply.status, reply.error["code"]) == (409, "duplicate")
+    assert set(reply.error["details"]) == {"unique_key", "uniqueness_key", "job_id"}
     assert theirs["id"] not in reply.text
     # Of many neither.
     asked = {"filter": {"queue": "mine"}, "confirm": True}
@@ -552,14 +625,15 @@ def test_a_unique_key_does_not_show_jobs_of_other_queues(how: str, keyed: Keyed)
     job = {"type": "t", "args": ["secret"], "unique": unique}
     theirs = owner("POST", "/ojs/v1/jobs", {**job, "options": {"queue": "theirs"}}).json["job"]
     reply = api("POST", "/ojs/v1/jobs", {**job, "options": {"queue": "mine"}})
-    assert reply.status == 403
-    assert theirs["id"] not in reply.text
+    assert (reply.status, reply.error["code"]) == (409, "duplicate")
+    assert set(reply.error["details"]) == {"unique_key", "uniqueness_key"}
     batch = {"jobs": [{**job, "options": {"queue": "mine"}}]}
-    assert api("POST", "/ojs/v1/jobs/batch", batch).status == 403
+    whole = api("POST", "/ojs/v1/jobs/batch", batch)
+    assert (whole.status, theirs["id"] in whole.text) == (409, False)
     bulk = api("POST", "/ojs/v1/jobs/bulk", {"jobs": [*batch["jobs"], {"type": "t", "args": []}]})
     assert (bulk.status, theirs["id"] in bulk.text) == (422, False)
     told = [item["error"]["code"] for item in bulk.json["items"]]
-    assert told == ["permission_denied"] * 2
+    assert told == ["duplicate", "permission_denied"]
     assert owner("GET", f"/ojs/v1/jobs/{theirs['id']}").json["state"] == "available"
 
 

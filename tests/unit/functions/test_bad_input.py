@@ -253,9 +253,10 @@ def test_bodies_that_arrive_in_base64(api: Api) -> None:
     assert reply.json["job"]["args"] == ["ü€😀"]
 
 
-def test_of_a_key_given_twice_the_last_counts(api: Api) -> None:
-    reply = api("POST", "/ojs/v1/jobs", raw='{"type":"X","args":1,"type":"a","args":[2]}')
-    assert (reply.status, reply.json["job"]["args"]) == (201, [2])
+def test_a_key_given_twice_is_refused(api: Api) -> None:
+    raw = '{"type": "a", "args": [], "args": [1]}'
+    reply = api("POST", "/ojs/v1/jobs", raw=raw)
+    assert (reply.status, reply.error["details"]["key"]) == (400, "args")
 
 
 # --- field by field ---------------------------------------------------------------------------
@@ -515,3 +516,19 @@ def test_a_field_that_differs_between_body_and_query(
 def test_operations_that_read_body_and_query_are_found() -> None:
     found = {each.id for each in contract.OPERATIONS if each.in_body_too}
     assert found == {"delete_queue", "purge_dead_letters", "admin_purge_dead_letters"}
+
+
+# Load balancers, browsers, and scrapers read these, and can add parameters of their own.
+_OPEN = {"health", "manifest", "openapi", "ready", "root_health", "root_metrics", "root_ready"}
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [one for one in contract.OPERATIONS if one.method == "GET" and one.id not in _OPEN],
+    ids=lambda operation: operation.id,
+)
+def test_every_read_refuses_a_parameter_that_it_does_not_have(
+    api: Api, operation: Operation
+) -> None:
+    reply = api("GET", path_of(operation), query={"inclde": "args"})
+    assert (reply.status, reply.error["details"]["field"]) == (400, "inclde")

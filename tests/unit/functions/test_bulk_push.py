@@ -51,6 +51,38 @@ def test_all_are_stored(api: Api, atomicity: str, count: int) -> None:
     assert waiting(api) == count
 
 
+@pytest.fixture
+def latest_first(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of calls that are made side by side the last one is served first."""
+
+    def backwards(act: Any, each: Any) -> list[Any]:
+        return [act(one) for one in reversed(each)][::-1]
+
+    monkeypatch.setattr(api.runtime.bulk_push, "_for_each", backwards)
+
+
+@pytest.mark.usefixtures("latest_first")
+def test_unique_jobs_are_dispatched_in_their_order(api: Api) -> None:
+    reply = bulk(api, *(unique(args=[n]) for n in range(20)))
+    assert (reply.status, reply.json["succeeded"]) == (201, 20)
+    assert [job["args"] for job in api.fetch("default", count=20)] == [[n] for n in range(20)]
+
+
+@pytest.mark.usefixtures("latest_first")
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_queue_with_space_for_ten_admits_the_first_ten(api: Api, tied: bool) -> None:
+    api("PUT", "/ojs/v1/queues/default/config", {"max_size": 12, "overflow_policy": "reject"})
+    held = [api.post("/ojs/v1/jobs", unique(args=[n])).json["job"]["id"] for n in (5, 6)]
+    jobs = [unique(args=[n]) if tied else {**ONE, "args": [n]} for n in range(20)]
+    reply = bulk(api, *jobs)
+    admitted = [item["index"] for item in reply.json["items"] if "job" in item]
+    # Duplicates take no space.
+    assert admitted == list(range(12 if tied else 10))
+    assert codes(reply)[12:] == ["QUEUE_FULL"] * 8
+    if tied:
+        assert [reply.json["items"][n]["job"]["id"] for n in (5, 6)] == held
+
+
 def test_a_job_that_is_refused_takes_no_other_along(api: Api) -> None:
     api("PUT", "/ojs/v1/queues/strict/config", {"allowed_job_types": ["b"]})
     refused = {**ONE, "options": {"queue": "strict"}}

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from ojs import runtime
+from ojs.clock import ManualClock
+from ojs.domain.access import ALL_SCOPES
 from ojs.domain.cron.definition import MAX_DESCRIPTION
+from ojs.runtime import Runtime
 from tests.unit.functions.client import Api
+from tests.unit.functions.keyed import Keyed
 
 BASE = "/ojs/v1/cron"
 SUITE = {
@@ -63,6 +69,15 @@ def test_each_dialect_registers_the_same(api: Api, body: dict[str, Any], base: s
     for method in ("GET", "DELETE"):
         reply = api(method, f"{base}/daily")
         assert (reply.status, reply.error["code"]) == (404, "not_found")
+
+
+def test_a_cron_that_has_no_further_tick_has_ended(api: Api) -> None:
+    made = register(api, ends_at="2027-01-01T00:00:00Z")
+    assert made["status"] == "active"
+    over = api("PATCH", f"{BASE}/daily", {"ends_at": made["created_at"]}).json
+    assert (over["status"], over["enabled"], over["next_run_at"]) == ("ended", True, None)
+    api.post(f"{BASE}/daily/pause")
+    assert api.get(f"{BASE}/daily").json["status"] == "paused"
 
 
 @pytest.mark.requirement("CRON-6")
@@ -251,3 +266,77 @@ def test_a_large_template_is_shown_once_and_left_out_of_lists(api: Api) -> None:
     assert made["cron"]["omitted"] == ["args", "meta", "options", "job_template"]
     (listed,) = api.get(BASE).json["items"]
     assert "job_template" in listed["omitted"]
+
+
+# --- limits ---------------------------------------------------------------------------------------
+
+
+def test_no_more_cron_jobs_than_the_setting_allows(
+    api: Api, make_runtime: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.runtime = make_runtime(max_crons=3)
+    runtime.use(api.runtime)
+    for name in ("a", "b", "c"):
+        register(api, name=name)
+    # With the second limit as after an upgrade: there are more already.
+    for most in (3, 2):
+        monkeypatch.setattr(api.runtime.crons, "_most", most)
+        refused = api("POST", BASE, {**SUITE, "name": "d"})
+        assert (refused.status, refused.error["code"]) == (409, "limit_reached")
+        assert refused.error["details"] == {"field": "name", "limit": most}
+        assert f"There are 3 cron jobs, and the setting max_crons allows {most}" in refused.text
+        # Those that are there can be changed and fired.
+        assert register(api, name="a", expression=f"{most} 9 * * *")["name"] == "a"
+        assert api("POST", f"{BASE}/b/trigger").status == 201
+    for most in (4, 0):
+        monkeypatch.setattr(api.runtime.crons, "_most", most)
+        assert api("POST", BASE, {**SUITE, "name": f"more-{most}"}).status == 201
+
+
+def test_no_more_cron_jobs_than_one_key_can_set(
+    make_runtime: Callable[..., Runtime], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ojs.services.crons.manage.MAX_BY_KEY", 2)
+    keyed = Keyed(make_runtime(authorizer="keys"), clock)
+    one, other = (keyed.holding(keyed.make(name, *ALL_SCOPES)) for name in ("one", "other"))
+    for name in ("a", "b"):
+        assert one("POST", BASE, {**SUITE, "name": name}).status == 201
+    refused = one("POST", BASE, {**SUITE, "name": "c"})
+    assert (refused.status, refused.error["code"]) == (409, "limit_reached")
+    assert "This key set 2 cron jobs" in refused.text
+    assert other("POST", BASE, {**SUITE, "name": "c"}).status == 201
+    assert one("POST", BASE, {**SUITE, "name": "b", "expression": "1 9 * * *"}).status == 200
+    one("DELETE", f"{BASE}/a")
+    assert one("POST", BASE, {**SUITE, "name": "d"}).status == 201
+
+
+@pytest.mark.parametrize(
+    ("expression", "taken"),
+    [
+        ("*/5 * * * *", True), ("@every 300s", True), ("0 9 * * *", True), ("@every 299s", False),
+        ("* * * * *", False), ("* * * * * *", False), ("0,4 0 1 1 *", False),
+        ("1,58 * * * *", False),
+    ],
+)  # fmt: skip
+def test_ticks_are_as_far_apart_as_the_setting_asks(
+    api: Api,
+    make_runtime: Callable[..., Runtime],
+    monkeypatch: pytest.MonkeyPatch,
+    expression: str,
+    taken: bool,
+) -> None:
+    api.runtime = make_runtime(min_cron_interval_s=300)
+    runtime.use(api.runtime)
+    with monkeypatch.context() as before:
+        before.setattr(api.runtime.crons, "_least_s", 1)
+        register(api, expression="* * * * *")
+    reply = api("POST", BASE, {**SUITE, "name": "new", "expression": expression})
+    assert reply.status == (201 if taken else 400), reply.text
+    changed = api("PATCH", f"{BASE}/daily", {"expression": expression})
+    assert changed.status == (200 if taken else 400)
+    if not taken:
+        assert changed.error["details"]["field"] == "expression"
+        assert "fires twice within 300 s, the setting min_cron_interval_s" in changed.text
+        # What fires already goes on, and can be paused.
+        assert api.get(f"{BASE}/daily").json["next_run_at"] is not None
+        assert api("POST", f"{BASE}/daily/pause").status == 200

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from functions.api.handler import handler
+from functions.dashboard.files import Dashboard
+from infra import ROOT
 from ojs.api import operations as contract
 from ojs.clock import ManualClock
 from ojs.domain.access import ALL_SCOPES, ANYBODY
@@ -113,11 +117,33 @@ def test_a_job_from_push_to_ack(entered: Entered) -> None:
     assert entered("GET", f"/ojs/v1/jobs/{job['id']}").json["job"]["state"] == "completed"
 
 
-def test_a_function_url_has_the_dashboard(entered: Entered) -> None:
-    """For whoever asks; a private API has none, as its paths begin with a stage."""
-    reply = entered.holding(None)("GET", "/ojs/admin")
-    assert reply.status == (401 if entered.private else 302)
+PAGE = '<script type="module" src="/ojs/admin/assets/main-1.js"></script>'
+
+
+@pytest.mark.parametrize("path", ["/ojs/admin", "/ojs/admin/", "/ojs/admin/queues/mail"])
+def test_the_dashboard_needs_no_key(
+    entered: Entered, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "index.html").write_text(PAGE)
+    monkeypatch.setattr("functions.api.handler.dashboard", Dashboard(tmp_path, "keys"))
+    reply = entered.holding(None)("GET", path)
+    # A REST API hands on no encoded answers, and its addresses begin with the stage.
+    page = reply.text if entered.private else base64.b64decode(reply.text).decode()
+    assert (reply.status, reply.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert page == (PAGE.replace('"/ojs', '"/jobs/ojs') if entered.private else PAGE)
     assert entered.holding(None)("GET", "/ojs/administration").status == 401
+
+
+def test_the_dashboard_names_no_address_without_its_prefix() -> None:
+    """What a page asks for begins with the stage of its own address."""
+    named = [
+        line.strip()
+        for file in (ROOT / "dashboard" / "src").rglob("*.ts*")
+        for line in file.read_text().splitlines()
+        if "/ojs/" in line and not line.startswith("//")
+    ]
+    others = [line for line in named if "PREFIX" not in line]
+    assert others == ['return decodeURIComponent(path.replace("/ojs/v1", ""));']
 
 
 @pytest.mark.exhaustive

@@ -100,6 +100,30 @@ def test_a_queue_that_refuses_binds_no_key(api: Api) -> None:
     assert push(api, "jobs", {**body, "type": "b"}).status == 201
 
 
+def test_a_push_that_waited_finds_what_another_try_of_it_stored(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two tries of one request wait for space; one of them gets it."""
+    config = {"max_size": 1, "overflow_policy": "block"}
+    assert api("PUT", f"{BASE}/queues/q/config", config).status == 200
+    body = {**ONE, "options": {"queue": "q"}}
+    held = api.post(f"{BASE}/jobs", body).json["job"]["id"]
+    others: list[Any] = []
+    waits = {"ojs-block-timeout": "2"}
+    monkeypatch.setattr(api.runtime._key_turn, "_sleep", lambda _s: None)
+
+    def while_it_waits(_s: float) -> None:
+        if not others:
+            others.append(None)
+            assert api("DELETE", f"{BASE}/jobs/{held}").status == 200
+            others[0] = push(api, "jobs", body, **waits)
+        api.clock.advance(1_000)
+
+    monkeypatch.setattr(api.runtime.bounds, "_sleep", while_it_waits)
+    reply = push(api, "jobs", body, **waits)
+    assert (reply.status, ids(reply)) == (201, ids(others[0]))
+
+
 def test_a_job_that_is_gone_is_told(api: Api) -> None:
     (job,) = ids(push(api, "jobs", ONE))
     batch = push(api, "jobs/batch", MANY, key="batch")

@@ -234,6 +234,23 @@ def test_progress_is_clamped_and_read_back(api: Api, given: float, shown: float)
     assert (read["progress"], read["message"], read["data"]) == (shown, "on it", {"rows": 3})
 
 
+@pytest.mark.parametrize("by_worker", [False, True])
+def test_a_report_of_a_job_that_is_not_active_is_ignored_and_says_so(
+    api: Api, by_worker: bool
+) -> None:
+    """PRG-007: not an error."""
+    job_id = api.push()
+    method, path = "PUT", f"/ojs/v1/jobs/{job_id}/progress"
+    body: dict[str, Any] = {"progress": 0.5}
+    if by_worker:
+        method, path = "POST", "/ojs/v1/workers/progress"
+        body = {"job_id": job_id, "percentage": 50}
+    reply = api(method, path, body)
+    told = ["The report was ignored: the job is 'available', not 'active'."]
+    assert (reply.status, reply.json["progress"], reply.json["warnings"]) == (200, None, told)
+    assert "warnings" not in api.get(f"/ojs/v1/jobs/{job_id}/progress").json
+
+
 def test_a_checkpoint_in_a_progress_report_is_not_kept_and_the_rest_is(api: Api) -> None:
     job_id = api.active()
     path = f"/ojs/v1/jobs/{job_id}/progress"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ojs import runtime
-from ojs.domain.access import ANYBODY, Principal
+from ojs.domain.access import ALL_SCOPES, ANYBODY, Principal
 from ojs.domain.errors import BackendUnavailable
 from ojs.services.deliveries.manage import AllowedTargets
 from ojs.services.deliveries.parts import PushParts
@@ -20,6 +20,7 @@ from ojs.store.deployment.access_keys import AccessKeyStore
 from ojs.store.deployment.notes import DeploymentStore
 from tests.store.pushing import DONE, FUNCTION, FakeTarget, Wakes
 from tests.unit.functions.client import Api, event_of
+from tests.unit.functions.keyed import Keyed
 
 if TYPE_CHECKING:
     from ojs.clock import ManualClock
@@ -274,19 +275,26 @@ def test_jobs_of_a_producer_are_listed_and_cancelled(keys: Keys) -> None:
     assert [each["producer"] for each in left] == ["good"]
 
 
-def test_setup_lists_the_hosts_that_would_stop(keys: Keys) -> None:
+def test_setup_lists_the_deliveries_that_would_stop(keys: Keys) -> None:
     table = keys.runtime.table
     setup = Setup(
         DeploymentStore(table), AccessKeyStore(table), keys.runtime.stores.deliveries, keys.clock,
         version="2",
     )  # fmt: skip
-    setup.check_egress(())
+    for push in (True, False):
+        setup.check_deliveries((), push=push)
     keys("PUT", f"{BASE}/f", {"target": {"function": FUNCTION}, "queues": ["f"]})
-    setup.check_egress(())
+    setup.check_deliveries((), push=True)
     keys("PUT", f"{BASE}/d", ENDPOINT)
-    with pytest.raises(SetupError, match=r"a\.example"):
-        setup.check_egress(())
-    setup.check_egress(("a.example",))
+    with pytest.raises(SetupError, match=r"jobs to a\.example, but the setting egress_hosts"):
+        setup.check_deliveries((), push=True)
+    setup.check_deliveries(("a.example",), push=True)
+    with pytest.raises(SetupError, match="push jobs: d, f, but push=false would stop them"):
+        setup.check_deliveries(("a.example",), push=False)
+    for name in ("d", "f"):
+        keys("POST", f"{BASE}/{name}/pause", {})
+    for push in (True, False):
+        setup.check_deliveries((), push=push)
 
 
 @pytest.mark.parametrize(
@@ -307,3 +315,77 @@ def test_who_sets_a_delivery_works_and_who_words_a_test_enqueues(
     keys("PUT", f"{BASE}/d", ENDPOINT)
     keys.runtime.settings = replace(keys.runtime.settings, authorizer="keys")
     assert asked(keys.by(*scopes), method, path, json.dumps(body)) == status
+
+
+KEY = "{key}"
+# What can be done to what a key made.
+ACTS: tuple[tuple[str, str, Any], ...] = (
+    ("PUT", f"{BASE}/d", {**ENDPOINT, "concurrency": 2}),
+    ("POST", f"{BASE}/d/pause", {}),
+    ("POST", f"{BASE}/d/resume", {}),
+    ("POST", f"{BASE}/d/test", {}),
+    ("DELETE", f"{BASE}/d", None),
+    ("POST", "/ojs/v1/cron", {**CRON, "queue": "q", "description": "x"}),
+    ("PATCH", "/ojs/v1/cron/c", {"description": "x"}),
+    ("POST", "/ojs/v1/cron/c/pause", None),
+    ("POST", "/ojs/v1/cron/c/resume", None),
+    ("POST", "/ojs/v1/cron/c/trigger", None),
+    ("DELETE", "/ojs/v1/cron/c", None),
+    ("DELETE", f"/ojs/v1/admin/keys/{KEY}", None),
+    ("DELETE", f"/ojs/v1/admin/keys/{KEY}?made=revoke", None),
+    ("POST", "/ojs/v1/workers/register", {"worker_id": "w", "pool": "p"}),
+    ("POST", "/ojs/v1/workers/heartbeat", {"worker_id": "w", "state": "terminate"}),
+    ("DELETE", "/ojs/v1/workers/w", None),
+    ("POST", "/ojs/v1/admin/workers/w/quiet", {}),
+    ("DELETE", "/ojs/v1/admin/workers/w", None),
+)
+
+
+@pytest.mark.parametrize("who", ["limited", "scopes", "revoked", "made up", "maker"])
+def test_what_a_key_made_is_reached_by_no_key_of_less_and_no_revoked_one(
+    keys: Keys, who: str
+) -> None:
+    run = keys.runtime
+    _, root = run.access_keys.create(ANYBODY, "root", ALL_SCOPES)
+    run.settings = replace(run.settings, authorizer="keys")
+    api = Keyed(run, keys.clock, root.text)
+    register = ("POST", "/ojs/v1/workers/register", {"worker_id": "w"})
+    assert api("PUT", f"{BASE}/d", ENDPOINT).status == 201
+    assert api("POST", "/ojs/v1/cron", {**CRON, "queue": "q"}).status == 201
+    assert api(*register).status == 200
+    child = api("POST", "/ojs/v1/admin/keys", {"name": "child", "scopes": ["work"]})
+    if who == "limited":
+        api = api.holding(api.make("limited", *ALL_SCOPES, queues=["other"]))
+    elif who == "scopes":
+        # Each scope that does not suffice for any of these.
+        api = api.holding(api.make("scopes", "jobs:read", "admin:read"))
+    elif who == "revoked":
+        run.access_keys.revoke(ANYBODY, root.id)
+    elif who == "made up":
+        api = api.holding(f"{root.text[:-1]}{'0' if root.text[-1] != '0' else '1'}")
+    refused = {"revoked": 401, "made up": 401}.get(who, 403)
+    before = _stored(keys)
+    for method, place, body in ACTS:
+        if who == "maker":
+            api(*register)
+        path, _, made = place.replace(KEY, child.json["key"]["id"]).partition("?made=")
+        reply = api(method, path, body, query={"made": made} if made else None)
+        if who == "maker":
+            assert reply.status < 300, (path, reply.text)
+            continue
+        # A limited key has workers of its own, by the same ids.
+        own = who == "limited" and path.startswith("/ojs/v1/workers/")
+        assert reply.status in ((200, 404) if own else (refused,)), (path, reply.text)
+        after = _stored(keys)
+        assert {key: after.get(key) for key in before} == before, path
+        assert own or after.keys() == before.keys(), path
+
+
+def _stored(keys: Keys) -> dict[tuple[str, str], Any]:
+    """All items, but for when keys were used."""
+    table = keys.runtime.table
+    items = table.client.scan(TableName=table.name, ConsistentRead=True)["Items"]
+    return {
+        (item["pk"]["S"], item["sk"]["S"]): {n: v for n, v in item.items() if n != "used"}
+        for item in items
+    }

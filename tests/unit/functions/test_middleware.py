@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ojs import runtime
+from ojs.domain.job import envelope
 from ojs.http.contract.operations import MAX_BLOCK_S
 from ojs.settings import Settings
 from tests.unit.functions.client import Api
@@ -183,6 +184,30 @@ def test_no_answer_in_time_is_504_and_nothing_is_stored(
     assert (reply.status, reply.error["code"]) == (504, "middleware_timeout")
     assert (reply.error["retryable"], reply.error["catalog_code"]) == (True, "OJS-7004")
     assert stored(api) == 0
+
+
+@pytest.mark.parametrize(
+    ("in_middleware", "status"), [(False, 201), (True, 504)], ids=["reading", "middleware"]
+)
+def test_only_the_time_of_the_middleware_counts(
+    make: Callable[..., Api], monkeypatch: pytest.MonkeyPatch, in_middleware: bool, status: int
+) -> None:
+    """Each of three jobs takes 500 ms of the 1,000 ms that the middleware has for all."""
+    api = make("note", middleware_timeout_ms=1_000)
+    assert api.runtime.middleware is not None
+    where: Any = api.runtime.middleware if in_middleware else envelope
+    name = "changed" if in_middleware else "resolve"
+    act = getattr(where, name)
+
+    def slow(*given: Any, **more: Any) -> Any:
+        api.clock.advance(500)
+        return act(*given, **more)
+
+    monkeypatch.setattr(where, name, slow)
+    reply = api.post(f"{BASE}/jobs/bulk", {"jobs": [{"type": "t", "args": []}] * 3})
+    assert reply.status == status, reply.text
+    if in_middleware:
+        assert reply.error["code"] == "middleware_timeout"
 
 
 def test_a_push_that_waits_for_room_leaves_it_its_time(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ojs.domain.queue.queue import Deletion, DeletionStrategy
+from ojs.services.queues import deletion
 
 if TYPE_CHECKING:
     from tests.unit.functions.client import Api, Reply
@@ -140,6 +141,16 @@ def test_a_queue_that_ends_says_how(api: Api) -> None:
     api.runtime.sweep.run_once(api.clock.now_ms(), 100)
     assert api.get(f"{BASE}/queues/q").status == 404
     assert state(api, running) == "completed"
+
+
+def test_all_jobs_of_a_queue_that_one_request_cannot_end_are_counted(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deletion, "_REQUEST_JOBS", 50)
+    jobs = [{"type": "a", "args": [], "options": {"queue": "q"}}] * 250
+    assert api.post(f"{BASE}/jobs/batch", {"jobs": jobs}).status == 201
+    reply = delete(api, "q", {"strategy": "discard"})
+    assert (reply.json["jobs_affected"], reply.json["state"]) == (250, "draining")
 
 
 @pytest.mark.requirement("QC-10", "QC-55")

@@ -7,6 +7,7 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,8 @@ from moto import mock_aws
 from functions.setup.handler import handler as run_setup
 from ojs import access_runtime
 from ojs.clock import ManualClock
-from ojs.domain.access import ALL_SCOPES, ANYBODY, Credential
+from ojs.domain.access import ALL_SCOPES, ANYBODY, Credential, KeyMac
+from ojs.domain.delivery.delivery import Delivery
 from ojs.runtime import Runtime
 from ojs.services.operations.authentication import Authentication
 from ojs.services.operations.setup import FIRST_KEY_NAME, Setup, SetupError
@@ -39,6 +41,7 @@ class Kept:
     """A secret in memory, and a table, whose user dies at one of the calls."""
 
     def __init__(self) -> None:
+        self.once = True
         self.text: str | None = None
         self.calls = 0
         self.dies_at: int | None = None
@@ -54,7 +57,7 @@ class Kept:
 
     def write_once(self, text: str, _token: str) -> str:
         self.step()
-        self.text = self.text or text
+        self.text = (self.text if self.once else None) or text
         self.step()
         return self.text
 
@@ -148,6 +151,61 @@ def test_a_revoked_first_key_does_not_come_back(deployed: Deployed, dynamodb: An
     )
     deployed.setup("3").leave_first_key(secret)
     assert deployed.who(secret.text) is None
+
+
+@pytest.mark.parametrize("upgraded", [False, True])
+def test_keys_without_a_mac_work_90_days_after_the_upgrade(
+    deployed: Deployed, upgraded: bool
+) -> None:
+    if upgraded:
+        deployed.setup("0.2.1").check_table()
+    began_ms = deployed.clock.now_ms()
+    mac = deployed.setup("1").prepare_keys()
+    deployed.setup("1").check_table()
+    days = 90 if upgraded else 0
+    assert mac.old_until_ms == began_ms + days * 86_400_000
+    # A later deployment, or one that is repeated, does not put it off.
+    deployed.clock.advance(86_400_000)
+    deployed.keys = AccessKeyStore(deployed.runtime.table)
+    assert deployed.setup("2").prepare_keys() == mac
+
+
+def test_a_first_key_of_before_stays_as_it_is(deployed: Deployed) -> None:
+    """So that a deployment can go back: an earlier version knows keys without a MAC alone."""
+    deployed.setup("0.2.1").check_table()
+    secret = Kept()
+    secret.text = old = Credential("1" * 16, "2" * 64).text
+    deployed.setup().leave_first_key(secret)
+    assert secret.text == old
+    assert deployed.who(old) == FIRST_KEY_NAME
+
+
+def test_an_operator_puts_another_first_key_into_the_secret(deployed: Deployed) -> None:
+    secret = Kept()
+    deployed.setup().check_table()
+    first = deployed.setup().leave_first_key(secret)
+    holder = deployed.keys.get(first)
+    assert holder is not None
+    key, made = deployed.runtime.access_keys.create(holder.principal, "first", ALL_SCOPES)
+    secret.text = f"{made.text}\n"
+    for _ in range(2):
+        assert deployed.setup("2").leave_first_key(secret) == key.id
+    assert deployed.who(made.text) == "first"
+    # It stays what it was: made by the one before, and revoked if it is.
+    assert deployed.keys.get(key.id) == replace(key, used_ms=deployed.clock.now_ms())
+    noted = deployed.deployment.read()
+    assert noted is not None
+    assert noted.first_key == key.id
+
+
+def test_a_first_key_of_another_table_gets_the_mac_of_this_one(deployed: Deployed) -> None:
+    secret = Kept()
+    other = KeyMac("0" * 64, 0).sign(Credential("1" * 16, "2" * 64))
+    secret.text = other.text
+    secret.once = False
+    deployed.setup().leave_first_key(secret)
+    assert secret.text != other.text
+    assert (deployed.who(secret.text), deployed.who(other.text)) == (FIRST_KEY_NAME, None)
 
 
 @pytest.mark.parametrize("text", ["x", "ojs_", '{"key": "ojs"}', "password"])
@@ -283,6 +341,31 @@ def test_cloudformation_learns_of_a_failure(
     assert answers[0]["PhysicalResourceId"]
     assert "SetupError" in answers[0]["Reason"]
     assert "no key at all" not in answers[0]["Reason"]
+
+
+def test_an_upgrade_that_would_stop_deliveries_ends_before_it_notes_anything(
+    deployed: Deployed,
+    told: tuple[str, list[dict[str, Any]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    url, answers = told
+    deliveries = deployed.runtime.stores.deliveries
+    made = Delivery("mail", queues=("mail",), endpoint="https://a.example/jobs", created_ms=0)
+    deliveries.save(None, made, deliveries.directory())
+    monkeypatch.setattr(access_runtime, "setup", deployed.setup)
+    monkeypatch.setattr(access_runtime, "first_key", lambda: None)
+    for hosts, push, status, reason in (
+        ("", "true", "FAILED", "a.example, but the setting egress_hosts allows no host"),
+        ("a.example", "false", "FAILED", "mail, but push=false would stop them"),
+        ("a.example", "true", "SUCCESS", ""),
+    ):
+        assert deployed.deployment.read() is None
+        monkeypatch.setenv("OJS_EGRESS_HOSTS", hosts)
+        monkeypatch.setenv("OJS_PUSH", push)
+        run_setup(event(url, "Update", PhysicalResourceId="ojs-setup"), None)
+        assert answers[-1]["Status"] == status
+        assert reason in answers[-1].get("Reason", "")
+    assert deployed.deployment.read() is not None
 
 
 def test_deletion_changes_nothing(

@@ -221,8 +221,9 @@ def test_queues_are_listed_by_page(api: Api) -> None:
         page = api.get(base, limit="3").json
         assert [item["name"] for item in page["items"]] == names[:3]
         assert page["pagination"]["has_more"]
-        assert "total" not in page
-        page = api.get(base, limit="3", cursor=page["pagination"]["next_cursor"]).json
+        assert (page["total"], page["pagination"]["total_is_least"]) == (4, True)
+        cursor = page["pagination"]["next_cursor"]
+        page = api.get(base, limit="3", cursor=cursor).json
         assert [item["name"] for item in page["items"]] == names[3:6]
         for query in ({"offset": "3"}, {"page": "2"}, {"page": "2", "per_page": "3"}):
             page = api.get(base, **{"limit": "3", **query}).json
@@ -232,6 +233,11 @@ def test_queues_are_listed_by_page(api: Api) -> None:
         assert api.get(base, offset="300").json["items"] == []
         reply = api.get(base, offset="301")
         assert (reply.status, reply.error["details"]["field"]) == (400, "offset")
+    api.runtime.metrics_sweep.run_once(api.clock.now_ms(), 1_000)
+    for base in ("/ojs/v1/queues", "/ojs/v1/admin/queues"):
+        for query in ({"page": "1"}, {"page": "2"}, {"cursor": cursor}):
+            pagination = api.get(base, per_page="3", **query).json["pagination"]
+            assert (pagination["total"], "total_is_least" in pagination) == (7, False)
 
 
 def test_lists_of_queues_have_throughput_and_latency(api: Api) -> None:

@@ -17,11 +17,13 @@ import urllib3
 from cli import output, target
 from cli.__main__ import main
 from cli.target import Exit
+from ojs.store.table import keys
 from tests.unit.functions.keyed import Keyed
 
 if TYPE_CHECKING:
     from ojs.clock import ManualClock
     from ojs.runtime import Runtime
+    from ojs.store.table.values import Item
     from tests.unit.functions.client import Api
 
 GONE = "01968f2a-0000-7000-8000-000000000000"
@@ -130,6 +132,10 @@ def test_a_list_ends_at_the_limit_and_says_so(api: Api, ojs: Ojs) -> None:
     few = ojs("jobs", "--queue", "mail", "--limit", "3", "--json")
     assert len(few.objects) == 3
     assert "There are more" in few.err
+    counted: Item = {"pk": keys.stats("mail"), "sk": keys.NOW, "available": 5}
+    api.runtime.table.write_many([counted])
+    few = ojs("jobs", "--queue", "mail", "--state", "available", "--limit", "3", "--json")
+    assert "3 of 5 jobs are shown" in few.err
     exact = ojs("jobs", "--queue", "mail", "--limit", "5", "--json")
     assert (len(exact.objects), exact.err) == (5, "")
     assert len(ojs("jobs", "--queue", "mail", "--limit", "0", "--json").objects) == 5
@@ -373,6 +379,22 @@ def test_queues_are_paused_and_resumed(api: Api, ojs: Ojs) -> None:
     assert (told["name"], told["state"]) == ("mail", "active")
     assert len(api.fetch("mail")) == 1
     assert ojs("pause", "No").status == Exit.REFUSED
+
+
+def test_queues_are_listed_page_by_page(api: Api, ojs: Ojs) -> None:
+    names = [f"q-{number:02}" for number in range(25)]
+    for name in names:
+        api.push(name)
+    api.runtime.metrics_sweep.run_once(api.clock.now_ms(), 1_000)
+    first = ojs("queues")
+    header, *rows = first.out.splitlines()
+    assert header.split() == [
+        "QUEUE", "STATE", "DEPTH", "AVAILABLE", "ACTIVE", "SCHEDULED", "RETRYABLE", "PENDING",
+    ]  # fmt: skip
+    assert [row.split()[0] for row in rows] == names[:20]
+    assert "20 of 25 queues are shown" in first.err
+    every = ojs("queues", "--limit", "0", "--json")
+    assert ([each["name"] for each in every.objects], every.err) == (names, "")
 
 
 def test_status_shows_depth_and_age(api: Api, ojs: Ojs) -> None:

@@ -747,6 +747,8 @@ def test_a_step_whose_unique_key_is_taken_fails(api: Api) -> None:
     # A first step is no exception.
     group = create(api, {"type": "group", "jobs": [steps[1], job("d")]})
     assert states(group) == ["failed", "pending"]
+    for step in (over["steps"][1], read(api, group["id"])["steps"][0]):
+        assert (step["error"]["code"], "unique" in step["error"]["message"]) == ("duplicate", True)
 
 
 def test_all_jobs_have_the_tenant_that_is_named(api: Api) -> None:

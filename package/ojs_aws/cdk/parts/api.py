@@ -46,6 +46,9 @@ _ACCESS_LOG = {
     "authorizer_error": "$context.authorizer.error",
 }
 
+# Requests in a second, and at once, to each route that asks for no key.
+_OPEN_RATE_PER_S, _OPEN_BURST = 50, 100
+
 # Who asked, by the setting `authorizer`.
 _CALLER = {
     "keys": {"principal": "$context.authorizer.principal", "key": "$context.authorizer.key"},
@@ -85,6 +88,7 @@ class Api(Construct):
             disable_execute_api_endpoint=domain is not None and not settings.waf,
         )
         authorizer = _authorizer(settings, functions)
+        self._open: list[apigatewayv2.HttpRoute] = []
         for spec, function in functions.items():
             integration = HttpLambdaIntegration(
                 f"{spec.name}-integration",
@@ -103,6 +107,18 @@ class Api(Construct):
                     authorizer=None if spec.open else authorizer,
                 )
                 if spec.open:
+                    self._open.append(route)
+                    if settings.is_local and path.endswith("/{proxy+}"):
+                        # API Gateway takes no route key that ends with a slash, and such a path
+                        # goes to a route that is there. The emulator needs a route for it.
+                        made = cast("apigatewayv2.CfnRoute", route.node.default_child)
+                        apigatewayv2.CfnRoute(
+                            self,
+                            "Slash",
+                            api_id=api.api_id,
+                            route_key=made.route_key.removesuffix("{proxy+}"),
+                            target=made.target,
+                        )
                     acknowledge(
                         route,
                         "AwsSolutions-APIG4",
@@ -117,7 +133,7 @@ class Api(Construct):
             key=key,
             # API Gateway adds what it may write to a policy of limited size; log groups under this
             # prefix need no entry there.
-            log_group_name=f"/aws/vendedlogs/ojs-{settings.stage}/http-api",
+            prefix=f"/aws/vendedlogs/ojs-{settings.stage}/http-api",
         )
         stage = apigatewayv2.HttpStage(
             self,
@@ -136,6 +152,16 @@ class Api(Construct):
             destination_arn=log_group_arn(self, access_log.log_group_name),
             format=json.dumps({**_ACCESS_LOG, **_CALLER[settings.authorizer]}),
         )
+        # Requests without a key must not use up the throttle of those with one.
+        cfn_stage.route_settings = {
+            cast("apigatewayv2.CfnRoute", route.node.default_child).route_key: {
+                "ThrottlingRateLimit": min(_OPEN_RATE_PER_S, settings.throttle_rate_per_s),
+                "ThrottlingBurstLimit": min(_OPEN_BURST, settings.throttle_burst),
+            }
+            for route in self._open
+        }
+        # API Gateway refuses settings of a route that is not there yet.
+        stage.node.add_dependency(*self._open)
         self.http = self.requests = api
         self.url = f"https://{domain.name}" if domain else api.api_endpoint
         self.domain_target: str | None = None
@@ -162,6 +188,7 @@ class Api(Construct):
             route_key=apigatewayv2.HttpRouteKey.with_(everywhere, apigatewayv2.HttpMethod.OPTIONS),
             integration=integration,
         )
+        self._open.append(route)
         acknowledge(
             route,
             "AwsSolutions-APIG4",

@@ -164,7 +164,7 @@ class Firewall(Construct):
             self,
             settings=settings,
             # WAF takes no group whose name begins otherwise.
-            log_group_name=f"aws-waf-logs-{settings.service}",
+            prefix=f"aws-waf-logs-{settings.service}",
         )
         refused = {
             "Behavior": "KEEP",

@@ -20,6 +20,7 @@ from constructs import Construct
 from ojs_aws.cdk import server
 from ojs_aws.cdk.functions import (
     API,
+    AUTHORIZER,
     BRIDGE,
     CUSTOM_RESOURCE_S,
     DECLARE,
@@ -145,6 +146,8 @@ class Function(Construct):
                 "OJS_VERSION": server.VERSION,
                 "OJS_STRICT_QUEUES": str(settings.strict_queues).lower(),
                 "OJS_MAX_QUEUES": str(settings.max_queues),
+                "OJS_MAX_CRONS": str(settings.max_crons),
+                "OJS_MIN_CRON_INTERVAL_S": str(settings.min_cron_interval_s),
                 "OJS_SERVICE": settings.service,
                 "POWERTOOLS_SERVICE_NAME": f"ojs-{spec.name}",
                 "POWERTOOLS_LOG_LEVEL": settings.log_level,
@@ -242,6 +245,8 @@ def _pushing(
         found[FUNCTIONS_VARIABLE] = ",".join(settings.push_functions)
     if settings.egress_hosts and (spec.access.targets or spec.name in {DECLARE, SETUP}):
         found[HOSTS_VARIABLE] = ",".join(settings.egress_hosts)
+    if spec.name == SETUP:
+        found["OJS_PUSH"] = str(settings.push).lower()
     if settings.is_local and spec.access.targets:
         # The emulator sends no outcomes of asynchronous invocations to destinations.
         found["OJS_DESTINATIONS"] = "false"
@@ -255,9 +260,11 @@ def _callers(
     if spec.name == DECLARE:
         # CloudFormation alone calls it, and its requests to itself bear no key.
         return {"OJS_AUTHORIZER": "none"}
+    until = settings.old_keys_until
+    found = {} if until is None else {"OJS_OLD_KEYS_UNTIL": until.isoformat()}
     if not spec.routes:
-        return {}
-    found: dict[str, str] = {"OJS_AUTHORIZER": settings.authorizer}
+        return found if spec.name == AUTHORIZER else {}
+    found["OJS_AUTHORIZER"] = settings.authorizer
     if spec.access.origin and resources.origin is not None:
         found["OJS_ORIGIN_SECRET"] = resources.origin.secret_arn
     if spec.open:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from aws_cdk import ArnFormat, RemovalPolicy, Stack
+from aws_cdk import ArnFormat, Aws, Fn, RemovalPolicy, Stack
 from aws_cdk import aws_logs as logs
 
 if TYPE_CHECKING:
@@ -19,19 +19,23 @@ def log_group(
     *,
     settings: DeploymentSettings,
     key: kms.IKey | None = None,
-    log_group_name: str | None = None,
+    prefix: str | None = None,
 ) -> logs.LogGroup:
     """A log group in `scope` that keeps its lines for as many days as the settings say.
 
-    They are encrypted with `key`, or with one of CloudWatch's.
+    They are encrypted with `key`, or with one of CloudWatch's. With a `prefix` its name is that and
+    the id of the stack: a stack of the same name can be deployed while the group of an earlier one
+    is there.
     """
     group = logs.LogGroup(
         scope,
         "Logs",
-        log_group_name=log_group_name,
+        log_group_name=prefix and f"{prefix}-{Fn.select(2, Fn.split('/', Aws.STACK_ID))}",
         encryption_key=key,
-        # Logs end by their retention; a stack that is gone leaves no nameless groups behind.
-        removal_policy=RemovalPolicy.DESTROY,
+        # A stack whose creation failed leaves none.
+        removal_policy=RemovalPolicy.DESTROY
+        if settings.removal_policy == "destroy"
+        else RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE,
     )
     # The construct itself takes no number.
     days = settings.log_retention_days

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from ojs.domain import times
 from ojs.domain.access import Principal
-from ojs.domain.cron.schedule import Schedule, Tick
+from ojs.domain.cron.schedule import MIN_INTERVAL_MS, Schedule, Tick
 from ojs.domain.errors import InvalidRequest, naming_field
 from ojs.domain.fields import Duration
 from ojs.domain.job import envelope
@@ -29,6 +29,8 @@ MAX_DESCRIPTION = 1_000
 # Its path is that of an operation.
 RESERVED_NAME = "preview"
 MAX_JITTER_MS = 3_600_000
+# Ticks to come of which each is compared with the next one.
+CHECKED_TICKS = 100
 # Names of the expression in requests, in the order in which they are looked for.
 EXPRESSION_NAMES = ("expression", "cron", "schedule")
 TEMPLATE = "job_template"
@@ -280,9 +282,10 @@ class CronDefinition:
             return None
         return tick
 
-    def check(self, *, now_ms: int, path: str = "") -> None:
-        """Raise InvalidRequest for what can never fire, or whose template is no job to repeat;
-        `path` stands before the path of a field of the template.
+    def check(self, *, now_ms: int, path: str = "", least_ms: int = 0) -> None:
+        """Raise InvalidRequest for what can never fire, for two ticks in less than `least_ms`, or
+        for a template that is no job to repeat; `path` stands before the path of a field of the
+        template.
         """
         following = self.schedule.next_after(now_ms, anchor_ms=now_ms)
         if following is None:
@@ -292,6 +295,7 @@ class CronDefinition:
         if self.ends_ms is not None and self.ends_ms <= (self.starts_ms or 0):
             raise InvalidRequest("ends_at", "must be after starts_at")
         self._check_jitter(following)
+        self._check_interval(following, least_ms)
         if "type" not in self.template:
             raise InvalidRequest(f"{path}type", "is required")
         request = envelope.parse(self.template, path)
@@ -315,6 +319,20 @@ class CronDefinition:
         later = self.schedule.next_after(following.at_ms, anchor_ms=following.at_ms)
         if later is not None and later.at_ms - following.at_ms <= self.jitter_ms:
             raise InvalidRequest("jitter", "must be shorter than the time between two ticks")
+
+    def _check_interval(self, tick: Tick | None, least_ms: int) -> None:
+        """Raise InvalidRequest if two of the next ticks follow each other in less time."""
+        for _ in range(CHECKED_TICKS if least_ms > MIN_INTERVAL_MS else 0):
+            if tick is None:
+                return
+            later = self.schedule.next_after(tick.at_ms, anchor_ms=tick.at_ms)
+            if later is not None and later.at_ms - tick.at_ms < least_ms:
+                rule = (
+                    f"fires twice within {least_ms // 1_000} s, the setting min_cron_interval_s. "
+                    "Let it fire less often"
+                )
+                raise InvalidRequest(self.expression_name, rule, value=self.expression)
+            tick = later
 
     def job_request(self, name: str, tick_ms: int, job_id: str | None = None) -> JobRequest:
         """The request of the job of a tick. Raises InvalidRequest or ValidationFailed."""

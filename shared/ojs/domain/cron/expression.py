@@ -26,6 +26,12 @@ _LENGTHS = (0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _ITEM = re.compile(r"([^-/]+)(?:-([^-/]+))?(?:/([^-/]+))?")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _LAST_OR_NEAREST = re.compile(r"L|LW|([0-9]{1,9})W")
+# What other schedulers have, by its first characters, and what to write instead.
+_NOT_HERE = {
+    "?": "? is not supported; write * instead",
+    "H": "H is not supported; write a number, and set jitter to spread several crons",
+    "L-": "days before the last day are not supported; write L, LW, or a day such as 28",
+}
 _WEEKDAY_OF_MONTH = re.compile(r"([0-9]{1,9}|[A-Z]{3})(?:L|#(.*))")
 
 
@@ -83,6 +89,8 @@ class _Field(NamedTuple):
         return frozenset(values), special
 
     def _values(self, item: str) -> range:
+        if rule := _NOT_HERE.get(item[:1]) or _NOT_HERE.get(item[:2]):
+            raise self._wrong(item, rule)
         found = _ITEM.fullmatch(item)
         if found is None:
             raise self._wrong(item, "must be a value, a range or *, with a step or without")
@@ -195,6 +203,8 @@ class CronExpression:
         Raises ValueError with the field and the rule that are broken.
         """
         parts = text.upper().split()
+        if parts and parts[0].startswith(("CRON_TZ=", "TZ=")):
+            raise ValueError("must not name a time zone; set the field timezone instead")
         if len(parts) not in {5, 6}:
             raise ValueError(
                 f"has {len(parts)} fields; must have five (minute, hour, day of month, month, day "

@@ -258,7 +258,7 @@ def from_query(query: Mapping[str, str], *, now_ms: int) -> DeadLetterFilter:
 
 def moment_of(text: str, name: str, prefix: str, now_ms: int) -> int:
     """The time (ms) that a field gives; for `older_than` also by a duration back from now."""
-    rule = None
+    rule = "must be an RFC 3339 timestamp with a time zone"
     if name == "older_than":
         with suppress(ValueError):
             return max(0, now_ms - times.short_duration_ms(text))
@@ -266,7 +266,7 @@ def moment_of(text: str, name: str, prefix: str, now_ms: int) -> int:
     with naming_field(prefix + name, text, rule):
         # Unlike for enqueueing, where `+` and a duration stand for a time in the future.
         if text.startswith("+"):
-            raise ValueError("must be an RFC 3339 timestamp with a time zone")
+            raise ValueError(rule)
         return times.timestamp_ms(text, now_ms=now_ms)
 
 

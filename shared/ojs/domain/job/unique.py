@@ -9,7 +9,8 @@ from decimal import Decimal
 from typing import Any
 
 from ojs.domain import jsontext
-from ojs.domain.errors import ValidationFailed
+from ojs.domain.access import Reaches
+from ojs.domain.errors import Duplicate, ValidationFailed
 from ojs.domain.job.envelope import Specification, Unique
 from ojs.domain.job.job import Job
 
@@ -46,6 +47,18 @@ def fingerprint(job: Specification | Job, policy: Unique) -> str:
         chosen["meta"] = _pick(policy.meta_keys or (), [meta], f"{policy.path}.meta_keys")
     canonical = jsontext.dumps(_canonical(chosen))
     return hashlib.sha256(canonical.encode("utf-8")).hexdigest()
+
+
+def held(holder: Job, digest: str, reaches: Reaches, **known: str) -> Duplicate:
+    """The error for a unique key that another job holds. It shows the other job only to a caller
+    that reaches the queue of that job.
+    """
+    details = {"unique_key": digest, "uniqueness_key": digest, **known}
+    if reaches(holder.queue):
+        state = holder.state.value
+        details |= {"existing_job_id": holder.id, "existing_state": state}
+        details |= {"existing_job_state": state}
+    return Duplicate("A job with the same unique key exists already.", details=details)
 
 
 def _pick(names: tuple[str, ...], holders: list[dict[str, Any]], field: str) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from enum import StrEnum
 from typing import Any
 
 from ojs.domain import times
-from ojs.domain.access import Principal
 from ojs.records import record
 
 HEARTBEAT_INTERVAL_S = 5
@@ -64,14 +63,6 @@ class Worker:
     pool: str | None = None
     # The name on the key that last wrote its record; None without keys, and before version 0.3.
     holder: str | None = None
-
-    def is_of(self, caller: Principal) -> bool:
-        """Whether the caller may know of it."""
-        return not caller.bound or self.holder in (None, caller.holder)
-
-    def open_to(self, caller: Principal, now_ms: int) -> bool:
-        """Whether the caller may act as this worker. The id of a dead one may be taken over."""
-        return self.is_of(caller) or now_ms - self.last_seen_ms > DEAD_AFTER_MS
 
     @property
     def concurrency(self) -> int | None:

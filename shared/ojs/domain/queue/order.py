@@ -7,7 +7,7 @@ from dataclasses import field
 from enum import StrEnum
 
 from ojs.domain.job.states import State
-from ojs.domain.stats import Activity, QueueGauges
+from ojs.domain.stats import Activity, Levels, QueueGauges
 from ojs.records import record
 
 # More queues than that are not put in order: the deepest ones are.
@@ -42,6 +42,18 @@ class QueueOrders:
         at = [*QueueOrder].index(order)
         sign = 1 if order is QueueOrder.OLDEST else -1
         return sorted((sign * row[at], name) for name, row in self.rows.items() if row[at])
+
+    def levels(self) -> dict[str, Levels]:
+        """The jobs of these queues that have not ended, by state. Of those that wait for a time it
+        is not known which are retries: both states have all of them.
+        """
+        found = {}
+        for name, (depth, available, active, later, *_) in self.rows.items():
+            states = {State.AVAILABLE: available, State.ACTIVE: active, State.SCHEDULED: later}
+            pending = depth - sum(states.values())
+            states |= {State.RETRYABLE: later, State.PENDING: pending}
+            found[name] = Levels(states)
+        return found
 
 
 def ordered(queues: Iterable[QueueGauges], minute: Mapping[str, Activity]) -> QueueOrders:

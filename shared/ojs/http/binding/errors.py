@@ -66,6 +66,8 @@ KINDS: dict[str, ErrorKind] = {
     "method_not_allowed": ErrorKind(405, "OJS-1000", "Use one of the methods in the Allow header."),
     "conflict": ErrorKind(409, "OJS-1005",
         "Read the job or queue: somebody else may have changed it in the meantime."),
+    "limit_reached": ErrorKind(409, "OJS-1005",
+        "Delete what is not needed any longer and send again."),
     "queue_draining": ErrorKind(409, "OJS-1005",
         "Push again after Retry-After if there is one; otherwise to another queue, or when this "
         "one is gone: it is made anew."),

@@ -157,9 +157,12 @@ def position(window: PageWindow, next_cursor: str | None) -> answers.Position:
     return cast("answers.Position", Position.of(Listed((), window, next_cursor)))
 
 
-def described(window: PageWindow, page: Page[Any], total: int | None = None) -> answers.Pagination:
-    """Build the `pagination` object; it has `total` only where that is known without counting."""
-    return cast("answers.Pagination", Pagination.of(listed(window, page, total)))
+def described(
+    window: PageWindow, page: Page[Any], total: int | None = None, *, always: bool = False
+) -> answers.Pagination:
+    """Build the `pagination` object, as `listed` says."""
+    found = listed(window, page, total, always=always)
+    return cast("answers.Pagination", Pagination.of(found))
 
 
 def with_total(pagination: answers.Pagination) -> answers.Paged:
@@ -184,11 +187,19 @@ class Listed(Generic[T]):
         return Listed(items, self.window, self.next_cursor, self.total, self.at_least)
 
 
-def listed(window: PageWindow, page: Page[T], total: int | None = None) -> Listed[T]:
-    """A page that was read; its total is known without counting where it ends the listing."""
+def listed(
+    window: PageWindow, page: Page[T], total: int | None = None, *, always: bool = False
+) -> Listed[T]:
+    """A page that was read. It has a total only where that is known without counting, or `always`:
+    then what is not known leads on to the next page.
+    """
     ends_here = page.next_cursor is None and (page.items or not window.offset)
     if total is None and ends_here and not window.cursor:
         total = window.offset + len(page.items)
+    if total is None and always:
+        more = page.next_cursor is not None
+        least = window.offset + (window.limit + 1 if more else len(page.items))
+        return Listed(page.items, window, page.next_cursor, least, at_least=True)
     return Listed(page.items, window, page.next_cursor, total)
 
 
@@ -226,7 +237,7 @@ class Pagination(Position):
     total_is_least: Literal[True] = shown(
         _page.at_least,
         absent=True,
-        says="the total is not known, and is so much at least: for numbered pages",
+        says="the total is not known, and is so much at least",
     )
 
 

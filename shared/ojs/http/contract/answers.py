@@ -44,7 +44,7 @@ JobAction = Literal["retry", "cancel", "delete", "erase"]
 OperationState = Literal["running", "stopping", "stopped", "completed"]
 Directive = Literal["running", "quiet", "terminate"]
 QueueStateName = Literal["active", "paused", "draining"]
-CronState = Literal["active", "paused"]
+CronState = Literal["active", "paused", "ended"]
 CronOverlap = Literal["skip", "allow", "cancel_previous", "enqueue"]
 WorkflowKind = Literal["chain", "group", "batch", "dag"]
 AuthorizerName = Literal["keys", "jwt", "iam", "none"]
@@ -197,9 +197,7 @@ class Pagination(Position):
     total_is_least: NotRequired[
         Annotated[
             Literal[True],
-            Field(
-                description="the total is not known, and is so much at least: for numbered pages"
-            ),
+            Field(description="the total is not known, and is so much at least"),
         ]
     ]
 

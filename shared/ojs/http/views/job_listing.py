@@ -20,16 +20,13 @@ if TYPE_CHECKING:
 
 @record(frozen=True)
 class JobsQuery:
-    """A request for jobs. Its cursor is decoded; `sort` is None for the order of the index;
-    `numbered` says that it names the number of a page.
-    """
+    """A request for jobs. Its cursor is decoded; `sort` is None for the order of the index."""
 
     wanted: JobFilter
     window: paging.PageWindow
     sort: str | None
     descending: bool
     contents: bool
-    numbered: bool
 
 
 def read(parameters: Mapping[str, str], *, now_ms: int) -> JobsQuery:
@@ -42,8 +39,7 @@ def read(parameters: Mapping[str, str], *, now_ms: int) -> JobsQuery:
     contents = "include" in parameters
     if contents:
         query.choice(parameters, "include", (INCLUDED,), default=INCLUDED)
-    numbered = "page" in parameters
-    return JobsQuery(wanted, window, sort, order == "desc", contents, numbered)
+    return JobsQuery(wanted, window, sort, order == "desc", contents)
 
 
 def page(
@@ -51,11 +47,6 @@ def page(
 ) -> answers.JobsListAnswer:
     """A page of jobs, and how many were not searched."""
     shown = cast("answers.JobsListAnswer", views.jobs_page(asked.window, found, total))
-    if asked.numbered and "total" not in shown["pagination"]:
-        # Who asks for pages by number, as the admin UI does, shows how many there are.
-        more = found.next_cursor is not None
-        seen = asked.window.limit + 1 if more else len(found.items)
-        shown["pagination"] |= {"total": asked.window.offset + seen, "total_is_least": True}
     if unsearched:
         shown["unsearched"] = unsearched
     return shown

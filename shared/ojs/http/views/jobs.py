@@ -322,8 +322,13 @@ def retries(job: Job) -> answers.RetriesAnswer:
     return answer
 
 
-def progress(reported: Progress, warnings: Sequence[str] = ()) -> answers.ProgressAnswer:
+def progress(
+    reported: Progress, warnings: Sequence[str] = (), *, report: bool = False
+) -> answers.ProgressAnswer:
     """The progress that a job's worker reported last; `warnings` of what was not kept of it."""
+    if report and reported.state is not State.ACTIVE:
+        rule = f"The report was ignored: the job is '{reported.state.value}', not 'active'."
+        warnings = [*warnings, rule]
     answer = cast("answers.ProgressAnswer", reported.to_dict())
     if warnings:
         answer["warnings"] = list(warnings)
@@ -361,8 +366,5 @@ def jobs_page(
 ) -> answers.JobsPageAnswer:
     """A page of jobs, under both names that clients know; whole as far as they fit."""
     shown = _listed(page.items, (MAX_ANSWER_BYTES - _AROUND_BYTES) // 2)
-    pagination = paging.described(window, page, total)
-    answer: answers.JobsPageAnswer = {"jobs": shown, "items": shown, "pagination": pagination}
-    if "total" in pagination:
-        answer["total"] = pagination["total"]
-    return answer
+    pagination = paging.described(window, page, total, always=True)
+    return {"jobs": shown, "items": shown, **paging.with_total(pagination)}

@@ -206,7 +206,7 @@ class _Tree:
             "job_state": job and job.state.value,
             "callback": step.callback and step.callback.value,
             "depends_on": _depends_on(graph, node, outer),
-            **({} if job is None else _of_job(job)),
+            **({"error": view.refused.get(node)} if job is None else _of_job(job)),
         }
         if step.callback is None and step.trigger is not StepTrigger.ALL_SUCCEEDED:
             told["trigger"] = step.trigger.value

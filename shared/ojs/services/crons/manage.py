@@ -13,6 +13,7 @@ from ojs.domain.cron.definition import CronDefinition, CronSettings, check_name,
 from ojs.domain.errors import (
     InvalidRequest,
     JobTypeNotAllowed,
+    LimitReached,
     NotFound,
     PayloadTooLarge,
     Unsupported,
@@ -39,6 +40,7 @@ _TRIES = 8
 _POLLS_MS = 60_000
 _WORKERS = 100
 _PAGE = 100
+MAX_BY_KEY = 100
 UNREAD_SECONDS = (
     "no worker polls the queue '{queue}': between two polls jobs are due on the minute at best, "
     "not on the second"
@@ -67,7 +69,14 @@ class CronJobs:
         makers: KeyStates,
         clock: Clock,
         ids: IdSource,
+        most: int,
+        least_s: int,
     ) -> None:
+        """`most` is how many there can be, 0 without a limit, and `least_s` the shortest time
+        between two ticks.
+        """
+        self._most = most
+        self._least_s = least_s
         self._crons = crons
         self._jobs = jobs
         self._enqueue = enqueue
@@ -81,7 +90,7 @@ class CronJobs:
 
         Its whole template is checked as a push would be. The next tick stays where expression, zone
         and limits of time do. Raises InvalidRequest naming the field, QueueNotFound in strict mode,
-        QueueDraining, PermissionDenied.
+        QueueDraining, PermissionDenied, LimitReached.
         """
         settings = CronSettings.read(raw)
         name = settings.name
@@ -101,6 +110,7 @@ class CronJobs:
                 # A definition says whether it fires, as it says everything else.
                 enabled = settings.enabled is not False
                 return self._update(seen, definition, enabled, caller, line), False
+            self._check_count(caller)
             cron = Cron(name, definition, created_ms=now_ms, updated_ms=now_ms, line=line)
             cron = cron.enable(now_ms) if settings.enabled is not False else cron.pause()
             self._crons.note(cron)
@@ -137,6 +147,24 @@ class CronJobs:
         cron = retry_on_race(attempt, tries=_TRIES, busy=_BUSY)
         return RegisteredCron(cron, warnings=tuple(self._warnings(cron)))
 
+    def _check_count(self, caller: Principal) -> None:
+        """Raise LimitReached if there can be no other cron job, or none of the caller's key."""
+        count, own = self._crons.count(caller.key, most=MAX_BY_KEY)
+        if 0 < self._most <= count:
+            raise LimitReached(
+                "name",
+                f"There are {count} cron jobs, and the setting max_crons allows {self._most}. "
+                "Delete a cron job, or raise max_crons.",
+                self._most,
+            )
+        if own >= MAX_BY_KEY:
+            raise LimitReached(
+                "name",
+                f"This key set {own} cron jobs, and a key can set {MAX_BY_KEY}. Delete one of "
+                "them, or use another key.",
+                MAX_BY_KEY,
+            )
+
     def _checked(
         self,
         name: str,
@@ -156,7 +184,9 @@ class CronJobs:
         )
         now_ms = self._clock.now_ms()
         with _as_invalid():
-            definition.check(now_ms=now_ms, path=settings.template_path)
+            definition.check(
+                now_ms=now_ms, path=settings.template_path, least_ms=self._least_s * 1_000
+            )
         # What follows knows the job alone, and not where it stands in the request.
         with _as_invalid(settings.template_path):
             self._enqueue.check(

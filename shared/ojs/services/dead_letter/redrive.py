@@ -17,7 +17,6 @@ from ojs.domain.access import Reaches, everything
 from ojs.domain.dead_letter.override import JobOverride, JobOverrideRequest
 from ojs.domain.errors import (
     Conflict,
-    Duplicate,
     InvalidRequest,
     NotFound,
     PayloadTooLarge,
@@ -28,7 +27,7 @@ from ojs.domain.ids import IdSource
 from ojs.domain.job import envelope, lifecycle
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
-from ojs.domain.job.unique import fingerprint
+from ojs.domain.job.unique import fingerprint, held
 from ojs.domain.queue.queue import Queue
 from ojs.services.jobs.placement import FairQueuePlacement
 from ojs.services.jobs.time_transitions import TimeTransitions
@@ -144,10 +143,9 @@ class Redrive:
         shown to the caller.
 
         Raises LostRace when the job has changed. Raises QueueDraining, QueueNotFound,
-        JobTypeNotAllowed for its queue, QueueFull, Duplicate when another job holds its unique key
-        (PermissionDenied when that is out of reach), and for an override PermissionDenied,
-        ValidationFailed, PayloadTooLarge, MetadataTooLarge, MiddlewareRefusal, MiddlewareError;
-        nothing is changed then.
+        JobTypeNotAllowed for its queue, QueueFull, Duplicate when another job holds its unique key,
+        and for an override PermissionDenied, ValidationFailed, PayloadTooLarge, MetadataTooLarge,
+        MiddlewareRefusal, MiddlewareError; nothing is changed then.
         """
         chain = None if override == _AS_IT_IS else self._chain
         if job.content is None and (override.of_content or job.unique_key is not None or chain):
@@ -236,8 +234,7 @@ class Redrive:
     def _locked(self, job: Job, after: Job, reaches: Reaches) -> tuple[Job, Put | None]:
         """The job with its current unique key, and the write that takes the key's lock again.
 
-        Raises Duplicate when another job holds the key in a state that the job's policy names, and
-        PermissionDenied in its place when the holder is in a queue out of reach.
+        Raises Duplicate when another job holds the key in a state that the job's policy names.
         """
         if job.unique_key is None:
             return after, None
@@ -250,17 +247,7 @@ class Redrive:
         if seen is not None and seen.job_id != job.id:
             holder = self._transitions.holder_of(seen, now_ms)
             if holder is not None and holder.state in policy.states:
-                if not reaches(holder.queue):
-                    raise forbidden()
-                raise Duplicate(
-                    "Another job with the same unique key exists.",
-                    details={
-                        "existing_job_id": holder.id,
-                        "existing_state": holder.state.value,
-                        "unique_key": digest,
-                        "job_id": job.id,
-                    },
-                )
+                raise held(holder, digest, reaches, job_id=job.id)
         # As with a push, the uniqueness period begins now.
         until_ms = None if policy.period_ms is None else now_ms + policy.period_ms
         lock = UniqueLock(digest, job.id, until_ms, after.life)

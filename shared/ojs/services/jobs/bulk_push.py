@@ -11,7 +11,7 @@ batch are pushed alone, the key's record says so: no later try stages them once 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -29,6 +29,7 @@ from ojs.domain.errors import (
     MiddlewareRefusal,
     MiddlewareTimeout,
     OjsError,
+    QueueFull,
 )
 from ojs.domain.job.envelope import JobRequest, Specification
 from ojs.domain.job.idempotency import HEADER, IdempotencyKey
@@ -175,14 +176,17 @@ class BulkPush:
         entries: list[_Entry] = []
         failure: MiddlewareError | None = None
         first: dict[str, int] = {}
-        started_ms = self._clock.now_ms()
+        took_ms = 0
         for index, request in enumerate(requests):
-            entry = self._entry(request, producer, reaches, trace, as_sent=failure is not None)
-            if isinstance(entry.refusal, MiddlewareError):
-                failure = entry.refusal
-            elif self._middleware_ms is not None and failure is None:
-                took_ms = self._clock.now_ms() - started_ms
-                failure = MiddlewareTimeout() if took_ms > self._middleware_ms else None
+            entry = self._as_sent(request, producer, reaches, trace)
+            if entry.push is not None and self._middleware_ms is not None and failure is None:
+                began_ms = self._clock.now_ms()
+                entry = self._changed(entry.push)
+                took_ms += self._clock.now_ms() - began_ms
+                if isinstance(entry.refusal, MiddlewareError):
+                    failure = entry.refusal
+                elif took_ms > self._middleware_ms:
+                    failure = MiddlewareTimeout()
             job_id = None if entry.push is None else _chosen(entry.push)
             if job_id is not None and first.setdefault(job_id, index) != index:
                 rule = f"is the id of jobs[{first[job_id]}] too"
@@ -190,22 +194,26 @@ class BulkPush:
             entries.append(entry)
         return entries, failure
 
-    def _entry(
+    def _as_sent(
         self,
         request: JobRequest | OjsError,
         producer: str | None,
         reaches: Reaches,
         trace: TraceContext | None,
-        *,
-        as_sent: bool,
     ) -> _Entry:
         if isinstance(request, OjsError):
             return _Entry(None, request)
-        prepare = partial(self._enqueue.prepare, [request], producer, reaches)
+        prepare = self._enqueue.prepare
         try:
-            return _Entry(prepare(trace=trace, as_sent=as_sent))
+            return _Entry(prepare([request], producer, reaches, trace=trace, as_sent=True))
+        except OjsError as error:
+            return _Entry(None, error)
+
+    def _changed(self, push: PushRequest) -> _Entry:
+        try:
+            return _Entry(self._enqueue.changed(push))
         except (MiddlewareRefusal, MiddlewareError) as error:
-            return _Entry(prepare(as_sent=True), error)
+            return _Entry(push, error)
         except OjsError as error:
             return _Entry(None, error)
 
@@ -327,20 +335,36 @@ class BulkPush:
     def _alone(
         self, pushes: Mapping[int, PushRequest], until_ms: int, keyed: _Keyed | None
     ) -> dict[int, PushOutcome]:
-        """Push jobs one by one, several at the same time; of one unique key in their order."""
-        lines: dict[str, list[int]] = {}
+        """Push jobs one by one, several at the same time, with positions in their order; of one
+        unique key in their order. In a queue without space for all of them, those beyond it follow
+        in turn until one is refused.
+        """
+        pushes = {index: self._enqueue.positioned(push) for index, push in pushes.items()}
+        queues: dict[str, list[int]] = {}
         for index, push in pushes.items():
-            lines.setdefault(_unique_key(push.specifications[0]) or str(index), []).append(index)
+            queues.setdefault(push.specifications[0].queue, []).append(index)
+        outcomes: dict[int, PushOutcome] = {}
 
-        def run(line: Sequence[int]) -> list[PushOutcome]:
-            return [self._one(index, pushes[index], until_ms, keyed) for index in line]
+        def run(line: Sequence[int], *, until_full: bool = False) -> None:
+            for index in line:
+                outcomes[index] = self._one(index, pushes[index], until_ms, keyed)
+                if until_full and isinstance(outcomes[index], QueueFull):
+                    return
 
-        ran = self._for_each(run, list(lines.values()))
-        return {
-            index: outcome
-            for line, outcomes in zip(lines.values(), ran, strict=True)
-            for index, outcome in zip(line, outcomes, strict=True)
-        }
+        def side_by_side(indexes: Iterable[int]) -> None:
+            lines: dict[str, list[int]] = {}
+            for index in sorted(indexes):
+                key = _unique_key(pushes[index].specifications[0]) or str(index)
+                lines.setdefault(key, []).append(index)
+            self._for_each(run, list(lines.values()))
+
+        crowded = [queue for queue, line in queues.items() if len(line) > 1]
+        space = dict(zip(crowded, self._for_each(self._enqueue.space, crowded), strict=True))
+        side_by_side(i for queue, line in queues.items() for i in line[: space.get(queue)])
+        beyond = [queues[queue][most:] for queue, most in space.items() if most is not None]
+        self._for_each(partial(run, until_full=True), beyond)
+        side_by_side(pushes.keys() - outcomes.keys())
+        return outcomes
 
     def _one(
         self, index: int, push: PushRequest, until_ms: int, keyed: _Keyed | None

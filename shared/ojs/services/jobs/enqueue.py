@@ -26,7 +26,7 @@ from ojs.domain.job import envelope, lifecycle, retry
 from ojs.domain.job.envelope import MAX_BATCH, JobRequest, OnConflict, Specification
 from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, Job
 from ojs.domain.job.states import State
-from ojs.domain.job.unique import fingerprint
+from ojs.domain.job.unique import fingerprint, held
 from ojs.domain.queue.queue import Queue
 from ojs.domain.workflow.step import WorkflowStep
 from ojs.records import record
@@ -118,6 +118,8 @@ class PushRequest:
     stored: Mapping[str, Job] = field(default_factory=dict)
     before_commit: Callable[[], None] = lambda: None
     alongside: Alongside | None = None
+    # The position of its one job in the ready index, if it is not that of the time of the write.
+    position: str | None = None
 
     @cached_property
     def staged(self) -> bool:
@@ -377,18 +379,36 @@ class Enqueue:
                 prefix = _at(index) if batch else ""
                 resolved.append(_resolved(request, trace, now_ms=now_ms, prefix=prefix))
                 _check_reach(resolved[-1][1].queue, reaches)
-        if self._chain is not None and not as_sent:
-            resolved = self._chain.changed(resolved, now_ms=now_ms, batch=batch)
-            for index, (_, specification) in enumerate(resolved):
-                with _naming_job(index) if batch else nullcontext():
-                    # The middleware may choose another queue, but not one that the caller could
-                    # not choose.
-                    _check_reach(specification.queue, reaches)
         specifications = [specification for _, specification in resolved]
         _check_ids(specifications)
         ids = [specification.id or self._ids.uuid7() for specification in specifications]
-        changed = [request for request, _ in resolved]
-        return PushRequest(changed, specifications, ids, now_ms, producer, reaches, batch)
+        push = PushRequest(
+            [request for request, _ in resolved],
+            specifications,
+            ids,
+            now_ms,
+            producer,
+            reaches,
+            batch,
+        )
+        return push if as_sent else self.changed(push)
+
+    def changed(self, push: PushRequest) -> PushRequest:
+        """The same push after the middleware. Raises what `push` raises."""
+        if self._chain is None:
+            return push
+        sent = list(zip(push.requests, push.specifications, strict=True))
+        resolved = self._chain.changed(sent, now_ms=push.came_ms, batch=push.batch)
+        for index, (_, specification) in enumerate(resolved):
+            with _naming_job(index) if push.batch else nullcontext():
+                # The middleware may choose another queue, but not one that the caller could not
+                # choose.
+                _check_reach(specification.queue, push.reaches)
+        return replace(
+            push,
+            requests=[request for request, _ in resolved],
+            specifications=[specification for _, specification in resolved],
+        )
 
     def as_of(self, push: PushRequest, came_ms: int) -> PushRequest:
         """The same push, with relative times counted from another time (ms)."""
@@ -400,6 +420,20 @@ class Enqueue:
                 for index, request in enumerate(push.requests)
             ],
         )
+
+    def positioned(self, push: PushRequest) -> PushRequest:
+        """The push of one job, positioned before later ones, whenever it is stored."""
+        return replace(push, position=self._ids.order())
+
+    def space(self, name: str) -> int | None:
+        """For how many more jobs a queue has space; None if their number has no limit, or if that
+        is not known.
+        """
+        try:
+            found, _ = self._placement.read([(name, None, {})])
+            return None if name not in found else self._bounds.space(found[name])
+        except OjsError:
+            return None
 
     def as_pushed(self, push: PushRequest, index: int) -> Job:
         """A job of a push as it was, or would be, in a queue without settings of its own."""
@@ -444,6 +478,8 @@ class Enqueue:
                 )
                 job = self._job(push.ids[index], under, queue, now_ms, push.producer)
                 job = replace(job, made_by=push.mark(resolved), workflow=next(steps, None))
+                if push.position is not None and job.order is not None:
+                    job = replace(job, order=push.position)
                 field = f"{_at(index)}body" if push.batch else "body"
                 check_size(queue, job.reserved_bytes or 0, field)
             specifications.append(under)
@@ -566,7 +602,7 @@ class Enqueue:
     def _plan(self, resolved: _ResolvedPush, index: int) -> _Plan:
         """How to store a job; a unique one by the present holder of its fingerprint.
 
-        Raises Duplicate, and PermissionDenied when the holder is in a queue out of reach.
+        Raises Duplicate.
         """
         job, specification = resolved.jobs[index], resolved.specifications[index]
         policy, now_ms = specification.unique, resolved.now_ms
@@ -583,21 +619,12 @@ class Enqueue:
         lock = UniqueLocks.taking(UniqueLock(digest, job.id, until_ms), seen)
         if holder is None or holder.state not in policy.states:
             return _Plan(job, (lock,))
-        # The holder is shown, named in an error, or cancelled below.
-        _check_reach(holder.queue, resolved.push.reaches)
+        taken = held(holder, digest, resolved.push.reaches)
+        _check_reach(holder.queue, resolved.push.reaches, taken)
         if policy.on_conflict is OnConflict.IGNORE:
             return _Plan(holder, existing=True)
         if policy.on_conflict is OnConflict.REJECT or holder.state.terminal:
-            raise Duplicate(
-                "A job with the same unique key exists already.",
-                details={
-                    "existing_job_id": holder.id,
-                    "existing_state": holder.state.value,
-                    "existing_job_state": holder.state.value,
-                    "unique_key": digest,
-                    "uniqueness_key": digest,
-                },
-            )
+            raise taken
         if holder.id == job.id:
             raise _taken(job.id)
         match policy.on_conflict:
@@ -678,10 +705,10 @@ class Enqueue:
         )
 
 
-def _check_reach(queue: str, reaches: Reaches) -> None:
-    """Raise PermissionDenied for a queue that the caller may not touch."""
+def _check_reach(queue: str, reaches: Reaches, error: OjsError | None = None) -> None:
+    """Raise an error, PermissionDenied if not given, for a queue that the caller may not touch."""
     if not reaches(queue):
-        raise forbidden()
+        raise error or forbidden()
 
 
 def _resolved(

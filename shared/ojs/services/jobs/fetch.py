@@ -108,6 +108,8 @@ class _FetchState:
     lines: LineReader
     go_on: Callable[[], bool] = lambda: True
     jobs: list[Job] = field(default_factory=list)
+    # Whether it has claimed jobs of cancelled workflows, whose permits are free again.
+    dropped: bool = False
     kib: int = 0
     # Jobs it has tried to claim. It tries each once: the permits that a job was claimed with are
     # released when its lease ends, which a short one may do in the fetch that gave it.
@@ -141,6 +143,11 @@ class _FetchState:
             return 0
         return self.count - len(self.jobs)
 
+    @property
+    def freed(self) -> bool:
+        """Whether it released permits without a job, for which others may have been refused."""
+        return self.permits.freed or self.dropped
+
     def has_room(self, position: Position) -> bool:
         """Whether the answer stays below the size limit with one more job."""
         return not self.jobs or self.kib + _kib(position) <= _MAX_ANSWER_KIB
@@ -170,7 +177,7 @@ def _tell(delivery: DeliveryFetch, state: _FetchState) -> None:
     delivery.full = use is not None and use.full
     refused = use is not None and use.short and not use.full
     in_doubt = state.cut or state.lost > 0 or bool(state.errors) or not state.go_on()
-    delivery.left, delivery.freed = in_doubt or refused, state.permits.freed
+    delivery.left, delivery.freed = in_doubt or refused, state.freed
     delivery.keys_wait = state.permits.keys_wait
 
 
@@ -359,7 +366,7 @@ class Fetch:
                 self._held_back(queue)
             if delivery is not None:
                 _tell(delivery, state)
-            elif state.permits.freed:
+            elif state.freed:
                 for queue in read.queues:
                     self._opened(queue.name)
         return self._with_contents(state)
@@ -845,6 +852,7 @@ class Fetch:
         dropped = {job.id for job in stopped}
         state.jobs = [job for job in state.jobs if job.id not in dropped]
         state.lost += len(dropped)
+        state.dropped = state.dropped or bool(dropped)
         for job in stopped:
             # Race: its lease ends. Then the next claim of it drops it. The same if this fails.
             with suppress(LostRace, OjsError):

@@ -26,6 +26,7 @@ from ojs.domain.errors import (
     MiddlewareRefusal,
     NotFound,
     OjsError,
+    QueueFull,
 )
 from ojs.domain.job.envelope import JobRequest
 from ojs.domain.job.idempotency import HEADER, IdempotencyKey
@@ -193,8 +194,9 @@ class IdempotentPush:
         try:
             pushed = self._enqueue.store(push, wait_ms)
         except OjsError as error:
-            if isinstance(error, Duplicate) and self._stored(push, record):
-                # Another try was quicker; the next look finds its jobs.
+            if isinstance(error, Duplicate | QueueFull) and self._stored(push, record):
+                # Another try was quicker, and can have taken the last space; the next look finds
+                # its jobs.
                 raise LostRace([]) from None
             if record.untouched() and not isinstance(error, BackendError):
                 free(self._keys, record)

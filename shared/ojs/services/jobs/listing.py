@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from enum import StrEnum
 from hashlib import blake2b
+from itertools import islice
 from math import ceil
 from typing import Any
 
@@ -35,17 +36,21 @@ from ojs.domain.job.filter import JobFilter
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import TERMINAL, State
 from ojs.domain.page import Page
-from ojs.domain.stats import DAY_MS, Levels
+from ojs.domain.queue.order import QueueOrders
+from ojs.domain.stats import DAY_MS, Activity, Levels
 from ojs.records import record
 from ojs.services.dead_letter.search import POSITION, still_listed
-from ojs.store.derived.event_log import EventLog, just_before, ms_of
-from ojs.store.derived.statistics import StatisticsStore
+from ojs.services.for_each import THREADS, ForEach
+from ojs.store.derived.event_log import EventLog, StoredPage, just_before, ms_of
+from ojs.store.derived.sharded import ShardActivity
+from ojs.store.derived.statistics import QUEUE_DAYS_MS, StatisticsStore
 from ojs.store.jobs import items
 from ojs.store.jobs.lease_notes import SLOTS_ITEM, LeaseNote, LeaseSlot, slots_in_use
 from ojs.store.jobs.records import JobStore
 from ojs.store.queues.registry import QUEUES_A_CALL, QueueRegistry
 from ojs.store.table import keys
 from ojs.store.table.errors import pass_over
+from ojs.store.table.table import MAX_BATCH_GET
 
 CALLS = 4
 UNITS = 60
@@ -63,7 +68,18 @@ MAX_RECORDS = 90
 _LOOKS = 1_000
 # Entries of the registry in a read unit, at least.
 _QUEUES_A_UNIT = 40
-# Read units for the counters of queues, if all queues are asked for; and names read for that.
+# Read units for the counters of queues, if a page is of all queues; and calls that these take,
+# and what is read beside them.
+_SURVEY_UNITS = 50
+_SURVEY_CALLS = 10
+# Read units that are left for visits to queues.
+_VISIT_UNITS = 30
+# Queues whose lanes are read at once.
+_SIZED = 50
+# Queues in a read unit, at least, that a sweep has put in order.
+_ORDERED_A_UNIT = 100
+# Read units for the lanes and counters of queues, if a bulk operation is on all queues; and names
+# read for that.
 _OUTLINE_UNITS = 25
 _NAMES = 25
 # What a read unit has, where reads may be behind: bytes, and entries of the index at least.
@@ -88,7 +104,7 @@ _AHEAD_MS = 60_000
 # What came so long before jobs were counted is among those counted, as far as the log goes.
 _COUNTED_MS = 60_000
 # Days whose sums are read at a time, to find the latest on which jobs ended.
-_DAYS = 60
+_DAYS = 10
 # Behind every lane of a queue.
 _LAST_LANE = 1_000_000
 _MAX_CURSOR = 2_000
@@ -132,12 +148,20 @@ _WAITS: Mapping[str, tuple[State, ...]] = {
     keys.LEASE_END: (),
 }
 _LINES = (_Part.READY, _Part.NOTED, _Part.DUE, _Part.PENDING, _Part.RUNNING)
+# Those of which each lane of a queue has one.
+_OF_LANES = frozenset(_LINES) - {_Part.NOTED}
 # What a bulk operation goes through: jobs mostly move in this direction, or out.
 _ONWARD = (_Part.PENDING, _Part.DUE, _Part.READY, _Part.NOTED, _Part.RUNNING)
 _ENDS: Mapping[str, State] = {
     EventType.JOB_COMPLETED: State.COMPLETED,
     EventType.JOB_CANCELLED: State.CANCELLED,
     EventType.JOB_DISCARDED: State.DISCARDED,
+}
+# What counts jobs that came to these states.
+_COUNTED = {
+    State.COMPLETED: ("completed",),
+    State.CANCELLED: ("cancelled",),
+    State.DISCARDED: ("failed", "expired"),
 }
 # By the event that tells it, the state that a job got into.
 _CAME_TO: Mapping[str, tuple[State, ...]] = {
@@ -160,10 +184,10 @@ _IN_ORDER: Mapping[tuple[State, str], bool] = {
 class _At:
     """Where a listing goes on: in a part, behind a key, or at the part's beginning without one.
 
-    Of lease notes `lane` is their slot, and without `queue` they are those of all queues. `left` is
-    how many events of a page come yet, or how many jobs of a note were before: then `key` is of
-    that page, or note. `over` says that this line, or queue, is done: what follows is to be found
-    out.
+    Of lease notes `lane` is their slot, and without `queue` they are those of all queues; where a
+    list is of ended jobs of a queue, it is how many the pages before have. `left` is how many
+    events of a page come yet, or how many jobs of a note were before: then `key` is of that page,
+    or note. `over` says that this line, or queue, is done: what follows is to be found out.
     """
 
     part: _Part
@@ -239,12 +263,20 @@ class _Look:
     total_ms: int | None = None
     # No queue comes after those of `lanes`.
     last: bool = False
-    # The queues that may have such jobs by the registry, in order of name, if it was read.
+    # The queues that may have such jobs, in order of name, if that was found out; and those that do
+    # not rest.
     names: Sequence[str] | None = None
-    # The lines of all queues may be read, with the calls and units that are for that.
+    busy: Sequence[str] = ()
+    # How many queues there are, as the last sweep counted.
+    queues: int = 0
+    # Many queues may be visited, with the calls and units that are for that.
     wide: bool = False
-    # Counters are not believed if they say that a line is empty.
+    # How many jobs queues have is as the last sweep counted.
+    swept: bool = False
+    # Only the lines are read that are empty by their counters.
     doubted: bool = False
+    # The queues whose lanes are known: others have the one that all have, and perhaps more.
+    sized: set[str] = field(default_factory=set)
     # Matching jobs that are still to be skipped, and the ids of those that are shown.
     skip: int = 0
     shown: set[str] = field(default_factory=set)
@@ -260,6 +292,12 @@ class _Look:
     # The slots of lease notes in use, if they were read; and whether notes had jobs.
     slots: Sequence[LeaseSlot] | None = None
     noted: bool = False
+    # What shards have of the days of the queue that is asked for, if that was read.
+    recent: ShardActivity | None = None
+    # On which day jobs ended, as the log is read for that (ms).
+    day_ms: int | None = None
+    # How many jobs the pages before have, where a list is of ended jobs of a queue.
+    before: int = 0
 
     @property
     def exact(self) -> bool:
@@ -274,6 +312,20 @@ class _Look:
         queue, between its other parts: then it passes over no job that is claimed meanwhile.
         """
         return self.wanted.queue is None and self.order is _LINES
+
+    @property
+    def by_queue(self) -> bool:
+        """Whether the log is read where the queue's own counters say that jobs ended. A bulk
+        operation does not believe them.
+        """
+        return self.wanted.queue is not None and self.order is _LINES
+
+    def ends_on(self, day: Activity) -> bool:
+        """Whether jobs that are asked for may have ended on a day."""
+        return any(
+            sum(getattr(day, name) for name in names) > 0 and self.wanted.wants(state)
+            for state, names in _COUNTED.items()
+        )
 
     def notes(self, queue: str) -> Iterator[_At]:
         """The slots of lease notes."""
@@ -304,10 +356,10 @@ class _Look:
         # queue are looked for in any case.
         single = len({_STATES[part] for part in parts}) == 1
         sure = self.wanted.queue is not None and (single or self.order is _ONWARD)
-        sure = sure or self.everything or self.doubted
+        sure = sure or self.everything
         for queue, lanes in self.lanes.items():
             for part in parts:
-                if not sure and not self._has(queue, part):
+                if not sure and self.may_have(queue, part) == self.doubted:
                     continue
                 if part is _Part.NOTED:
                     yield from self.notes(queue)
@@ -319,20 +371,55 @@ class _Look:
         """Items that are read of each job: its record and, while it runs, its progress."""
         return 2 if self.live else 1
 
-    def may_rest(self, levels: Levels) -> bool:
-        """Whether a queue with these jobs has none for a part of this listing."""
-        states = {state for part in self.parts() for state in _STATES[part]}
-        return not self.everything and not any(levels.of(state) > 0 for state in states)
+    def may_rest(self, queue: str) -> bool:
+        """Whether a queue has no jobs for any part of this listing by the counters."""
+        return not self.everything and not any(self.may_have(queue, part) for part in self.parts())
 
-    def goes_on(self, entries: int) -> bool:
-        """Whether calls and units are left for more than the records of so many entries."""
-        return self.calls >= _SPARE_CALLS and (
-            self.units >= _SPARE_UNITS + entries * (self.of_each + 1) / 2
-        )
+    def choose(self) -> None:
+        """Choose the queues that may have such jobs of all that are known."""
+        names = {*self.levels, *self.busy}
+        self.names = sorted(name for name in names if not self.may_rest(name))
 
-    def _has(self, queue: str, part: _Part) -> bool:
+    def goes_on(self, entries: Sequence[_Entry]) -> bool:
+        """Whether calls and units are left for more than the records of these entries."""
+        needed = sum(self.of_each + entry.may_be_staged for entry in entries) / 2
+        return self.calls >= _SPARE_CALLS and self.units >= _SPARE_UNITS + needed
+
+    def level(self, queue: str, part: _Part) -> int | None:
+        """How many jobs that are asked for a part of a queue has by the counters, if they know."""
         known = self.levels.get(queue)
-        return known is None or any(known.of(state) > 0 for state in _STATES[part])
+        if known is None:
+            return None
+        return sum(known.of(state) for state in _STATES[part] if self.wanted.wants(state))
+
+    def may_have(self, queue: str, part: _Part) -> bool:
+        """Whether counters do not exclude that a part of a queue has jobs that are asked for."""
+        return self.level(queue, part) != 0
+
+    def short(self, line: _At, found: int) -> bool:
+        """Whether a line that has so many entries has fewer than its queue, as far as is known, and
+        other lanes are not known.
+        """
+        level = self.level(line.queue, line.part)
+        return line.queue not in self.sized and (level is None or found < level)
+
+    def line_behind(self, at: _At) -> _At | None:
+        """The line that follows a position among those of the queues that are known."""
+        place = self.place(at)
+        return next((line for line in self.lines() if self.place(line) > place), None)
+
+    def side_by_side(self, at: _At, enough: int) -> list[_At]:
+        """This line, and those after it that are to be read at the same time: as many as have
+        enough jobs together, by their counters.
+        """
+        place, lines, expected = self.place(at), list[_At](), 0
+        for line in self.lines():
+            if self.place(line) >= place:
+                lines.append(line)
+                expected += self.level(line.queue, line.part) or 0
+                if expected >= enough or len(lines) >= min(THREADS, self.calls - _SPARE_CALLS):
+                    break
+        return lines
 
     def behind_lines(self) -> _At | None:
         """What comes after the lines of the queues."""
@@ -411,12 +498,14 @@ class JobListing:
         stats: StatisticsStore,
         log: EventLog,
         clock: Clock,
+        for_each: ForEach,
     ) -> None:
         self._jobs = jobs
         self._registry = registry
         self._stats = stats
         self._log = log
         self._clock = clock
+        self._for_each = for_each
 
     def page(
         self,
@@ -449,8 +538,8 @@ class JobListing:
         downward = None if state is None or sort is None else _IN_ORDER.get((state, sort))
         forward = downward in (None, descending)
         named = wanted.queue is not None
-        # Lines of many queues take many calls; the log, one.
-        wide = not named and bool(wanted.states) and wanted.wants(*WAITING)
+        # What happened lately is in the log, whatever its queue.
+        wide = not named and bool(wanted.states)
         look = _Look(
             wanted,
             forward,
@@ -466,12 +555,15 @@ class JobListing:
             at = self._start(look)
         else:
             at, look.recent_ms = _At(_Part.RECENT), self._clock.now_ms() - RECENT_MS
-        if cursor is None and wanted.counted and (named or look.recent_ms or not look.parts()):
+        if wide or (cursor is None and wanted.counted and (named or look.recent_ms)):
             self._outline(look, [wanted.queue] if wanted.queue is not None else [])
         found, unsearched, after = self._filled(look, at, limit)
-        if wide and not found and after is None and cursor is None:
-            look.doubted, look.lanes = True, {}
-            found, unsearched, after = self._filled(look, self._start(look), limit)
+        first = after is None and cursor is None and not skip
+        if first and len(found) < limit and self._doubts(look, found):
+            # Where that ends is no place to go on from: the next page believes the counters.
+            more, missed, _ = self._filled(look, self._start(look), limit - len(found))
+            found += more
+            unsearched += missed
         if look.skip and after is not None:
             raise _too_far(skip)
         if contents:
@@ -480,8 +572,11 @@ class JobListing:
             found.sort(key=_VALUES[sort], reverse=descending)
         if cursor is None and not skip and look.has_all(found, after):
             after = None
+        if after is not None and look.by_queue and after.part is _Part.ENDED and not look.parts():
+            after = replace(after, lane=min(_LAST_LANE, look.before + len(found)))
         cursor = None if after is None else after.text(digest, look.recent_ms)
-        return JobsPage(found, cursor, look.count, unsearched)
+        total = None if look.count is None else max(look.count, skip + len(found))
+        return JobsPage(found, cursor, total, unsearched)
 
     def part(
         self,
@@ -546,7 +641,7 @@ class JobListing:
             found += more
             unsearched += missed
             done = len(found) == limit or not look.wide
-            if done or at == begin or look.has_all(found, at) or not look.goes_on(0):
+            if done or at == begin or look.has_all(found, at) or not look.goes_on(()):
                 break
         return found, unsearched, at
 
@@ -655,7 +750,10 @@ class JobListing:
         while at is not None and len(entries) < enough:
             # One call is left for the records, and one to see which batches are committed.
             spare = look.calls - (2 if staged else 1)
-            if spare <= 0 or (look.wide and entries and not look.goes_on(len(entries))):
+            if at.part is _Part.ENDED and not at.key and look.recent is not None and spare > 1:
+                at = self._earlier(look, self._clock.now_ms() + _AHEAD_MS)
+                continue
+            if spare <= 0 or (look.wide and entries and not look.goes_on(entries)):
                 break
             if at.over:
                 following = self._following(look, at, spare - bool(entries))
@@ -663,8 +761,11 @@ class JobListing:
                     break
                 at = following
                 continue
-            look.calls -= 1
-            found, at = self._read(look, at, enough - len(entries))
+            if look.wide and at.part in _OF_LANES and not at.key:
+                found, at = self._read_lines(look, look.side_by_side(at, enough), enough)
+            else:
+                look.calls -= 1
+                found, at = self._read(look, at, enough - len(entries))
             entries += found
             staged = staged or any(entry.may_be_staged for entry in found)
         return entries, at
@@ -679,9 +780,39 @@ class JobListing:
             case _Part.NOTED:
                 return self._read_notes(look, at)
             case _:
-                return self._read_line(look, at, size)
+                found, behind, units = self._read_line(look, at, size)
+                look.units -= units
+                return found, behind
 
-    def _read_line(self, look: _Look, at: _At, size: int) -> tuple[list[_Entry], _At]:
+    def _read_lines(self, look: _Look, lines: Sequence[_At], size: int) -> tuple[list[_Entry], _At]:
+        """Lines of several queues, one query each, at the same time; what follows the first one
+        that has more is left out.
+        """
+        read = self._for_each(lambda line: self._read_line(look, line, size, len(lines)), lines)
+        look.calls -= len(lines)
+        look.units -= sum(units for *_, units in read)
+        # A queue with fewer jobs in its first lane than are counted may have other lanes.
+        short = dict.fromkeys(
+            line.queue
+            for line, (found, behind, _) in zip(lines, read, strict=True)
+            if behind.over and look.short(line, len(found))
+        )
+        self._size(look, [*short])
+        entries: list[_Entry] = []
+        at = lines[0]
+        for line, (found, behind, _) in zip(lines, read, strict=True):
+            if at.over and line != look.line_behind(at):
+                break
+            entries += found
+            at = behind
+            if not at.over:
+                break
+        return entries, at
+
+    def _read_line(
+        self, look: _Look, at: _At, size: int, beside: int = 1
+    ) -> tuple[list[_Entry], _At, float]:
+        """A line, where so many are read at the same time; and the read units that it took."""
         line, after = _line(at), None
         if at.key:
             after = {"pk": at.key[0], "sk": keys.RECORD, "wpk": line, "wsk": at.key[1]}
@@ -689,10 +820,10 @@ class JobListing:
         if at.part in (_Part.RUNNING, _Part.DUE):
             size = max(size, _LOOKS)
         if look.wide:
-            size = max(1, min(size, int(look.units * _ENTRIES_A_UNIT / 2)))
+            size = max(1, min(size, int(look.units * _ENTRIES_A_UNIT / 2 / beside)))
         forward = look.forward or at.part is _Part.RUNNING
         entries, last = index.listed(line, limit=size, after=after, forward=forward)
-        look.units -= max(0.5, len(entries) / _ENTRIES_A_UNIT)
+        units = max(0.5, len(entries) / _ENTRIES_A_UNIT)
         if at.part is _Part.RUNNING:
             entries = [entry for entry in entries if index.may_run(entry[1])]
         found = [
@@ -701,8 +832,8 @@ class JobListing:
             if at.part is not _Part.DUE or look.wanted.wants(*_WAITS.get(key[-1], _STATES[at.part]))
         ]
         if last is None:
-            return found, replace(at, key=(), over=True)
-        return found, replace(at, key=(last["pk"], last["wsk"]))
+            return found, replace(at, key=(), over=True), units
+        return found, replace(at, key=(last["pk"], last["wsk"])), units
 
     def _read_notes(self, look: _Look, at: _At) -> tuple[list[_Entry], _At]:
         first, last = at.key
@@ -747,14 +878,11 @@ class JobListing:
         pages, last = self._log.latest_of_day(
             begin if whole else just_before(begin), limit=most, now_ms=now_ms
         )
-        found: list[_Entry] = []
-        for page in pages:
-            events = page.events()
-            left = at.left if page.key == begin else len(events)
-            for number in reversed(range(min(left, len(events)))):
-                event, behind = events[number], _At(at.part, key=(page.key,), left=number)
-                if states := _meant(look.wanted, at.part, event):
-                    found.append(_Entry(event["subject"], at, behind, event["time"], states))
+        found = [
+            entry
+            for page in pages
+            for entry in _told(look.wanted, at.part, page, at.left if page.key == begin else None)
+        ]
         size = sum(len(page.packed) + _PAGE_REST for page in pages)
         # A query takes half units, and at least one.
         look.units -= max(1, ceil(2 * size / _BYTES_A_UNIT)) / 2
@@ -769,8 +897,11 @@ class JobListing:
             return found, _At(at.part, key=(keys.upto(day_ms - 1),))
         if day_ms <= _first_ms(look, now_ms):
             return found, None
-        # Sums of days are written by a sweep: today and yesterday are looked at in any case.
+        # Sums of days are written by a sweep: today and yesterday are looked at in any case. Those
+        # of a queue are not, and are read where it seems to have nothing on the day before.
         over = day_ms < now_ms - DAY_MS
+        if look.by_queue:
+            over = not found and (look.day_ms is None or look.day_ms >= day_ms)
         return found, _At(_Part.ENDED, key=(keys.upto(day_ms - 1),), over=over)
 
     def _following(self, look: _Look, at: _At, spare: int) -> _At | None:
@@ -778,7 +909,8 @@ class JobListing:
         calls do not suffice to find that out.
         """
         if at.part is _Part.ENDED:
-            return self._earlier(look, ms_of(at.key[0]))
+            known = not look.by_queue or look.recent is not None
+            return self._earlier(look, ms_of(at.key[0])) if known or spare > 2 else at
         if at.part is _Part.NOTED and not at.queue:
             if look.slots is None:
                 look.calls -= 1
@@ -788,9 +920,8 @@ class JobListing:
             return next(later, _At(look.parts()[0], lane=-1, over=True))
         if not look.lanes and not self._read_queues(look, at, spare):
             return at
-        for line in look.lines():
-            if look.place(line) > look.place(at):
-                return line
+        if (line := look.line_behind(at)) is not None:
+            return line
         if look.last:
             return look.behind_lines()
         # The queues that follow these are read next.
@@ -799,42 +930,59 @@ class JobListing:
         return _At(look.order[-1], last, _LAST_LANE, over=True)
 
     def _earlier(self, look: _Look, last_ms: int) -> _At | None:
-        """Where the latest jobs that ended before a time are in the log. One call."""
-        first_ms = max(0, last_ms - _DAYS * DAY_MS)
+        """Where the latest jobs that ended before a time are in the log, by the days on which jobs
+        did; by those of the queue, as far back as they are kept, if a list is of one. One call, and
+        for a queue one or two more if its counters are not read yet.
+        """
+        now_ms = self._clock.now_ms()
+        name, first_ms = keys.ALL_QUEUES, max(0, _first_ms(look, now_ms))
+        kept_ms = now_ms - QUEUE_DAYS_MS
+        if look.by_queue:
+            if look.recent is None:
+                self._outline(look, [look.wanted.queue or ""])
+            if look.count is not None and 0 < look.count <= look.before:
+                return None
+            if last_ms > kept_ms:
+                name, first_ms = look.wanted.queue or "", max(first_ms, kept_ms)
         look.calls -= 1
-        look.units -= _DAYS / 10
-        points = self._stats.points(keys.ALL_QUEUES, DAY_MS, first_ms, last_ms + 1)
-        days = [
-            point.start_ms
-            for point in points
-            if point.activity.completed or point.activity.cancelled or point.activity.failed
-        ]
-        if days:
-            # An event may be stored on the day after.
-            end_ms = min(last_ms, max(days) + 2 * DAY_MS - 1)
-            return _At(_Part.ENDED, key=(keys.upto(end_ms),))
-        if first_ms <= _first_ms(look, self._clock.now_ms()):
-            return None
-        return _At(_Part.ENDED, key=(keys.upto(first_ms),), over=True)
+        look.units -= _DAYS if look.by_queue else _DAYS / 10
+        points, whole = self._stats.latest_days(
+            name, first_ms, last_ms, limit=_DAYS, recent=look.recent
+        )
+        for point in points:
+            if look.ends_on(point.activity):
+                # An event may be stored on the day after.
+                end_ms = min(last_ms, point.start_ms + 2 * DAY_MS - 1)
+                look.day_ms = point.start_ms
+                return _At(_Part.ENDED, key=(keys.upto(end_ms),))
+        if not whole:
+            return _At(_Part.ENDED, key=(keys.upto(points[-1].start_ms - 1),), over=True)
+        if name != keys.ALL_QUEUES and first_ms == kept_ms:
+            return _At(_Part.ENDED, key=(keys.upto(kept_ms),), over=True)
+        return None
 
     def _read_queues(self, look: _Look, at: _At, spare: int) -> bool:
         """Read the next queues, by name, and what they have; False if too few calls are left."""
         if look.wanted.queue is not None:
             names, look.last = [look.wanted.queue], True
-        elif spare < 2:
+        elif spare < (_SURVEY_CALLS if look.wide and look.names is None else 2):
             return False
         else:
             if look.names is None:
-                every = self._registry.all()
-                look.calls -= ceil((len(every) + 1) / QUEUES_A_CALL)
-                look.units -= ceil(len(every) / _QUEUES_A_UNIT)
-                look.names = [
-                    each.name
-                    for each in every
-                    if each.rest is None or not look.may_rest(each.rest.levels)
-                ]
+                self._survey(look)
+            if look.wide:
+                look.lanes, look.last = dict.fromkeys(look.names or (), 1), True
+                # Of the queue where the last page ended other lanes may follow. What runs may stand
+                # in notes: how many are found in the first lane tells nothing.
+                running = (
+                    name
+                    for name in look.lanes
+                    if name >= at.queue and (name == at.queue or look.level(name, _Part.RUNNING))
+                )
+                self._size(look, [*islice(running, _SIZED)])
+                return True
             most = min(_NAMES, self._stats.outlined(_OUTLINE_UNITS))
-            names = [name for name in look.names if name > at.queue]
+            names = [name for name in look.names or () if name > at.queue]
             look.last, names = len(names) <= most, names[:most]
             # Its last lanes may follow.
             names = [at.queue, *names] if at.queue and at.lane < _LAST_LANE else names
@@ -844,10 +992,80 @@ class JobListing:
         self._outline(look, names)
         return True
 
+    def _survey(self, look: _Look) -> None:
+        """Find the queues that may have such jobs: those that rest by the registry, of a page the
+        others by their counters, or where these take too much as the last sweep counted.
+        """
+        every = self._registry.all() if look.queues <= QUEUES_A_CALL or not look.wide else []
+        look.calls -= ceil((len(every) + 1) / QUEUES_A_CALL)
+        look.units -= ceil(len(every) / _QUEUES_A_UNIT)
+        look.levels = {each.name: each.rest.levels for each in every if each.rest is not None}
+        look.busy = [each.name for each in every if each.rest is None]
+        if look.wide:
+            orders = QueueOrders()
+            if not every or self._stats.levels_units(len(look.busy), len(every)) > _SURVEY_UNITS:
+                orders = self._stats.orders()
+                look.calls -= 1
+                look.units -= 1 + len(orders.rows) / _ORDERED_A_UNIT
+            if orders.rows:
+                look.swept = True
+                nothing = dict.fromkeys(look.busy, Levels())
+                look.levels = {**nothing, **look.levels, **orders.levels()}
+            else:
+                self._count(look)
+        look.choose()
+
+    def _count(self, look: _Look) -> bool:
+        """Read the counters of the queues that do not rest; False where that takes too much."""
+        units = self._stats.levels_units(len(look.busy), max(look.queues, len(look.busy)))
+        if not look.busy or look.calls < _SURVEY_CALLS or units > look.units - _VISIT_UNITS:
+            return False
+        counted, calls, units = self._stats.levels(look.busy)
+        look.calls -= calls
+        look.units -= units
+        # One of which nothing is counted was just made.
+        look.levels = {
+            name: each for name, each in look.levels.items() if name not in look.busy
+        } | counted
+        look.total = sum(look.levels.values(), Levels())
+        return True
+
+    def _doubts(self, look: _Look, found: Sequence[Job]) -> bool:
+        """Whether a listing whose first page is not full goes on to look where no job was counted:
+        counters are behind. If some were found, few queues only.
+        """
+        if not look.wide:
+            return False
+        look.sized = set()
+        if look.swept:
+            look.swept, look.lanes = False, {}
+            there = self._count(look)
+            look.choose()
+            return there
+        look.doubted = True
+        look.lanes = dict.fromkeys(look.busy, 1)
+        names = dict.fromkeys(line.queue for line in look.lines())
+        # Of each the lanes are read, and a line.
+        most = min(_SIZED if not found else THREADS, int(look.units - _SPARE_UNITS))
+        if found and len(names) > most:
+            return False
+        look.lanes = dict.fromkeys(islice(names, max(0, most)), 1)
+        self._size(look, [*look.lanes])
+        return bool(look.lanes)
+
+    def _size(self, look: _Look, names: Sequence[str]) -> None:
+        """Find out how many lanes queues have. One call for a hundred."""
+        if names:
+            look.lanes = {**look.lanes, **self._stats.lanes(names)}
+            look.sized.update(names)
+            look.calls -= ceil(len(names) / MAX_BATCH_GET)
+            look.units -= len(names) / 2
+
     def _outline(self, look: _Look, names: Sequence[str]) -> None:
         """Read what queues have. One call; of a single queue two, if a shard is new."""
         now_ms = self._clock.now_ms()
-        other = SLOTS_ITEM if _Part.NOTED in look.parts() else None
+        noted = _Part.RUNNING in look.parts()
+        other = SLOTS_ITEM if noted else None
         outline = self._stats.outline(names, now_ms=now_ms, other=other)
         look.calls -= 1
         look.units -= outline.units
@@ -856,10 +1074,12 @@ class JobListing:
             look.calls -= 1
         look.lanes, look.levels, look.total = outline.lanes, outline.levels, outline.total
         look.total_ms = outline.total_ms
-        look.slots = slots_in_use(outline.other)
+        look.queues = outline.queues
+        look.slots = slots_in_use(outline.other) if noted else None
         if look.wanted.queue is not None:
             look.last = True
-            look.total, look.total_ms = outline.levels.get(look.wanted.queue), None
+            look.total, look.total_ms = outline.levels.get(look.wanted.queue), now_ms
+            look.recent = outline.recent
 
     def _opened(self, cursor: str, digest: str, look: _Look) -> _At:
         """The position in a cursor. Raises InvalidRequest unless this listing gave it."""
@@ -878,6 +1098,7 @@ class JobListing:
             raise InvalidRequest("cursor", rule, value=cursor)
         whole = all(type(each) is int for each in (lane, left, recent_ms))
         now_ms = self._clock.now_ms()
+        look.before = lane if at.part is _Part.ENDED else 0
         if whole and 0 <= left < _LAST_LANE and 0 <= recent_ms <= now_ms:
             look.recent_ms = recent_ms
         else:
@@ -933,6 +1154,23 @@ def _line(at: _At) -> str:
             return keys.pending(at.queue, at.lane)
         case _:
             return keys.due(at.queue, at.lane)
+
+
+def _told(wanted: JobFilter, part: _Part, page: StoredPage, left: int | None) -> Iterator[_Entry]:
+    """The jobs of which a page tells, the last event first; of a page that is listed in part, by so
+    many events as are `left`.
+    """
+    # Most pages have no such event, which their texts tell at less cost.
+    kinds = [kind for kind, state in _ENDS.items() if wanted.wants(state)]
+    if part is _Part.ENDED and not page.names_any(kinds):
+        return
+    events = page.events()
+    for number in reversed(range(len(events) if left is None else min(left, len(events)))):
+        event, behind = events[number], _At(part, key=(page.key,), left=number)
+        if states := _meant(wanted, part, event):
+            yield _Entry(
+                event["subject"], replace(behind, left=number + 1), behind, event["time"], states
+            )
 
 
 def _meant(wanted: JobFilter, part: _Part, event: Mapping[str, Any]) -> tuple[State, ...]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ojs.clock import Clock
 from ojs.domain import times
-from ojs.domain.access import MAX_ANCESTORS, AccessKey, Credential, Principal, covers
+from ojs.domain.access import MAX_ANCESTORS, OLD_KEYS_S, AccessKey, Credential, Principal, covers
 from ojs.domain.errors import (
     BAD_CURSOR,
     BackendUnavailable,
@@ -58,8 +58,11 @@ class AccessKeys:
         when its key was revoked a moment ago; InvalidRequest for a time in the past, or after the
         creator's end; BackendUnavailable.
         """
+        # Without a deployment's setup nothing says whether there are keys of earlier versions.
+        until_ms = self._clock.now_ms() + 1_000 * OLD_KEYS_S
+        mac = self._keys.mac() or self._keys.made_mac(self._random_bytes, until_ms)
         for _ in range(_TRIES):
-            credential = Credential.make(self._random_bytes)
+            credential = mac.sign(Credential.make(self._random_bytes))
             key = self._new(maker, credential.id, name, scopes, queues, expires_ms)
             # A collision of 64 random bits: the existing key must stay as it is. Or the maker is
             # revoked at this moment, as the next round finds.
@@ -144,14 +147,25 @@ class AccessKeys:
         """A page of keys in order of creation, revoked ones included. Raises InvalidRequest."""
         if cursor is not None and not _CURSOR.fullmatch(cursor):
             raise InvalidRequest("cursor", BAD_CURSOR, value=cursor)
-        return self._keys.list(limit=limit, after=cursor)
+        page = self._keys.list(limit=limit, after=cursor)
+        return Page([self._ending(key) for key in page.items], page.next_cursor)
 
     def get(self, key_id: str) -> AccessKey:
         """One key. Raises NotFound."""
+        return self._ending(self._there(key_id))
+
+    def _there(self, key_id: str) -> AccessKey:
         key = self._keys.get(key_id)
         if key is None:
             raise NotFound("key", key_id)
         return key
+
+    def _ending(self, key: AccessKey) -> AccessKey:
+        """The key; one without a MAC ends when such keys work no more."""
+        mac = self._keys.mac() if key.old else None
+        if mac is None or (key.expires_ms or mac.old_until_ms) < mac.old_until_ms:
+            return key
+        return replace(key, expires_ms=mac.old_until_ms)
 
     def revoke(self, revoker: Principal, key_id: str) -> AccessKey:
         """Revoke a key. Safe to repeat.
@@ -160,7 +174,7 @@ class AccessKeys:
         (for the deployment's `authorizer_cache_s`). Raises NotFound, PermissionDenied for a key
         that has more permissions than the revoker.
         """
-        key = self.get(key_id)
+        key = self._there(key_id)
         if not covers(revoker, key.scopes):
             raise forbidden()
         try:

@@ -7,6 +7,7 @@ import hashlib
 from ojs.bounded import BoundedMap
 from ojs.clock import Clock
 from ojs.domain.access import Credential, Principal, bearer
+from ojs.domain.errors import OjsError
 from ojs.store.deployment.access_keys import AccessKeyStore
 
 _REMEMBERED = 1_000
@@ -22,15 +23,25 @@ class Authentication:
     def who(self, authorization: str | None) -> Principal | None:
         """The holder of the key in this `Authorization` header; None if there is no valid key.
 
-        No call for a header without a key, one otherwise. Raises BackendUnavailable and
-        BackendTimeout: a failed lookup must not count as an invalid key.
+        No call for a header without a key, or with a wrong MAC; one otherwise. The first look-up of
+        a container reads what MACs are made with. Raises BackendUnavailable and BackendTimeout: a
+        failed lookup must not count as an invalid key.
         """
         token = bearer(authorization or "")
         credential = Credential.parse(token) if token is not None else None
-        if credential is None:
+        if credential is None or not self._admits(credential):
             return None
         key = self._keys.use(credential, now_ms=self._clock.now_ms())
         return None if key is None else key.principal
+
+    def _admits(self, credential: Credential) -> bool:
+        """Whether a look-up may find the key."""
+        try:
+            mac = self._keys.mac()
+        except OjsError:
+            # The look-up decides, as it does for keys without a MAC.
+            return True
+        return mac is None or mac.admits(credential, self._clock.now_ms())
 
 
 class PrincipalLookup:

@@ -8,7 +8,8 @@ from contextlib import suppress
 from typing import Protocol
 
 from ojs.clock import Clock
-from ojs.domain.access import ALL_SCOPES, AccessKey, Credential, Scope
+from ojs.domain.access import ALL_SCOPES, OLD_KEYS_S, AccessKey, Credential, KeyMac, Scope
+from ojs.domain.delivery.delivery import DeliveryState
 from ojs.store.deliveries.deliveries import DeliveryStore
 from ojs.store.deployment.access_keys import AccessKeyStore
 from ojs.store.deployment.notes import DeploymentStore
@@ -56,6 +57,14 @@ class Setup:
         self._version = version
         self._random_bytes = random_bytes
 
+    def prepare_keys(self) -> KeyMac:
+        """Have what MACs of keys are made with, before `check_table`: a table that no deployment
+        has used yet has no keys without a MAC.
+        """
+        old_s = 0 if self._deployment.read() is None else OLD_KEYS_S
+        until_ms = self._clock.now_ms() + 1_000 * old_s
+        return self._keys.made_mac(self._random_bytes, until_ms)
+
     def check_table(self, schema: int = SCHEMA_VERSION) -> None:
         """Record which code uses the table. Raises SetupError for code that is too old for it."""
         if not self._deployment.note(
@@ -67,18 +76,25 @@ class Setup:
                 f"{found.needs if found else 'a newer one'}: deploy a newer version."
             )
 
-    def check_egress(self, egress_hosts: Collection[str]) -> None:
-        """Raise SetupError, with their hosts, for deliveries to endpoints while the deployment
-        allows no host: they would stop. One call more for each delivery.
+    def check_deliveries(self, egress_hosts: Collection[str], *, push: bool) -> None:
+        """Raise SetupError for active deliveries that would stop: all without `push`, and those to
+        endpoints while the deployment allows no host. One call more for each delivery.
         """
-        if egress_hosts:
+        if push and egress_hosts:
             return
         stored = map(self._deliveries.get, self._deliveries.directory().entries)
-        hosts = sorted({each.host for each in stored if each is not None and each.host})
+        active = [each for each in stored if each and each.state is DeliveryState.ACTIVE]
+        if active and not push:
+            raise SetupError(
+                f"Deliveries push jobs: {', '.join(sorted(each.name for each in active))}, but "
+                "push=false would stop them. Set push=true, or pause or delete the deliveries "
+                "first."
+            )
+        hosts = sorted({each.host for each in active if each.host})
         if hosts:
             raise SetupError(
                 f"Deliveries send jobs to {', '.join(hosts)}, but the setting egress_hosts allows "
-                "no host. Set egress_hosts to the hosts that may get jobs, or delete the "
+                "no host. Set egress_hosts to the hosts that may get jobs, or pause or delete the "
                 "deliveries first."
             )
 
@@ -88,12 +104,17 @@ class Setup:
         Safe to repeat after a crash. The secret is written first, so no key exists whose text is
         lost; that the key exists is recorded last, so a key that was revoked is not created again.
         """
-        text = secret.read()
+        mac, text = self.prepare_keys(), secret.read()
         if text is None:
-            text = secret.write_once(Credential.make(self._random_bytes).text, _WRITE)
+            text = secret.write_once(mac.sign(Credential.make(self._random_bytes)).text, _WRITE)
         credential = Credential.parse(text.strip())
         if credential is None:
             raise SetupError("The secret of the first key does not hold a valid key.")
+        signed = mac.sign(credential)
+        if credential.mac not in (None, signed.mac):
+            # It was left by a deployment with another table.
+            secret.write_once(signed.text, f"ojs-first-key-{credential.id}{signed.mac}")
+            credential = signed
         noted = self._deployment.read()
         if noted is None or noted.first_key != credential.id:
             key = AccessKey(
@@ -123,7 +144,8 @@ class Setup:
         """
         if unknown := sorted(set(scopes) - set(Scope)):
             raise SetupError(f"There is no scope {', '.join(unknown)}.")
-        text = secret.write_once(Credential.make(self._random_bytes).text, token)
+        made = self.prepare_keys().sign(Credential.make(self._random_bytes))
+        text = secret.write_once(made.text, token)
         credential = Credential.parse(text.strip())
         key = AccessKey(
             id=credential.id if credential else "",

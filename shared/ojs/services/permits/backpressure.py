@@ -31,6 +31,7 @@ from ojs.domain.errors import (
 from ojs.domain.job import lifecycle
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
+from ojs.domain.queue.config import OverflowPolicy
 from ojs.domain.queue.queue import Queue
 from ojs.records import record
 from ojs.store.jobs.records import JobStore
@@ -239,6 +240,13 @@ class QueueBounds:
                 strategy=config.overflow_policy.value,
             )
         check_size(request.queue, request.size, "body" if request.count == 1 else "jobs")
+
+    def space(self, queue: Queue) -> int | None:
+        """For how many more jobs a queue has space; None if it refuses none for their number."""
+        config = queue.config
+        if config.max_size is None or config.overflow_policy is OverflowPolicy.DROP_OLDEST:
+            return None
+        return max(0, config.max_size - self._depth.value(queue.name).count)
 
     def pause(self, tried: int) -> None:
         """Wait before a try that others were quicker with so many times."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from ojs.bounded import BoundedMap
 from ojs.clock import Clock
 from ojs.domain.access import ANYBODY, Principal
-from ojs.domain.errors import InvalidRequest, forbidden
+from ojs.domain.errors import InvalidRequest
 from ojs.domain.pool.pool import DEFAULT_POOL, Pool
 from ojs.domain.pool.worker import Worker
 from ojs.domain.queue.queue import Queue
@@ -65,7 +65,7 @@ class Membership:
         self._clock = clock
         # Guesses from earlier fetches, so that queues, worker and pool are read in one call. What
         # is read then tells whether the guess was right.
-        self._pool_of: BoundedMap[str, str] = BoundedMap(_REMEMBERED)
+        self._pool_of: BoundedMap[_Key, str] = BoundedMap(_REMEMBERED)
         self._queues_of: BoundedMap[str, tuple[str, ...]] = BoundedMap(_REMEMBERED)
 
     def read(
@@ -80,14 +80,16 @@ class Membership:
 
         One call, and one more if the container has not seen the worker or its pool before; the
         first fetch of a worker that declares a pool writes the worker's record. Raises Conflict
-        when the worker belongs to another pool, PermissionDenied when it is another's than the
-        caller's, InvalidRequest when no queues are named.
+        when the worker belongs to another pool, InvalidRequest when no queues are named.
         """
-        guess = declared or (self._pool_of.get(worker_id) if worker_id else None)
+        worker_key = worker_store.key_of(worker_id, caller) if worker_id else None
+        guess = declared or (self._pool_of.get(worker_key) if worker_key else None)
         known = self._queues_of.get(guess, ()) if guess else ()
         wanted = list(dict.fromkeys(known if names is None else names))
-        worker_key = worker_store.key_of(worker_id) if worker_id else None
-        others = [*([worker_key] if worker_key else []), *(_of_pool(guess) if guess else [])]
+        own = [] if worker_key is None else [worker_key]
+        if worker_id and caller.bound:
+            own.append(worker_store.key_of(worker_id))
+        others = [*own, *(_of_pool(guess) if guess else [])]
         unread, asked_ms = self._maintenance.unread(), self._clock.now_ms()
         errors: dict[str, UnreadableItem] = {}
         found, items = self._queues.current_many(
@@ -96,9 +98,9 @@ class Membership:
         if unread:
             self._maintenance.note(items, asked_ms=asked_ms)
         record = items.get(worker_key) if worker_key else None
+        if record is None and worker_id and caller.bound:
+            record = worker_store.of_before(items, worker_id)
         worker = worker_store.from_item(record) if record is not None else None
-        if worker is not None and not worker.open_to(caller, self._clock.now_ms()):
-            raise forbidden()
         name: str | None = self._belongs(worker_id, worker, declared, caller)
         of_default = any(DEFAULT_POOL in queue.pools for queue in found.values())
         if name == DEFAULT_POOL and names is not None and not of_default:
@@ -110,12 +112,12 @@ class Membership:
                 _, items = self._queues.current_many((), _of_pool(name))
             pool, state = _pool(items, name)
         if pool is None:
-            self._remember(worker_id, name, None)
+            self._remember(worker_key, name, None)
             if names is None:
                 raise InvalidRequest("queues", "is required unless the worker's pool has queues")
             allowed = [each for each in wanted if each in found]
         else:
-            self._remember(worker_id, name, pool)
+            self._remember(worker_key, name, pool)
             allowed = [each for each in pool.queues if names is None or each in wanted]
             if missing := [each for each in allowed if each not in found]:
                 more, _ = self._queues.current_many(missing, unreadable=errors.setdefault)
@@ -144,11 +146,11 @@ class Membership:
             self._workers.join(worker_id, declared, now_ms=self._clock.now_ms(), caller=caller)
         return declared or recorded
 
-    def _remember(self, worker_id: str | None, name: str | None, pool: Pool | None) -> None:
-        if worker_id and name is not None:
-            self._pool_of.put(worker_id, name)
-        elif worker_id:
-            self._pool_of.forget(worker_id)
+    def _remember(self, worker: _Key | None, name: str | None, pool: Pool | None) -> None:
+        if worker and name is not None:
+            self._pool_of.put(worker, name)
+        elif worker:
+            self._pool_of.forget(worker)
         if pool is not None:
             self._queues_of.put(pool.name, pool.queues)
         elif name is not None:

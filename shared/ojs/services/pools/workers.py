@@ -10,7 +10,7 @@ from ojs.bounded import BoundedMap
 from ojs.clock import Clock
 from ojs.domain import jsontext, times
 from ojs.domain.access import ANYBODY, Principal
-from ojs.domain.errors import NotFound, PayloadTooLarge, forbidden, naming_field
+from ojs.domain.errors import NotFound, PayloadTooLarge, naming_field
 from ojs.domain.job.states import State
 from ojs.domain.page import Page
 from ojs.domain.pool.worker import Directive, Worker, check_worker_id
@@ -47,7 +47,7 @@ class WorkerRegistry:
         self._jobs = jobs
         self._changes = changes
         self._clock = clock
-        self._heard: BoundedMap[str, Worker] = BoundedMap(_REMEMBERED)
+        self._heard: BoundedMap[tuple[str, str], Worker] = BoundedMap(_REMEMBERED)
 
     def beat(
         self,
@@ -65,19 +65,17 @@ class WorkerRegistry:
 
         A job that is not active, or is another worker's, is left alone without an error. Costs one
         write unit for each job; the worker's own record is written at most every 10 s. Raises
-        Conflict when the worker declares another pool than before, PermissionDenied when it is
-        another's; no lease is extended then.
+        Conflict when the worker declares another pool than before; no lease is extended then.
         """
         _check_id(worker_id)
         _check_info(info)
         now_ms = self._clock.now_ms()
         directive = None
-        guarded = pool is not None or caller.bound
-        if guarded and self._recent(worker_id, now_ms, pool, caller) is None:
+        if pool is not None and self._recent(worker_id, now_ms, pool, caller) is None:
             # Before any lease: a worker that is refused extends none.
             count = active_count if active_count is not None else len(set(active_jobs))
             worker = self._touch(worker_id, now_ms, state, count, info, pool, caller)
-            directive = self._remember(worker)
+            directive = self._remember(worker, caller)
         extended: list[str] = []
         cancelled: list[str] = []
         for job_id in dict.fromkeys(active_jobs):
@@ -103,7 +101,7 @@ class WorkerRegistry:
             directive = self._recent(worker_id, now_ms, pool, caller)
         if directive is None:
             worker = self._touch(worker_id, now_ms, state, count, info, pool, caller)
-            directive = self._remember(worker)
+            directive = self._remember(worker, caller)
         return HeartbeatAnswer(directive, times.format_ms(now_ms), extended, cancelled)
 
     def _touch(
@@ -116,9 +114,7 @@ class WorkerRegistry:
         pool: str | None,
         caller: Principal,
     ) -> Worker:
-        """Write what a worker reports to its record. Raises Conflict for another pool,
-        PermissionDenied for another's worker.
-        """
+        """Write what a worker reports to its record. Raises Conflict for another pool."""
         try:
             return self._workers.touch(
                 worker_id,
@@ -130,24 +126,24 @@ class WorkerRegistry:
                 caller=caller,
             )
         except LostRace as lost:
-            raise store.refused(worker_id, pool, caller, lost) from None
+            raise store.refused(worker_id, pool, lost) from None
 
     def _recent(
         self, worker_id: str, now_ms: int, pool: str | None, caller: Principal
     ) -> Directive | None:
         """The worker's directive, if this container wrote its record a moment ago with the same
-        pool, and it is the caller's; else None.
+        pool; else None.
         """
-        worker = self._heard.get(worker_id)
+        worker = self._heard.get(store.key_of(worker_id, caller))
         if worker is None or now_ms - worker.last_seen_ms >= RECORD_EVERY_MS:
             return None
-        if pool not in (None, worker.pool) or not worker.is_of(caller):
+        if pool not in (None, worker.pool):
             return None
         return worker.directive
 
-    def _remember(self, worker: Worker) -> Directive:
+    def _remember(self, worker: Worker, caller: Principal) -> Directive:
         # What it reports of itself may be long.
-        self._heard.put(worker.id, replace(worker, info={}))
+        self._heard.put(store.key_of(worker.id, caller), replace(worker, info={}))
         return worker.directive
 
     def register(
@@ -160,7 +156,7 @@ class WorkerRegistry:
         """Start a new record for a worker process (`WorkerStore.register`)."""
         _check_id(worker_id)
         _check_info(info)
-        self._heard.forget(worker_id)
+        self._heard.forget(store.key_of(worker_id, caller))
         now_ms = self._clock.now_ms()
         return self._workers.register(worker_id, now_ms=now_ms, info=info, pool=pool, caller=caller)
 
@@ -176,12 +172,11 @@ class WorkerRegistry:
     ) -> Worker:
         """Record the state that a worker announces; while it is stopping it gets no more jobs.
 
-        Raises Conflict when the worker declares another pool than before, PermissionDenied when it
-        is another's.
+        Raises Conflict when the worker declares another pool than before.
         """
         _check_id(worker_id)
         _check_info(info)
-        self._heard.forget(worker_id)
+        self._heard.forget(store.key_of(worker_id, caller))
         now_ms = self._clock.now_ms()
         return self._touch(worker_id, now_ms, state, active_jobs, info, pool, caller)
 
@@ -193,37 +188,40 @@ class WorkerRegistry:
         """
         with naming_field("directive", directive, f"must be one of {', '.join(Directive)}"):
             chosen = Directive(directive)
-        try:
-            worker = self._workers.touch(
-                worker_id, now_ms=self._clock.now_ms(), directive=chosen, only_known=True
-            )
-        except LostRace:
-            raise NotFound("worker", worker_id) from None
-        self._heard.forget(worker_id)
-        return worker
-
-    def get(self, worker_id: str, caller: Principal = ANYBODY) -> Worker:
-        """One worker. Raises NotFound, PermissionDenied when it is another's."""
-        worker = self._workers.get(worker_id)
-        if worker is None:
+        done: list[Worker] = []
+        # Every process that has this id, whatever its key.
+        for sk, _ in self._workers.records(worker_id):
+            worker = self._workers.direct(worker_id, sk, chosen)
+            done += [] if worker is None else [worker]
+            self._heard.forget((store.key_of(worker_id)[0], sk))
+        if not done:
             raise NotFound("worker", worker_id)
-        if not worker.is_of(caller):
-            raise forbidden()
-        return worker
+        return done[0]
+
+    def get(self, worker_id: str, caller: Principal | None = None) -> Worker:
+        """The caller's worker, or without a caller the one of this id that was heard of last.
+        Raises NotFound.
+        """
+        for _, worker in self._workers.records(worker_id, caller):
+            return worker
+        raise NotFound("worker", worker_id)
 
     def list(self, *, limit: int, cursor: str | None = None) -> Page[Worker]:
         """A page of workers, in no meaningful order. Raises InvalidRequest for a bad cursor."""
         if cursor is not None:
-            _check_id(cursor, "cursor")
+            _check_id(cursor.partition("|")[0], "cursor")
         workers, following = self._workers.page(limit=limit, after=cursor)
         return Page(workers, following)
 
-    def remove(self, worker_id: str, caller: Principal = ANYBODY) -> None:
-        """Delete a worker's record. Its leases run out by themselves. Raises NotFound,
-        PermissionDenied when it is another's.
+    def remove(self, worker_id: str, caller: Principal | None = None) -> None:
+        """Delete the record of the caller's worker, or without a caller all of this id. Leases run
+        out by themselves. Raises NotFound.
         """
-        self._heard.forget(worker_id)
-        if not self._workers.remove(worker_id, caller):
+        gone = []
+        for sk, _ in self._workers.records(worker_id, caller):
+            gone.append(self._workers.remove(worker_id, sk))
+            self._heard.forget((store.key_of(worker_id)[0], sk))
+        if not any(gone):
             raise NotFound("worker", worker_id)
 
 

@@ -136,8 +136,9 @@ class QueueDeletion:
         self.carry_on([queue], done, limit=_REQUEST_JOBS, go_on=go_on)
         if done["queues_deleted"]:
             return replace(deletion, affected=done["ended"]), True
-        left = sum(1 for _ in self._waiting(queue, pages=1, running=True))
-        # The counted number may be late, and only one page of the remaining jobs is read.
+        remaining = self._waiting(queue, pages=_PAGES, running=True)
+        # The counted number can be late, and at most so many of the remaining jobs are read.
+        left = sum(1 for _ in islice(remaining, _PAGES * _PAGE))
         affected = max(counted, done["ended"] + left) if left else done["ended"]
         return replace(deletion, affected=affected, refused=done["refused"]), False
 

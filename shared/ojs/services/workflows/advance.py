@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Any
 
 from ojs.clock import Clock
-from ojs.domain import jsontext
+from ojs.domain import jsontext, times
 from ojs.domain.errors import BackendError, Duplicate, NotFound, OjsError
 from ojs.domain.job.job import Job
 from ojs.domain.job.retention import RETENTION
@@ -420,10 +420,17 @@ class WorkflowAdvance:
         self, definition: StoredDefinition, record: WorkflowRecord, node: int, error: OjsError
     ) -> WorkflowRecord:
         """A workflow of which a step can never start."""
-        told = {"code": error.code, "type": error.code, "message": error.message[:_MAX_MESSAGE]}
+        told = {
+            "code": error.code,
+            "type": error.code,
+            "message": error.message[:_MAX_MESSAGE],
+            "attempt": 0,
+            "retryable": False,
+            "occurred_at": times.format_ms(self._clock.now_ms()),
+        }
         self._results.refuse(record, node, told)
         ending = (node, StepState.FAILED, record.graph_state.generation_of(node))
-        return self.after(definition, record, [ending], _Reported(told["message"]))
+        return self.after(definition, record, [ending], _Reported(error.message[:_MAX_MESSAGE]))
 
     def _check_ms(self, record: WorkflowRecord) -> int | None:
         """When somebody is to look at a workflow. An earlier time stays: moving it costs more."""

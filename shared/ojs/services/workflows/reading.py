@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from itertools import islice
+from typing import Any
 
 from ojs.clock import Clock
 from ojs.domain.access import Principal
@@ -25,6 +26,8 @@ from ojs.store.workflows.workflows import StoredDefinition, WorkflowRecord, Work
 _LISTED = re.compile(rf"\d{{15}}\|{UUID7.pattern}")
 # Failed jobs that are read to tell why a workflow failed.
 MAX_FAILED = 20
+# Bytes of errors of steps without a job that are read.
+_MOST = 1_000_000
 
 
 @record(frozen=True)
@@ -33,7 +36,7 @@ class WorkflowPart:
     the job `after_last`, which is not among them; None stands for the end.
 
     `jobs` are the records of jobs that were started, by node; `failed` are the first jobs that
-    failed, wherever they stand.
+    failed, wherever they stand; `refused` are the errors of failed steps without a job.
     """
 
     record: WorkflowRecord
@@ -42,6 +45,7 @@ class WorkflowPart:
     after_last: int | None = None
     jobs: Mapping[int, Job] = field(default_factory=dict)
     failed: tuple[int, ...] = ()
+    refused: Mapping[int, Any] = field(default_factory=dict)
 
     def job_id(self, node: int) -> str | None:
         """The id of the job of a node; None if it was not started, and for a composite."""
@@ -138,7 +142,12 @@ class WorkflowReading:
         # How far a job is may be a moment old; how a step ended is not.
         read = self._jobs.read_records(ids.values(), consistent=not progress, progress=progress)
         jobs = {node: read[found] for node, found in ids.items() if found in read}
-        return WorkflowPart(record, graph, first, _after(graph, begin + limit), jobs, failed)
+        without = (node for node in (*shown, *failed) if state.failed >> node & 1)
+        gone = {node: state.generation_of(node) for node in without if node not in jobs}
+        kept = {} if progress or not gone else self._workflows.kept(record.id, gone, most=_MOST)
+        refused = {node: told["error"] for node, told in (kept or {}).items() if "error" in told}
+        after = _after(graph, begin + limit)
+        return WorkflowPart(record, graph, first, after, jobs, failed, refused)
 
     def position(self, workflow_id: str, node: int, cursor: str | None) -> int:
         """The place in the results of a step that a cursor stands for. Raises NotFound, and

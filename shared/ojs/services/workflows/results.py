@@ -72,10 +72,9 @@ class StepResults:
         return shown | {"message": failure.message[:MAX_MESSAGE]}
 
     def refuse(self, record: WorkflowRecord, node: int, error: Mapping[str, Any]) -> None:
-        """Keep why the job of a step could not be stored, if it is wanted."""
-        if node in self._workflows.definition(record).kept:
-            generation = record.graph_state.generation_of(node)
-            self._workflows.keep(record.id, node, generation, {"error": error})
+        """Keep why the job of a step could not be stored: no job has it."""
+        generation = record.graph_state.generation_of(node)
+        self._workflows.keep(record.id, node, generation, {"error": error})
 
     def fields(
         self, record: WorkflowRecord, graph: Graph, node: int, *, room: int

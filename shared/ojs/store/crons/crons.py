@@ -207,6 +207,23 @@ class CronStore:
         more = names[limit - 1] if len(names) > limit else None
         return Page(list(readable(_from, whole, pass_over)), more)
 
+    def count(self, key_id: str | None, *, most: int) -> tuple[int, int]:
+        """How many cron jobs there are, and how many of them this key set last, which is read only
+        if it can be `most`. The index is a moment behind.
+        """
+        found, after = [], None
+        while True:
+            page = self._table.query(
+                "epk = :all", {":all": keys.CRONS}, index="expiry", after=after
+            )
+            found += [(str(item["pk"]), keys.RECORD) for item in page.items]
+            if (after := page.last) is None:
+                break
+        reads = key_id and len(found) >= most
+        items = self._table.batch_get(found, consistent=False) if reads else {}
+        own = [item for item in items.values() if str(item.get("line", "")).endswith(str(key_id))]
+        return len(found), len(own)
+
     def runs(
         self, name: str, *, since_ms: int, limit: int, after: str | None = None
     ) -> Page[CronRun]:

@@ -1,10 +1,12 @@
 """Access keys in the table: one item each, which never holds the secret.
 
+    A|mac   mac          the secret that MACs of keys are made with, and until when keys without a
+                         MAC work
     A|{id}  @            digest, name, scopes, queues; times of creation, expiry and last use
     A|{id}  made|{child} a key that it made, until that and all its descendants are revoked
     A|{arn} role         which of the records above an IAM role has; it has no digest but the ARN
 
-The last is never removed: so a role whose record is over is told from one that never had any.
+That of a role is never removed: so a role whose record is over is told from one that never had any.
 
 The index `expiry` lists all in order of creation. It has only keys, so a use of a key does not
 change it.
@@ -12,10 +14,12 @@ change it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ojs.domain.access import AccessKey, Credential
+from ojs.domain.access import SECRET_BYTES, AccessKey, Credential, KeyMac
 from ojs.domain.page import Page
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
@@ -28,8 +32,37 @@ if TYPE_CHECKING:
 class AccessKeyStore:
     """The store of access keys."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, old_keys_until_ms: int | None = None) -> None:
+        """`old_keys_until_ms`: until when keys without a MAC work; None: as the table says."""
         self._table = table
+        self._old_keys_until_ms = old_keys_until_ms
+        self._mac: KeyMac | None = None
+
+    def mac(self, *, consistent: bool = False) -> KeyMac | None:
+        """What MACs of keys are made with; None if no deployment made it. Read once."""
+        if self._mac is None:
+            item = self._table.get(
+                keys.access_key(keys.KEY_MAC), keys.KEY_MAC, consistent=consistent
+            )
+            if item is not None:
+                self._mac = KeyMac(str(item["secret"]), int(str(item["until"])))
+                if self._old_keys_until_ms is not None:
+                    self._mac = replace(self._mac, old_until_ms=self._old_keys_until_ms)
+        return self._mac
+
+    def made_mac(self, random_bytes: Callable[[int], bytes], old_until_ms: int) -> KeyMac:
+        """What MACs of keys are made with, which is made if the table has none; then keys without a
+        MAC work until `old_until_ms`. A table that was emptied gets the one from before.
+        """
+        known = self._mac or KeyMac(random_bytes(SECRET_BYTES).hex(), old_until_ms)
+        item: Item = {"pk": keys.access_key(keys.KEY_MAC), "sk": keys.KEY_MAC}
+        item |= {"secret": known.secret, "until": known.old_until_ms}
+        # Race: another request makes it. The first one stays, and the loser reads it.
+        with suppress(LostRace):
+            self._table.put(Put(item, condition="attribute_not_exists(pk)"))
+        found = self.mac(consistent=True)
+        assert found is not None, "it is never removed"
+        return found
 
     def add(self, key: AccessKey, credential: Credential) -> bool:
         """Store a new key; returns whether it is stored now, with this secret.
@@ -37,12 +70,12 @@ class AccessKeyStore:
         A key that another one makes is stored only while that may be used.
         """
         if key.ancestors:
-            return self._transacted(self._adding(key, credential.digest))
+            return self._transacted(self._adding(key, credential))
         # Race: the answer of an earlier try was lost, or the deployment is repeated. The loser
         # finds the item: with the same digest it is this key, and stays as it is, revoked or not.
         try:
             self._table.put(
-                Put(_item(key, credential.digest), condition="attribute_not_exists(pk)"),
+                Put(_item(key, credential), condition="attribute_not_exists(pk)"),
                 own=("digest", credential.digest),
             )
         except LostRace:
@@ -61,9 +94,9 @@ class AccessKeyStore:
             unchanged, values = "#key = :before", {":before": instead_of}
         return self._transacted([*self._adding(key, None), Put(pointer, unchanged, values)])
 
-    def _adding(self, key: AccessKey, digest: str | None) -> list[Put | Update]:
+    def _adding(self, key: AccessKey, credential: Credential | None) -> list[Put | Update]:
         """The writes that store a new key, or the record of a role."""
-        added = Put(_item(key, digest), condition="attribute_not_exists(pk)")
+        added = Put(_item(key, credential), condition="attribute_not_exists(pk)")
         if not key.ancestors:
             return [added]
         maker = keys.access_key(key.ancestors[-1])
@@ -183,11 +216,12 @@ class AccessKeyStore:
         return Page([_from(stored[key]) for key in wanted if key in stored], last)
 
 
-def _item(key: AccessKey, digest: str | None) -> Item:
+def _item(key: AccessKey, credential: Credential | None) -> Item:
     item: dict[str, Value | None] = {
         "pk": keys.access_key(key.id),
         "sk": keys.RECORD,
-        "digest": digest,
+        "digest": None if credential is None else credential.digest,
+        "mac": 1 if credential is not None and credential.mac is not None else None,
         "role": key.role,
         "name": key.name,
         "scopes": " ".join(sorted(key.scopes)),
@@ -218,4 +252,5 @@ def _from(item: Item) -> AccessKey:
         made_by=stored.get("by"),
         ancestors=tuple(stored.get("line", "").split()),
         role=stored.get("role"),
+        old="digest" in stored and "mac" not in stored,
     )

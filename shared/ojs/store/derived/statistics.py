@@ -12,6 +12,7 @@ import hashlib
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from itertools import islice, starmap
 from typing import Any
 
@@ -75,6 +76,8 @@ _DISPATCHED = "t_started"
 _DAY_COUNTERS = ("rejected", "dropped", "dead_retried", "dead_pruned", "starved")
 # The stream is projected by then, or there is an alarm.
 _COUNTED_MS = 600_000
+# Items of a shard in a read unit, at least, where a read may be behind.
+_SHARD_ITEMS_A_UNIT = 8
 _EARLIEST = "0"  # before every sort key of a ready line
 _MILLI = 1_000
 
@@ -117,18 +120,22 @@ class Counters:
 
 @record(frozen=True)
 class QueuesOutline:
-    """The lanes of queues; their jobs by state, where that is known; all queues together, as they
-    were counted at `total_ms`, if they were; and the read units that this took, at most. It is not
-    `whole` where a shard of the stream is new. `other` is the item that was asked for beside them.
+    """The lanes of queues; their jobs by state, where that is known; all queues together, and how
+    many these are, as they were counted at `total_ms`, if they were; and the read units that this
+    took, at most. It is not `whole` where a shard of the stream is new. `other` is the item that
+    was asked for beside them.
     """
 
     lanes: Mapping[str, int]
     levels: Mapping[str, Levels]
     total: Levels
     total_ms: int | None
+    queues: int
     units: float
     whole: bool
     other: Item | None
+    # What shards have of the days and minutes of the first queue.
+    recent: ShardActivity
 
 
 # What counters of pushes begin with.
@@ -305,7 +312,9 @@ class StatisticsStore:
         counted = {name: (keys.stats(name), keys.NOW) for name in names}
         total = keys.stats(keys.ALL_QUEUES), keys.NOW
         others = [] if other is None else [other]
-        found, whole = self._sharded.outline([*own.values(), *counted.values(), total, *others])
+        found, recent, whole = self._sharded.outline(
+            [*own.values(), *counted.values(), total, *others]
+        )
         there = [(name, found[key]) for name, key in own.items() if key in found]
         queues = list(readable(lambda one: from_item(*one), there, pass_over))
         older = {queue.name for queue in queues if queue.created_ms < now_ms - _COUNTED_MS}
@@ -320,10 +329,34 @@ class StatisticsStore:
             },
             total=_levels(found.get(total, {})),
             total_ms=_optional(found.get(total, {}), "at"),
+            queues=projected(found.get(total, {}), "queues"),
             units=1 + (len(names) * (2 + self._sharded.shards) + len(others)) / 2,
             whole=whole,
             other=None if other is None else found.get(other),
+            recent=recent,
         )
+
+    def levels(self, names: Sequence[str]) -> tuple[dict[str, Levels], int, float]:
+        """The jobs of queues by state, where any are counted, slightly behind; and the calls and
+        read units that this took. The names are in order.
+        """
+        if not names:
+            return {}, 0, 0.0
+        found, calls, units = self._sharded.levels(names)
+        return {name: _levels(item) for name, item in found.items()}, calls, units
+
+    def levels_units(self, names: int, among: int) -> float:
+        """Read units that `levels` of so many queues takes at most, if there are so many in all."""
+        return names / 2 + self._sharded.shards * among / _SHARD_ITEMS_A_UNIT + 2
+
+    def lanes(self, names: Sequence[str]) -> dict[str, int]:
+        """The lanes of queues; 1 of one that is gone, or cannot be read. One call for a hundred."""
+        found = self._table.batch_get(
+            ((keys.queue(name), keys.RECORD) for name in names), consistent=False
+        )
+        there = [(pk.removeprefix(keys.queue("")), item) for (pk, _), item in found.items()]
+        queues = readable(lambda one: from_item(*one), there, pass_over)
+        return dict.fromkeys(names, 1) | {queue.name: queue.lanes for queue in queues}
 
     def outlined(self, units: int) -> int:
         """How many queues an outline may have that is to take so many read units."""
@@ -437,6 +470,37 @@ class StatisticsStore:
             items = {str(item["sk"]): item for item in found}
         whole = ((start, recent.added(pk, sk, items.get(sk))) for sk, start in sort_keys.items())
         return [Point(start, _activity(item)) for start, item in whole if item is not None]
+
+    def latest_days(
+        self,
+        name: str,
+        first_ms: int,
+        last_ms: int,
+        *,
+        limit: int,
+        recent: ShardActivity | None = None,
+    ) -> tuple[list[Point], bool]:
+        """The latest days with activity between two times (ms), latest first, and whether there
+        are no more. `recent` is what shards have of a queue, read before. One call, which may be
+        slightly behind.
+        """
+        if last_ms < first_ms:
+            return [], True
+        pk, first, last = keys.stats(name), _sort_key(DAY_MS, first_ms), _sort_key(DAY_MS, last_ms)
+        found = self._table.query(
+            "pk = :pk AND sk BETWEEN :first AND :last",
+            {":pk": pk, ":first": first, ":last": last},
+            limit=limit,
+            forward=False,
+        )
+        items = {str(item["sk"]): item for item in found.items}
+        if found.last is not None:
+            first = min(items)
+        recent = recent or ShardActivity(())
+        days = sorted({*items, *recent.between(first, last)}, reverse=True)
+        whole = ((sk, recent.added(pk, sk, items.get(sk))) for sk in days)
+        points = [Point(_day_ms(sk), _activity(item)) for sk, item in whole if item is not None]
+        return points, found.last is None
 
     def fold_closed(self, *, now_ms: int, go_on: Callable[[], bool]) -> int:
         """Move the counters of closed shards to the queues' own; how many were moved. One call when
@@ -568,6 +632,11 @@ def _sort_key(length_ms: int, ms: int) -> str:
     if length_ms == MINUTE_MS:
         return keys.minute(text[:16])
     return keys.hour(text[:13]) if length_ms == HOUR_MS else keys.day(text[:10])
+
+
+def _day_ms(sk: str) -> int:
+    """The beginning of the day of a sort key (ms)."""
+    return int(datetime.fromisoformat(sk[2:]).replace(tzinfo=UTC).timestamp()) * 1_000
 
 
 def _optional(item: Mapping[str, Any], name: str) -> int | None:

@@ -203,6 +203,12 @@ class _Marked:
         )
         return cls(marked, slot, mark, seen)
 
+    def comes_after(self, found: int) -> bool:
+        """Whether another write was begun before this one, and is in the slot: then no try of this
+        one took effect, as the other did not know of its mark.
+        """
+        return found // _UNIQUE < self.mark // _UNIQUE - CLOCKS_MS // 1_000
+
 
 class DepthCounter:
     """The store of depth counters.
@@ -349,7 +355,7 @@ class DepthCounter:
                     raise
                 if not unanswered or found != marked.mark:
                     tried.clear()
-                    if unanswered:
+                    if unanswered and not marked.comes_after(found):
                         raise BackendTimeout("It is unknown whether a job was counted.") from None
                     continue
             self._give_back(queue, marked.slot)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from ojs.domain import jsontext
 from ojs.domain.access import ANYBODY, Principal
-from ojs.domain.errors import Conflict, OjsError, forbidden, known
+from ojs.domain.errors import Conflict, known
 from ojs.domain.pool.worker import DEAD_AFTER_MS, Directive, Worker
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
@@ -21,16 +23,23 @@ SHARDS = 16
 _FORGET_AFTER_S = 86_400
 
 
-def key_of(worker_id: str) -> tuple[str, str]:
-    """Key of a worker's item."""
-    return keys.worker(f"{zlib.crc32(worker_id.encode('utf-8')) % SHARDS:02d}"), worker_id
+def key_of(worker_id: str, caller: Principal = ANYBODY) -> tuple[str, str]:
+    """Key of a worker's item. A caller that is bound to workers of its own key's name has records
+    of its own; so it takes no name from another (ADR 84).
+    """
+    shard = f"{zlib.crc32(worker_id.encode('utf-8')) % SHARDS:02d}"
+    if not caller.bound:
+        return keys.worker(shard), worker_id
+    # A name may be longer than what fits a sort key.
+    mark = hashlib.sha256((caller.holder or "").encode("utf-8")).hexdigest()[:16]
+    return keys.worker(shard), f"{worker_id}|{mark}"
 
 
 def from_item(item: Item) -> Worker:
     """The worker an item holds."""
     stored: dict[str, Any] = dict(item)
     return Worker(
-        id=stored["sk"],
+        id=stored["sk"].partition("|")[0],
         state=stored.get("state", "running"),
         directive=known(
             Directive, stored.get("directive", Directive.RUNNING), "", Directive.RUNNING
@@ -48,42 +57,29 @@ def _seen(now_ms: int) -> dict[str, Value]:
     return {"seen": now_ms, "ttl": now_ms // 1000 + _FORGET_AFTER_S}
 
 
-_OF_CALLER = "attribute_not_exists(#by) OR #by = :by"
-
-
-def _its_own(
-    pool: str | None, caller: Principal, now_ms: int
-) -> tuple[str | None, dict[str, Value]]:
-    """The condition that a worker belongs to no other pool than the one it declares, if any, and to
-    no other holder of keys, if the caller's key is bound to its own.
-    """
-    conditions: list[str] = []
-    values: dict[str, Value] = {}
-    if pool is not None:
-        # Race: two workers of the same id, or one that changes its pool. A fetch must belong to one
-        # pool, so the second is refused while the first is alive.
-        conditions.append("attribute_not_exists(#pool) OR #pool = :pool")
-        values[":pool"] = pool
-    if caller.bound:
-        # Race: another's worker of this id is made at this moment. The second is refused while the
-        # first is alive.
-        conditions.append(_OF_CALLER)
-        values[":by"] = caller.holder or ""
-    if not conditions:
+def _its_own(pool: str | None, now_ms: int) -> tuple[str | None, dict[str, Value]]:
+    """The condition that a worker belongs to no other pool than the one it declares, if any."""
+    if pool is None:
         return None, {}
-    own = " AND ".join(f"({each})" for each in conditions)
-    return f"{own} OR #seen < :alive", {**values, ":alive": now_ms - DEAD_AFTER_MS}
+    # Race: two workers of the same id, or one that changes its pool. A fetch must belong to one
+    # pool, so the second is refused while the first is alive.
+    own = "attribute_not_exists(#pool) OR #pool = :pool OR #seen < :alive"
+    return own, {":pool": pool, ":alive": now_ms - DEAD_AFTER_MS}
 
 
-def refused(worker_id: str, pool: str | None, caller: Principal, lost: LostRace) -> OjsError:
-    """The error of a worker whose id is another's, or that belongs to another pool."""
-    if lost.item and not from_item(lost.item).is_of(caller):
-        return forbidden()
+def refused(worker_id: str, pool: str | None, lost: LostRace) -> Conflict:
+    """The error of a worker that belongs to another pool."""
     there = str((lost.item or {}).get("pool", ""))
     return Conflict(
         f"The worker '{worker_id}' belongs to the pool '{there}'.",
         details={"worker_id": worker_id, "field": "pool", "pool": there, "requested": str(pool)},
     )
+
+
+def of_before(items: Mapping[tuple[str, str], Item], worker_id: str) -> Item | None:
+    """Of these items that of a worker which a version before 0.3 wrote, for whatever caller."""
+    item = items.get(key_of(worker_id))
+    return None if item is None or "by" in item else item
 
 
 class WorkerStore:
@@ -92,10 +88,32 @@ class WorkerStore:
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def get(self, worker_id: str) -> Worker | None:
-        """One worker, read consistently."""
-        item = self._table.get(*key_of(worker_id))
-        return from_item(item) if item else None
+    def records(self, worker_id: str, caller: Principal | None = None) -> list[tuple[str, Worker]]:
+        """The record of a caller's worker, or without a caller all records that have this id,
+        latest first, with their sort keys. Two calls at most.
+        """
+        key = key_of(worker_id, caller or ANYBODY)
+        item = self._table.get(*key)
+        found = [] if item is None else [item]
+        if caller is None:
+            condition, values = "pk = :pk AND begins_with(sk, :id)", {":pk": key[0]}
+            found += self._table.query(condition, {**values, ":id": f"{worker_id}|"}).items
+        elif item is None and caller.bound:
+            before = self._table.get(*key_of(worker_id))
+            found += [before] if before is not None and "by" not in before else []
+        workers = [(str(each["sk"]), from_item(each)) for each in found]
+        return sorted(workers, key=lambda each: each[1].last_seen_ms, reverse=True)
+
+    def direct(self, worker_id: str, sk: str, directive: Directive) -> Worker | None:
+        """Set the directive of a record; None if it was removed meanwhile."""
+        # Race: the record is removed. An empty one must not be made.
+        update = Update(
+            key_of(worker_id)[0], sk, set={"directive": directive.value},
+            condition="attribute_exists(pk)",
+        )  # fmt: skip
+        with suppress(LostRace):
+            return from_item(self._table.update(update))
+        return None
 
     def touch(
         self,
@@ -105,50 +123,49 @@ class WorkerStore:
         state: str | None = None,
         active_jobs: int | None = None,
         info: Mapping[str, Any] | None = None,
-        directive: Directive | None = None,
-        only_known: bool = False,
         pool: str | None = None,
         caller: Principal = ANYBODY,
     ) -> Worker:
         """Record that a worker is alive, and what it reports.
 
-        Raises LostRace when `only_known` and there is no such worker, when it declares another pool
-        than before, or when it is another's than the caller's.
+        Raises LostRace when it declares another pool than before.
         """
         reported: dict[str, Value | None] = {
             "state": state,
             "active": active_jobs,
             "info": jsontext.dumps(info) if info else None,
-            "directive": None if directive is None else directive.value,
             "pool": pool,
             "by": caller.holder,
         }
-        setting = {} if only_known else _seen(now_ms)
-        setting |= {name: value for name, value in reported.items() if value is not None}
-        condition, values = _its_own(pool, caller, now_ms)
-        if only_known:
-            # Race: the worker's record was removed meanwhile. The caller answers 404 instead of
-            # creating an empty record.
-            condition = "attribute_exists(pk)"
+        given = {name: value for name, value in reported.items() if value is not None}
+        condition, values = _its_own(pool, now_ms)
+        key = key_of(worker_id, caller)
         item = self._table.update(
             Update(
-                *key_of(worker_id),
-                set=setting,
+                *key,
+                set=_seen(now_ms) | given,
                 compute={"first": "if_not_exists(#first, :now)"},
                 condition=condition,
                 values={":now": now_ms, **values},
             )
         )
+        if caller.bound and item["first"] == now_ms:
+            # It is new: what a version before 0.3 noted of this worker holds on.
+            before = self._table.get(*key_of(worker_id))
+            kept = {} if before is None or "by" in before else before
+            names = {"pool", "info", "directive"} & kept.keys() - item.keys()
+            if taken := {name: kept[name] for name in names}:
+                item = self._table.update(Update(*key, set=taken))
         return from_item(item)
 
     def join(
         self, worker_id: str, pool: str, *, now_ms: int, caller: Principal = ANYBODY
     ) -> Worker:
-        """Record the pool that a worker's fetch declares. Raises Conflict, PermissionDenied."""
+        """Record the pool that a worker's fetch declares. Raises Conflict."""
         try:
             return self.touch(worker_id, now_ms=now_ms, pool=pool, caller=caller)
         except LostRace as lost:
-            raise refused(worker_id, pool, caller, lost) from None
+            raise refused(worker_id, pool, lost) from None
 
     def register(
         self,
@@ -161,41 +178,35 @@ class WorkerStore:
     ) -> Worker:
         """Replace a worker's record: an earlier directive was for an earlier process.
 
-        Raises Conflict when a live worker of the same id belongs to another pool, PermissionDenied
-        when it is another's.
+        Raises Conflict when a live worker of the same id belongs to another pool.
         """
-        pk, sk = key_of(worker_id)
+        pk, sk = key_of(worker_id, caller)
         fixed: dict[str, Value] = {"pk": pk, "sk": sk, "info": jsontext.dumps(info)}
         item = fixed | {"first": now_ms} | _seen(now_ms)
         item |= {} if pool is None else {"pool": pool}
         item |= {} if caller.holder is None else {"by": caller.holder}
-        condition, values = _its_own(pool, caller, now_ms)
+        condition, values = _its_own(pool, now_ms)
         try:
             self._table.put(Put(item, condition=condition, values=values))
         except LostRace as lost:
-            raise refused(worker_id, pool, caller, lost) from None
+            raise refused(worker_id, pool, lost) from None
         return from_item(item)
 
-    def remove(self, worker_id: str, caller: Principal = ANYBODY) -> bool:
-        """Delete a worker's record; False when there was none. Raises PermissionDenied when it is
-        another's.
-        """
-        condition, values = "attribute_exists(pk)", dict[str, Value]()
-        if caller.bound:
-            condition, values = f"{condition} AND ({_OF_CALLER})", {":by": caller.holder or ""}
-        # Race: two removals, one of which finds no worker; or another's worker of this id is made.
+    def remove(self, worker_id: str, sk: str) -> bool:
+        """Delete a worker's record; False when there was none."""
+        # Race: two removals, one of which finds no worker.
         try:
-            self._table.delete(*key_of(worker_id), condition=condition, values=values)
-        except LostRace as lost:
-            if lost.item:
-                raise forbidden() from None
+            self._table.delete(key_of(worker_id)[0], sk, condition="attribute_exists(pk)")
+        except LostRace:
             return False
         return True
 
     def page(self, *, limit: int, after: str | None) -> tuple[list[Worker], str | None]:
-        """Up to `limit` workers, and where to continue (a worker id)."""
+        """Up to `limit` workers, and where to continue (the sort key of a record)."""
         workers: list[Worker] = []
-        shard = 0 if after is None else int(key_of(after)[0].removeprefix(keys.worker("")))
+        shard, last = 0, after
+        if after is not None:
+            shard = int(key_of(after.partition("|")[0])[0].removeprefix(keys.worker("")))
         while shard < SHARDS and len(workers) < limit:
             condition, values = "pk = :shard", {":shard": keys.worker(f"{shard:02d}")}
             if after is not None:
@@ -203,9 +214,10 @@ class WorkerStore:
                 values[":after"] = after
             found = self._table.query(condition, values, limit=limit - len(workers))
             workers += [from_item(item) for item in found.items]
+            last = str(found.items[-1]["sk"]) if found.items else last
             if found.last is None:
                 shard += 1
                 after = None
             elif found.items:
-                after = str(found.items[-1]["sk"])
-        return workers, workers[-1].id if len(workers) >= limit else None
+                after = last
+        return workers, last if len(workers) >= limit else None

@@ -299,6 +299,10 @@ def access_key(key_id: str) -> str:
     return f"A|{key_id}"
 
 
+# In the place of an access key's id, and its sort key: the secret that keys' MACs are made with.
+KEY_MAC = "mac"
+
+
 def access_key_id(pk: str) -> str:
     """The id in an access key's partition key."""
     return pk.removeprefix("A|")
