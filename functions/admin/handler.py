@@ -6,7 +6,6 @@ from functions.admin import (  # noqa: F401 (imported for the operations that th
     dead_letter,
     deliveries,
     description,
-    events,
     jobs,
     keys,
     rate_limits,
@@ -16,9 +15,9 @@ from functions.admin import (  # noqa: F401 (imported for the operations that th
 )
 from functions.admin.app import app
 from ojs import runtime
-from ojs.api import actions, crons, maintenance, pools, queues, system
+from ojs.api import actions, crons, events, maintenance, pools, queues, system
 
 __all__ = ["app", "handler"]
 
-handler = app.serve(actions, crons, maintenance, pools, queues, system).complete()
+handler = app.serve(actions, crons, events, maintenance, pools, queues, system).complete()
 runtime.prepare()

@@ -15,15 +15,21 @@ from ojs.http.binding import paging
 from ojs.settings import Settings
 from tests.golden.filled import filled
 
+EVENT = {
+    "specversion": "1.0", "id": "evt_1", "type": "job.completed", "source": "ojs", "time": "now",
+    "subject": "j", "data": {}, "other": 1,
+}  # fmt: skip
 # Values that a record needs, by the names of fields.
 GIVEN: dict[str, Any] = {
     "template": {"type": "email.send", "args": [1], "meta": {"a": "b"}, "options": {"queue": "q"}},
     "content": {"args": [1]},
     "replayed": None,
+    "events": [EVENT],
     "settings": Settings(table="jobs", authorizer="keys", version="1.2.3", bus="bus"),
 }
 # Records of answers, and of kinds, that are not made in this way.
 RECORDS: dict[str, Any] = {
+    "Event": EVENT,
     "CronTemplate": GIVEN["template"],
     "Settings": GIVEN["settings"],
 }
@@ -61,6 +67,8 @@ def _about(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
 
 def _record(name: str, about: Mapping[str, ast.expr]) -> str:
     """The kind of record that an answer is about."""
+    if name not in about:  # of a page, in `paging`
+        return "Listed[Any]"
     base = about[name]
     if not isinstance(base, ast.Subscript):
         return _record(ast.unparse(base), about)

@@ -175,21 +175,6 @@ class Position(TypedDict):
     per_page: int
 
 
-class EventsPagination(Position):
-    """How to go on in the direction of the listing of events, and how many there are at least."""
-
-    total: NotRequired[
-        Annotated[
-            int,
-            Field(
-                ge=0,
-                description="events up to the end of this page, and one if there are more; not "
-                "with after or cursor",
-            ),
-        ]
-    ]
-
-
 class Pagination(Position):
     """Where a page stands in its listing."""
 
@@ -1119,29 +1104,6 @@ class StatsHistoryAnswer(TypedDict):
     period: Literal["1m", "5m", "1h", "1d"]
     data: list[HistoryPoint]
     data_points: list[HistoryPoint]
-
-
-class Event(TypedDict):
-    """A lifecycle event (ojs-events sections 2 to 4)."""
-
-    specversion: str
-    id: Annotated[str, Field(json_schema_extra={"pattern": f"evt_{UUID7.pattern}"})]
-    type: str
-    source: str
-    time: Moment
-    timestamp: Annotated[Moment, Field(description="the same as time")]
-    subject: Annotated[str, Field(description="a job's id, a queue's or a worker's name")]
-    data: dict[str, Any]
-
-
-class EventsAnswer(TypedDict):
-    """Events, oldest first. `cursor` goes forward from here; `has_more`: at once."""
-
-    events: list[Event]
-    items: list[Event]
-    cursor: Annotated[str, Field(min_length=1, description="to be passed as `after`")]
-    has_more: bool
-    pagination: EventsPagination
 
 
 class HistogramBucket(TypedDict):

@@ -18,10 +18,8 @@ from ojs.domain.delivery.delivery import (
     DeliveryRequest,
     DeliveryTestRequest,
 )
-from ojs.domain.events.query import SOURCE_PATTERN as EVENT_SOURCE_PATTERN
-from ojs.domain.events.query import TYPE_PATTERN as EVENT_TYPE_PATTERN
 from ojs.domain.job import idempotency
-from ojs.domain.job.envelope import MAX_NAME_BYTES, QUEUE_PATTERN, TYPE_PATTERN, JobRequest
+from ojs.domain.job.envelope import MAX_NAME_BYTES, TYPE_PATTERN, JobRequest
 from ojs.domain.job.failure import MAX_NAME_CHARACTERS
 from ojs.domain.job.filter import KIND_PATTERN
 from ojs.domain.job.states import State
@@ -44,7 +42,6 @@ from ojs.http.parameters import (
     PAGING,
     QUEUE_SCHEMA,
     SEALED,
-    listed,
     one_of,
     paged,
     text,
@@ -67,8 +64,6 @@ SORTS = ("created_at", "scheduled_at", "priority")
 # What becomes of what a key made, when it is revoked.
 MADE = ("keep", "revoke")
 INCLUDED = "args"
-DEFAULT_EVENTS = 100
-MAX_EVENTS = 1_000
 # Steps of a workflow in one answer, and results; each costs half a read unit for a job that runs.
 MAX_SHOWN_STEPS = 1_000
 DEFAULT_RESULTS, MAX_RESULTS = 100, 1_000
@@ -172,28 +167,6 @@ _HISTORY = (
         "(`1d`) before the end"),
     Parameter("until", MOMENT_SCHEMA, "points begin before this time; now when not given"),
     Parameter("queue", QUEUE_SCHEMA, "this queue instead of all"),
-)
-_CURSOR = {"type": "string", "pattern": "[A-Za-z0-9_-]+={0,2}"}
-_EVENTS_LIMIT = whole(1, MAX_EVENTS, DEFAULT_EVENTS)
-_EVENTS = (
-    *listed("types", "type", pattern=EVENT_TYPE_PATTERN,
-        what="types of event, separated by commas; each may end in `*`"),
-    *listed("queues", "queue", pattern=f"({QUEUE_PATTERN})", what="only events of these queues"),
-    *listed("job_types", "job_type", pattern=f"({TYPE_PATTERN})",
-        what="only events of jobs of these types"),
-    *listed("sources", "source", pattern=EVENT_SOURCE_PATTERN,
-        what="only events from these sources; each may end in `*`"),
-    Parameter("since", MOMENT_SCHEMA, "only events of this time or later"),
-    Parameter("until", MOMENT_SCHEMA, "only events before this time"),
-    Parameter("after", _CURSOR,
-        "go forward from here: `cursor` of an answer, or an event's id; without it the answer has "
-        "the latest events"),
-    Parameter("cursor", _CURSOR, "`pagination.next_cursor` of an answer; not together with after"),
-    Parameter("limit", _EVENTS_LIMIT, "most events of one answer"),
-    Parameter("per_page", _EVENTS_LIMIT, "the same as limit"),
-    Parameter("page", whole(1, MAX_OFFSET + 1, 1),
-        f"page number, from the latest events back; the pages before it may have {MAX_OFFSET} "
-        "events in all"),
 )
 _CURSOR_OF = Parameter("cursor", SEALED,
     "`next_cursor` of the answer before")
@@ -494,9 +467,6 @@ _STATISTICS = (
     _row("GET admin/stats/history", "admin_stats_history", "Read what happened when",
         Success("StatsHistoryAnswer", "Points in time, oldest first."), query=_HISTORY,
         derived=True),
-    _row("GET events", "list_events", "List lifecycle events",
-        Success("EventsAnswer", "Events in the order in which they were recorded."),
-        query=_EVENTS, derived=True),
     _row("GET metrics", "metrics", "Read metrics",
         Success("MetricsAnswer", "Metrics as JSON, or as Prometheus text.", text=True),
         tag="system", query=(_FORMAT,), derived=True),

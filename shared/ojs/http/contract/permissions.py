@@ -71,7 +71,7 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
     yield work, Reach.JOB, ("ack_job_by_path", "nack_job_by_path", "report_progress")
     yield work, Reach.NONE, ("register_worker", "remove_worker", "worker_health")
     yield look, Reach.FILTER, (
-        *_both("list_dead_letters"), "list_events", "admin_stats_history",
+        *_both("list_dead_letters"), "admin_stats_history",
         "admin_list_jobs", "list_unique_jobs",
     )  # fmt: skip
     yield look, Reach.JOB, (*_both("get_dead_letter"), "admin_get_job")
