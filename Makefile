@@ -144,8 +144,9 @@ package: $(PACKAGING)/.installed dashboard ## Build the wheel with the CDK const
 	@$(PACKAGING)/bin/twine check --strict $(DIST)/*.whl
 
 .PHONY: facts
-facts: | $(PY) ## Write down anew what the construct knows of the server
+facts: | $(PY) ## Write what the construct knows of the server, and the attributes of docs/table.md
 	@$(PY) -m infra.facts
+	@$(PY) -m docs.numbers.attributes
 
 .PHONY: golden
 golden: | $(PY) ## Write down anew what must not change while declarations move

@@ -96,13 +96,11 @@ def main() -> None:
     base = parser.parse_args().base
     now = counted(None)
     was = counted(base) if base else Counter[str]()
-    for title, folders in (("product", PRODUCT), ("tests", TESTS)):
-        for folder in (*folders, title):
-            parts = folders if folder == title else (folder,)
-            lines, before = sum(now[p] for p in parts), sum(was[p] for p in parts)
-            change = f"{before:>10,}{lines - before:>+9,}" if base else ""
-            if folder != title or len(folders) > 1:
-                print(f"{folder:16}{lines:>10,}{change}")
+    rows = [(folder, (folder,)) for folder in PRODUCT] + [("product", PRODUCT), ("tests", TESTS)]
+    for title, folders in rows:
+        lines, before = sum(now[f] for f in folders), sum(was[f] for f in folders)
+        change = f"{before:>10,}{lines - before:>+9,}" if base else ""
+        print(f"{title:16}{lines:>10,}{change}")
 
 
 if __name__ == "__main__":

@@ -126,7 +126,7 @@ class AskedWorkflows:
 def roots(memory: Memory) -> dict[str, WorkflowRecord]:
     """All workflows by id."""
     return {
-        keys.workflow_id(pk): store.record_from(dict(values.unpack(item)))
+        keys.workflow_id(pk): store.WORKFLOW.of(dict(values.unpack(item)))
         for (pk, sk), item in memory.items.items()
         if pk.startswith(keys.workflow("")) and sk == keys.RECORD
     }
@@ -231,12 +231,17 @@ def large_workflows(world: World) -> list[Acts]:
     hand, other = WorkflowHand(world, "o1", asked), WorkflowHand(world, "o2", asked)
     hand.create()
     hand.create()
-    workers = [Worker(world, name) for name in ("w1", "w2")]
+    made: list[Acts] = []
+    for name in ("w1", "w2"):
+        worker = Worker(world, name)
+        acts: Acts = [worker.fetch, worker.ack]
+        made.append([worker.does(act) for act in acts * 5])
     cancel = partial(hand.cancel_workflow, reaches=False)
+    by_hand: Acts = [hand.wait, cancel, cancel, hand.retry_workflow, cancel]
     looking: Acts = [other.sweep_workflows, other.wait, partial(other.wait, 21_000)]
     return [
-        *([worker.does(act) for act in [worker.fetch, worker.ack] * 5] for worker in workers),
-        [hand.does(act) for act in (hand.wait, cancel, cancel, hand.retry_workflow, cancel)],
+        *made,
+        [hand.does(act) for act in by_hand],
         [other.does(act) for act in some(world.chance, looking, 2)],
     ]
 
@@ -277,7 +282,7 @@ class Starts:
         if item is None or item["state"]["S"] != "running":
             raise broken("nothing starts in a workflow that is over", step=step)
         graph = self._asked.all[step.workflow_id].graph
-        record = store.record_from(dict(values.unpack(item)))
+        record = store.WORKFLOW.of(dict(values.unpack(item)))
         if record.graph_state.generation_of(step.node) != step.generation:
             raise broken("a step starts in its own generation", step=step)
         for node in graph.sources[step.node]:

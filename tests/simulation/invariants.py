@@ -464,7 +464,7 @@ class Watch:
                 found.counters |= {("bound", queue.name)} if queue.tracks_depth else set()
                 found.counters |= {("limit", queue.name)} if queue.limits_concurrency else set()
             elif pk.startswith(keys.pool("")):
-                pool = pools.from_item(values.unpack(typed))
+                pool = pools.POOL.of(values.unpack(typed))
                 found.counters |= {("limit", pool.semaphore)} if pool.limits_concurrency else set()
                 found.queues[pool.semaphore] = set(pool.queues)
         return found

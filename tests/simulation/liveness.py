@@ -115,7 +115,7 @@ class Flow(World):
         """What runs each minute, with its own troubles."""
         now_ms = self.clock.now_ms()
         run = self.container()
-        sweeps = [run.sweep, run.reconcile, run.pool_permit_sweep, run.throttle_sweep]
+        sweeps: list[Any] = [run.sweep, run.reconcile, run.pool_permit_sweep, run.throttle_sweep]
         sweeps += [run.delivery_sweep] if run.delivery_sweep is not None else []
         for sweep in sweeps:
             self.attempt(partial(sweep.run_once, now_ms, 2_000))
@@ -125,7 +125,9 @@ class Flow(World):
         """Permits that no running job has, and places in bounded queues that no job has."""
         found = quiet.everything(self.memory)
         counters = (keys.SEMAPHORE, keys.DEPTH)
-        taken = sum(item.get("n", 0) for (_, sk), item in found.items() if sk.startswith(counters))
+        taken: int = sum(
+            item.get("n", 0) for (_, sk), item in found.items() if sk.startswith(counters)
+        )
         for job in quiet.job_records(found).values():
             if job.permits is not None and job.state is State.ACTIVE:
                 taken -= len(job.permits.shards)

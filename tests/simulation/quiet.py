@@ -73,7 +73,7 @@ def _of_pool(found: Mapping[Key, Item], counter: str) -> bool:
     there = found.get((keys.pool(name), keys.RECORD))
     if there is None:
         return False
-    pool = pools.from_item(there)
+    pool = pools.POOL.of(there)
     if not worker:
         return pool.limits_concurrency
     record = found.get(workers.key_of(worker))
@@ -107,7 +107,7 @@ def limits_count_all(found: Mapping[Key, Item]) -> None:
             raise broken("what runs under a limit takes a permit", job=pk)
         there = found.get((keys.pool(item.get("pool", "")), keys.RECORD))
         if there is not None and POOL_PERMIT not in permits_of(item):
-            pool = pools.from_item(there)
+            pool = pools.POOL.of(there)
             if pool.limits_concurrency and item["queue"] in pool.queues:
                 raise broken("what runs in a limited pool takes a permit", job=pk)
 

@@ -15,7 +15,7 @@ from tests.simulation.liveness import KINDS, LEAST_DURING, MINUTE_MS, measure
 SEED, PHASE_MS = 2, 10_000
 MANY = 0.2
 # Those that are left to `make test-all`, as they take long.
-WHOLE = ("keyed", "pooled", "pushed", "rated", "bounded 1000", "bounded 10000")
+WHOLE = ("limited", "rated", "keyed", "pooled", "pushed", "bounded 10000")
 
 
 @pytest.mark.exhaustive

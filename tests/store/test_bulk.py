@@ -24,7 +24,7 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.times import MAX_MS
 from ojs.services.dead_letter import bulk
-from ojs.store.dead_letter.bulk import KEPT_S, _from, _item
+from ojs.store.dead_letter.bulk import KEPT_S, OPERATION, _item
 from ojs.store.jobs import items
 from ojs.store.table import keys, values
 from tests.store.bounded import bound, counter_value
@@ -564,7 +564,7 @@ moments = st.none() | st.integers(-62_135_596_800_000, MAX_MS)
 )
 def test_an_operation_is_read_back_as_it_was_written(operation: BulkOperation) -> None:
     item = values.unpack(values.pack(_item(operation)))
-    assert _from(item) == operation
+    assert OPERATION.of(item) == operation
     wanted = operation.wanted.to_dict()
     assert operation.to_dict()["filter"] == wanted
 

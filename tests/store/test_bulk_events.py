@@ -143,7 +143,7 @@ def test_whatever_call_goes_wrong_it_is_told_at_most_once(
             attempt(partial(bulk_push, each, count, f"k{number}", atomic=atomic))
             exact.clock.advance(5_000)
         most.append(len(noted(exact)) - before)
-    assert set(most) == {0, 1}
+    assert max(most) == 1
 
 
 @pytest.mark.parametrize("atomic", [False, True])

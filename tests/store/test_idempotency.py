@@ -485,7 +485,8 @@ def test_a_refused_push_costs_no_more_than_two_units(exact: World) -> None:
         exact.run.enqueue.push(envelope.parse(body))
     with spending(exact) as spent, pytest.raises(QueueFull):
         push(exact.run, body)
-    assert (spent.writes, spent.calls) == (without.writes + 2, without.calls + 2)
+    # And a read: another try of the request may have stored the job.
+    assert (spent.writes, spent.calls) == (without.writes + 2, without.calls + 3)
     with spending(exact) as other, pytest.raises(BackendError):
         push(exact.another(Faulty(exact.client, 1, "ThrottlingException")), {})
     assert other.writes == 0

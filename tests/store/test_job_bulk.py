@@ -15,7 +15,7 @@ from ojs.domain.job.filter import JobFilter
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import TERMINAL, State
 from ojs.services.dead_letter import bulk
-from ojs.store.dead_letter.bulk import _from, _item
+from ojs.store.dead_letter.bulk import OPERATION, _item
 from ojs.store.jobs import items
 from ojs.store.table import values
 from tests.store.faults import attempt, faults
@@ -364,7 +364,7 @@ def test_what_is_stored_is_read_again() -> None:
         operation = BulkOperation(
             ids[0], CANCEL, meant, 1_800_000_000_000, 1_800_000_000_000, dry_run=dry
         )
-        assert _from(_item(operation)) == operation
+        assert OPERATION.of(_item(operation)) == operation
 
 
 def test_a_job_that_has_ended_is_not_cancelled_twice(world: World) -> None:

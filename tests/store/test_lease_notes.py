@@ -639,6 +639,26 @@ def test_a_cron_job_fires_though_notes_take_all_the_time(exact: World) -> None:
     assert (report["crons"], report["stalled_or_timed_out"], report["more"]) == (1, 10, 1)
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("count", "calls"), [(3_000, 130), pytest.param(10_000, 400, marks=pytest.mark.whole)]
+)
+def test_jobs_of_five_minutes_delay_no_cron_job(exact: World, count: int, calls: int) -> None:
+    """Each call takes 20 ms of the sweep's 35 s."""
+    raw = {"name": "c", "cron": "* * * * *", "type": "tick", "args": []}
+    exact.run.crons.register(raw, ANYBODY, None)
+    jobs = running(exact, count, at_once=100, lease_ms=5 * MINUTE)
+    meter = exact.run.table.meter
+    limit = SweepLimit(lambda: 35_000 - 20 * len(meter.calls))
+    for _ in range(3):
+        exact.clock.advance(MINUTE)
+        with spending(exact) as spent:
+            report = exact.run.sweep.run_once(exact.clock.now_ms(), 1_000, limit)
+        assert (report["crons"], report["stalled_or_timed_out"], report["more"]) == (1, 0, 0)
+        assert spent.calls <= calls
+    assert {exact.state(job) for job in jobs[:: count // 10]} == {"active"}
+
+
 def test_no_part_takes_more_than_a_third() -> None:
     left = [30_000.0]
     limit = SweepLimit(lambda: left[0])

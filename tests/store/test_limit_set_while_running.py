@@ -52,7 +52,10 @@ def in_one_order(limit: str, choose: Choose) -> None:
         hand.queues.configure(QUEUE, {limit: LIMIT})
         seen.append(counted(world.run, limit))
 
-    scheduler.run([set_limit, lambda: other.reconcile.run_once(other.clock.now_ms(), 100)])
+    def look() -> None:
+        other.reconcile.run_once(other.clock.now_ms(), 100)
+
+    scheduler.run([set_limit, look])
     # Both may have given a permit to the same job for a moment.
     assert seen[0] >= RUNNING
     assert counted(world.run, limit) == RUNNING
@@ -89,7 +92,7 @@ def test_a_bound_counts_what_runs_though_counts_are_lost(exact: World, lost: int
 
     def overtaken(self: DepthCounter, queue: str, seen: Any, **found: Any) -> bool:
         if left:
-            wrong = {"untracked": left.pop(), "untracked_bytes": 0, "drain": None}
+            wrong: Any = {"untracked": left.pop(), "untracked_bytes": 0, "drain": None}
             assert recount(self, queue, seen, **wrong)
         return recount(self, queue, seen, **found)
 

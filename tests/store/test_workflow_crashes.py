@@ -48,7 +48,8 @@ CAUGHT = batch([step("a"), step("b")], on_failure=step("f"), on_success=step("s"
 
 @pytest.fixture(autouse=True)
 def _small_fan_ins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four jobs have a fan-in of two shards."""
+    """Four jobs have a fan-in of two shards, and ten jobs start together."""
+    monkeypatch.setattr("ojs.services.workflows.starts.MAX_BATCH", 10)
     monkeypatch.setattr("ojs.services.workflows.starts.MIN_SLOTS", 3)
     monkeypatch.setattr("ojs.store.workflows.fan_ins.SHARD_SLOTS", 2)
 
@@ -103,13 +104,14 @@ def finish(world: World, workflow_id: str, fails: tuple[str, ...] = ()) -> Count
 CREATED: list[tuple[str, dict[str, Any], Counter[str]]] = [
     ("group", group(*[step("b")] * 5), Counter("b" * 5)),
     ("chain", SMALL, Counter("abc")),
+    ("slices", group(*[step("b")] * 25), Counter("b" * 25)),
     ("pair", group(step("a"), step("b")), Counter("ab")),
     ("unique", group(step("a", options={"unique": {"key": "k"}}), step("b")), Counter("ab")),
 ]
 
 
 @pytest.mark.parametrize("kinds", KINDS)
-@pytest.mark.parametrize("row", spread([(row,) for row in CREATED], 4, [row[0] for row in CREATED]))
+@pytest.mark.parametrize("row", spread([(row,) for row in CREATED], 5, [row[0] for row in CREATED]))
 def test_a_workflow_is_created_whole_or_not_at_all(
     dynoxide: Engine, dynamodb: DynamoDBClient, row: Any, kinds: tuple[str, ...]
 ) -> None:

@@ -222,14 +222,14 @@ def _other(record: _Record, *, by_ttl: bool) -> TableChange | None:
     if pk.startswith(_CRON_RUNS):
         # An entry is written once, and removed when it is old.
         fresh = record.old is None and record.new is not None
-        return CronRunChange(crons.run_from(record.new or {})) if fresh else None
+        return CronRunChange(crons.RUN.of(record.new or {})) if fresh else None
     if pk.startswith(_WORKFLOW):
         return WorkflowChange(
-            *(None if item is None else workflows.record_from(item) for item in images)
+            *(None if item is None else workflows.WORKFLOW.of(item) for item in images)
         )
     if pk.startswith(_DELIVERY):
         return DeliveryChange(
-            *(None if item is None else deliveries.from_item(item) for item in images)
+            *(None if item is None else deliveries.DELIVERY.of(item) for item in images)
         )
     if pk.startswith(_OPERATION):
         return OperationChange.of(*images)
@@ -314,7 +314,7 @@ def _counter(record: _Record) -> TableChange | None:
             alerts = None if old is None else pool_health.alerts_from(old)
             return AlertsChange(pk.removeprefix(_POOL), alerts, pool_health.alerts_from(new))
         case _ if old is not None:
-            return PoolChange(pools.from_item(old), pools.from_item(new))
+            return PoolChange(pools.POOL.of(old), pools.POOL.of(new))
         case _:
             # Nothing follows from a new pool.
             return None

@@ -250,6 +250,8 @@ def _deployment(run: Run) -> None:
     role = "arn:aws:iam::123456789012:role/mailer"
     run.run.access_keys.name_role(first.principal, role, "mailer", ("work",))
     run.run.roles.who(role)
+    daily = {"name": "keyed", "expression": "@daily", "type": "t"}
+    run.run.crons.register(daily, first.principal, None)
 
 
 def _states(run: Run) -> None:

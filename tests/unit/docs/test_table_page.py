@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from docs.numbers import attributes
 from ojs.domain import access
 from ojs.domain.cron import cron
 from ojs.domain.cron.cron import SkipReason
@@ -198,6 +199,19 @@ def written() -> dict[str, Written]:
 def test_kinds_have_names_of_their_own() -> None:
     assert len(KINDS) == PAGE.count("\n### ")
     assert len(set(NAMES)) == len(NAMES)
+
+
+def test_the_attributes_of_records_are_written_by_make_facts() -> None:
+    assert attributes.page(PAGE) == PAGE
+    assert attributes.TO_DESCRIBE not in PAGE
+
+
+def test_an_attribute_that_is_not_on_the_page_is_added() -> None:
+    row = "| `full` | N | the tick for which"
+    assert row in PAGE
+    without = re.sub(rf"^{re.escape(row)}.*\n", "", PAGE, flags=re.MULTILINE)
+    assert f"| `full` | N | {attributes.TO_DESCRIBE} |" in attributes.page(without)
+    assert attributes.page(PAGE.replace(row, row.replace(" N ", " S "))) == PAGE
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=NAMES)

@@ -103,8 +103,8 @@ def test_what_was_wrong_with_a_pool_that_is_gone_is_not_this_one_s() -> None:
     ("item", "broken"),
     [
         (POOL, {"queues": 5}), (POOL, {"queues": "["}), (POOL, {"created": "x"}),
-        (POOL, {"strategy": None}), (WATCH, {"starved": '{"a":5}'}), (WATCH, {"at": "x"}),
-        (WATCH, {"since": 5}), (WATCH, {"rev": "1"}), (WATCH, {"starved": "secret"}),
+        (WATCH, {"starved": '{"a":5}'}), (WATCH, {"at": "x"}), (WATCH, {"since": 5}),
+        (WATCH, {"rev": "1"}), (WATCH, {"starved": "secret"}),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_put_aside(item: dict[str, Any], broken: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -58,19 +58,6 @@ def test_what_stands_in_a_line_of_times_waits_for_a_time(job: Job) -> None:
     entries = items.index_entries(job)
     lines = {str(entries.get(name, ""))[:2] for name in ("wpk", "epk")}
     assert items.waits_for_a_time(job) == bool(lines & {"D|", "T|"})
-
-
-def test_every_field_of_a_job_is_stored_in_one_way_or_not_at_all() -> None:
-    """A field that nobody listed would be lost with the next write."""
-    stored = [
-        *items.PLAIN.values(),
-        *(field for field, _, _ in items.CODED.values()),
-    ]
-    by_code = ["id", "content", "order", "retention", "lease", "result"]
-    unstored = ["chosen_id", "errors", "progress", "previous_state"]
-    assert sorted(stored + by_code + unstored) == sorted(field.name for field in fields(Job))
-    names = [*items.PLAIN, *items.CODED]
-    assert len(names) == len(set(names))
 
 
 @given(jobs(), tokens, st.integers(1, 10**6))

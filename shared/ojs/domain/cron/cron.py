@@ -125,12 +125,12 @@ class CronRun:
 
     name: str
     at_ms: int
-    scheduled_ms: int | None
     expression: str
     timezone: str
     job_type: str
     queue: str
-    runs: int
+    scheduled_ms: int | None = None
+    runs: int = 0
     job_id: str | None = None
     reason: SkipReason | None = None
     # The job in the way of the tick's own.

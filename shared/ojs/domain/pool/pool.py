@@ -120,9 +120,8 @@ class Prevention:
 
 @record(frozen=True)
 class Pool:
-    """A worker pool as configured. `prevention` is None where it is not enabled;
-    `prevention_config` keeps what was configured, and so does `tenants` for tenant fairness. Times
-    in ms.
+    """A worker pool as configured. `prevention_config` is what was configured of starvation
+    prevention, and `tenants` of tenant fairness. Times in ms.
     """
 
     name: str
@@ -131,7 +130,6 @@ class Pool:
     weights: Mapping[str, int] = field(default_factory=dict)
     concurrency: int | None = None
     isolated: bool = False
-    prevention: Prevention | None = None
     prevention_config: Mapping[str, Any] = field(default_factory=dict)
     tenants: Mapping[str, Any] = field(default_factory=dict)
     created_ms: int = 0
@@ -140,6 +138,14 @@ class Pool:
     changes: int = 0
     # Running jobs take permits although no limit is in force yet: one is being set.
     limiting: bool = False
+
+    @property
+    def prevention(self) -> Prevention | None:
+        """The starvation prevention in force; None if it is not enabled."""
+        given = self.prevention_config
+        if not given.get("enabled"):
+            return None
+        return Prevention(given["rotation_interval"], float(given["min_dispatch_ratio"]))
 
     @property
     def limits_concurrency(self) -> bool:
@@ -248,12 +254,9 @@ def _pool(name: str, given: PoolRequest, prefix: str) -> Pool:
     usual = DispatchStrategy.WEIGHTED if weights else DispatchStrategy.ROUND_ROBIN
     strategy = DispatchStrategy(given.strategy or usual)
     _check_weights(queues, strategy, weights, prefix)
-    prevention_config: dict[str, Any] = {}
-    prevention = None
-    if given.starvation_prevention is not None:
-        prevention_config = given.starvation_prevention.model_dump()
-        if given.starvation_prevention.enabled:
-            prevention = _prevention(given.starvation_prevention, queues, prefix)
+    prevention = given.starvation_prevention
+    if prevention is not None and prevention.enabled:
+        _check_prevention(prevention, queues, prefix)
     return Pool(
         name,
         queues,
@@ -261,8 +264,7 @@ def _pool(name: str, given: PoolRequest, prefix: str) -> Pool:
         weights=weights,
         concurrency=given.concurrency,
         isolated=bool(given.isolated),
-        prevention=prevention,
-        prevention_config=prevention_config,
+        prevention_config={} if prevention is None else prevention.model_dump(),
         tenants=_tenants(given.tenant_fairness),
     )
 
@@ -309,9 +311,9 @@ def _check_weights(
         raise InvalidRequest(f"{prefix}weights", rule)
 
 
-def _prevention(
+def _check_prevention(
     given: StarvationPreventionRequest, queues: tuple[str, ...], prefix: str
-) -> Prevention:
+) -> None:
     # Floating point: 20 queues with 0.05 each add up to a little more or less than 1.
     if given.min_dispatch_ratio * len(queues) > 1 + 1e-9:
         raise InvalidRequest(

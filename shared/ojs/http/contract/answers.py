@@ -182,7 +182,9 @@ class Pagination(Position):
     total_is_least: NotRequired[
         Annotated[
             Literal[True],
-            Field(description="the total is not known, and is so much at least"),
+            Field(
+                description="the total is not known: `total` leads to the next page if there is one"
+            ),
         ]
     ]
 

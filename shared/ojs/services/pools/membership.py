@@ -165,4 +165,4 @@ def _pool(items: Mapping[_Key, Item], name: str) -> tuple[Pool | None, Sequencer
     config, state = (items.get(key) for key in _of_pool(name))
     if config is None:
         return None, SequencerState()
-    return store.from_item(config), sequencer.from_item(state or {})
+    return store.POOL.of(config), sequencer.from_item(state or {})

@@ -10,7 +10,7 @@ from ojs.bounded import BoundedMap
 from ojs.clock import Clock
 from ojs.domain import jsontext, times
 from ojs.domain.access import ANYBODY, Principal
-from ojs.domain.errors import NotFound, PayloadTooLarge, naming_field
+from ojs.domain.errors import BAD_CURSOR, InvalidRequest, NotFound, PayloadTooLarge, naming_field
 from ojs.domain.job.states import State
 from ojs.domain.page import Page
 from ojs.domain.pool.worker import Directive, Worker, check_worker_id
@@ -209,7 +209,10 @@ class WorkerRegistry:
     def list(self, *, limit: int, cursor: str | None = None) -> Page[Worker]:
         """A page of workers, in no meaningful order. Raises InvalidRequest for a bad cursor."""
         if cursor is not None:
-            _check_id(cursor.partition("|")[0], "cursor")
+            worker_id, bar, mark = cursor.partition("|")
+            _check_id(worker_id, "cursor")
+            if bar and not store.MARK.fullmatch(mark):
+                raise InvalidRequest("cursor", BAD_CURSOR, value=cursor)
         workers, following = self._workers.page(limit=limit, after=cursor)
         return Page(workers, following)
 

@@ -11,21 +11,21 @@ all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace as changed
-from typing import Any
 
 from ojs.domain import jsontext
 from ojs.domain.cron.cron import Cron, CronRun, SkipReason
 from ojs.domain.cron.definition import CronDefinition
-from ojs.domain.errors import OjsError, known
+from ojs.domain.errors import OjsError
 from ojs.domain.ids import IdSource
 from ojs.domain.page import Page
 from ojs.store.jobs.payloads import PayloadRef, PayloadStore
 from ojs.store.queues.registry import QueueRegistry
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace, NotDone, UnreadableItem, pass_over, readable
+from ojs.store.table.errors import LostRace, NotDone, pass_over, readable
+from ojs.store.table.record import Attribute, Record, member, rewriting, words
 from ojs.store.table.table import Put, Table, Update
 from ojs.store.table.values import Item, Value, pack, size
 
@@ -37,34 +37,58 @@ LOG_KEPT_S = 30 * 86_400
 _SORTED = 64
 _TRIES = 3
 _DEFINITION, _REF = "definition", "apart"
-_PLAIN = {
-    "created": "created_ms",
-    "updated": "updated_ms",
-    "since": "enabled_ms",
-    "tick": "tick_ms",
-    "gap": "gap_ms",
-    "past": "past_ms",
-    "runs": "runs",
-    "last": "last_ms",
-    "full": "full_ms",
-    "op": "op",
-}
-_RUN = {
-    "at": "at_ms",
-    "tick": "scheduled_ms",
-    "expression": "expression",
-    "zone": "timezone",
-    "type": "job_type",
-    "queue": "queue",
-    "fired": "runs",
-    "job": "job_id",
-    "other": "active_job_id",
-    "waiting": "waiting",
-    "late": "late_ms",
-    "local": "local",
-    "skipped": "count",
-    "error": "error",
-}
+CRON = Record(
+    Cron,
+    "cron job",
+    {
+        _DEFINITION: Attribute(
+            "definition",
+            lambda definition: jsontext.dumps(definition.compact()),
+            lambda text: CronDefinition.of(jsontext.stored(text)),
+        ),
+        _REF: "definition_ref",
+        "created": "created_ms",
+        "updated": "updated_ms",
+        "since": "enabled_ms",
+        "tick": "tick_ms",
+        "gap": "gap_ms",
+        "past": "past_ms",
+        "runs": "runs",
+        "last": "last_ms",
+        "full": "full_ms",
+        "op": "op",
+        "off": Attribute("enabled", lambda _: 1, lambda _: False, "N"),
+        "jobs": words("jobs"),
+        "line": words("line"),
+    },
+    apart={
+        "name": lambda item: keys.cron_name(str(item["pk"])),
+        "due_ms": lambda item: keys.instant_of(item["wsk"]) if "wsk" in item else None,
+    },
+    always=("since", "past", "runs"),
+)
+RUN = Record(
+    CronRun,
+    "run of the cron job",
+    {
+        "at": "at_ms",
+        "tick": "scheduled_ms",
+        "expression": "expression",
+        "zone": "timezone",
+        "type": "job_type",
+        "queue": "queue",
+        "fired": "runs",
+        "job": "job_id",
+        "reason": member("reason", SkipReason, "a skipped tick"),
+        "other": "active_job_id",
+        "waiting": "waiting",
+        "late": "late_ms",
+        "local": "local",
+        "skipped": "count",
+        "error": "error",
+    },
+    apart={"name": lambda item: str(item["pk"]).removeprefix(keys.cron_runs(""))},
+)
 
 
 class CronStore:
@@ -91,7 +115,7 @@ class CronStore:
             (whole,) = self._with_definitions([item])
             if _DEFINITION in whole:
                 break
-        return _from(whole)
+        return CRON.of(whole)
 
     def _with_definitions(self, found: Sequence[Item]) -> Sequence[Item]:
         """Items with the definitions that stand apart."""
@@ -129,18 +153,10 @@ class CronStore:
 
     @staticmethod
     def _update(before: Cron, after: Cron) -> Update:
-        old, new = _item(before), _item(after)
         # Race: two evaluators of one tick, a change, a pause, a deletion. One wins; the losers
         # write nothing, not even the job of the tick, which is in the same transaction. They read
         # again, and see the next tick, the change, or nothing.
-        return Update(
-            keys.cron(before.name),
-            keys.RECORD,
-            set={name: value for name, value in new.items() if old.get(name) != value},
-            remove=[name for name in old if name not in new],
-            condition="#op = :seen",
-            values={":seen": before.op or ""},
-        )
+        return rewriting(_item(before), _item(after), "#op = :seen", {":seen": before.op or ""})
 
     def advance(self, before: Cron, after: Cron, run: CronRun | None) -> Cron:
         """Write what became of a tick without a job, and its entry of the run log, if it has one.
@@ -157,18 +173,15 @@ class CronStore:
     @staticmethod
     def logging(run: CronRun, after: Cron) -> Put:
         """The write of an entry of the run log, for the transaction that makes a cron job so."""
-        item: Item = {
-            "pk": keys.cron_runs(run.name),
-            # Two may happen in one moment: they keep their order.
-            "sk": f"{keys.instant(run.at_ms)}|{run.runs:09d}|{after.op}",
-            "ttl": run.at_ms // 1_000 + LOG_KEPT_S,
-        }
-        for attribute, name in _RUN.items():
-            if (value := getattr(run, name)) is not None and value != 0:
-                item[attribute] = value
-        if run.reason is not None:
-            item["reason"] = run.reason.value
-        return Put(item)
+        return Put(
+            RUN.item(
+                run,
+                pk=keys.cron_runs(run.name),
+                # Two may happen in one moment: they keep their order.
+                sk=f"{keys.instant(run.at_ms)}|{run.runs:09d}|{after.op}",
+                ttl=run.at_ms // 1_000 + LOG_KEPT_S,
+            )
+        )
 
     def note(self, cron: Cron) -> None:
         """Note the queue of a cron job that is about to wait for a tick. Raises OjsError."""
@@ -205,7 +218,7 @@ class CronStore:
         there = self._table.batch_get(wanted)
         whole = self._with_definitions([there[key] for key in wanted if key in there])
         more = names[limit - 1] if len(names) > limit else None
-        return Page(list(readable(_from, whole, pass_over)), more)
+        return Page(list(readable(CRON.of, whole, pass_over)), more)
 
     def count(self, key_id: str | None, *, most: int) -> tuple[int, int]:
         """How many cron jobs there are, and how many of them this key set last, which is read only
@@ -240,7 +253,7 @@ class CronStore:
             consistent=True,
         )
         last = str(found.items[-1]["sk"]) if found.items and found.last is not None else None
-        return Page([run_from(item) for item in found.items], last)
+        return Page([RUN.of(item) for item in found.items], last)
 
     def zones_seen(self) -> tuple[str | None, str | None]:
         """The version of the rules of time zones under which cron jobs were aimed last, and the
@@ -261,7 +274,7 @@ class CronStore:
         cron = changed(cron, op=self._ids.token())
         if size(_item(cron)) + GROWTH_BYTES <= ITEM_BYTES:
             return cron
-        text = _text(cron)
+        text = str(_item(cron)[_DEFINITION])
         at = self._payloads.new_ref(
             cron.name, keys.DEFINITION, str(cron.op), len(text.encode("utf-8"))
         )
@@ -296,57 +309,12 @@ def _listed(name: str) -> dict[str, Value]:
     return {"epk": keys.CRONS, "esk": name[:_SORTED]}
 
 
-def _text(cron: Cron) -> str:
-    return jsontext.dumps(cron.definition.compact())
-
-
 def _item(cron: Cron) -> Item:
-    item: Item = {**_key(cron.name), **_listed(cron.name)}
-    if cron.definition_ref is None:
-        item[_DEFINITION] = _text(cron)
-    else:
-        item[_REF] = cron.definition_ref
-    for attribute, name in _PLAIN.items():
-        if (value := getattr(cron, name)) is not None:
-            item[attribute] = value
-    if not cron.enabled:
-        item["off"] = 1
-    if cron.jobs:
-        item["jobs"] = " ".join(cron.jobs)
-    if cron.line:
-        item["line"] = " ".join(cron.line)
+    due: Item = {}
     if cron.due_ms is not None:
-        item["wpk"] = keys.due(cron.definition.queue, 0)
-        item["wsk"] = keys.due_at(cron.due_ms, keys.TICK)
+        due["wpk"] = keys.due(cron.definition.queue, 0)
+        due["wsk"] = keys.due_at(cron.due_ms, keys.TICK)
+    item = CRON.item(cron, **_key(cron.name), **_listed(cron.name), **due)
+    if cron.definition_ref is not None:
+        del item[_DEFINITION]
     return item
-
-
-def _from(item: Item) -> Cron:
-    name = keys.cron_name(str(item["pk"]))
-    try:
-        plain: dict[str, Any] = {
-            field: item[attribute] for attribute, field in _PLAIN.items() if attribute in item
-        }
-        return Cron(
-            name=name,
-            definition=CronDefinition.of(jsontext.stored(str(item[_DEFINITION]))),
-            definition_ref=None if _REF not in item else str(item[_REF]),
-            enabled="off" not in item,
-            jobs=tuple(str(item.get("jobs", "")).split()),
-            line=tuple(str(item.get("line", "")).split()),
-            due_ms=keys.instant_of(str(item["wsk"])) if "wsk" in item else None,
-            **plain,
-        )
-    except (KeyError, ValueError, TypeError) as error:
-        raise UnreadableItem(f"cron job {name}", error) from error
-
-
-def run_from(item: Mapping[str, Any]) -> CronRun:
-    """The entry of a run log that an item holds. Raises KeyError, UnknownForm."""
-    stored = {name: item[attribute] for attribute, name in _RUN.items() if attribute in item}
-    reason = item.get("reason")
-    return CronRun(
-        name=str(item["pk"]).removeprefix(keys.cron_runs("")),
-        reason=None if reason is None else known(SkipReason, reason, "a skipped tick"),
-        **{"scheduled_ms": None, "runs": 0, **stored},
-    )

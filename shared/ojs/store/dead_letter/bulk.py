@@ -8,7 +8,7 @@ when the current claim expires. The index `expiry` lists all operations that are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields as dataclass_fields
 from dataclasses import replace
@@ -26,6 +26,7 @@ from ojs.domain.page import Page
 from ojs.records import record
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
+from ojs.store.table.record import Attribute, Record, flag, member
 from ojs.store.table.table import Put, Table, Update
 from ojs.store.table.values import Item, Value
 
@@ -76,7 +77,7 @@ class BulkOperationStore:
         except LostRace:
             return None
         try:
-            return ClaimedOperation(_from(item), token)
+            return ClaimedOperation(OPERATION.of(item), token)
         except UnknownForm:
             # Claimed in vain: it is looked at again when the claim is over.
             return None
@@ -116,7 +117,7 @@ class BulkOperationStore:
                 values={":token": claim.token},
             )
         )
-        return replace(claim, operation=_from(item))
+        return replace(claim, operation=OPERATION.of(item))
 
     def stop(self, operation: BulkOperation, *, now_ms: int) -> BulkOperation:
         """Stop an operation: at once if it is not claimed, else after the current slice.
@@ -142,14 +143,14 @@ class BulkOperationStore:
             values=running,
         )
         try:
-            return _from(self._table.update(stop))
+            return OPERATION.of(self._table.update(stop))
         except LostRace:
-            return _from(self._table.update(stop_later))
+            return OPERATION.of(self._table.update(stop_later))
 
     def get(self, operation_id: str, *, now_ms: int) -> BulkOperation | None:
         """One operation, read consistently."""
         item = self._table.get(keys.operation(operation_id), keys.RECORD)
-        return None if item is None or _gone(item, now_ms) else _from(item)
+        return None if item is None or _gone(item, now_ms) else OPERATION.of(item)
 
     def due(self, *, now_ms: int, limit: int) -> list[str]:
         """Ids of operations that need attention, the longest due first. May be stale."""
@@ -183,7 +184,7 @@ class BulkOperationStore:
             item = items.get((pk, keys.RECORD))
             if item is not None and not _gone(item, now_ms):
                 with suppress(UnknownForm):
-                    kept.append(_from(item))
+                    kept.append(OPERATION.of(item))
         return Page(kept, keys.operation_id(pks[-1]) if len(found.items) > limit else None)
 
 
@@ -199,14 +200,11 @@ def _hold(token: str, until_ms: int) -> dict[str, Value]:
 
 def _ended(operation: BulkOperation) -> dict[str, Value]:
     """The attributes of an operation that is over."""
-    at_ms = operation.finished_ms or 0
-    over: dict[str, Value] = {
-        "state": operation.phase.value,
-        "finished": at_ms,
-        "ttl": at_ms // 1000 + KEPT_S,
-    }
+    item, at_ms = OPERATION.item(operation), operation.finished_ms or 0
     # What an erasure was for is personal itself.
-    return over | (_meant(operation.wanted) if operation.action is Action.ERASE_JOBS else {})
+    names = ("state", "ids", "wanted") if operation.action is Action.ERASE_JOBS else ("state",)
+    over = {name: item[name] for name in names if name in item}
+    return over | {"finished": at_ms, "ttl": at_ms // 1000 + KEPT_S}
 
 
 def _gone(item: Item, now_ms: int) -> bool:
@@ -216,50 +214,36 @@ def _gone(item: Item, now_ms: int) -> bool:
 
 def _progress(operation: BulkOperation) -> dict[str, Value]:
     """The attributes that change with its progress."""
-    new: dict[str, Value] = {
-        "updated": operation.updated_ms,
-        "succeeded": operation.succeeded,
-        "failed": operation.failed,
-        "errors": jsontext.dumps([(e.job_id, e.code, e.message) for e in operation.errors]),
-    }
-    if operation.cursor is not None:
-        new["cursor"] = operation.cursor
-    if operation.waiting_for_room:
-        new["waits"] = 1
-    if operation.round > 1:
-        new |= {"round": operation.round, "before_round": operation.before_round}
-    return new
+    item = OPERATION.item(operation)
+    new = {name: item[name] for name in _PROGRESS if name in item}
+    return new | ({"before_round": operation.before_round} if operation.round > 1 else {})
 
 
-def _item(operation: BulkOperation) -> dict[str, Value]:
-    of_jobs = operation.action.of_jobs
-    return {
-        "pk": keys.operation(operation.id),
-        "sk": keys.RECORD,
-        "epk": keys.JOB_OPERATIONS if of_jobs else keys.OPERATIONS,
-        "esk": operation.id,
-        "action": operation.action.value,
-        **_meant(operation.wanted),
-        **({"dry": 1} if operation.dry_run else {}),
-        "state": operation.phase.value,
-        "started": operation.started_ms,
-        **_progress(operation),
-    }
+def _item(operation: BulkOperation) -> Item:
+    line = keys.JOB_OPERATIONS if operation.action.of_jobs else keys.OPERATIONS
+    pk = keys.operation(operation.id)
+    return OPERATION.item(operation, pk=pk, sk=keys.RECORD, epk=line, esk=operation.id)
 
 
-def _meant(wanted: DeadLetterFilter | JobFilter | JobIds) -> dict[str, Value]:
-    """The attributes that say which jobs are meant."""
+def _ids(wanted: object) -> bytes | None:
+    if not isinstance(wanted, JobIds):
+        return None
+    return b"".join(UUID(job_id).bytes for job_id in wanted.ids)
+
+
+def _filter(wanted: DeadLetterFilter | JobFilter | JobIds) -> str | None:
     if isinstance(wanted, JobIds):
-        return {"ids": b"".join(UUID(job_id).bytes for job_id in wanted.ids)}
+        return None
     if isinstance(wanted, JobFilter):
-        return {"wanted": jsontext.dumps(wanted.to_dict())}
+        return jsontext.dumps(wanted.to_dict())
     fields = {name: value for name, value in vars(wanted).items() if value is not None}
     if wanted.args is not None:
         fields["args"] = wanted.args.text
-    return {"wanted": jsontext.dumps(fields)}
+    return jsontext.dumps(fields)
 
 
-def _wanted(stored: dict[str, Any], action: Action) -> DeadLetterFilter | JobFilter | JobIds:
+def _wanted(stored: Mapping[str, Any]) -> DeadLetterFilter | JobFilter | JobIds:
+    action = known(Action, stored["action"], "an operation to")
     if "ids" in stored:
         packed = stored["ids"]
         each = (packed[at : at + 16] for at in range(0, len(packed), 16))
@@ -276,23 +260,31 @@ def _wanted(stored: dict[str, Any], action: Action) -> DeadLetterFilter | JobFil
     return DeadLetterFilter(**fields)
 
 
-def _from(item: Item) -> BulkOperation:
-    stored: dict[str, Any] = dict(item)
-    action = known(Action, stored["action"], "an operation to")
-    return BulkOperation(
-        id=keys.operation_id(stored["pk"]),
-        action=action,
-        wanted=_wanted(stored, action),
-        started_ms=stored["started"],
-        updated_ms=stored["updated"],
-        phase=known(Phase, stored["state"], "an operation in state"),
-        finished_ms=stored.get("finished"),
-        cursor=stored.get("cursor"),
-        succeeded=stored["succeeded"],
-        failed=stored["failed"],
-        errors=tuple(Refusal(*error) for error in jsontext.stored(stored["errors"])),
-        waiting_for_room="waits" in stored,
-        dry_run="dry" in stored,
-        round=stored.get("round", 1),
-        before_round=stored.get("before_round", 0),
-    )
+OPERATION = Record(
+    BulkOperation,
+    "operation",
+    {
+        "action": member("action", Action, "an operation to"),
+        "ids": Attribute("wanted", _ids, None, "B"),
+        "wanted": Attribute("wanted", _filter),
+        "dry": flag("dry_run"),
+        "state": member("phase", Phase, "an operation in state"),
+        "started": "started_ms",
+        "finished": "finished_ms",
+        "updated": "updated_ms",
+        "succeeded": "succeeded",
+        "failed": "failed",
+        "errors": Attribute(
+            "errors",
+            lambda errors: jsontext.dumps([(e.job_id, e.code, e.message) for e in errors]),
+            lambda text: tuple(Refusal(*error) for error in jsontext.stored(text)),
+        ),
+        "cursor": "cursor",
+        "waits": flag("waiting_for_room"),
+        "round": "round",
+        "before_round": "before_round",
+    },
+    apart={"id": lambda item: keys.operation_id(item["pk"]), "wanted": _wanted},
+    always=("state", "succeeded", "failed", "errors"),
+)
+_PROGRESS = ("updated", "succeeded", "failed", "errors", "cursor", "waits", "round")

@@ -17,10 +17,8 @@ from typing import Any
 from ojs.bounded import BoundedMap
 from ojs.clock import Clock
 from ojs.domain import jsontext
-from ojs.domain.delivery.breaker import Breaker
 from ojs.domain.delivery.delivery import (
     Delivery,
-    DeliveryCounts,
     Disabled,
     DisabledReason,
     Form,
@@ -30,6 +28,7 @@ from ojs.records import record
 from ojs.store.queues.pools import PoolStore
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace, UnreadableItem
+from ojs.store.table.record import Attribute, Record, member, rewriting
 from ojs.store.table.table import Delete, Put, Table, Update
 from ojs.store.table.values import Item, Value, number
 
@@ -39,11 +38,10 @@ REMEMBERED_MS = 15_000
 MAX_DIRECTORY_BYTES = 100_000
 _KEY = (keys.DELIVERIES, keys.RECORD)
 # What an operator configured, in one text.
-_CONFIGURED = (
+CONFIGURED = (
     "function", "endpoint", "handler", "queues", "pool", "job_types", "concurrency", "batch_size",
     "timeout_ms", "form", "signing_secrets", "paused", "line",
 )  # fmt: skip
-_TUPLES = ("queues", "job_types", "signing_secrets", "line")
 
 
 @record(frozen=True)
@@ -77,7 +75,7 @@ class DeliveryStore:
     def get(self, name: str, *, consistent: bool = True) -> Delivery | None:
         """One delivery; slightly behind unless it is read `consistent`. Raises UnreadableItem."""
         item = self._table.get(keys.delivery(name), keys.RECORD, consistent=consistent)
-        return None if item is None else from_item(item)
+        return None if item is None else DELIVERY.of(item)
 
     def get_many(self, names: Iterable[str]) -> list[Delivery]:
         """Several deliveries in the order given, without those that do not exist; slightly behind.
@@ -85,7 +83,7 @@ class DeliveryStore:
         """
         wanted = [(keys.delivery(name), keys.RECORD) for name in names]
         found = self._table.batch_get(wanted, consistent=False)
-        return [from_item(found[key]) for key in wanted if key in found]
+        return [DELIVERY.of(found[key]) for key in wanted if key in found]
 
     def directory(self, *, consistent: bool = True) -> Directory:
         """The directory. One call."""
@@ -98,33 +96,22 @@ class DeliveryStore:
         """
         created_ms = wanted.updated_ms if before is None else before.created_ms
         # A version must not be that of an earlier delivery of this name.
-        changes = 0 if before is None else before.changes + 1
-        stored = replace(wanted, created_ms=created_ms, changes=changes)
+        changes, turn = (0, 0) if before is None else (before.changes + 1, before.turn + 1)
+        stored = replace(wanted, created_ms=created_ms, changes=changes, turn=turn)
         entry = DirectoryEntry(stored.queues, stored.pool)
         entries = {**directory.entries, stored.name: entry}
         writes: list[Put | Update | Delete] = []
         if before is None:
             # Race: another request creates it. The loser reads again, and changes it.
-            writes.append(Put(_item(stored, 0), condition="attribute_not_exists(pk)"))
+            writes.append(Put(_item(stored), condition="attribute_not_exists(pk)"))
         else:
-            condition, values = _as_read(before)
-            item = _item(stored, before.turn + 1)
-            gone = [each for each in _STATE if each not in item]
             # Race: another operator, or dispatch notes something of the target. The loser reads
             # again.
-            writes.append(
-                Update(
-                    *_key(stored.name),
-                    set={name: value for name, value in item.items() if name not in ("pk", "sk")},
-                    remove=gone,
-                    condition=condition,
-                    values=values,
-                )
-            )
+            writes.append(_rewriting(before, stored))
         if directory.entries.get(stored.name) != entry:
             writes.append(_directing(directory, entries))
         self._table.transact(writes)
-        return replace(stored, turn=0 if before is None else before.turn + 1)
+        return stored
 
     def remove(self, delivery: Delivery, directory: Directory) -> None:
         """Delete a delivery and its entry. Raises LostRace."""
@@ -145,19 +132,10 @@ class DeliveryStore:
         """Store what dispatch or an outcome found out of the target, counts included. One write.
         Raises LostRace.
         """
-        item, old = _item(after, before.turn + 1), _item(before, before.turn)
-        condition, values = _as_read(before)
+        after = replace(after, turn=before.turn + 1)
         # Race: other outcomes, an operator. The loser reads again: each fault in a row counts.
-        self._table.update(
-            Update(
-                *_key(after.name),
-                set={name: value for name, value in item.items() if old.get(name) != value},
-                remove=[name for name in old if name not in item],
-                condition=condition,
-                values=values,
-            )
-        )
-        return replace(after, turn=before.turn + 1)
+        self._table.update(_rewriting(before, after))
+        return after
 
     def armed(self, delivery: Delivery, until_ms: int) -> None:
         """Note until when a sweep has armed timers of a delivery."""
@@ -229,12 +207,10 @@ def _key(name: str) -> tuple[str, str]:
     return keys.delivery(name), keys.RECORD
 
 
-def _as_read(before: Delivery) -> tuple[str, dict[str, Value]]:
-    """The condition that a delivery is unchanged since it was read."""
-    return (
-        "#created = :created AND #turn = :turn",
-        {":created": before.created_ms, ":turn": before.turn},
-    )
+def _rewriting(before: Delivery, after: Delivery) -> Update:
+    """The write of a delivery, on the condition that it is unchanged since it was read."""
+    seen: dict[str, Value] = {":created": before.created_ms, ":turn": before.turn}
+    return rewriting(_item(before), _item(after), "#created = :created AND #turn = :turn", seen)
 
 
 def _directing(directory: Directory, entries: Mapping[str, DirectoryEntry]) -> Put:
@@ -260,80 +236,65 @@ def _directory(item: Item) -> Directory:
         raise UnreadableItem("the directory of deliveries", error) from error
 
 
-# Attributes that dispatch and outcomes write: by name, and how they are read.
-_STATE = (
-    "faults", "until", "open", "trial", "backoff", "throttles", "disabled", "n_faults",
-    "n_throttled",
-)  # fmt: skip
+def _item(delivery: Delivery) -> Item:
+    item: dict[str, Any] = DELIVERY.item(delivery)
+    config = {name: item.pop(name) for name in CONFIGURED if name in item}
+    pk, sk = _key(delivery.name)
+    return {"pk": pk, "sk": sk, "config": jsontext.dumps(config), **item}
 
 
-def _item(delivery: Delivery, turn: int) -> Item:
-    config = {name: getattr(delivery, name) for name in _CONFIGURED}
-    given = {name: value for name, value in config.items() if value not in (None, (), False)}
-    breaker, disabled = delivery.breaker, delivery.disabled
-    state: dict[str, Value | None] = {
-        "faults": breaker.faults or None,
-        "until": breaker.until_ms,
-        "open": breaker.open_ms or None,
-        "trial": breaker.trial_ms,
-        "backoff": delivery.backoff_until_ms,
-        "throttles": delivery.throttles or None,
-        "disabled": None if disabled is None else jsontext.dumps(asdict(disabled)),
-        "n_faults": delivery.counts.faults or None,
-        "n_throttled": delivery.counts.throttled or None,
-    }
-    return {
-        "pk": keys.delivery(delivery.name),
-        "sk": keys.RECORD,
-        "config": jsontext.dumps(
-            {name: list(each) if name in _TUPLES else each for name, each in given.items()}
+def _disabled(stored: Any) -> Disabled:
+    reason = known(DisabledReason, stored["reason"], "", DisabledReason.FORBIDDEN)
+    return Disabled(reason, int(stored["since_ms"]), stored["message"])
+
+
+# The fields of the configuration are attributes of the text in `config`.
+DELIVERY = Record(
+    Delivery,
+    "delivery",
+    {
+        "function": "function",
+        "endpoint": "endpoint",
+        "handler": "handler",
+        "queues": Attribute("queues", None, tuple),
+        "pool": "pool",
+        "job_types": Attribute("job_types", None, tuple),
+        "concurrency": "concurrency",
+        "batch_size": "batch_size",
+        "timeout_ms": "timeout_ms",
+        "form": member("form", Form, "a delivery in the form"),
+        "signing_secrets": Attribute("signing_secrets", None, tuple),
+        "paused": "paused",
+        "line": Attribute("line", None, tuple),
+        "faults": "breaker.faults",
+        "until": "breaker.until_ms",
+        "open": "breaker.open_ms",
+        "trial": "breaker.trial_ms",
+        "backoff": "backoff_until_ms",
+        "throttles": "throttles",
+        "disabled": Attribute(
+            "disabled",
+            lambda it: jsontext.dumps(asdict(it)),
+            lambda it: _disabled(jsontext.stored(it)),
         ),
-        "created": delivery.created_ms,
-        "updated": delivery.updated_ms,
-        "changes": delivery.changes,
-        "turn": turn,
-        **{name: value for name, value in state.items() if value is not None},
-    }
-
-
-def from_item(item: Item) -> Delivery:
-    """The delivery that an item holds. Raises UnreadableItem."""
-    name = str(item["pk"]).removeprefix(keys.delivery(""))
-    try:
-        return _delivery(name, item)
-    except Exception as error:
-        raise UnreadableItem(f"delivery {name}", error) from error
-
-
-def _delivery(name: str, item: Item) -> Delivery:
-    stored: dict[str, Any] = dict(item)
-    config = jsontext.stored(stored["config"])
-    given: dict[str, Any] = {
-        field: tuple(value) if field in _TUPLES else value
-        for field, value in config.items()
-        if field in _CONFIGURED
-    }
-    given["form"] = known(Form, given.get("form", Form.DIRECT), f"delivery {name}")
-    disabled = None
-    if "disabled" in stored:
-        said = jsontext.stored(stored["disabled"])
-        reason = known(DisabledReason, said["reason"], "", DisabledReason.FORBIDDEN)
-        disabled = Disabled(reason, int(said["since_ms"]), said["message"])
-    return Delivery(
-        name=name,
-        **given,
-        disabled=disabled,
-        breaker=Breaker(
-            number(item, "faults"), stored.get("until"), number(item, "open"), stored.get("trial")
-        ),
-        backoff_until_ms=stored.get("backoff"),
-        throttles=number(item, "throttles"),
-        counts=DeliveryCounts(
-            faults=number(item, "n_faults"), throttled=number(item, "n_throttled")
-        ),
-        armed_ms=number(item, "armed"),
-        created_ms=stored["created"],
-        updated_ms=stored["updated"],
-        changes=stored["changes"],
-        turn=number(item, "turn"),
-    )
+        "n_faults": "counts.faults",
+        "n_throttled": "counts.throttled",
+        "armed": Attribute("armed_ms", lambda _: None, int, "N"),
+        "created": "created_ms",
+        "updated": "updated_ms",
+        "changes": "changes",
+        "turn": "turn",
+    },
+    apart={"name": lambda item: str(item["pk"]).removeprefix(keys.delivery(""))},
+    always=(
+        "concurrency",
+        "batch_size",
+        "timeout_ms",
+        "form",
+        "created",
+        "updated",
+        "changes",
+        "turn",
+    ),
+    opened=lambda item: {**jsontext.stored(item["config"]), **item},
+)

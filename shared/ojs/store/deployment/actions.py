@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ojs.domain.actions import KEPT_MS, PERIOD_MS, OperatorAction
 from ojs.domain.page import Page
 from ojs.store.table import keys
+from ojs.store.table.record import Record
 from ojs.store.table.table import Put, Table
-from ojs.store.table.values import Item, Value
+
+ACTION = Record(
+    OperatorAction,
+    "action",
+    {
+        "at": "at_ms",
+        "op": "operation",
+        "method": "method",
+        "path": "path",
+        "status": "status",
+        "by": "actor",
+        "key": "key",
+    },
+    apart={"id": lambda item: item["sk"]},
+)
 
 
 class ActionStore:
@@ -19,20 +32,8 @@ class ActionStore:
 
     def add(self, action: OperatorAction) -> None:
         """Store an action. One call. Raises OjsError."""
-        values: dict[str, Value | None] = {
-            "pk": keys.actions(action.at_ms // PERIOD_MS),
-            "sk": action.id,
-            "at": action.at_ms,
-            "op": action.operation,
-            "method": action.method,
-            "path": action.path,
-            "status": action.status,
-            "by": action.actor,
-            "key": action.key,
-            "ttl": (action.at_ms + KEPT_MS) // 1_000,
-        }
-        item: Item = {name: value for name, value in values.items() if value is not None}
-        self._table.put(Put(item))
+        pk, ttl = keys.actions(action.at_ms // PERIOD_MS), (action.at_ms + KEPT_MS) // 1_000
+        self._table.put(Put(ACTION.item(action, pk=pk, sk=action.id, ttl=ttl)))
 
     def list(self, *, limit: int, before: str | None, now_ms: int) -> Page[OperatorAction]:
         """A page of actions, latest first, of those before the id `before`. At most four calls."""
@@ -47,7 +48,7 @@ class ActionStore:
             left = limit + 1 - len(found)
             page = self._table.query(condition, dict(values), limit=left, forward=False)
             # Time to live removes items late.
-            found += [_from(item) for item in page.items if int(item["at"]) >= now_ms - KEPT_MS]
+            found += [ACTION.of(item) for item in page.items if int(item["at"]) >= now_ms - KEPT_MS]
             period -= 1
         return Page(found[:limit], found[limit - 1].id if len(found) > limit else None)
 
@@ -55,16 +56,3 @@ class ActionStore:
 def _made_ms(action_id: str) -> int:
     """When a UUID of version 7 was made (ms)."""
     return int(action_id.replace("-", "")[:12], 16)
-
-
-def _from(item: dict[str, Any]) -> OperatorAction:
-    return OperatorAction(
-        id=item["sk"],
-        at_ms=int(item["at"]),
-        operation=item["op"],
-        method=item["method"],
-        path=item["path"],
-        status=int(item["status"]),
-        actor=item.get("by"),
-        key=item.get("key"),
-    )

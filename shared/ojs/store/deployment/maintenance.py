@@ -13,14 +13,19 @@ from ojs.bounded import BoundedMap
 from ojs.clock import Clock
 from ojs.domain.maintenance import NOTICED_MS, Maintenance
 from ojs.store.table import keys
-from ojs.store.table.errors import UnreadableItem
 from ojs.store.table.races import retry_on_race
+from ojs.store.table.record import Record
 from ojs.store.table.table import Put, Table
 from ojs.store.table.values import Item, Value
 
 _KEY = (keys.DEPLOYMENT, keys.MAINTENANCE)
 # The attribute that is there while the mode is on.
 _SINCE = "since"
+MAINTENANCE = Record(
+    Maintenance,
+    "the maintenance mode",
+    {_SINCE: "since_ms", "reason": "reason", "duration": "duration_ms"},
+)
 _BUSY = "Others are changing the maintenance mode; try again."
 
 
@@ -66,20 +71,19 @@ class MaintenanceStore:
         Raises UnreadableItem, OjsError.
         """
         item = self._table.get(*_KEY, consistent=consistent)
-        return None if item is None or _SINCE not in item else _maintenance(item)
+        return None if item is None or _SINCE not in item else MAINTENANCE.of(item)
 
     def begin(self, reason: str | None, duration_ms: int | None, *, now_ms: int) -> Maintenance:
         """Begin maintenance, or change the reason and duration of one under way, which began when
         it did. Safe to repeat. Raises OjsError.
         """
-        said: dict[str, Value | None] = {"reason": reason, "duration": duration_ms}
-        given = {name: value for name, value in said.items() if value is not None}
 
         def attempt() -> Item:
-            seen = self._table.get(*_KEY) or {}
-            return self._replace(seen, {_SINCE: seen.get(_SINCE, now_ms), **given})
+            seen: Any = self._table.get(*_KEY) or {}
+            began = Maintenance(seen.get(_SINCE, now_ms), reason, duration_ms)
+            return self._replace(seen, MAINTENANCE.item(began))
 
-        return _maintenance(retry_on_race(attempt, busy=_BUSY))
+        return MAINTENANCE.of(retry_on_race(attempt, busy=_BUSY))
 
     def end(self) -> None:
         """End maintenance. Safe to repeat. Raises OjsError."""
@@ -104,16 +108,3 @@ class MaintenanceStore:
         self._table.put(Put(item, condition, values))
         self.note({_KEY: item}, asked_ms=self._clock.now_ms())
         return item
-
-
-def _maintenance(item: Item) -> Maintenance:
-    stored: dict[str, Any] = dict(item)
-    try:
-        duration_ms = stored.get("duration")
-        return Maintenance(
-            int(stored[_SINCE]),
-            stored.get("reason"),
-            None if duration_ms is None else int(duration_ms),
-        )
-    except (KeyError, ValueError, TypeError) as error:
-        raise UnreadableItem("the maintenance mode", error) from error

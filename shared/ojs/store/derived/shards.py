@@ -19,12 +19,14 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import field, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from ojs.domain import jsontext
 from ojs.records import record
 from ojs.store.table import keys
+from ojs.store.table.record import Attribute, Record, flag
 from ojs.store.table.table import MAX_TRANSACTION, Put, Update
-from ojs.store.table.values import Item, Value, number, size
+from ojs.store.table.values import Item, Value, size
 
 DAY_KEPT_S = 90 * 86_400
 MINUTE_KEPT_S = 25 * 3_600
@@ -33,14 +35,6 @@ _FULL_BYTES = 1_000
 # Items that one transaction moves, and counters of one item: DynamoDB takes expressions of 4 KB.
 _MAX_MOVED = MAX_TRANSACTION - 10
 _MAX_COUNTERS = 150
-# Attributes of an item that are no levels.
-_OWN = frozenset(
-    (
-        "pk", "sk", "rev", "pos", "page", "page_from", "page_to", "gen", "part", "folded",
-        "changed", "ttl", "recent",
-    )
-)  # fmt: skip
-
 TAKER = "f_"
 Counts = Mapping[str, int]
 
@@ -74,27 +68,7 @@ class ShardCounts:
     @classmethod
     def of(cls, shard: str, name: str, item: Item | None) -> ShardCounts:
         """Read an item; counts nothing if there is none."""
-        if item is None:
-            return cls(shard, name)
-        packed = item.get("recent")
-        recent: Mapping[str, Counts] = {}
-        if isinstance(packed, bytes):
-            recent = jsontext.stored(zlib.decompress(packed).decode("utf-8"))
-        return cls(
-            shard,
-            name,
-            rev=number(item, "rev"),
-            position=str(item.get("pos", "")),
-            page=str(item.get("page", "")),
-            page_from=str(item.get("page_from", "")),
-            page_to=str(item.get("page_to", "")),
-            levels={n: v for n, v in item.items() if n not in _OWN and isinstance(v, int)},
-            recent=recent,
-            generation=number(item, "gen"),
-            part=number(item, "part"),
-            folded="folded" in item,
-            changed_ms=number(item, "changed"),
-        )
+        return SHARD.of(item or {}, shard=shard, name=name)
 
     def counting(
         self, levels: Counts, recent: Mapping[str, Counts], position: str, *, now_ms: int
@@ -120,23 +94,15 @@ class ShardCounts:
 
     def item(self, *, ttl_s: int | None = None) -> Item:
         """The item that is to replace the one read."""
-        item: Item = {
-            "pk": keys.shard_stats(self.shard),
-            "sk": self.name,
-            "rev": self.rev + 1,
-            "pos": self.position,
-            "gen": self.generation,
-            "part": self.part,
-            "changed": self.changed_ms,
+        return {
+            **SHARD.item(
+                replace(self, rev=self.rev + 1),
+                pk=keys.shard_stats(self.shard),
+                sk=self.name,
+                ttl=ttl_s,
+            ),
             **{name: count for name, count in self.levels.items() if count},
         }
-        optional: dict[str, Value] = {
-            "page": self.page, "page_from": self.page_from, "page_to": self.page_to,
-            "folded": int(self.folded), "ttl": ttl_s or 0,
-        }  # fmt: skip
-        if self.recent:
-            item["recent"] = zlib.compress(jsontext.dumps(self.recent).encode("utf-8"), 9)
-        return item | {name: value for name, value in optional.items() if value}
 
     def full(self) -> bool:
         """Whether it is to hand over what happened lately."""
@@ -165,6 +131,36 @@ class ShardCounts:
         if not self.rev:
             return Put(item, condition="attribute_not_exists(pk)")
         return Put(item, condition="#rev = :read", values={":read": self.rev})
+
+
+def _levels(item: Mapping[str, Any]) -> Counts:
+    own = {"pk", "sk", "ttl", *SHARD.rows}
+    return {n: v for n, v in item.items() if n not in own and isinstance(v, int)}
+
+
+SHARD = Record(
+    ShardCounts,
+    "counters of shard",
+    {
+        "rev": "rev",
+        "pos": "position",
+        "gen": "generation",
+        "part": "part",
+        "changed": "changed_ms",
+        "page": "page",
+        "page_from": "page_from",
+        "page_to": "page_to",
+        "folded": flag("folded"),
+        "recent": Attribute(
+            "recent",
+            lambda recent: zlib.compress(jsontext.dumps(recent).encode("utf-8"), 9),
+            lambda packed: jsontext.stored(zlib.decompress(packed).decode("utf-8")),
+            "B",
+        ),
+    },
+    apart={"shard": None, "name": None, "levels": _levels},
+    always=("rev", "pos", "gen", "part", "changed"),
+)
 
 
 def _added(one: Counts, other: Counts) -> Counts:

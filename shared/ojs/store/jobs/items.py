@@ -6,27 +6,24 @@ Attributes that have their default are left out, so that the record of a small j
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
-from operator import attrgetter
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ojs.domain import jsontext
 from ojs.domain.dead_letter.copies import CopyTarget, Origin
-from ojs.domain.errors import UnknownForm, known
 from ojs.domain.fair_queue.tags import TAG_DIGITS, Share, tagged
 from ojs.domain.job import failure as failures
 from ojs.domain.job.failure import ErrorEntry, Failure
 from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, MISSING, Job, Lease
 from ojs.domain.job.permits import RunPermits
-from ojs.domain.job.retention import RETENTION, Retention
 from ojs.domain.job.retry import RetryPolicy
 from ojs.domain.job.states import TERMINAL, State
 from ojs.domain.rate_limit.limiter import RateLimit
 from ojs.domain.workflow.step import WorkflowStep
 from ojs.store.table import keys
-from ojs.store.table.errors import UnreadableItem
-from ojs.store.table.values import Item, Value, size
+from ojs.store.table.record import Attribute, Record, flag, member
+from ojs.store.table.values import Item, size
 
 # A job record should fit one write unit. This much of it is kept free for what a job gains later:
 # lease, worker, times, a small result.
@@ -48,109 +45,106 @@ _WAITS_FOR = {
 INLINE_RESULT_BYTES = 128
 
 
-def _state(stored: object) -> State:
-    """Raises UnknownForm for a state that only a newer version knows."""
-    return known(State, stored, "a job in state")
+def _lease(record: Mapping[str, Any]) -> Lease | None:
+    if "lease_until" not in record:
+        return None
+    return Lease(record["lease"], record["lease_until"], record["lease_ms"], record.get("worker"))
 
 
-# Attribute of the record → field of the job that is stored as it is.
-PLAIN = {
-    "type": "type",
-    "queue": "queue",
-    "lane": "lane",
-    "priority": "priority",
-    "attempt": "attempt",
-    "created": "created_ms",
-    "enqueued": "enqueued_ms",
-    "scheduled": "scheduled_ms",
-    "expires": "expires_ms",
-    "timeout": "timeout_ms",
-    "visibility": "visibility_ms",
-    "payload": "content_ref",
-    "payload_bytes": "content_bytes",
-    "life": "life",
-    "activated": "activated_ms",
-    "started": "started_ms",
-    "completed": "completed_ms",
-    "cancelled": "cancelled_ms",
-    "discarded": "discarded_ms",
-    "worker": "worker_id",
-    "stalled": "stalled",
-    "retry_at": "retry_at_ms",
-    "retry_delay": "retry_delay_ms",
-    "etype": "error_type",
-    "replayed": "replayed",
-    "copy": "copy_id",
-    "unique": "unique_key",
-    "held": "reserved_bytes",
-    "held_in": "reserved_in",
-    "pool": "pool",
-    "seats": "pool_permits",
-    "place": "key_permit",
-    "batch": "batch",
-    "by": "producer",
-    "edited": "changed_by",
-    "made": "made_by",
-    "result_ref": "result_ref",
-    "op": "op",
-    "ttl": "ttl_s",
-}
-# Attribute → field of the job that is stored in another form, how it is written, and how read.
-CODED: Mapping[str, tuple[str, Callable[[Any], Value], Callable[[Any], Any]]] = {
-    "state": ("state", str, _state),
-    "errors": ("noted", failures.compact, failures.entries_of),
-    "retry": ("policy", RetryPolicy.compact, RetryPolicy.of),
-    "dlq": ("copies_to", CopyTarget.compact, CopyTarget.of),
-    "copy_of": ("copy_of", Origin.compact, Origin.of),
-    "limit": ("limit", RateLimit.compact, RateLimit.of),
-    "fair": ("share", Share.compact, Share.of),
-    "permits": ("permits", RunPermits.compact, RunPermits.of),
-    "wf": ("workflow", WorkflowStep.compact, WorkflowStep.of),
-    # Flags: 1, or not there. The permit of a queue's semaphore may be stored as a token.
-    "slot": ("queue_permit", int, bool),
-    "dead": ("dead_letter", int, bool),
-    "deleting": ("deleting", int, bool),
-    "copy_due": ("copy_due", int, bool),
-    "trimmed": ("trimmed", int, bool),
-    "fenced": ("fenced", int, bool),
-}
-# Attribute → field of the job's retention, in seconds. An ack computes with the first one unread.
+def _order(record: Mapping[str, Any]) -> str | None:
+    if record["state"] != State.AVAILABLE or "wsk" not in record:
+        return None
+    return keys.Position.parse(record["wsk"]).order
+
+
+# An ack computes with it unread.
 KEEP_COMPLETED = "keep_c"
-_KEEP = {
-    KEEP_COMPLETED: "completed_s",
-    "keep_x": "cancelled_s",
-    "keep_d": "discarded_s",
-}
-
-_FIELDS = [*PLAIN.values(), *(field for field, _, _ in CODED.values())]
-_DEFAULTS = {field.name: field.default for field in fields(Job)}
-_values_of = attrgetter(*_FIELDS)
-# For each of `_FIELDS`: its attribute, its default, and how it is written if not as it is.
-_WRITTEN = [
-    *((name, _DEFAULTS[field], None) for name, field in PLAIN.items()),
-    *((name, _DEFAULTS[field], write) for name, (field, write, _) in CODED.items()),
-]
+JOB = Record(
+    Job,
+    "job",
+    {
+        "type": "type",
+        "queue": "queue",
+        "lane": "lane",
+        "priority": "priority",
+        "attempt": "attempt",
+        "created": "created_ms",
+        "enqueued": "enqueued_ms",
+        "scheduled": "scheduled_ms",
+        "expires": "expires_ms",
+        "timeout": "timeout_ms",
+        "visibility": "visibility_ms",
+        "payload": "content_ref",
+        "payload_bytes": "content_bytes",
+        "life": "life",
+        "activated": "activated_ms",
+        "started": "started_ms",
+        "completed": "completed_ms",
+        "cancelled": "cancelled_ms",
+        "discarded": "discarded_ms",
+        "worker": "worker_id",
+        "stalled": "stalled",
+        "retry_at": "retry_at_ms",
+        "retry_delay": "retry_delay_ms",
+        "etype": "error_type",
+        "replayed": "replayed",
+        "copy": "copy_id",
+        "unique": "unique_key",
+        "held": "reserved_bytes",
+        "held_in": "reserved_in",
+        "pool": "pool",
+        "seats": "pool_permits",
+        "place": "key_permit",
+        "batch": "batch",
+        "by": "producer",
+        "edited": "changed_by",
+        "made": "made_by",
+        "result_ref": "result_ref",
+        "op": "op",
+        "ttl": "ttl_s",
+        "state": member("state", State, "a job in state"),
+        "errors": Attribute("noted", failures.compact, failures.entries_of),
+        "retry": Attribute("policy", RetryPolicy.compact, RetryPolicy.of),
+        "dlq": Attribute("copies_to", CopyTarget.compact, CopyTarget.of),
+        "copy_of": Attribute("copy_of", Origin.compact, Origin.of),
+        "limit": Attribute("limit", RateLimit.compact, RateLimit.of),
+        "fair": Attribute("share", Share.compact, Share.of),
+        "permits": Attribute("permits", RunPermits.compact, RunPermits.of),
+        "wf": Attribute("workflow", WorkflowStep.compact, WorkflowStep.of),
+        # The permit of a queue's semaphore may be stored as a token.
+        "slot": flag("queue_permit"),
+        "dead": flag("dead_letter"),
+        "deleting": flag("deleting"),
+        "copy_due": flag("copy_due"),
+        "trimmed": flag("trimmed"),
+        "fenced": flag("fenced"),
+        KEEP_COMPLETED: "retention.completed_s",
+        "keep_x": "retention.cancelled_s",
+        "keep_d": "retention.discarded_s",
+        "lease": Attribute("lease", lambda lease: lease.token),
+        "lease_until": Attribute("lease", lambda lease: lease.until_ms, None, "N"),
+        "lease_ms": Attribute("lease", lambda lease: lease.length_ms, None, "N"),
+        "beat": Attribute("lease", lambda lease: lease.until_ms - lease.length_ms, None, "N"),
+    },
+    apart={
+        "id": lambda record: keys.job_id(record["pk"]),
+        "lease": _lease,
+        "order": _order,
+        "content": lambda it: jsontext.stored(it["body"]) if "body" in it else None,
+        "result": lambda it: jsontext.stored(it["result"]) if "result" in it else MISSING,
+        **dict.fromkeys(("chosen_id", "errors", "progress", "previous_state")),
+    },
+)
 
 
 def record_of(job: Job) -> Item:
     """The record of a job, with its index entries. The content is in it unless it was offloaded."""
-    record: Item = {"pk": keys.job(job.id), "sk": keys.RECORD}
-    for (name, default, write), value in zip(_WRITTEN, _values_of(job), strict=True):
-        if value is not default and value != default:
-            record[name] = value if write is None else write(value)
-    for name, field in _KEEP.items():
-        if (kept_s := getattr(job.retention, field)) != getattr(RETENTION, field):
-            record[name] = kept_s
+    record = JOB.item(job, pk=keys.job(job.id), sk=keys.RECORD, **index_entries(job))
     if job.content_ref is None and job.content is not None:
         record["body"] = jsontext.dumps(job.content)
     if job.result_ref is None and job.result is not MISSING:
         record["result"] = jsontext.dumps(job.result)
-    if job.lease is not None:
-        record["lease"] = job.lease.token
-        record["lease_until"] = job.lease.until_ms
-        record["lease_ms"] = job.lease.length_ms
-        record["beat"] = job.lease.until_ms - job.lease.length_ms
-    return record | index_entries(job)
+    return record
 
 
 def job_of(record: Mapping[str, Any]) -> Job:
@@ -160,35 +154,7 @@ def job_of(record: Mapping[str, Any]) -> Job:
     attributes that it knows, and no others. Raises
     UnknownForm, UnreadableItem.
     """
-    try:
-        return _job_of(record)
-    except UnknownForm:
-        raise
-    except Exception as error:
-        raise UnreadableItem(f"job {keys.job_id(str(record['pk']))}", error) from error
-
-
-def _job_of(record: Mapping[str, Any]) -> Job:
-    stored: dict[str, Any] = {"id": keys.job_id(record["pk"])}
-    for name, value in record.items():
-        if name in PLAIN:
-            stored[PLAIN[name]] = value
-        elif name in CODED:
-            field, _, read = CODED[name]
-            stored[field] = read(value)
-    if kept := {field: record[name] for name, field in _KEEP.items() if name in record}:
-        stored["retention"] = Retention(**kept)
-    if "body" in record:
-        stored["content"] = jsontext.stored(record["body"])
-    if "result" in record:
-        stored["result"] = jsontext.stored(record["result"])
-    if "lease_until" in record:
-        stored["lease"] = Lease(
-            record["lease"], record["lease_until"], record["lease_ms"], record.get("worker")
-        )
-    if stored["state"] is State.AVAILABLE and "wsk" in record:
-        stored["order"] = keys.Position.parse(record["wsk"]).order
-    return Job(**stored)
+    return JOB.of(record)
 
 
 def index_entries(job: Job) -> Item:

@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from ojs.domain.job.job import Job
 from ojs.records import record
 from ojs.store.table import keys
+from ojs.store.table.record import Record
 from ojs.store.table.table import Put, Table
-from ojs.store.table.values import Item, Value
+from ojs.store.table.values import Value
 
 
 @record(frozen=True)
@@ -35,6 +36,14 @@ class UniqueLock:
         return self.until_ms is not None and self.until_ms <= now_ms
 
 
+LOCK = Record(
+    UniqueLock,
+    "unique lock",
+    {"job": "job_id", "until": "until_ms", "life": "life"},
+    apart={"digest": lambda item: item["pk"].removeprefix(keys.unique(""))},
+)
+
+
 class UniqueLocks:
     """The store of unique locks."""
 
@@ -44,7 +53,7 @@ class UniqueLocks:
     def get(self, digest: str) -> UniqueLock | None:
         """The lock on a fingerprint, read consistently. It may be `over`."""
         item = self._table.get(keys.unique(digest), keys.RECORD)
-        return None if item is None else _lock_of(digest, item)
+        return None if item is None else LOCK.of(item)
 
     def get_many(self, digests: Iterable[str]) -> dict[str, UniqueLock]:
         """The locks on fingerprints, by fingerprint; they may be a moment old. One call for a
@@ -52,22 +61,14 @@ class UniqueLocks:
         """
         wanted = {(keys.unique(digest), keys.RECORD): digest for digest in digests}
         found = self._table.batch_get(wanted, consistent=False)
-        return {wanted[key]: _lock_of(wanted[key], item) for key, item in found.items()}
+        return {wanted[key]: LOCK.of(item) for key, item in found.items()}
 
     @staticmethod
     def taking(lock: UniqueLock, seen: UniqueLock | None) -> Put:
         """The write that takes a fingerprint, for the transaction that stores its job."""
-        item: dict[str, Value] = {
-            "pk": keys.unique(lock.digest),
-            "sk": keys.RECORD,
-            "job": lock.job_id,
-        }
-        if lock.until_ms is not None:
-            item["until"] = lock.until_ms
-            # For garbage collection only: code compares `until`.
-            item["ttl"] = lock.until_ms // 1000 + 86_400
-        if lock.life:
-            item["life"] = lock.life
+        # For garbage collection only: code compares `until`.
+        ttl = None if lock.until_ms is None else lock.until_ms // 1000 + 86_400
+        item = LOCK.item(lock, pk=keys.unique(lock.digest), sk=keys.RECORD, ttl=ttl)
         # Race: two equal pushes at once, or the holder returns from dead letter while another job
         # takes the lock. One transaction stores its job; the other fails as a whole, reads the
         # lock again and finds the winner.
@@ -82,13 +83,3 @@ class UniqueLocks:
             condition=f"attribute_not_exists(pk) OR (#job = :seen AND {same})",
             values=values,
         )
-
-
-def _lock_of(digest: str, item: Item) -> UniqueLock:
-    until = item.get("until")
-    return UniqueLock(
-        digest,
-        str(item["job"]),
-        until if isinstance(until, int) else None,
-        int(item.get("life", 0)),
-    )

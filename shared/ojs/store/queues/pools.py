@@ -7,20 +7,19 @@ cannot be deleted, so both always agree.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ojs.domain import jsontext
-from ojs.domain.errors import known
 from ojs.domain.pool.dispatch import DispatchStrategy
-from ojs.domain.pool.pool import Pool, Prevention
+from ojs.domain.pool.pool import Pool
 from ojs.domain.queue.queue import PoolMark, Queue
-from ojs.store.queues.queues import reconfiguring
+from ojs.store.queues.queues import marks_text, reconfiguring
 from ojs.store.queues.registry import QueueRegistry
 from ojs.store.queues.replicas import QueueRecords, on_all
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace, Unreadable, UnreadableItem, readable
+from ojs.store.table.errors import LostRace, Unreadable, readable
+from ojs.store.table.record import Record, as_json, flag, member, rewriting
 from ojs.store.table.table import MAX_TRANSACTION, Delete, Put, Table, Update
 from ojs.store.table.values import Item, Value
 
@@ -38,7 +37,7 @@ class PoolStore:
     def get(self, name: str) -> Pool | None:
         """One pool, read consistently."""
         item = self._table.get(*key_of(name))
-        return from_item(item) if item else None
+        return POOL.of(item) if item else None
 
     def get_many(self, names: Iterable[str], unreadable: Unreadable | None = None) -> list[Pool]:
         """Several pools in the order given; those that do not exist are left out. With `unreadable`
@@ -48,7 +47,7 @@ class PoolStore:
         found = self._table.batch_get(key_of(name) for name in wanted)
         items = (found.get(key_of(name)) for name in wanted)
         there = (item for item in items if item is not None)
-        return list(readable(from_item, there, unreadable))
+        return list(readable(POOL.of, there, unreadable))
 
     def names(self, *, limit: int, after: str | None = None) -> tuple[list[str], str | None]:
         """A page of the registry in order of name, and where to continue."""
@@ -76,7 +75,7 @@ class PoolStore:
         writes: list[Put | Update | Delete] = [
             Put(_item(stored), condition=condition, values=values)
             if before is None
-            else _rewriting(before, stored)
+            else rewriting(_item(before), _item(stored), condition, values)
         ]
         if before is None:
             writes.append(Put({"pk": keys.POOLS, "sk": pool.name}))
@@ -94,7 +93,7 @@ class PoolStore:
         LostRace.
         """
         pending = replace(pool, limiting=True, changes=pool.changes + 1)
-        self._table.update(_rewriting(pool, pending))
+        self._table.update(rewriting(_item(pool), _item(pending), *_as_read(pool)))
         return pending
 
     def remove(self, pool: Pool, queues: Sequence[Queue]) -> None:
@@ -155,11 +154,6 @@ def key_of(name: str) -> tuple[str, str]:
     return keys.pool(name), keys.RECORD
 
 
-def marks_text(marks: Mapping[str, PoolMark]) -> str:
-    """The pool marks of a queue in stored form."""
-    return jsontext.dumps({name: marks[name].compact() for name in sorted(marks)})
-
-
 def _as_read(pool: Pool | None) -> tuple[str, dict[str, Value]]:
     """The condition that a pool is unchanged since it was read."""
     # Race: another operator. The loser reads and checks again.
@@ -171,72 +165,32 @@ def _as_read(pool: Pool | None) -> tuple[str, dict[str, Value]]:
     )
 
 
-def _rewriting(before: Pool, pool: Pool) -> Update:
-    """The write of a pool over what was read. Attributes of newer versions stay."""
-    condition, values = _as_read(before)
-    old, item = _item(before), _item(pool)
-    return Update(
-        *key_of(pool.name),
-        set={name: value for name, value in item.items() if old.get(name) != value},
-        remove=[name for name in old if name not in item],
-        condition=condition,
-        values=values,
-    )
+def _prevention(stored: dict[str, Any]) -> dict[str, Any]:
+    # Numbers are stored as decimals.
+    return stored | {"min_dispatch_ratio": float(stored["min_dispatch_ratio"])}
 
 
-def _item(pool: Pool) -> dict[str, Value]:
-    def text(part: Mapping[str, Any]) -> str | None:
-        return jsontext.dumps(dict(part)) if part else None
-
-    item: dict[str, Value | None] = {
-        "pk": keys.pool(pool.name),
-        "sk": keys.RECORD,
-        "queues": jsontext.dumps(list(pool.queues)),
-        "strategy": pool.strategy.value,
-        "created": pool.created_ms,
-        "configured": pool.configured_ms,
-        "changes": pool.changes,
-        "weights": text(pool.weights),
-        "concurrency": pool.concurrency,
-        "isolated": 1 if pool.isolated else None,
-        "prevention": text(pool.prevention_config),
-        "tenants": text(pool.tenants),
-        "seating": 1 if pool.limiting else None,
-    }
-    return {name: value for name, value in item.items() if value is not None}
-
-
-def from_item(item: Item) -> Pool:
-    """The pool an item holds. Raises UnreadableItem."""
-    try:
-        return _pool_of(item)
-    except Exception as error:
-        raise UnreadableItem(
-            f"pool {str(item['pk']).removeprefix(keys.pool(''))}", error
-        ) from error
+POOL = Record(
+    Pool,
+    "pool",
+    {
+        "queues": as_json("queues", tuple),
+        "strategy": member("strategy", DispatchStrategy, "", DispatchStrategy.ROUND_ROBIN),
+        "created": "created_ms",
+        "configured": "configured_ms",
+        "changes": "changes",
+        "weights": as_json("weights"),
+        "concurrency": "concurrency",
+        "isolated": flag("isolated"),
+        "prevention": as_json("prevention_config", _prevention),
+        "tenants": as_json("tenants"),
+        "seating": flag("limiting"),
+    },
+    apart={"name": lambda item: str(item["pk"]).removeprefix(keys.pool(""))},
+    always=("strategy", "created", "configured", "changes"),
+)
 
 
-def _pool_of(item: Item) -> Pool:
-    stored: dict[str, Any] = dict(item)
-    configured: dict[str, Any] = jsontext.stored(stored.get("prevention", "{}"))
-    prevention = None
-    if configured:
-        # Numbers are stored as decimals.
-        configured["min_dispatch_ratio"] = float(configured["min_dispatch_ratio"])
-    if configured.get("enabled"):
-        prevention = Prevention(configured["rotation_interval"], configured["min_dispatch_ratio"])
-    return Pool(
-        name=stored["pk"].removeprefix(keys.pool("")),
-        queues=tuple(jsontext.stored(stored["queues"])),
-        strategy=known(DispatchStrategy, stored["strategy"], "", DispatchStrategy.ROUND_ROBIN),
-        weights=jsontext.stored(stored.get("weights", "{}")),
-        concurrency=stored.get("concurrency"),
-        isolated="isolated" in stored,
-        prevention=prevention,
-        prevention_config=configured,
-        tenants=jsontext.stored(stored.get("tenants", "{}")),
-        created_ms=stored["created"],
-        configured_ms=stored["configured"],
-        changes=stored["changes"],
-        limiting="seating" in stored,
-    )
+def _item(pool: Pool) -> Item:
+    pk, sk = key_of(pool.name)
+    return POOL.item(pool, pk=pk, sk=sk)

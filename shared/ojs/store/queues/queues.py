@@ -9,13 +9,14 @@ from functools import lru_cache
 from typing import Any
 
 from ojs.domain import jsontext
-from ojs.domain.errors import UnknownForm, known
+from ojs.domain.errors import known
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY, Layer, Layers, inherited
 from ojs.domain.queue.queue import Deletion, DeletionStrategy, PoolMark, Queue, QueueState
 from ojs.store.queues.registry import QueueRegistry
 from ojs.store.queues.replicas import QueueRecords, replicas_for
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace, Unreadable, UnreadableItem, readable
+from ojs.store.table.errors import LostRace, Unreadable, readable
+from ojs.store.table.record import Attribute, Record, member
 from ojs.store.table.table import Delete, OwnMark, Put, Table, Update
 from ojs.store.table.values import Item, Value
 
@@ -194,12 +195,8 @@ class QueueStore:
         repeat.
         """
         stored = queue.deletion or deletion
-        tombstone = _item(queue) | {
-            "pk": keys.GONE,
-            "sk": queue.name,
-            "state": QueueState.DRAINING.value,
-            "ending": _deletion_text(stored),
-        }
+        draining = replace(queue, state=QueueState.DRAINING, deletion=stored)
+        tombstone = _item(draining) | {"pk": keys.GONE, "sk": queue.name}
         # The tombstone first, the queue last: in between the queue still drains, and after a crash
         # the sweep finds what is left by the tombstone.
         self._table.put(Put(tombstone))
@@ -327,46 +324,8 @@ def _readable(there: Mapping[str, Item], unreadable: Unreadable | None) -> dict[
     return {queue.name: queue for queue in queues}
 
 
-def from_item(name: str, item: Item) -> Queue:
-    """The queue an item holds. Raises UnknownForm, UnreadableItem."""
-    try:
-        return _queue_of(name, item)
-    except UnknownForm:
-        raise
-    except Exception as error:
-        raise UnreadableItem(f"queue {name}", error) from error
-
-
-def _queue_of(name: str, item: Item) -> Queue:
-    stored: dict[str, Any] = dict(item)
-    return Queue(
-        name=name,
-        state=known(QueueState, stored.get("state", QueueState.ACTIVE), "a queue in state"),
-        created_ms=stored.get("created", 0),
-        changed_ms=stored.get("changed"),
-        configured_ms=stored.get("configured"),
-        layers=_layers(item),
-        deletion=_deletion(item),
-        tracking="charging" in item,
-        limiting="slotting" in item,
-        changes=stored.get("changes", 0),
-        pools=_pools(item),
-        backfill_since_ms=stored.get("tagging"),
-        replicas=stored.get("replicas", 0),
-    )
-
-
-def _pools(item: Item) -> dict[str, PoolMark]:
-    if "pools" not in item:
-        return {}
-    stored: dict[str, Any] = jsontext.stored(str(item["pools"]))
-    return {name: PoolMark.of(mark) for name, mark in stored.items()}
-
-
-def _deletion(item: Item) -> Deletion | None:
-    if "ending" not in item:
-        return None
-    strategy, target, began_ms, *paused = jsontext.stored(str(item["ending"]))
+def _deletion(stored: Any) -> Deletion:
+    strategy, target, began_ms, *paused = stored
     strategy = known(DeletionStrategy, strategy, "a queue that is deleted by")
     return Deletion(strategy, target, began_ms, paused=bool(paused and paused[0]))
 
@@ -374,6 +333,15 @@ def _deletion(item: Item) -> Deletion | None:
 def _deletion_text(deletion: Deletion) -> str:
     stored: list[Any] = [deletion.strategy.value, deletion.target, deletion.began_ms]
     return jsontext.dumps([*stored, 1] if deletion.paused else stored)
+
+
+def marks_text(marks: Mapping[str, PoolMark]) -> str:
+    """The pool marks of a queue in stored form."""
+    return jsontext.dumps({name: marks[name].compact() for name in sorted(marks)})
+
+
+def _marks(text: str) -> dict[str, PoolMark]:
+    return {name: PoolMark.of(mark) for name, mark in jsontext.stored(text).items()}
 
 
 def _layers(item: Item) -> Layers:
@@ -450,18 +418,37 @@ def _text(layer: Layer) -> str:
     return jsontext.dumps(dict(sorted(layer.items())))
 
 
-def _item(queue: Queue) -> dict[str, Value]:
-    layers = queue.layers
-    item: dict[str, Value | None] = {
-        "pk": keys.queue(queue.name),
-        "sk": keys.RECORD,
-        "state": queue.state.value,
-        "created": queue.created_ms,
-        "config": _text(layers.own) if layers.own else None,
-        "inherited": _text(layers.inherited) if layers.inherited else None,
-        "tagging": queue.backfill_since_ms,
-        "changed": queue.changed_ms,
-        "configured": queue.configured_ms,
-        "changes": queue.changes or None,
-    }
-    return {name: value for name, value in item.items() if value is not None}
+def _unwritten(_: object) -> None:
+    """Only changes of the item write the attribute."""
+
+
+QUEUE = Record(
+    Queue,
+    "queue",
+    {
+        "state": member("state", QueueState, "a queue in state"),
+        "created": "created_ms",
+        "config": Attribute("layers.own", _text),
+        "inherited": Attribute("layers.inherited", _text),
+        "tagging": "backfill_since_ms",
+        "changed": "changed_ms",
+        "configured": "configured_ms",
+        "changes": "changes",
+        "ending": Attribute("deletion", _deletion_text, lambda it: _deletion(jsontext.stored(it))),
+        "charging": Attribute("tracking", _unwritten, bool, "N"),
+        "slotting": Attribute("limiting", _unwritten, bool, "N"),
+        "pools": Attribute("pools", marks_text, _marks),
+        "replicas": Attribute("replicas", _unwritten, None, "N"),
+    },
+    apart={"name": None, "layers": _layers},
+    always=("state", "created"),
+)
+
+
+def from_item(name: str, item: Item) -> Queue:
+    """The queue an item holds. Raises UnknownForm, UnreadableItem."""
+    return QUEUE.of(item, name=name)
+
+
+def _item(queue: Queue) -> Item:
+    return QUEUE.item(queue, pk=keys.queue(queue.name), sk=keys.RECORD)

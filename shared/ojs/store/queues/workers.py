@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,6 +22,8 @@ from ojs.store.table.values import Item, Value
 # carry 80 000 workers, and a listing reads at most so many partitions.
 SHARDS = 16
 _FORGET_AFTER_S = 86_400
+# What follows a worker id and "|" in the sort key of a caller that is bound to a name.
+MARK = re.compile(r"[0-9a-f]{16}")
 
 
 def key_of(worker_id: str, caller: Principal = ANYBODY) -> tuple[str, str]:

@@ -22,7 +22,7 @@ from typing import Any
 
 from ojs.bounded import BoundedMap
 from ojs.domain import jsontext
-from ojs.domain.errors import NotFound, UnknownForm, known
+from ojs.domain.errors import NotFound, UnknownForm
 from ojs.domain.ids import IdSource
 from ojs.domain.job.job import Job
 from ojs.domain.page import Page
@@ -35,6 +35,7 @@ from ojs.store.jobs.blobs import Blobs
 from ojs.store.jobs.payloads import MAX_ITEM_BYTES
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace, UnreadableItem, pass_over, readable
+from ojs.store.table.record import Attribute, Record, member, rewriting
 from ojs.store.table.table import Put, Table, Update
 from ojs.store.table.values import Item, Value, pack
 from ojs.store.workflows.fan_ins import FanIn, FanInStore
@@ -46,24 +47,6 @@ _REMEMBERED = 16
 # Templates of pages that it remembers, by 100.
 _PAGES = 32
 _BLOB = "bucket"
-_PLAIN = {
-    "name": "name",
-    "created": "created_ms",
-    "updated": "updated_ms",
-    "ended": "ended_ms",
-    "jobs": "jobs",
-    "completed": "completed",
-    "failed": "failed",
-    "cancelled": "cancelled",
-    "skipped": "skipped",
-    "by": "producer",
-    "trace": "trace",
-    "fault": "fault",
-    "def": "definition",
-    "told": "told",
-    "ttl": "ttl_s",
-    "op": "op",
-}
 
 
 @record(frozen=True)
@@ -149,7 +132,7 @@ class WorkflowStore:
     def get(self, workflow_id: str) -> WorkflowRecord | None:
         """One workflow, read consistently. Raises UnknownForm, UnreadableItem."""
         item = self._table.get(keys.workflow(workflow_id), keys.RECORD)
-        return None if item is None else record_from(item)
+        return None if item is None else WORKFLOW.of(item)
 
     def stopped(self, jobs: Sequence[Job]) -> list[Job]:
         """Those of these jobs whose workflow is cancelled, and whose end it does not know yet. One
@@ -175,7 +158,7 @@ class WorkflowStore:
         wanted = [(keys.workflow(each), keys.RECORD) for each in workflow_ids]
         found = self._table.batch_get(wanted, consistent=consistent)
         there = [found[key] for key in wanted if key in found]
-        return {each.id: each for each in readable(record_from, there, pass_over)}
+        return {each.id: each for each in readable(WORKFLOW.of, there, pass_over)}
 
     def page(self, *, limit: int, after: str | None) -> Page[WorkflowRecord]:
         """A page of all workflows, latest first, and the key to go on after. The index is a moment
@@ -214,18 +197,11 @@ class WorkflowStore:
             # Race: another request with the same id, which its client chose. The loser stores
             # nothing.
             return after, Put(new, condition="attribute_not_exists(pk)")
-        old = _item(before)
         # Race: two jobs end at once, a cancellation, a retry, a check. One wins; the losers write
         # nothing, not even the jobs that are in the same transaction. They read again, and decide
         # anew with what both know.
-        return after, Update(
-            keys.workflow(after.id),
-            keys.RECORD,
-            set={name: value for name, value in new.items() if old.get(name) != value},
-            remove=[name for name in old if name not in new],
-            condition="#op = :seen",
-            values={":seen": before.op or ""},
-        )
+        seen: dict[str, Value] = {":seen": before.op or ""}
+        return after, rewriting(_item(before), new, "#op = :seen", seen)
 
     def write(self, before: WorkflowRecord | None, after: WorkflowRecord) -> WorkflowRecord:
         """Write a root by itself. Raises LostRace."""
@@ -446,49 +422,56 @@ def _unpacked(text: Value) -> int:
 
 
 def _item(record: WorkflowRecord) -> Item:
-    item: Item = {
-        **_key(record.id),
-        "type": record.kind.value,
-        "state": record.state.value,
-        "nodes": stored.state_text(record.graph_state),
-        "epk": keys.WORKFLOWS,
-        "esk": f"{keys.instant(record.created_ms)}|{record.id}",
-    }
-    for attribute, name in _PLAIN.items():
-        if (value := getattr(record, name)) is not None and value != 0:
-            item[attribute] = value
-    for name in ("starting", "leaving"):
-        if found := getattr(record, name):
-            item[name] = _packed(found)
-    if record.fan_ins:
-        told = [[each.token, f"{each.nodes:x}"] for each in record.fan_ins]
-        item["fans"] = zlib.compress(jsontext.dumps(told).encode())
+    due: Item = {}
     if record.check_ms is not None:
-        item["wpk"] = keys.WORKFLOWS_DUE
-        item["wsk"] = keys.instant(record.check_ms)
-    return item
+        due = {"wpk": keys.WORKFLOWS_DUE, "wsk": keys.instant(record.check_ms)}
+    listed = f"{keys.instant(record.created_ms)}|{record.id}"
+    return WORKFLOW.item(record, **_key(record.id), epk=keys.WORKFLOWS, esk=listed, **due)
 
 
-def record_from(item: Mapping[str, Any]) -> WorkflowRecord:
-    """The workflow that a root holds. Raises UnknownForm, UnreadableItem."""
-    workflow_id = keys.workflow_id(str(item["pk"]))
-    try:
-        plain: dict[str, Any] = {
-            name: item[attribute] for attribute, name in _PLAIN.items() if attribute in item
-        }
-        fans = jsontext.stored(zlib.decompress(item["fans"]).decode()) if "fans" in item else ()
-        return WorkflowRecord(
-            id=workflow_id,
-            kind=known(StepKind, item["type"], "a workflow of type"),
-            state=known(WorkflowState, item["state"], "a workflow in state"),
-            graph_state=stored.state_of(bytes(item["nodes"])),
-            starting=_unpacked(item["starting"]) if "starting" in item else 0,
-            leaving=_unpacked(item["leaving"]) if "leaving" in item else 0,
-            fan_ins=tuple(FanIn(token, int(nodes, 16)) for token, nodes in fans),
-            check_ms=keys.instant_of(str(item["wsk"])) if "wsk" in item else None,
-            **plain,
-        )
-    except UnknownForm:
-        raise
-    except (KeyError, ValueError, TypeError, zlib.error) as error:
-        raise UnreadableItem(f"workflow {workflow_id}", error) from error
+def _fans(fan_ins: Sequence[FanIn]) -> bytes:
+    told = [[each.token, f"{each.nodes:x}"] for each in fan_ins]
+    return zlib.compress(jsontext.dumps(told).encode())
+
+
+def _fan_ins(packed: Any) -> tuple[FanIn, ...]:
+    told = jsontext.stored(zlib.decompress(packed).decode())
+    return tuple(FanIn(token, int(nodes, 16)) for token, nodes in told)
+
+
+WORKFLOW = Record(
+    WorkflowRecord,
+    "workflow",
+    {
+        "name": "name",
+        "type": member("kind", StepKind, "a workflow of type"),
+        "state": member("state", WorkflowState, "a workflow in state"),
+        "nodes": Attribute(
+            "graph_state", stored.state_text, lambda it: stored.state_of(bytes(it)), "B"
+        ),
+        "created": "created_ms",
+        "updated": "updated_ms",
+        "ended": "ended_ms",
+        "jobs": "jobs",
+        "completed": "completed",
+        "failed": "failed",
+        "cancelled": "cancelled",
+        "skipped": "skipped",
+        "by": "producer",
+        "trace": "trace",
+        "fault": "fault",
+        "def": "definition",
+        "told": "told",
+        "starting": Attribute("starting", _packed, _unpacked, "B"),
+        "leaving": Attribute("leaving", _packed, _unpacked, "B"),
+        "fans": Attribute("fan_ins", _fans, _fan_ins, "B"),
+        "ttl": "ttl_s",
+        "op": "op",
+    },
+    apart={
+        "id": lambda item: keys.workflow_id(str(item["pk"])),
+        "check_ms": lambda item: keys.instant_of(item["wsk"]) if "wsk" in item else None,
+        **dict.fromkeys(("lengths", "chosen_id")),
+    },
+    always=("state", "nodes", "def"),
+)
