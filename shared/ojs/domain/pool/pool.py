@@ -321,4 +321,3 @@ def _check_prevention(
             f"must be at most 1/{len(queues)}: the ratios of all queues add up to more than 1",
             value=given.min_dispatch_ratio,
         )
-    return Prevention(given.rotation_interval, float(given.min_dispatch_ratio))

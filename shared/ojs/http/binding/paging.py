@@ -237,7 +237,7 @@ class Pagination(Position):
     total_is_least: Literal[True] = shown(
         _page.at_least,
         absent=True,
-        says="the total is not known, and is so much at least",
+        says="the total is not known: `total` leads to the next page if there is one",
     )
 
 
