@@ -209,7 +209,7 @@ def test_a_container_loads_no_more_than_it_needs() -> None:
         check=True,
     ).stdout.split()
     unwanted = {
-        "ojs.http.contract.openapi",
+        "ojs.api.openapi",
         "ojs.http.contract.answers",
         "aws_xray_sdk",
         "jsonschema",
