@@ -148,6 +148,10 @@ facts: | $(PY) ## Write what the construct knows of the server, and the attribut
 	@$(PY) -m infra.facts
 	@$(PY) -m docs.numbers.attributes
 
+.PHONY: golden
+golden: | $(PY) ## Write down anew what must not change while declarations move
+	@$(PY) -m tests.golden.contents
+
 # Pins are worked out against the public index alone, whatever this machine's pip is told: the
 # machine's own addresses and builds must not get into the files.
 PIP_COMPILE := env -u PIP_FIND_LINKS -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL \

@@ -13,8 +13,8 @@ from dataclasses import asdict
 from typing import Any
 
 from infra import ROOT
+from ojs.api import operations
 from ojs.http.binding import negotiation
-from ojs.http.contract import operations, permissions
 from ojs.projections.project import ALWAYS
 from ojs.store.table import schema
 
@@ -33,8 +33,8 @@ def facts() -> dict[str, Any]:
         "exposed_headers": negotiation.EXPOSED_HEADERS,
         "always_on_bus": ALWAYS,
         "operations": [
-            [each.method, each.path, permissions.permissions()[each.id].scope]
-            for each in operations.OPERATIONS
+            [each.method, each.path, each.permission.scope]
+            for each in sorted(operations.OPERATIONS, key=lambda each: (each.path, each.method))
         ],
     }
     plain: dict[str, Any] = json.loads(json.dumps(found))

@@ -16,9 +16,10 @@ from functions.dashboard.files import ROOT as DASHBOARD_PATH
 from local.events import InvalidAnswer, event_from_request, response_from_answer, split_target
 from local.http_server import Request, Response
 from local.lambda_context import LambdaContext
+from ojs.api import operations
 from ojs.domain.errors import BackendUnavailable, InvalidPayload, OjsError, Unauthenticated
+from ojs.http import endpoint
 from ojs.http.binding import errors, negotiation
-from ojs.http.contract import operations as contract
 
 if TYPE_CHECKING:
     from local.access import Access, SignedAccess
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
 Handler = Callable[[dict[str, Any], Any], Any]
 Hook = Callable[[bytes], Any]
 
-BASE_PATH = contract.BASE
+BASE_PATH = endpoint.BASE
 # Route prefixes and the function behind each, as the deployed API has them; the rest is $default's.
-ROUTES = {f"{BASE_PATH}/{name}": name for name in (contract.JOBS, contract.WORKERS)}
-DEFAULT_FUNCTION = contract.ADMIN
+ROUTES = {f"{BASE_PATH}/{name}": name for name in (endpoint.JOBS, endpoint.WORKERS)}
+DEFAULT_FUNCTION = endpoint.ADMIN
 # Served to whoever asks, with keys or without.
 DASHBOARD = "dashboard"
 
@@ -124,7 +125,7 @@ class Gateway:
             )
         # What follows from the table's stream is brought up to date first.
         method = "GET" if request.method == "HEAD" else request.method
-        if (operation := contract.at(path).get(method)) and operation.derived:
+        if (operation := operations.at(path).get(method)) and operation.derived:
             self._catch_up()
         return self._call(chosen.function, event)
 
@@ -163,7 +164,7 @@ class DiskCheck:
     def __call__(self, request: Request) -> Response:
         """Answer one request."""
         response = self._answer(request)
-        operation = contract.at(split_target(request.target)[0]).get("GET")
+        operation = operations.at(split_target(request.target)[0]).get("GET")
         health = response.status == 200 and operation is not None and operation.id in _HEALTH
         if not (health or response.status >= 500) or not self._full():
             return response

@@ -8,7 +8,7 @@ from ojs.domain.access import Scope
 from ojs.http.binding import paging
 from ojs.http.binding.application import Answer
 from ojs.http.binding.request import Request
-from ojs.http.contract.operations import BASE
+from ojs.http.endpoint import BASE
 from ojs.http.views import deliveries as views
 
 

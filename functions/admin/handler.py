@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from functions.admin import (  # noqa: F401 (imported for the operations that they bind)
-    actions,
-    crons,
     dead_letter,
     deliveries,
-    events,
+    description,
     jobs,
     keys,
-    pools,
-    queues,
     rate_limits,
     statistics,
-    system,
     workers,
     workflows,
 )
 from functions.admin.app import app
 from ojs import runtime
+from ojs.api import actions, crons, events, maintenance, pools, queues, system
 
 __all__ = ["app", "handler"]
 
-handler = app.complete()
+handler = app.serve(actions, crons, events, maintenance, pools, queues, system).complete()
 runtime.prepare()

@@ -13,7 +13,8 @@ from ojs.http.binding import paging, query
 from ojs.http.binding.application import Answer
 from ojs.http.binding.request import Request
 from ojs.http.contract import models
-from ojs.http.contract.operations import BASE, MADE
+from ojs.http.contract.operations import MADE
+from ojs.http.endpoint import BASE
 from ojs.http.views import access_keys as key_views
 
 if TYPE_CHECKING:

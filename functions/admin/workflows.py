@@ -17,7 +17,6 @@ from ojs.http.binding.request import Request
 from ojs.http.contract import models
 from ojs.http.contract.operations import (
     ALSO_RUNNING,
-    BASE,
     DEFAULT_RESULTS,
     MAX_NODE,
     MAX_RESULTS,
@@ -26,6 +25,7 @@ from ojs.http.contract.operations import (
     NEVER,
     WORKFLOW_STATES,
 )
+from ojs.http.endpoint import BASE
 from ojs.http.views import backpressure
 from ojs.http.views import workflows as views
 

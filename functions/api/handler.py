@@ -13,10 +13,10 @@ from functions.dashboard.files import ROOT
 from functions.dashboard.handler import handler as dashboard
 from functions.jobs.handler import handler as jobs
 from functions.workers.handler import handler as workers
+from ojs.http import endpoint
 from ojs.http.binding import payload
-from ojs.http.contract import operations as contract
 
-_HANDLERS = {contract.JOBS: jobs, contract.WORKERS: workers, contract.ADMIN: admin}
+_HANDLERS = {endpoint.JOBS: jobs, endpoint.WORKERS: workers, endpoint.ADMIN: admin}
 
 
 def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
         if event.get("version") == "2.0":
             return dashboard(request)
         return _behind_stage(event, request)
-    return _HANDLERS[contract.function_for(path)](request, context)
+    return _HANDLERS[endpoint.function_for(path)](request, context)
 
 
 def _behind_stage(event: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,13 +29,9 @@ from ojs.http.binding.application import Answer, Application
 from ojs.http.binding.errors import JobsRefused
 from ojs.http.binding.request import Request
 from ojs.http.contract import models
-from ojs.http.contract.operations import (
-    BASE,
-    DEFAULT_LIMIT,
-    MAX_LIMIT,
-    MAX_RESULT_WAIT_S,
-    MAX_TIMEOUT_S,
-)
+from ojs.http.contract.operations import MAX_RESULT_WAIT_S, MAX_TIMEOUT_S
+from ojs.http.endpoint import BASE
+from ojs.http.parameters import DEFAULT_LIMIT, MAX_LIMIT
 from ojs.http.views import backpressure
 from ojs.http.views import jobs as views
 from ojs.http.views import rate_limits as limits_views

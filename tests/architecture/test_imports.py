@@ -31,6 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "ojs.services": {"ojs.services", "ojs.store", "ojs.domain", "ojs.bounded", "ojs.clock"},
     "ojs.services.jobs.middleware": {"ojs.services", "ojs.middleware", "ojs.domain"},
     "ojs.http": {"ojs.http", "ojs.domain", "ojs.clock"},
+    "ojs.api": {"ojs.api", "ojs.http", "ojs.runtime", "ojs.services", "ojs.domain"},
     "ojs.runtime": {
         "ojs.services", "ojs.targets", "ojs.store", "ojs.domain", "ojs.clock", "ojs.settings",
     },
@@ -48,7 +49,9 @@ ALLOWED: dict[str, set[str]] = {
         "functions.admin", "functions.custom_resource", "ojs.access_runtime", "ojs.domain",
         "ojs.http", "ojs.runtime",
     },
-    "functions": {"functions", "ojs.runtime", "ojs.http", "ojs.services", "ojs.domain"},
+    "functions": {
+        "functions", "ojs.api", "ojs.runtime", "ojs.http", "ojs.services", "ojs.domain",
+    },
     # No requests: what the stream brings, and the metrics of a sweep.
     "functions.stream": {"functions", "ojs.runtime", "ojs.projections", "ojs.domain"},
     "functions.sweep": {
@@ -57,9 +60,8 @@ ALLOWED: dict[str, set[str]] = {
     # Installed where a package called `ojs` is somebody else's: it knows the server by a file.
     "ojs_aws": {"ojs_aws"},
     "infra": {
-        "infra", "ojs_aws", "ojs.store.table.schema", "ojs.http.contract.operations",
-        "ojs.http.contract.permissions", "ojs.http.binding.negotiation",
-        "ojs.projections.project", "local.emulator",
+        "infra", "ojs_aws", "ojs.store.table.schema", "ojs.api.operations",
+        "ojs.http.binding.negotiation", "ojs.projections.project", "local.emulator",
     },
     "local": {"local", "ojs", "functions"},
     "cli": {

@@ -37,9 +37,9 @@ from infra.local_cloud import (
     port_taken,
     terminated_like_interrupted,
 )
+from ojs.api import operations as contract
 from ojs.domain.access import Scope
-from ojs.http.contract import operations as contract
-from ojs.http.contract.permissions import permissions
+from ojs.http import endpoint
 from ojs.store.table import keys
 from ojs_aws.cdk import bundling
 from ojs_aws.cdk.functions import FUNCTIONS
@@ -438,12 +438,12 @@ NEEDS_MORE = frozenset({"create_delivery", "put_delivery", "resume_delivery", "t
     "operation", [pytest.param(operation, id=operation.id) for operation in contract.OPERATIONS]
 )
 def test_every_route_with_every_scope(
-    operation: contract.Operation, scoped: dict[str, Api], api: Api
+    operation: endpoint.Operation, scoped: dict[str, Api], api: Api
 ) -> None:
     """Against the table of docs/access.md."""
     path, body, query = about(operation, "scopes", JOB)
     target = f"{path}?{urlencode(query)}" if query else path
-    needed = permissions()[operation.id].scope
+    needed = operation.permission.scope
     assert Api(api.url)(operation.method, target, body).status == 401
     for scope, each in scoped.items():
         answer = each(operation.method, target, body)

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from ojs.api import operations as contract
 from ojs.http.binding.errors import KINDS
-from ojs.http.contract import operations as contract
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = (DOCS / "http-api.md").read_text("utf-8")

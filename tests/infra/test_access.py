@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ojs.api import operations as contract
 from ojs.http.binding import negotiation
-from ojs.http.contract import operations as contract
 from ojs.store.table.schema import SCHEMA_VERSION
 from ojs_aws.cdk import server
 from ojs_aws.cdk.functions import FUNCTIONS, Access

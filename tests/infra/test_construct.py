@@ -23,10 +23,9 @@ from cdk_nag import AwsSolutionsChecks
 
 from examples.mail_queue.app import MailStack
 from infra import ROOT, facts
+from ojs.api import operations as contract
 from ojs.domain.access import ALL_SCOPES
 from ojs.http.binding import negotiation
-from ojs.http.contract import operations as contract
-from ojs.http.contract.permissions import permissions
 from ojs_aws.cdk import (
     DeploymentSettings,
     Domain,
@@ -343,13 +342,12 @@ def test_mistakes_in_what_is_declared_are_refused(
 
 
 def test_no_pattern_reaches_an_operation_of_another_scope() -> None:
-    needed = permissions()
     for scope in sorted(ALL_SCOPES):
         patterns = grants.paths([scope])
         for each in contract.OPERATIONS:
             path = f"{each.method}{each.path}".replace("{", "").replace("}", "")
             reached = any(grants.reaches(pattern, path) for pattern in patterns)
-            assert reached == (needed[each.id].scope in {None, scope}), (scope, path)
+            assert reached == (each.permission.scope in {None, scope}), (scope, path)
 
 
 def test_a_role_may_ask_what_it_was_granted(signed: Made) -> None:

@@ -29,11 +29,12 @@ from functions.setup import handler as setup
 from local.dynamodb import connect_to_streams
 from local.stream import TableStream
 from ojs import access_runtime, runtime
+from ojs.api import operations as contract
 from ojs.clock import ManualClock
 from ojs.domain import times
 from ojs.domain.access import Credential, Principal
 from ojs.domain.errors import BackendUnavailable
-from ojs.http.contract import operations as contract
+from ojs.http import endpoint
 from ojs.projections import EventBridge
 from ojs.services.operations.authentication import Authentication
 from ojs.services.operations.origin import HEADER, OriginGuard
@@ -1318,7 +1319,7 @@ def test_routes_reach_the_function_that_serves_them(synthesis: Any) -> None:
     }
     for operation in contract.OPERATIONS:
         assert (
-            _routed(operation.path) == operation.function == contract.function_for(operation.path)
+            _routed(operation.path) == operation.function == endpoint.function_for(operation.path)
         )
 
 

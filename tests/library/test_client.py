@@ -15,7 +15,8 @@ import httpx
 import pytest
 
 import ojs_aws
-from ojs.http.contract import operations as contract
+from ojs.api import operations as contract
+from ojs.http import endpoint
 from ojs_aws import (
     ApiError,
     AsyncClient,
@@ -374,7 +375,7 @@ def test_every_operation_of_the_server_is_there_once() -> None:
     found = {}
     for name, function in operations.every_operation().items():
         call = build(function)
-        path = call.path if call.path.startswith("/") else f"{contract.BASE}/{call.path}"
+        path = call.path if call.path.startswith("/") else f"{endpoint.BASE}/{call.path}"
         found[name] = contract.at(path)[call.method]
     told = {operation.summary for operation in found.values()}
     left = {each.id for each in contract.OPERATIONS if each.summary not in told}

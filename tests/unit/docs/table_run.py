@@ -20,7 +20,7 @@ from ojs.domain.ids import IdSource
 from ojs.domain.rate_limit.limiter import limiter_name
 from ojs.domain.workflow import request
 from ojs.domain.workflow.advance import RetryMode
-from ojs.http.contract import operations as contract
+from ojs.http import endpoint
 from ojs.services.deliveries.manage import AllowedTargets
 from ojs.services.deliveries.parts import PushParts
 from ojs.services.operations.authentication import Authentication
@@ -125,14 +125,14 @@ class Run:
         raw = None if body is None else json.dumps(body)
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         event = event_of(method, f"{_BASE}{path}", raw, headers=sent)
-        answer = HANDLERS[contract.function_for(f"{_BASE}{path}")](event, None)
+        answer = HANDLERS[endpoint.function_for(f"{_BASE}{path}")](event, None)
         assert answer["statusCode"] < 300, f"{method} {path}: {answer['body']}"
         return json.loads(answer["body"] or "null")
 
     def refused(self, method: str, path: str, body: Any = None) -> None:
         """A request that is refused."""
         event = event_of(method, f"{_BASE}{path}", None if body is None else json.dumps(body))
-        answer = HANDLERS[contract.function_for(f"{_BASE}{path}")](event, None)
+        answer = HANDLERS[endpoint.function_for(f"{_BASE}{path}")](event, None)
         assert answer["statusCode"] >= 400, f"{method} {path}: {answer['body']}"
 
     def config(self, queue: str, **config: Any) -> None:

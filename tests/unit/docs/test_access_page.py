@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from ojs.api import operations as contract
 from ojs.domain.access import KEPT_S, Scope
-from ojs.http.contract import operations as contract
-from ojs.http.contract.permissions import permissions
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "access.md").read_text("utf-8")
 ROWS = re.findall(
@@ -21,7 +20,7 @@ def test_every_operation_is_shown_as_it_is_guarded() -> None:
     shown = {(method, path): (scope or None, reach) for method, path, scope, reach in ROWS}
     assert len(shown) == len(ROWS)
     needed = {
-        (operation.method, operation.path): permissions()[operation.id]
+        (operation.method, operation.path): operation.permission
         for operation in contract.OPERATIONS
     }
     assert shown == {

@@ -10,7 +10,7 @@ import pytest
 from functions.admin.handler import app as admin
 from functions.jobs.handler import app as jobs
 from functions.workers.handler import app as workers
-from ojs.http.contract.operations import OPERATIONS
+from ojs.api.operations import OPERATIONS
 from tests.unit.docs.headings import FENCE, anchors
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -67,7 +67,7 @@ def test_operations_of_the_same_words_are_one_operation() -> None:
     doing: dict[str, set[str]] = {}
     for operation in OPERATIONS:
         # A partial function is another one each time it is made; its text has what it is of.
-        doing.setdefault(operation.summary, set()).add(str(bound[operation.id]))
+        doing.setdefault(operation.summary, set()).add(str(bound[operation.id].implementation))
     assert {summary for summary, several in doing.items() if len(several) > 1} == {
         "Read a job", "List workers", "List queues with their counts",
         "Cancel a job that is not final", "Report how far a job is",

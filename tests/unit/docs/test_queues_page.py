@@ -10,7 +10,7 @@ import pytest
 from ojs.domain.dead_letter import copies
 from ojs.domain.queue import config as queue_config
 from ojs.domain.queue.config import SYSTEM, QueueConfig, QueueConfigRequest
-from ojs.http.contract import operations as contract
+from ojs.http.contract.operations import MAX_BLOCK_S, MAX_PRODUCER
 from ojs.services.dead_letter.copies import MAX_DROPS
 from ojs.services.permits import backpressure as bounds
 from ojs.services.permits import repair
@@ -52,12 +52,12 @@ def test_the_default_is_the_code_s(name: str, unit: str, default: str, _text: st
 @pytest.mark.parametrize(
     ("text", "holds"),
     [
-        ("never kept waiting for more than 25 seconds", contract.MAX_BLOCK_S == 25),
+        ("never kept waiting for more than 25 seconds", MAX_BLOCK_S == 25),
         ("`Retry-After` is 1 to 60 seconds", bounds._LONGEST_RETRY_S == 60),
         ("and 5 when that is unknown", bounds._UNKNOWN_RETRY_S == 5),
         ("30 days when not set", copies.TTL_MS == 30 * 86_400_000),
         ("In a line of 100 copies or more", MAX_DROPS == 100),
-        ("with up to 255 printable characters", contract.MAX_PRODUCER == 255),
+        ("with up to 255 printable characters", MAX_PRODUCER == 255),
         ("is answered a second or so later", repair.GRACE_S == 1),
         ("With more than 1000 running jobs", repair.MOST_TAKEN == 1_000),
         ("within 35 seconds", semaphore.SETTLED_MS + semaphore.GONE_MS == 35_000),

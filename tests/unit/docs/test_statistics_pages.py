@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from functions.sweep import metrics as sweep_metrics
+from ojs.api import operations as contract
+from ojs.api.events import DEFAULT_EVENTS, MAX_EVENTS
 from ojs.domain.events.query import RETAIN_MS
 from ojs.domain.events.types import EventType
 from ojs.domain.stats import DAY_MS, HOUR_MS, MINUTE_MS, Period
-from ojs.http.contract import operations as contract
+from ojs.http import parameters
+from ojs.http.contract.operations import MAX_QUEUES_LIMIT
 from ojs.http.views import metrics
 from ojs.projections import counters
 from ojs.projections import metrics as job_metrics
@@ -91,10 +94,10 @@ def test_the_history_is_kept_as_long_as_said() -> None:
         ("that were read, up to 50.", EVENTS, log.MAX_NAMED == 50),
         ("more than an hour after", EVENTS, log.LATE_MS == HOUR_MS),
         ("1 to 1000; 100 when not given", EVENTS,
-         (contract.MAX_EVENTS, contract.DEFAULT_EVENTS) == (1_000, 100)),
-        ("A list has up to 50 entries", EVENTS, contract.MAX_FILTER_NAMES == 50),
+         (MAX_EVENTS, DEFAULT_EVENTS) == (1_000, 100)),
+        ("A list has up to 50 entries", EVENTS, parameters.MAX_FILTER_NAMES == 50),
         ("available`, up to 100 of a queue", STATISTICS, store.MAX_SHALLOW == 100),
-        ("up to 100 a page", STATISTICS, contract.MAX_QUEUES_LIMIT == 100),
+        ("up to 100 a page", STATISTICS, MAX_QUEUES_LIMIT == 100),
         ("up to three minutes late", STATISTICS, gauges.LATE_MS == 3 * MINUTE_MS),
         ("first 500 queues", METRICS, services.MAX_METRIC_QUEUES == 500),
         ("would exceed 4 MB", METRICS, metrics.MAX_TEXT_BYTES == 4_000_000),

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from ojs.http.contract import openapi
-from ojs.http.contract import operations as contract
+from ojs.api import openapi
+from ojs.api import operations as contract
 from tests.spread import spread
 
 UNKNOWN = "019539a4-0000-7000-8000-000000000000"

@@ -17,10 +17,11 @@ from jsonschema import Draft202012Validator
 from functions.admin.handler import handler as admin
 from functions.jobs.handler import handler as jobs
 from functions.workers.handler import handler as workers
+from ojs.api import openapi
+from ojs.api import operations as contract
 from ojs.clock import ManualClock
+from ojs.http import endpoint
 from ojs.http.binding.access import Guard
-from ojs.http.contract import openapi
-from ojs.http.contract import operations as contract
 from ojs.runtime import Runtime
 from ojs.settings import Settings
 
@@ -140,7 +141,7 @@ class Api:
         if body is not None:
             raw = json.dumps(body)
         event = event_of(method, path, raw, headers=headers, query=query, encoded=encoded)
-        answer = HANDLERS[contract.function_for(path)](event, self.context)
+        answer = HANDLERS[endpoint.function_for(path)](event, self.context)
         reply = Reply(answer["statusCode"], answer["headers"], answer["body"] or "")
         for name in EVERYWHERE:
             assert name in reply.headers, f"{method} {path} must answer with {name}"

@@ -8,12 +8,12 @@ from typing import Any
 
 from functions.authorizer.handler import handler as authorizer
 from ojs import access_runtime, runtime
+from ojs.api import openapi
 from ojs.clock import ManualClock
 from ojs.domain.access import ANYBODY
 from ojs.domain.workflow import request as workflow_request
-from ojs.http.contract import openapi
-from ojs.http.contract import operations as contract
-from ojs.http.contract.operations import Operation
+from ojs.http import endpoint
+from ojs.http.endpoint import Operation
 from ojs.runtime import Runtime
 from ojs.services.operations.authentication import Authentication
 from ojs.services.operations.setup import Setup
@@ -91,7 +91,7 @@ class Keyed:
         if told is None:
             told = {"lambda": self.told(None if self.key is None else f"Bearer {self.key}")}
         event["requestContext"]["authorizer"] = told
-        answer = HANDLERS[contract.function_for(path)](event, None)
+        answer = HANDLERS[endpoint.function_for(path)](event, None)
         return Reply(answer["statusCode"], answer["headers"], answer["body"] or "")
 
     def make_workflow(self, workflow_id: str, *queues: str) -> None:

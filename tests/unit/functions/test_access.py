@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ojs import access_runtime
+from ojs.api import operations as contract
 from ojs.clock import ManualClock
 from ojs.domain import times
 from ojs.domain.access import (
@@ -26,9 +27,8 @@ from ojs.domain.access import (
 )
 from ojs.domain.errors import BackendError
 from ojs.environment import beginning_ms
-from ojs.http.contract import operations as contract
-from ojs.http.contract.operations import Operation
-from ojs.http.contract.permissions import Reach, permissions
+from ojs.http.contract.permissions import Reach
+from ojs.http.endpoint import Operation
 from ojs.runtime import Runtime
 from ojs.store.deployment.access_keys import AccessKeyStore
 from ojs.store.table.table import Table
@@ -56,10 +56,8 @@ def spent(api: Keyed, act: Callable[..., T], *given: Any, **named: Any) -> tuple
 
 
 def test_the_table_of_permissions_is_complete() -> None:
-    table = permissions()
-    assert set(table) == {operation.id for operation in contract.OPERATIONS}
     for operation in contract.OPERATIONS:
-        reach = table[operation.id].reach
+        reach = operation.permission.reach
         assert (reach is Reach.PATH) == (operation.subject == "queue"), operation.id
         assert (reach is Reach.JOB) == (operation.subject == "job"), operation.id
         if reach is Reach.FILTER:
@@ -73,7 +71,7 @@ ALSO_WORK = frozenset({"create_delivery", "put_delivery", "resume_delivery"})
 @pytest.mark.parametrize("operation", EVERY)
 def test_each_operation_asks_for_its_scope(operation: Operation, keyed: Keyed) -> None:
     """And what is refused has cost nothing and done nothing."""
-    needed = permissions()[operation.id].scope
+    needed = operation.permission.scope
     more = {needed: [Scope.WORK]} if operation.id in ALSO_WORK else {}
     if operation.id == "test_delivery":  # with the type of a job
         more = {needed: [Scope.JOBS_WRITE]}
@@ -241,7 +239,7 @@ def push(keyed: Keyed, queue: str) -> str:
 @pytest.mark.parametrize("operation", EVERY)
 def test_a_limited_key_touches_its_queues_only(operation: Operation, keyed: Keyed) -> None:
     api = limited(keyed)
-    reach = permissions()[operation.id].reach
+    reach = operation.permission.reach
     theirs, mine = push(keyed, "theirs"), push(keyed, "mine")
     if operation.subject == "cron job":
         # Each has the name of its queue.

@@ -8,11 +8,11 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from functions.admin import handler as module
+from ojs.api import operations as contract
+from ojs.api import system as manifest
 from ojs.clock import ManualClock, SystemClock
 from ojs.domain.access import Scope
 from ojs.domain.errors import BackendContended, BackendUnavailable
-from ojs.http.contract import manifest, permissions
-from ojs.http.contract import operations as contract
 
 if TYPE_CHECKING:
     from tests.unit.functions.client import Api
@@ -138,12 +138,12 @@ ADMIN_API = (
 @pytest.mark.requirement("ADM-8")
 def test_the_admin_api_is_there_where_the_manifest_names_it() -> None:
     assert "admin-api" in manifest.EXTENSIONS
-    offered = {f"{each.method} {each.path}": each.id for each in contract.OPERATIONS}
+    offered = {f"{each.method} {each.path}": each for each in contract.OPERATIONS}
     for row in ADMIN_API:
         method, path = row.split()
         operation = offered.get(f"{method} /ojs/v1/admin/{path}")
         assert operation, row
-        scope = permissions.permissions()[operation].scope
+        scope = operation.permission.scope
         assert scope is (Scope.ADMIN_READ if method == "GET" else Scope.ADMIN_WRITE), row
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from ojs.domain import times
 from ojs.http.binding import negotiation
-from ojs.http.contract import operations as contract
+from ojs.http.contract.operations import MAX_BLOCK_S
 from ojs.services.permits import backpressure as bounds
 
 if TYPE_CHECKING:
@@ -580,7 +580,7 @@ def test_a_batch_waits_for_room_for_all_of_it(api: Api, waiting: Waiting) -> Non
 
 
 def test_the_longest_wait_is_the_use_case_s() -> None:
-    assert contract.MAX_BLOCK_S * 1_000 == bounds.MAX_BLOCK_MS
+    assert MAX_BLOCK_S * 1_000 == bounds.MAX_BLOCK_MS
 
 
 # --- for browsers -----------------------------------------------------------------------------

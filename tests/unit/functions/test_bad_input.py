@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ojs.api import operations as contract
 from ojs.http.contract import models
-from ojs.http.contract import operations as contract
-from ojs.http.contract.operations import Operation
+from ojs.http.endpoint import Operation
 from tests.spread import examples, spread
 from tests.unit.functions.bad_input import (
     ANYTHING,
@@ -501,8 +501,7 @@ def test_no_parameter_may_be_empty(api: Api, operation: Operation, name: str) ->
     ("operation", "name"),
     [
         pytest.param(each, parameter.name, id=f"{each.id}-{parameter.name}")
-        for function in contract.HTTP_FUNCTIONS
-        for each in contract.operations_of(function)
+        for each in contract.OPERATIONS
         for parameter in each.in_body_too
     ],
 )
@@ -515,12 +514,7 @@ def test_a_field_that_differs_between_body_and_query(
 
 
 def test_operations_that_read_body_and_query_are_found() -> None:
-    found = {
-        each.id
-        for function in contract.HTTP_FUNCTIONS
-        for each in contract.operations_of(function)
-        if each.in_body_too
-    }
+    found = {each.id for each in contract.OPERATIONS if each.in_body_too}
     assert found == {"delete_queue", "purge_dead_letters", "admin_purge_dead_letters"}
 
 

@@ -7,8 +7,8 @@ from unittest import mock
 
 import pytest
 
+from ojs.api import system as manifest
 from ojs.domain.errors import BackendUnavailable
-from ojs.http.contract import manifest
 from ojs.projections import records
 from ojs.store.jobs.bulk_pushes import BulkPushStore
 from ojs.store.table import keys, values

@@ -12,13 +12,14 @@ import pytest
 
 from functions.dashboard.files import Dashboard
 from ojs import runtime
+from ojs.api import operations as contract
 from ojs.clock import ManualClock
 from ojs.domain.actions import KEPT_MS, PERIOD_MS
 from ojs.domain.dead_letter.statistics import together
 from ojs.domain.errors import BackendUnavailable
 from ojs.domain.stats import MINUTE_MS, Activity, Point
+from ojs.http import endpoint
 from ojs.http.binding.actions import audited
-from ojs.http.contract import operations as contract
 from ojs.runtime import Runtime
 from tests.dashboard.minute import OVERVIEW_MINUTE
 from tests.unit.functions.client import Api
@@ -185,15 +186,15 @@ def test_a_count_is_no_action(api: Api) -> None:
 
 def test_cron_jobs_and_workflows_are_operated_too() -> None:
     for name in ("pause_cron", "crons_trigger_cron", "retry_workflow", "cancel_workflow"):
-        assert audited(name)
+        assert audited(contract.get(name))
     for name in ("enqueue_job", "create_workflow", "cancel_job", "fetch_jobs", "list_crons"):
-        assert not audited(name)
+        assert not audited(contract.get(name))
 
 
 def test_one_function_has_all_actions() -> None:
     """It alone writes them down."""
-    functions = {each.function for each in contract.OPERATIONS if audited(each.id)}
-    assert functions == {contract.ADMIN}
+    functions = {each.function for each in contract.OPERATIONS if audited(each)}
+    assert functions == {endpoint.ADMIN}
 
 
 def test_what_is_done_is_answered_though_it_cannot_be_written_down(

@@ -15,7 +15,7 @@ from ojs.domain.errors import InvalidRequest
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.page import Page
-from ojs.http.contract.operations import MAX_LIMIT, MAX_OFFSET
+from ojs.http.parameters import MAX_LIMIT, MAX_OFFSET
 from ojs.services.dead_letter import search as dead_letter
 from ojs.services.dead_letter.search import DeadLetterSearch
 from ojs.store.jobs import items

@@ -13,12 +13,12 @@ import pytest
 from functions.api.handler import handler
 from functions.dashboard.files import Dashboard
 from infra import ROOT
+from ojs.api import operations as contract
 from ojs.clock import ManualClock
 from ojs.domain.access import ALL_SCOPES, ANYBODY
 from ojs.domain.errors import BackendUnavailable
 from ojs.http.binding import payload
-from ojs.http.contract import operations as contract
-from ojs.http.contract.operations import Operation
+from ojs.http.endpoint import Operation
 from ojs.runtime import Runtime
 from ojs.services.operations.authentication import PrincipalLookup
 from tests.unit.functions.client import Reply, event_of

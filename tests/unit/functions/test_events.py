@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ojs.http.contract import operations as contract
+from ojs.api import operations as contract
+from ojs.http import endpoint
 from tests.unit.functions.client import HANDLERS, Reply, check_described
 
 EVENTS = Path(__file__).parents[3] / "events"
@@ -52,7 +53,7 @@ def test_a_sample_event_is_answered(name: str) -> None:
     reply = Reply(answer["statusCode"], answer["headers"], answer["body"])
     assert reply.status == EXPECTED[name]
     method, path = event["requestContext"]["http"]["method"], event["rawPath"]
-    assert contract.function_for(path) == function
+    assert endpoint.function_for(path) == function
     if operation_id != "unknown_route":
         assert contract.at(path)[method].id == operation_id
     check_described(method, path, reply)

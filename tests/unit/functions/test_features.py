@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ojs.http.contract import operations as contract
+from ojs.api import operations as contract
+from ojs.http.binding.routes import wildness
 from ojs.http.contract.features import MISSING
-from ojs.http.contract.permissions import permissions
 
 if TYPE_CHECKING:
     from tests.unit.functions.client import Api
@@ -70,7 +70,7 @@ def test_an_operation_wins_over_a_feature_that_is_as_literal() -> None:
         ("/jobs/{id}/cancel", "/jobs/bulk", False),
         ("/jobs/{id}/history/{at}", "/jobs/{id}/history", True),
     ):
-        found = contract._wildness(operation, {}) <= contract._wildness(family, feature)
+        found = wildness(operation, {}) <= wildness(family, feature)
         assert found is first, (operation, family)
 
 
@@ -88,7 +88,7 @@ def test_a_tenant_is_refused_wherever_it_could_mean_something(api: Api, value: s
     """Every operation but those that tell what the server is: a client has these read first."""
     header = {"X-OJS-Tenant".lower(): value}
     for operation in contract.OPERATIONS:
-        if permissions()[operation.id].scope is None:
+        if operation.permission.scope is None:
             continue
         reply = api(operation.method, operation.path, headers=header)
         assert (reply.status, reply.error["code"]) == (422, "unsupported")

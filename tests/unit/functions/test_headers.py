@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ojs.http.contract import operations as contract
+from ojs.api import operations as contract
 
 if TYPE_CHECKING:
     from tests.unit.functions.client import Api

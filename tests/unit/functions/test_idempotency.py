@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from ojs import runtime
+from ojs.api import openapi
 from ojs.http.binding import negotiation
-from ojs.http.contract import openapi
 from tests.unit.functions.client import Api
 
 BASE = "/ojs/v1"

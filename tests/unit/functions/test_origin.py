@@ -15,9 +15,9 @@ from moto import mock_aws
 
 from functions.dashboard.files import Dashboard
 from ojs import runtime
+from ojs.api import operations as contract
 from ojs.clock import ManualClock
 from ojs.domain.errors import BackendUnavailable, PermissionDenied
-from ojs.http.contract import operations as contract
 from ojs.services.operations.origin import HEADER, REMEMBERED_MS, RETRY_MS, OriginGuard
 from ojs.store.deployment.secrets import Secret
 from ojs.store.table import clients

@@ -14,7 +14,7 @@ import pytest
 
 from local.events import event_from_request
 from local.http_server import Request
-from ojs.http.contract import operations as contract
+from ojs.http import endpoint
 from tests.unit.functions.client import HANDLERS
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Sdk:
         headers = list(self.headers.items())
         request = Request(method, target, headers, raw, "HTTP/1.1", "127.0.0.1")
         event = event_from_request(request, "$default")
-        answer = HANDLERS[contract.function_for(event["rawPath"])](event, None)
+        answer = HANDLERS[endpoint.function_for(event["rawPath"])](event, None)
         content_type = answer["headers"].get("Content-Type", "")
         if answer["statusCode"] >= 400:
             assert content_type == "application/json"

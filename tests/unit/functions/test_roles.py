@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from ojs.api import operations as contract
 from ojs.clock import ManualClock
 from ojs.domain.access import ALL_SCOPES, role_arn
 from ojs.domain.errors import BackendError
-from ojs.http.contract import operations as contract
-from ojs.http.contract.operations import Operation
-from ojs.http.contract.permissions import Reach, permissions
+from ojs.http.contract.permissions import Reach
+from ojs.http.endpoint import Operation
 from ojs.runtime import Runtime
 from ojs.store.table.table import Table
 from tests.spread import spread
@@ -153,7 +153,7 @@ def test_a_role_reaches_its_queues_alone(operation: Operation, closed: Keyed) ->
     closed.make_workflow(theirs, "mine", "theirs")
     limited, nobody = (Signed(closed, session(name)) for name in ("limited", "nobody"))
     asking = Asking(closed, limited)
-    reach = permissions()[operation.id].reach
+    reach = operation.permission.reach
     reply = asking.ask(operation, queue="theirs", job=theirs)
     free = reach is Reach.NONE or operation.id in UNREFUSED
     if free or reach is Reach.CRON:
@@ -165,7 +165,7 @@ def test_a_role_reaches_its_queues_alone(operation: Operation, closed: Keyed) ->
         assert reply.status == 403, reply.text
     # Who was given nothing gets nowhere, but to what every caller may read.
     reply = Asking(closed, nobody).ask(operation, queue="theirs", job=theirs)
-    assert (reply.status == 403) == (permissions()[operation.id].scope is not None), reply.text
+    assert (reply.status == 403) == (operation.permission.scope is not None), reply.text
 
 
 class Asking(Keyed):

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ojs.api import operations as contract
 from ojs.domain import times
 from ojs.domain.job import retry
 from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, DEFAULT_VISIBILITY_MS
 from ojs.domain.job.retention import RETENTION
 from ojs.domain.job.states import State
-from ojs.http.contract import operations as contract
-from ojs.http.contract.operations import Operation
+from ojs.http.endpoint import Operation
 from ojs.store.derived import statistics as store
 from ojs.store.table import keys
 from tests.spread import examples

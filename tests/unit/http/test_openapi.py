@@ -12,6 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from ojs.api import openapi
+from ojs.api import operations as contract
+from ojs.api import queues as queue_configs
 from ojs.domain.cron.definition import CronRequest, CronSettings
 from ojs.domain.dead_letter import filter as dead_letter_filter
 from ojs.domain.delivery import delivery as deliveries
@@ -28,9 +31,7 @@ from ojs.domain.pool.worker import MAX_ID_BYTES, check_worker_id
 from ojs.domain.queue import config as queue_config
 from ojs.domain.rate_limit.limiter import OverrideRequest
 from ojs.domain.workflow import request as workflow_request
-from ojs.http.contract import models, openapi
-from ojs.http.contract import operations as contract
-from ojs.http.views import queue_config as queue_configs
+from ojs.http.contract import models
 from ojs.http.views import rate_limits as limits_views
 from tests.spread import examples
 from tests.unit.functions.bad_input import (
@@ -46,7 +47,7 @@ from tests.unit.functions.bad_input import (
 )
 
 if TYPE_CHECKING:
-    from ojs.http.contract.operations import Operation
+    from ojs.http.endpoint import Operation
 from ojs.http.views import job_bulk
 
 NOW_MS = 1_900_000_000_000

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ojs.domain.errors import InvalidRequest
 from ojs.domain.page import Page
 from ojs.http.binding import paging
-from ojs.http.contract.operations import MAX_LIMIT, MAX_OFFSET
+from ojs.http.parameters import MAX_LIMIT, MAX_OFFSET
 
 
 class Listing:

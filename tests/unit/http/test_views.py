@@ -21,7 +21,7 @@ from ojs.domain.pool.worker import MAX_ID_BYTES, Worker
 from ojs.http.binding import paging
 from ojs.http.binding.paging import PageWindow
 from ojs.http.contract import answers, models
-from ojs.http.contract.operations import MAX_LIMIT
+from ojs.http.parameters import MAX_LIMIT
 from ojs.http.views import jobs as views
 from ojs.http.views import workers as worker_views
 from ojs.services.pools.workers import MAX_INFO_BYTES

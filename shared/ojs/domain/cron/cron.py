@@ -147,6 +147,11 @@ class CronRun:
         """Whether somebody triggered it."""
         return self.scheduled_ms is None
 
+    @property
+    def tick_ms(self) -> int:
+        """The tick, or when somebody triggered it."""
+        return self.at_ms if self.scheduled_ms is None else self.scheduled_ms
+
     @classmethod
     def of(cls, cron: Cron, at_ms: int, scheduled_ms: int | None) -> CronRun:
         """An entry about a cron job; what became of the tick is to be added."""

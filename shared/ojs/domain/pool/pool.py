@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 from ojs.domain import times
 from ojs.domain.errors import InvalidRequest
 from ojs.domain.fair_queue.tags import Fairness, TenantFairnessRequest, in_force
-from ojs.domain.fair_queue.tags import shown as tenant_fairness_shown
 from ojs.domain.fields import NumberRange
 from ojs.domain.job import envelope
 from ojs.domain.job.envelope import QueueName
@@ -322,21 +321,3 @@ def _check_prevention(
             f"must be at most 1/{len(queues)}: the ratios of all queues add up to more than 1",
             value=given.min_dispatch_ratio,
         )
-
-
-def to_dict(pool: Pool) -> dict[str, Any]:
-    """The pool as its configuration is shown."""
-    shown: dict[str, Any] = {"name": pool.name, "queues": list(pool.queues)}
-    if pool.concurrency is not None:
-        shown["concurrency"] = pool.concurrency
-    shown["strategy"] = pool.strategy.value
-    if pool.weights:
-        shown["weights"] = dict(pool.weights)
-    shown["isolated"] = pool.isolated
-    if pool.prevention_config:
-        shown["starvation_prevention"] = dict(pool.prevention_config)
-    if pool.tenants:
-        shown["tenant_fairness"] = tenant_fairness_shown(pool.tenants)
-    shown["created_at"] = times.format_ms(pool.created_ms)
-    shown["configured_at"] = times.format_ms(pool.configured_ms)
-    return shown

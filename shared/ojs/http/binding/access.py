@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from ojs.domain.access import ANYBODY, Principal
 from ojs.domain.errors import Unauthenticated, forbidden
-from ojs.http.contract.permissions import Reach, permissions
+from ojs.http.contract.permissions import Reach
 
 if TYPE_CHECKING:
     from ojs.http.binding.request import Request
-    from ojs.http.contract.operations import Operation
+    from ojs.http.endpoint import Operation
     from ojs.runtime import Runtime
 
 # The claim of a JWT that lists queues, separated by spaces. Which one lists scopes is a setting.
@@ -58,7 +58,7 @@ class Guard:
 
     def permit(self, principal: Principal, operation: Operation) -> None:
         """Raise PermissionDenied unless the caller may use the operation at all."""
-        needed = permissions()[operation.id]
+        needed = operation.permission
         if needed.scope is not None and needed.scope not in principal.scopes:
             raise forbidden()
         if principal.limited and needed.reach is Reach.ALL:
@@ -71,7 +71,7 @@ class Guard:
         """
         if not request.principal.limited:
             return
-        match permissions()[request.operation.id].reach:
+        match request.operation.permission.reach:
             case Reach.PATH:
                 request.touches(request.named)
             case Reach.JOB:

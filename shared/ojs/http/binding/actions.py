@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 from ojs.domain.access import Scope
 from ojs.domain.errors import OjsError
 from ojs.http.binding import errors
-from ojs.http.contract.permissions import Reach, permissions
+from ojs.http.contract.permissions import Reach
 
 if TYPE_CHECKING:
-    from ojs.http.binding.application import Answer, Implementation
     from ojs.http.binding.request import Request
+    from ojs.http.endpoint import Implementation, Operation, Reply
     from ojs.runtime import Runtime
 
 
-def audited(operation_id: str) -> bool:
+def audited(operation: Operation) -> bool:
     """Whether an operation is an operator's: what needs `admin:write`, and what is done to cron
     jobs and workflows that are there, which `jobs:write` allows.
     """
-    needed = permissions()[operation_id]
+    needed = operation.permission
     if needed.scope is Scope.JOBS_WRITE:
-        return needed.reach in {Reach.CRON, Reach.WORKFLOW} and operation_id != "create_workflow"
+        return needed.reach in {Reach.CRON, Reach.WORKFLOW} and operation.id != "create_workflow"
     return needed.scope is Scope.ADMIN_WRITE
 
 
@@ -33,10 +33,10 @@ class ActionLog:
         """`current` is called only when an operator has done something."""
         self._current = current
 
-    def run(self, request: Request, path: str, implementation: Implementation) -> Answer:
+    def run(self, request: Request, path: str, implementation: Implementation) -> Reply:
         """Do what is asked for, and write it down, unless it was refused. Raises what it raises."""
         operation = request.operation
-        if not audited(operation.id) or _counts_only(request):
+        if not audited(operation) or _counts_only(request):
             return implementation(request)
         # Of what fails nobody knows how much was done.
         status = 500

@@ -7,7 +7,8 @@ their form.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import replace
+from types import ModuleType
 from typing import Any, cast
 
 from aws_lambda_powertools import Logger
@@ -22,10 +23,10 @@ from ojs.http.binding import client_quirks, errors, negotiation
 from ojs.http.binding.access import Guard
 from ojs.http.binding.actions import ActionLog
 from ojs.http.binding.request import Request
+from ojs.http.binding.routes import Routes
 from ojs.http.contract import features
 from ojs.http.contract import operations as contract
-from ojs.http.contract.operations import Operation
-from ojs.http.contract.permissions import permissions
+from ojs.http.endpoint import Implementation, Operation, Reply, declared
 from ojs.records import record
 
 logger = Logger()
@@ -33,21 +34,8 @@ logger = Logger()
 _GATEWAY_TIMEOUT_MS = 30_000
 
 
-@record(frozen=True)
-class Answer:
-    """What an implementation returns. A body of None means no body.
-
-    A text is sent as it is, with the type in `headers`. `failed` is an error of one of several
-    parts of the request, which the body tells; a defect among them is logged.
-    """
-
-    body: Mapping[str, Any] | str | None
-    status: int = 200
-    headers: Mapping[str, str] = field(default_factory=dict)
-    failed: OjsError | None = None
-
-
-Implementation = Callable[[Request], Answer]
+# What functions call a reply that are not declared in `ojs.api` yet.
+Answer = Reply
 
 
 @record
@@ -77,9 +65,10 @@ class Application:
         self._clock: Clock = SystemClock()
         self._started_ms = self._clock.now_ms()
         self._ids = IdSource(self._clock)
-        self._expected = {operation.id for operation in contract.operations_of(function)}
-        # Operation → what answers it, and whether that refuses unknown parameters.
-        self._bound: dict[str, tuple[Implementation, bool]] = {}
+        self._expected = {
+            each.id: each for each in contract.OPERATIONS if each.function == function
+        }
+        self._bound: dict[str, Operation] = {}
 
     def uptime_s(self) -> int:
         """Seconds since this container (or the local server) started."""
@@ -99,15 +88,27 @@ class Application:
                     raise ValueError(f"{self.function} has no operation {operation_id}")
                 if operation_id in self._bound:
                     raise ValueError(f"operation {operation_id} is bound twice")
-                self._bound[operation_id] = implementation, strict_query
+                self._bound[operation_id] = replace(
+                    self._expected[operation_id],
+                    implementation=implementation,
+                    strict_query=strict_query,
+                )
             return implementation
 
         return bind
 
+    def serve(self, *modules: ModuleType) -> Application:
+        """Serve the resources in these modules, as far as they are this function's."""
+        for operation in declared(*modules):
+            if operation.function == self.function:
+                self._bound[operation.id] = operation
+        return self
+
     def complete(self) -> Application:
         """Raise ValueError unless every operation of the function is bound."""
-        if missing := self._expected - self._bound.keys():
+        if missing := self._expected.keys() - self._bound.keys():
             raise ValueError(f"not bound in {self.function}: {', '.join(sorted(missing))}")
+        self._routes = Routes(self._bound.values())
         return self
 
     def __call__(self, event: Mapping[str, Any], context: object) -> dict[str, Any]:
@@ -132,20 +133,20 @@ class Application:
         finally:
             logger.thread_safe_clear_keys()
 
-    def _answer(self, call: _Call, context: object) -> Answer:
+    def _answer(self, call: _Call, context: object) -> Reply:
         self._guard.let_in(call.headers)
         event, path = call.event, call.event["rawPath"]
-        there = contract.at(path)
+        there = self._routes.at(path)
         # HEAD is answered like GET: the server in front drops the body and keeps its length.
         operation = there.get(call.method, there.get("GET") if call.method == "HEAD" else None)
-        if operation is None or operation.id not in self._bound:
+        if operation is None or operation.implementation is None:
             return self._no_route(call, there)
         call.operation = operation
         principal = self._who(call)
         self._guard.permit(principal, operation)
         if operation.id != "manifest":  # clients read it before they choose a version
             negotiation.check_version(call.headers.get("ojs-version"))
-        if permissions()[operation.id].scope is not None:
+        if operation.permission.scope is not None:
             # Without this the caller would believe in an isolation that is not there.
             negotiation.refuse_header(call.headers, "X-OJS-Tenant", features.NO_TENANTS)
         # No path has more than one parameter, which is one segment, whatever it holds.
@@ -160,17 +161,17 @@ class Application:
             base64_body=bool(event.get("isBase64Encoded")),
             remaining_ms=_remaining(context),
             principal=principal,
+            uptime_s=self.uptime_s(),
             trace=call.trace,
         )
         self._guard.admit(request)
         request.check_no_body()
         request.check_filled()
-        implementation, strict_query = self._bound[operation.id]
-        if strict_query:
+        if operation.strict_query:
             request.check_query()
         if self._actions is None:
-            return implementation(request)
-        return self._actions.run(request, path, implementation)
+            return operation.implementation(request)
+        return self._actions.run(request, path, operation.implementation)
 
     def _who(self, call: _Call) -> Principal:
         """Find the caller, before anything else is looked at. Raises Unauthenticated."""
@@ -178,7 +179,7 @@ class Application:
         call.principal = principal = self._guard.who(call.event)
         return principal
 
-    def _no_route(self, call: _Call, there: Mapping[str, Operation]) -> Answer:
+    def _no_route(self, call: _Call, there: Mapping[str, Operation]) -> Reply:
         method, path = call.method, call.event["rawPath"]
         allowed = _methods(there)
         call.closed = self._guard.closed
@@ -187,20 +188,20 @@ class Application:
             # request is excepted: it has no key.
             self._who(call)
         if not allowed:
-            if (feature := contract.missing(path)) is not None:
+            if (feature := self._routes.missing(path)) is not None:
                 raise Unsupported(feature.message, details={"feature": feature.name})
             raise NotFound("route", f"{method} {path}")
         if method == "OPTIONS":
-            return Answer(None, 204, negotiation.preflight_headers(allowed))
+            return Reply(None, 204, negotiation.preflight_headers(allowed))
         raise errors.MethodNotAllowed(method, allowed)
 
     def _error(self, call: _Call, error: OjsError, cause: Exception) -> dict[str, Any]:
         body = errors.body(error, call.request_id)
-        answer = Answer(body, errors.kind_of(error).status, errors.headers(error))
+        answer = Reply(body, errors.kind_of(error).status, errors.headers(error))
         return self._respond(call, answer, error.code, cause)
 
     def _respond(
-        self, call: _Call, answer: Answer, code: str | None = None, cause: Exception | None = None
+        self, call: _Call, answer: Reply, code: str | None = None, cause: Exception | None = None
     ) -> dict[str, Any]:
         self._log(call, answer.status, code, cause)
         headers = negotiation.answer_headers(call.request_id, closed=call.closed)

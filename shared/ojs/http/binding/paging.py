@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, TypeVar, cast
 
 from ojs.domain.errors import BAD_CURSOR, InvalidRequest
 from ojs.domain.page import Page
-from ojs.http.contract.operations import DEFAULT_LIMIT, MAX_LIMIT, MAX_OFFSET
+from ojs.domain.requests import Field
+from ojs.http.answer import Answer, derived, given, shown, source
+from ojs.http.answers import Count
+from ojs.http.parameters import DEFAULT_LIMIT, MAX_LIMIT, MAX_OFFSET
 from ojs.records import record
 
 if TYPE_CHECKING:
     from ojs.http.contract import answers
 
+S = TypeVar("S")
 T = TypeVar("T")
 _MAX_DIGITS = 9
 # A page of the store may be short, so one answer may take several reads; this bounds them.
@@ -150,35 +154,15 @@ def opened(text: str, name: str = "cursor") -> str:
 
 def position(window: PageWindow, next_cursor: str | None) -> answers.Position:
     """Build the `pagination` object of a listing whose length is not known."""
-    shown: answers.Position = {
-        "has_more": next_cursor is not None,
-        "limit": window.limit,
-        "offset": window.offset,
-        "page": window.page,
-        "per_page": window.limit,
-    }
-    if next_cursor is not None:
-        shown["next_cursor"] = sealed(next_cursor)
-    return shown
+    return cast("answers.Position", Position.of(Listed((), window, next_cursor)))
 
 
 def described(
     window: PageWindow, page: Page[Any], total: int | None = None, *, always: bool = False
 ) -> answers.Pagination:
-    """Build the `pagination` object; it has `total` only where that is known without counting, or
-    `always`: then what is not known leads on to the next page.
-    """
-    shown = cast("answers.Pagination", position(window, page.next_cursor))
-    ends_here = page.next_cursor is None and (page.items or not window.offset)
-    if total is None and ends_here and not window.cursor:
-        total = window.offset + len(page.items)
-    if total is None and always:
-        more = page.next_cursor is not None
-        total = window.offset + (window.limit + 1 if more else len(page.items))
-        shown["total_is_least"] = True
-    if total is not None:
-        shown["total"] = total
-    return shown
+    """Build the `pagination` object, as `listed` says."""
+    found = listed(window, page, total, always=always)
+    return cast("answers.Pagination", Pagination.of(found))
 
 
 def with_total(pagination: answers.Pagination) -> answers.Paged:
@@ -186,3 +170,79 @@ def with_total(pagination: answers.Pagination) -> answers.Paged:
     if "total" not in pagination:
         return {"pagination": pagination}
     return {"pagination": pagination, "total": pagination["total"]}
+
+
+@record(frozen=True)
+class Listed(Generic[T]):
+    """A page of a listing, and where it stands. `at_least`: there are so many, or more."""
+
+    items: Sequence[T]
+    window: PageWindow
+    next_cursor: str | None
+    total: int | None = None
+    at_least: Literal[True] | None = None
+
+    def of(self, items: Sequence[S]) -> Listed[S]:
+        """The same page with what its items have become."""
+        return Listed(items, self.window, self.next_cursor, self.total, self.at_least)
+
+
+def listed(
+    window: PageWindow, page: Page[T], total: int | None = None, *, always: bool = False
+) -> Listed[T]:
+    """A page that was read. It has a total only where that is known without counting, or `always`:
+    then what is not known leads on to the next page.
+    """
+    ends_here = page.next_cursor is None and (page.items or not window.offset)
+    if total is None and ends_here and not window.cursor:
+        total = window.offset + len(page.items)
+    if total is None and always:
+        more = page.next_cursor is not None
+        least = window.offset + (window.limit + 1 if more else len(page.items))
+        return Listed(page.items, window, page.next_cursor, least, at_least=True)
+    return Listed(page.items, window, page.next_cursor, total)
+
+
+def asked(query: Mapping[str, str], listing: _Listing[T]) -> Listed[T]:
+    """Read the page that a query asks for. Raises InvalidRequest."""
+    window_ = window(query)
+    return listed(window_, collect(window_, listing))
+
+
+@derived
+def _sealed(cursor: str | None) -> str | None:
+    return None if cursor is None else sealed(cursor)
+
+
+_page: Listed[Any] = source()
+
+
+class Position(Answer[Listed[Any]]):
+    """How to go on in the direction of the listing."""
+
+    has_more: bool = given(_page.next_cursor)
+    next_cursor: Annotated[str, Field(min_length=1)] = shown(
+        _sealed(_page.next_cursor), absent=True
+    )
+    limit: int = _page.window.limit
+    offset: int = _page.window.offset
+    page: int = _page.window.page
+    per_page: int = limit
+
+
+class Pagination(Position):
+    """Where a page stands in its listing."""
+
+    total: Count = shown(_page.total, absent=True, says="only where it is known")
+    total_is_least: Literal[True] = shown(
+        _page.at_least,
+        absent=True,
+        says="the total is not known: `total` leads to the next page if there is one",
+    )
+
+
+class Paged(Answer[Listed[T]]):
+    """What every answer with a page has, and its total where that is known."""
+
+    total: Count = shown(_page.total, absent=True)
+    pagination: Pagination = Pagination.of(_page)

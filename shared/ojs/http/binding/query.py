@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from ojs.domain import times
 from ojs.domain.errors import InvalidRequest, naming_field
-from ojs.http.contract.operations import MAX_FILTER_NAMES
+from ojs.http.parameters import MAX_FILTER_NAMES
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from ojs.domain.requests import FILLED
 from ojs.http.binding import negotiation
 from ojs.http.binding.query import checked
 from ojs.http.contract import models
-from ojs.http.contract.operations import Operation
+from ojs.http.endpoint import Operation
 from ojs.records import record
 
 logger = Logger()
@@ -80,6 +80,8 @@ class Request:
     # Milliseconds until the function is stopped.
     remaining_ms: Callable[[], int]
     principal: Principal
+    # Seconds since this container (or the local server) started.
+    uptime_s: int
     trace: TraceContext | None
 
     def about(self, **ids: str | None) -> None:

@@ -175,21 +175,6 @@ class Position(TypedDict):
     per_page: int
 
 
-class EventsPagination(Position):
-    """How to go on in the direction of the listing of events, and how many there are at least."""
-
-    total: NotRequired[
-        Annotated[
-            int,
-            Field(
-                ge=0,
-                description="events up to the end of this page, and one if there are more; not "
-                "with after or cursor",
-            ),
-        ]
-    ]
-
-
 class Pagination(Position):
     """Where a page stands in its listing."""
 
@@ -696,87 +681,6 @@ class JobOperationsAnswer(Paged):
     items: list[JobOperation]
 
 
-class PrincipalAnswer(TypedDict):
-    """Who asks, and what they may do."""
-
-    name: NotRequired[
-        Annotated[str, Field(description="on the key, of the token, of the role; absent if open")]
-    ]
-    key: NotRequired[Annotated[str, Field(description="id of the key")]]
-    scopes: list[str]
-    queues: NotRequired[
-        Annotated[list[str], Field(description="the only ones it may touch; absent: all")]
-    ]
-    authorizer: AuthorizerName
-    version: Annotated[str, Field(description="of the server")]
-    service: Annotated[str, Field(description="its name in the source of events")]
-
-
-class OperatorAction(TypedDict):
-    """What an operator did."""
-
-    id: str
-    at: Moment
-    actor: NotRequired[Annotated[str, Field(description="the name on the key; absent if open")]]
-    key: NotRequired[Annotated[str, Field(description="id of the key")]]
-    operation: Annotated[str, Field(description="as in the OpenAPI document")]
-    method: str
-    path: str
-    status: Annotated[int, Field(description="of the answer; what was refused is not listed")]
-
-
-class ActionsAnswer(TypedDict):
-    """A page of operators' actions."""
-
-    items: list[OperatorAction]
-    actions: list[OperatorAction]
-    pagination: Pagination
-
-
-class SystemConfigAnswer(TypedDict):
-    """How this server is configured."""
-
-    version: str
-    service: Annotated[str, Field(description="its name in the source of events")]
-    authorizer: AuthorizerName
-    strict_queues: Annotated[bool, Field(description="jobs need a queue that an operator made")]
-    event_bus: Annotated[bool, Field(description="whether events go to a bus")]
-    bus_types: Annotated[list[str], Field(description="beside those that always do")]
-    time_zone_data: Annotated[str, Field(description="version of the rules of time zones")]
-
-
-class MaintenanceAnswer(TypedDict):
-    """Whether maintenance mode is on. Times and reason are there while it is."""
-
-    enabled: bool
-    maintenance: Annotated[bool, Field(description="the same as enabled")]
-    reason: NotRequired[str]
-    enabled_at: NotRequired[Moment]
-    started_at: NotRequired[Annotated[Moment, Field(description="the same as enabled_at")]]
-    effective_at: NotRequired[
-        Annotated[Moment, Field(description="from then on no job is handed out")]
-    ]
-    estimated_end: NotRequired[
-        Annotated[Moment, Field(description="when it should be over; it does not end by itself")]
-    ]
-    ends_at: NotRequired[Annotated[Moment, Field(description="the same as estimated_end")]]
-
-
-class MiddlewareEntry(TypedDict):
-    """One step that jobs go through."""
-
-    name: str
-    phase: Literal["enqueue"]
-    order: Annotated[int, Field(ge=1, description="its place in the chain")]
-
-
-class MiddlewareAnswer(TypedDict):
-    """What jobs go through. Workers have what they execute with."""
-
-    enqueue: list[MiddlewareEntry]
-    execution: Annotated[list[MiddlewareEntry], Field(max_length=0)]
-
-
 class HeartbeatAnswer(TypedDict):
     """The answer to a heartbeat: what the worker must do."""
 
@@ -876,22 +780,6 @@ class QueueStatus(TypedDict):
     state: QueueStateName
     status: QueueStateName
     paused: bool
-
-
-class Queue(QueueStatus):
-    """A queue's state."""
-
-    created_at: Moment
-    configured_at: NotRequired[Moment]
-    paused_at: NotRequired[Moment]
-    resumed_at: NotRequired[Moment]
-
-
-class QueueAnswer(Queue):
-    """A queue, at the top level and wrapped; `created` if the request made it."""
-
-    queue: Queue
-    created: NotRequired[Literal[True]]
 
 
 class JobCounts(TypedDict):
@@ -1021,25 +909,6 @@ class QueueConfig(TypedDict):
     tenant_fairness: NotRequired[TenantFairness]
 
 
-class QueueConfigAnswer(TypedDict):
-    """A queue's configuration."""
-
-    name: str
-    state: QueueStateName
-    config: QueueConfig
-    config_sources: ConfigSources
-    created_at: Moment
-    updated_at: Annotated[Moment, Field(description="when it was configured last, or made")]
-
-
-class QueuePolicyAnswer(TypedDict):
-    """The configuration that new queues inherit."""
-
-    name: Literal["_default"]
-    config: QueueConfig
-    config_sources: ConfigSources
-
-
 class QueueDeletion(TypedDict):
     """The deletion of a queue in progress. The queue's depth shows how far it is."""
 
@@ -1071,25 +940,6 @@ class QueueSummary(QueueState, JobCounts, OldestAvailable):
     depth: Annotated[int, Field(ge=0, description="jobs that are not final")]
     throughput: Throughput
     config: QueueConfig
-
-
-class DeletionDetails(TypedDict):
-    """Jobs that a deletion leaves in the queue."""
-
-    refused: Annotated[
-        int, Field(ge=1, description="jobs of a type that the target does not allow")
-    ]
-
-
-class QueueDeletedAnswer(TypedDict):
-    """How a queue is deleted, and how many jobs that concerns."""
-
-    queue: str
-    strategy: DeletionStrategy
-    target_queue: NotRequired[str]
-    jobs_affected: Count
-    state: Literal["draining", "deleted"]
-    details: NotRequired[DeletionDetails]
 
 
 class QueuesAnswer(Paged):
@@ -1258,29 +1108,6 @@ class StatsHistoryAnswer(TypedDict):
     data_points: list[HistoryPoint]
 
 
-class Event(TypedDict):
-    """A lifecycle event (ojs-events sections 2 to 4)."""
-
-    specversion: str
-    id: Annotated[str, Field(json_schema_extra={"pattern": f"evt_{UUID7.pattern}"})]
-    type: str
-    source: str
-    time: Moment
-    timestamp: Annotated[Moment, Field(description="the same as time")]
-    subject: Annotated[str, Field(description="a job's id, a queue's or a worker's name")]
-    data: dict[str, Any]
-
-
-class EventsAnswer(TypedDict):
-    """Events, oldest first. `cursor` goes forward from here; `has_more`: at once."""
-
-    events: list[Event]
-    items: list[Event]
-    cursor: Annotated[str, Field(min_length=1, description="to be passed as `after`")]
-    has_more: bool
-    pagination: EventsPagination
-
-
 class HistogramBucket(TypedDict):
     """How many observations are not above a bound."""
 
@@ -1313,70 +1140,6 @@ class MetricsAnswer(TypedDict):
 
     computed_at: Moment
     metrics: list[Metric]
-
-
-class Backend(TypedDict):
-    """The store behind the server."""
-
-    type: str
-    status: Literal["ok", "unhealthy"]
-    latency_ms: NotRequired[Count]
-    error: NotRequired[str]
-
-
-class HealthAnswer(TypedDict):
-    """Whether server and store work."""
-
-    status: Literal["ok", "degraded"]
-    version: Annotated[str, Field(description="of the specification")]
-    server_version: str
-    uptime_seconds: Count
-    backend: Backend
-    maintenance: NotRequired[Annotated[bool, Field(description="whether maintenance mode is on")]]
-
-
-class ReadyAnswer(TypedDict):
-    """Whether requests can be served."""
-
-    status: Literal["ready", "unavailable"]
-
-
-class Implementation(TypedDict):
-    """Which software this is."""
-
-    name: str
-    version: str
-    language: str
-
-
-class Extensions(TypedDict):
-    """Extensions that are offered as a whole."""
-
-    official: list[dict[str, str]]
-    experimental: list[dict[str, str]]
-
-
-class Authentication(TypedDict):
-    """The ways in which callers authenticate."""
-
-    required: bool
-    methods: list[Literal["api-key", "jwt", "aws-sigv4"]]
-
-
-class ManifestAnswer(TypedDict):
-    """The conformance manifest."""
-
-    specversion: str
-    ojs_version: str
-    implementation: Implementation
-    conformance_level: Annotated[int, Field(ge=0, le=4)]
-    protocols: list[str]
-    backend: str
-    capabilities: dict[str, bool]
-    extensions: Extensions
-    authentication: Authentication
-    unique_job_strength: str
-    endpoints: dict[str, str]
 
 
 class OpenApiAnswer(TypedDict):
@@ -1530,56 +1293,6 @@ class RateLimitsAnswer(Paged):
     rate_limits: list[RunningOfKey]
 
 
-class StarvationPrevention(TypedDict):
-    """The share of dispatches that each queue of a pool gets at least, while it has jobs."""
-
-    enabled: bool
-    rotation_interval: Annotated[str, Field(description="ISO 8601; so often it has a turn")]
-    min_dispatch_ratio: Annotated[
-        float, Field(ge=0, le=1, description="part of all dispatches that it has at least")
-    ]
-
-
-class Pool(TypedDict):
-    """A worker pool, its workers and active jobs."""
-
-    name: str
-    id: Annotated[str, Field(description="the same as name")]
-    queues: list[str]
-    concurrency: NotRequired[
-        Annotated[int, Field(ge=1, description="most jobs that run at a time")]
-    ]
-    strategy: DispatchStrategy
-    weights: NotRequired[dict[str, Annotated[int, Field(ge=1)]]]
-    isolated: Annotated[bool, Field(description="whether others get nothing of its queues")]
-    starvation_prevention: NotRequired[StarvationPrevention]
-    created_at: Moment
-    configured_at: Moment
-    active_workers: Annotated[int, Field(ge=0, description="those that were heard of lately")]
-    workers: Annotated[int, Field(ge=0, description="the same as active_workers")]
-    active_jobs: Count
-
-
-class PoolAnswer(Pool):
-    """A worker pool, at the top level and wrapped."""
-
-    pool: Pool
-
-
-class PoolsAnswer(Paged):
-    """A page of worker pools."""
-
-    items: list[Pool]
-    pools: list[Pool]
-
-
-class PoolDeletedAnswer(TypedDict):
-    """A worker pool is gone."""
-
-    deleted: Literal[True]
-    name: str
-
-
 class DeliveryTarget(TypedDict):
     """Where jobs are pushed: one of these."""
 
@@ -1650,144 +1363,6 @@ class DeliveryTestAnswer(TypedDict):
     result: NotRequired[Any]
     error: NotRequired[Annotated[dict[str, Any], Field(description="as a nack's error")]]
     duration_ms: Count
-
-
-class CronTemplate(TypedDict):
-    """The request of the jobs of a cron job. Keys that the client added are kept beside these."""
-
-    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
-
-    type: str
-    args: NotRequired[list[Any]]
-    meta: NotRequired[dict[str, Any]]
-    options: NotRequired[dict[str, Any]]
-
-
-class CronFields(TypedDict):
-    """A cron job, but for `cron`. Where its template is large, it is shown once or not at all:
-    `omitted` names what is missing.
-    """
-
-    name: str
-    id: Annotated[str, Field(description="the same as name")]
-    expression: str
-    schedule: Annotated[str, Field(description="the same as expression")]
-    timezone: str
-    type: str
-    queue: str
-    args: NotRequired[list[Any]]
-    meta: NotRequired[dict[str, Any]]
-    options: NotRequired[dict[str, Any]]
-    job_template: NotRequired[CronTemplate]
-    omitted: NotRequired[Omitted]
-    overlap_policy: CronOverlap
-    enabled: bool
-    status: CronState
-    description: str | None
-    starts_at: NotRequired[Moment]
-    ends_at: NotRequired[Moment]
-    catchup_window: NotRequired[str]
-    jitter: NotRequired[str]
-    pause_on_failure: bool
-    last_run_at: Moment | None
-    next_run_at: Annotated[
-        Moment | None,
-        Field(description="the next tick; null while it is paused, and when it fires no more"),
-    ]
-    last_job_id: Id | None
-    run_count: Count
-    created_at: Moment
-    updated_at: Moment
-    created_by: NotRequired[Annotated[str, Field(description="id of the key that set it last")]]
-
-
-class Cron(CronFields):
-    """A cron job, under all names that clients know."""
-
-    cron: Annotated[str, Field(description="the same as expression")]
-
-
-class CronAnswer(CronFields):
-    """A cron job, at the top level and wrapped."""
-
-    cron: Cron
-    cron_job: Cron
-
-
-class CronSetAnswer(CronAnswer, Warned):
-    """A cron job as it is now, and what to know of it."""
-
-
-class CronsAnswer(Paged):
-    """A page of cron jobs."""
-
-    items: list[Cron]
-    crons: list[Cron]
-    cron_jobs: list[Cron]
-    count: Count
-
-
-class CronDeletedAnswer(TypedDict):
-    """A cron job is gone."""
-
-    deleted: Literal[True]
-    name: str
-    cron: Cron
-    cron_job: Cron
-
-
-class CronTriggeredAnswer(TypedDict):
-    """The job of a firing by hand."""
-
-    job_id: Id
-    job: Job
-    deduplicated: NotRequired[Literal[True]]
-
-
-class CronExecution(TypedDict):
-    """One entry of a run log: a job, or why a tick has none."""
-
-    status: Literal["triggered", "skipped"]
-    job_id: NotRequired[Id]
-    state: NotRequired[JobState]
-    manual: bool
-    scheduled_at: Moment
-    triggered_at: Moment
-    started_at: NotRequired[Moment]
-    completed_at: NotRequired[Moment]
-    skipped_reason: NotRequired[str]
-    active_job_id: NotRequired[Id]
-    error: NotRequired[str]
-
-
-class CronHistoryAnswer(TypedDict):
-    """A page of a run log."""
-
-    executions: list[CronExecution]
-    pagination: Pagination
-
-
-class CronFiring(TypedDict):
-    """A time at which an expression fires."""
-
-    at: Moment
-    local: Annotated[str, Field(description="the same in its time zone, with the offset")]
-    skipped: NotRequired[
-        Annotated[
-            list[str],
-            Field(description="local times before it that do not exist, as the clocks jump"),
-        ]
-    ]
-
-
-class CronPreviewAnswer(TypedDict):
-    """When an expression fires."""
-
-    expression: str
-    timezone: str
-    time_zone_data: Annotated[str, Field(description="the version of the zones' rules")]
-    firings: list[CronFiring]
-    next_runs: Annotated[list[Moment], Field(description="the times of the firings")]
 
 
 class WorkflowError(TypedDict):
@@ -2010,38 +1585,4 @@ class KeysAnswer(TypedDict):
 
     items: list[AccessKey]
     keys: list[AccessKey]
-    pagination: Pagination
-
-
-class QueueShare(TypedDict):
-    """The dispatches of a queue in the last minute."""
-
-    name: str
-    dispatch_count_1m: Count
-    dispatch_ratio_1m: Annotated[
-        float, Field(ge=0, le=1, description="part of what was started from these queues")
-    ]
-    avg_wait_ms: Annotated[int, Field(ge=0, description="0 when nothing was started")]
-    active_jobs: Count
-    weight: Annotated[int, Field(ge=1, description="in its pool; 1 when it has none")]
-    dispatched: Annotated[int, Field(ge=0, description="jobs ever started from it")]
-    starved: Annotated[bool, Field(description="as a sweep found it, each minute")]
-    pool: NotRequired[Annotated[str, Field(description="the worker pool it is in")]]
-
-
-class QueueShares(TypedDict):
-    """The dispatches of queues in the last minute."""
-
-    queues: list[QueueShare]
-    window: Literal["PT1M"]
-
-
-class SchedulingStatsAnswer(QueueShares):
-    """Statistics of scheduling, at the top level and in `stats`."""
-
-    strategy: Annotated[
-        DispatchStrategy,
-        Field(description="of the pool asked for, or of the only one there is"),
-    ]
-    stats: QueueShares
     pagination: Pagination

@@ -933,41 +933,6 @@ class NoOptions(Configuration):
     """An operation without options: `{}` or no body at all."""
 
 
-class MaintenanceRequest(Configuration):
-    """Begin or end maintenance mode. A reason and a duration belong to a beginning."""
-
-    enabled: bool
-    reason: Annotated[str, Field(min_length=1, max_length=MAX_REASON)] | None = Field(
-        None, description="why, as others are told"
-    )
-    estimated_duration: Duration | None = Field(
-        None, description="how long it should take, from its beginning: ISO 8601, or short as `30m`"
-    )
-    duration: Duration | None = Field(None, description="the same as estimated_duration")
-
-    def check(self, prefix: str = "") -> None:
-        """Raise InvalidRequest for two durations that differ, and for what only a beginning has."""
-        sent = {
-            name: value
-            for name in ("reason", "estimated_duration", "duration")
-            if (value := getattr(self, name)) is not None
-        }
-        if not self.enabled and sent:
-            name, value = next(iter(sent.items()))
-            rule = "is for the beginning of maintenance; leave it out where enabled is false"
-            raise InvalidRequest(f"{prefix}{name}", rule, value=value)
-        lengths = {times.duration_ms(value) for name, value in sent.items() if name != "reason"}
-        if len(lengths) > 1:
-            rule = "is the same as estimated_duration, which says something else"
-            raise InvalidRequest(f"{prefix}duration", rule, value=self.duration)
-
-    @property
-    def duration_ms(self) -> int | None:
-        """How long it should take (ms)."""
-        said = self.estimated_duration or self.duration
-        return None if said is None else times.duration_ms(said)
-
-
 class ChangeJobRequest(Configuration):
     """Change a job that waits: its priority, its queue, or both."""
 

@@ -7,13 +7,10 @@ wrong, or 422 for a feature that is known and not offered.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
-from ojs.domain.cron.definition import CronRequest
 from ojs.domain.dead_letter.filter import MAX_ARGS_CHARACTERS
 from ojs.domain.delivery.delivery import (
     DELIVERY_PATTERN,
@@ -21,39 +18,39 @@ from ojs.domain.delivery.delivery import (
     DeliveryRequest,
     DeliveryTestRequest,
 )
-from ojs.domain.events.query import SOURCE_PATTERN as EVENT_SOURCE_PATTERN
-from ojs.domain.events.query import TYPE_PATTERN as EVENT_TYPE_PATTERN
 from ojs.domain.job import idempotency
-from ojs.domain.job.envelope import MAX_NAME_BYTES, QUEUE_PATTERN, TYPE_PATTERN, JobRequest
+from ojs.domain.job.envelope import MAX_NAME_BYTES, TYPE_PATTERN, JobRequest
 from ojs.domain.job.failure import MAX_NAME_CHARACTERS
 from ojs.domain.job.filter import KIND_PATTERN
 from ojs.domain.job.states import State
 from ojs.domain.job.trace import TRACEPARENT, TRACESTATE
 from ojs.domain.job.unique import KEY_PATTERN
-from ojs.domain.pool.pool import MAX_POOL_BYTES, POOL_PATTERN, PoolRequest
+from ojs.domain.pool.pool import MAX_POOL_BYTES, POOL_PATTERN
 from ojs.domain.pool.worker import MAX_ID_BYTES
 from ojs.domain.queue.order import QueueOrder
-from ojs.domain.queue.queue import DeletionStrategy
 from ojs.domain.rate_limit.limiter import OverrideRequest
 from ojs.domain.stats import Period
 from ojs.domain.workflow.advance import WorkflowState
 from ojs.http.contract import models
-from ojs.http.contract.features import MISSING, MissingFeature
-from ojs.records import record
+from ojs.http.contract.permissions import permissions
+from ojs.http.endpoint import BASE, Operation, Parameter, Success
+from ojs.http.parameters import (
+    DEFAULT_LIMIT,
+    LIMIT,
+    MAX_OFFSET,
+    MOMENT_SCHEMA,
+    PAGING,
+    QUEUE_SCHEMA,
+    SEALED,
+    one_of,
+    paged,
+    text,
+    whole,
+)
 
 if TYPE_CHECKING:
     from ojs.domain.requests import Model
 
-BASE = "/ojs/v1"
-JOBS = "jobs"
-WORKERS = "workers"
-ADMIN = "admin"
-HTTP_FUNCTIONS = (JOBS, WORKERS, ADMIN)
-
-DEFAULT_LIMIT = 50
-MAX_LIMIT = 200
-# Skipping costs reading what is skipped; cursors have no such bound.
-MAX_OFFSET = 1_000
 # Queues are shown with counts and rates, and an answer reads a bounded number of items: a page may
 # have fewer than that.
 MAX_QUEUES_LIMIT = 100
@@ -67,10 +64,6 @@ SORTS = ("created_at", "scheduled_at", "priority")
 # What becomes of what a key made, when it is revoked.
 MADE = ("keep", "revoke")
 INCLUDED = "args"
-DEFAULT_EVENTS = 100
-MAX_EVENTS = 1_000
-# Entries of a list in a query parameter.
-MAX_FILTER_NAMES = 50
 # Steps of a workflow in one answer, and results; each costs half a read unit for a job that runs.
 MAX_SHOWN_STEPS = 1_000
 DEFAULT_RESULTS, MAX_RESULTS = 100, 1_000
@@ -85,155 +78,35 @@ MAX_TIMEOUT_S = 86_400
 MAX_BLOCK_S = 25
 MAX_PRODUCER = MAX_NAME_BYTES
 
-Subject = Literal[
-    "job", "worker", "queue", "rate limit", "operation", "pool", "key", "cron job", "workflow",
-    "delivery",
-]  # fmt: skip
-
-
-@record(frozen=True)
-class Parameter:
-    """A parameter of the query or a header of the request, and its JSON schema."""
-
-    name: str
-    schema: Mapping[str, Any]
-    description: str
-
-
-@record(frozen=True)
-class Success:
-    """One successful answer. `shape` is a type of `ojs.http.contract.answers`; None has no body."""
-
-    shape: str | None
-    description: str
-    headers: tuple[str, ...] = ()
-    # Headers that it does not always have.
-    sometimes: tuple[str, ...] = ()
-    # Whether the body may be plain text; without a shape it always is.
-    text: bool = False
-
-
-@record(frozen=True)
-class Operation:
-    """One method on one path."""
-
-    id: str
-    method: str
-    path: str
-    tag: str
-    summary: str
-    answers: Mapping[int, Success]
-    # Statuses of error answers, besides those that any operation may give.
-    errors: tuple[int, ...] = ()
-    request: type[Model] | None = None
-    body_required: bool = True
-    query: tuple[Parameter, ...] = ()
-    headers: tuple[Parameter, ...] = ()
-    # Whether the answer is made from projections. In the cloud these lag by the stream's delay; the
-    # local server projects everything written before it answers.
-    derived: bool = False
-
-    @property
-    def path_parameter(self) -> str | None:
-        """The name in braces in the path."""
-        found = _PARAMETER.search(self.path)
-        return found[1] if found else None
-
-    @property
-    def subject(self) -> Subject | None:
-        """The kind of thing that the path's parameter names."""
-        before, brace, _ = self.path.partition("/{")
-        return _SUBJECTS[before.rpartition("/")[2]] if brace else None
-
-    @property
-    def in_body_too(self) -> tuple[Parameter, ...]:
-        """The parameters of the query that are fields of the body, too."""
-        fields = {} if self.request is None else self.request.model_fields
-        return tuple(each for each in self.query if each.name in fields)
-
-    @property
-    def function(self) -> str:
-        """The function that serves it."""
-        return function_for(self.path)
-
-
-_PARAMETER = re.compile(r"\{(\w+)\}")
-# What stands before a parameter in a path → what the parameter names.
-_SUBJECTS: Mapping[str, Subject] = {
-    "jobs": "job", "dead-letter": "job", "operations": "operation", "workers": "worker",
-    "queues": "queue", "rate-limits": "rate limit", "pools": "pool", "keys": "key",
-    "cron": "cron job", "crons": "cron job", "workflows": "workflow", "deliveries": "delivery",
-}  # fmt: skip
-
 # For a wrong request, a wrong version, or a store that fails.
 COMMON_ERRORS = (400, 422, 500, 503, 504)
 
 
-def _whole(least: int, most: int, default: int) -> dict[str, Any]:
-    return {"type": "integer", "minimum": least, "maximum": most, "default": default}
-
-
-def _text(pattern: str, most: int) -> dict[str, Any]:
-    return {"type": "string", "pattern": pattern, "maxLength": most}
-
-
-def _one_of(*values: str) -> dict[str, Any]:
-    return {"type": "string", "enum": [*values]}
-
-
-def _listed(*names: str, pattern: str, what: str) -> Iterable[Parameter]:
-    schema = {"type": "string", "pattern": f"{pattern}(,{pattern}){{0,{MAX_FILTER_NAMES - 1}}}"}
-    yield Parameter(names[0], schema, what)
-    for name in names[1:]:
-        yield Parameter(name, schema, f"the same as {names[0]}")
-
-
 # The tables below have a row for each parameter or operation: the formatter would split each row.
 # fmt: off
-QUEUE_SCHEMA = _text(QUEUE_PATTERN, MAX_NAME_BYTES)
-POOL_SCHEMA = _text(POOL_PATTERN, MAX_POOL_BYTES)
-DELIVERY_SCHEMA = _text(DELIVERY_PATTERN, MAX_DELIVERY_BYTES)
-_MOMENT_SCHEMA = {"type": "string", "format": "date-time"}
-_LIMIT = _whole(1, MAX_LIMIT, DEFAULT_LIMIT)
-_PAGE = _whole(1, MAX_OFFSET + 1, 1)
-PAGING = (
-    Parameter("limit", _LIMIT, "most items of one page"),
-    Parameter("cursor", {"type": "string", "pattern": "[A-Za-z0-9_-]*={0,2}"},
-        "`next_cursor` of the page before; not together with offset or page"),
-    Parameter("offset", _whole(0, MAX_OFFSET, 0), "items to skip; a cursor has no such bound"),
-    Parameter("page", _PAGE,
-        f"page number; the pages before it may have {MAX_OFFSET} items in all"),
-    Parameter("per_page", _LIMIT, "the same as limit"),
-)
-_QUEUES_LIMIT = _whole(1, MAX_QUEUES_LIMIT, DEFAULT_LIMIT)
+POOL_SCHEMA = text(POOL_PATTERN, MAX_POOL_BYTES)
+DELIVERY_SCHEMA = text(DELIVERY_PATTERN, MAX_DELIVERY_BYTES)
+_QUEUES_LIMIT = whole(1, MAX_QUEUES_LIMIT, DEFAULT_LIMIT)
 _SHORT = Parameter("limit", _QUEUES_LIMIT, "most queues of one page, which may have fewer")
-_QUEUES_PAGING = (
-    _SHORT,
-    PAGING[1],
-    Parameter("offset", _whole(0, MAX_QUEUES_OFFSET, 0),
-        "items to skip; a cursor has no such bound"),
-    Parameter("page", _whole(1, MAX_QUEUES_OFFSET + 1, 1),
-        f"page number; the pages before it may have {MAX_QUEUES_OFFSET} items in all"),
-    replace(_SHORT, name="per_page", description="the same as limit"),
-)
-_SORT = Parameter("sort", _one_of("name", *QueueOrder) | {"default": "name"},
+QUEUES_PAGING = paged(_QUEUES_LIMIT, MAX_QUEUES_OFFSET, _SHORT.description)
+_SORT = Parameter("sort", one_of("name", *QueueOrder) | {"default": "name"},
     "by name, or with the most first, as the last sweep counted: queues that have none of it are "
     "left out")
 _DETAIL_OF_STATS = (
     Parameter("detail", {"type": "boolean", "default": False},
         "each queue instead of their number: how long its jobs took today, and how many failed"),
     replace(_SHORT, description="with detail, most queues of one page, which may have fewer"),
-    Parameter("cursor", {"type": "string", "pattern": "[A-Za-z0-9_-]*={0,2}"},
+    Parameter("cursor", SEALED,
         "with detail, `next_cursor` of the page before"),
 )
 _FILTERS = (
     Parameter("queue", QUEUE_SCHEMA, "only jobs of this queue"),
-    Parameter("type", _text(TYPE_PATTERN, MAX_NAME_BYTES), "only jobs of this type"),
+    Parameter("type", text(TYPE_PATTERN, MAX_NAME_BYTES), "only jobs of this type"),
     Parameter("error_type", {"type": "string", "minLength": 1, "maxLength": MAX_NAME_CHARACTERS},
         "only jobs whose latest error is of this type; `Unknown` where there is none"),
-    Parameter("since", _MOMENT_SCHEMA, "only jobs discarded at this time or later"),
-    Parameter("until", _MOMENT_SCHEMA, "only jobs discarded before this time"),
-    Parameter("before", _MOMENT_SCHEMA, "the same as until"),
+    Parameter("since", MOMENT_SCHEMA, "only jobs discarded at this time or later"),
+    Parameter("until", MOMENT_SCHEMA, "only jobs discarded before this time"),
+    Parameter("before", MOMENT_SCHEMA, "the same as until"),
     Parameter("older_than", {"type": "string", "minLength": 1},
         "only jobs discarded before this time, or so long ago: `P30D`, `72h`"),
     Parameter("args", {"type": "string", "minLength": 1, "maxLength": MAX_ARGS_CHARACTERS},
@@ -241,20 +114,18 @@ _FILTERS = (
         "args have what this JSON path leads to, with `=` and a value if it is to be that"),
 )
 _HISTORY_PAGING = (
-    Parameter("limit", _LIMIT, "most events of one answer"),
-    Parameter("cursor", {"type": "string", "pattern": "[A-Za-z0-9_-]*={0,2}"},
+    Parameter("limit", LIMIT, "most events of one answer"),
+    Parameter("cursor", SEALED,
         "`next_cursor` of the answer before"),
 )
 _STATES = "|".join(state.value for state in State)
-_LISTED_LIMIT = _whole(1, MAX_LISTED, DEFAULT_LISTED)
-_JOBS_PAGING = tuple(
-    replace(each, schema=_LISTED_LIMIT) if each.schema is _LIMIT else each for each in PAGING
-)
+_LISTED_LIMIT = whole(1, MAX_LISTED, DEFAULT_LISTED)
+_JOBS_PAGING = paged(_LISTED_LIMIT, MAX_OFFSET)
 _LISTED_JOBS = (
     Parameter("queue", QUEUE_SCHEMA, "only jobs of this queue"),
     Parameter("state", {"type": "string", "pattern": f"({_STATES})(,({_STATES}))*"},
         "only jobs in this state, or in one of several, separated by commas"),
-    Parameter("type", _text(KIND_PATTERN, MAX_NAME_BYTES),
+    Parameter("type", text(KIND_PATTERN, MAX_NAME_BYTES),
         "only jobs of this type, or of those that begin so, with `*` at the end"),
     Parameter("tag", {"type": "string", "minLength": 1, "maxLength": MAX_NAME_BYTES},
         "only jobs with this tag"),
@@ -262,17 +133,17 @@ _LISTED_JOBS = (
         "only jobs that this worker runs, or ran last"),
     Parameter("producer", {"type": "string", "minLength": 1, "maxLength": 255},
         "Enqueued by this producer: the name on its key"),
-    Parameter("since", _MOMENT_SCHEMA, "only jobs created at this time or later"),
-    Parameter("until", _MOMENT_SCHEMA, "only jobs created before this time"),
+    Parameter("since", MOMENT_SCHEMA, "only jobs created at this time or later"),
+    Parameter("until", MOMENT_SCHEMA, "only jobs created before this time"),
     Parameter("args", {"type": "string", "minLength": 1, "maxLength": MAX_ARGS_CHARACTERS},
         "only jobs whose args contain this text, or have what this JSON path leads to, as for dead "
         "letters; of jobs whose args are in the job record"),
-    Parameter("sort", _one_of(*SORTS),
+    Parameter("sort", one_of(*SORTS),
         "the order of each page; of all pages where one line of a queue has it: `priority` of "
         "available, `scheduled_at` of scheduled, `created_at` of pending jobs"),
-    Parameter("order", _one_of("asc", "desc") | {"default": "desc"},
+    Parameter("order", one_of("asc", "desc") | {"default": "desc"},
         "from the smallest value up, or from the largest down; of `created_at` without `sort`"),
-    Parameter("include", _one_of(INCLUDED),
+    Parameter("include", one_of(INCLUDED),
         "also args that are not in the job record, as far as an answer may read them"),
     *_JOBS_PAGING,
 )
@@ -285,88 +156,53 @@ _UNIQUE_LOCKS = (
         "wait or run when not given"),
     *_JOBS_PAGING,
 )
-_STATE = Parameter("state", _one_of("discarded"), "dead letters have no other")
-_CONFIRM = Parameter("confirm", _one_of("true"), "needed, here or in the body")
-_ALL = Parameter("all", _one_of("true"),
+_STATE = Parameter("state", one_of("discarded"), "dead letters have no other")
+_CONFIRM = Parameter("confirm", one_of("true"), "needed, here or in the body")
+_ALL = Parameter("all", one_of("true"),
     "all dead letters; needed, here or in the body, where there is no filter, and refused with one")
-_POOL = Parameter("pool", POOL_SCHEMA, "only queues of this worker pool")
 _HISTORY = (
-    Parameter("period", _one_of(*Period) | {"default": Period.FIVE_MINUTES}, "length of one point"),
-    Parameter("since", _MOMENT_SCHEMA,
+    Parameter("period", one_of(*Period) | {"default": Period.FIVE_MINUTES}, "length of one point"),
+    Parameter("since", MOMENT_SCHEMA,
         "the first point is that of this time; when not given an hour, a day (`1h`) or 30 days "
         "(`1d`) before the end"),
-    Parameter("until", _MOMENT_SCHEMA, "points begin before this time; now when not given"),
+    Parameter("until", MOMENT_SCHEMA, "points begin before this time; now when not given"),
     Parameter("queue", QUEUE_SCHEMA, "this queue instead of all"),
 )
-_CURSOR = {"type": "string", "pattern": "[A-Za-z0-9_-]+={0,2}"}
-_EVENTS_LIMIT = _whole(1, MAX_EVENTS, DEFAULT_EVENTS)
-_EVENTS = (
-    *_listed("types", "type", pattern=EVENT_TYPE_PATTERN,
-        what="types of event, separated by commas; each may end in `*`"),
-    *_listed("queues", "queue", pattern=f"({QUEUE_PATTERN})", what="only events of these queues"),
-    *_listed("job_types", "job_type", pattern=f"({TYPE_PATTERN})",
-        what="only events of jobs of these types"),
-    *_listed("sources", "source", pattern=EVENT_SOURCE_PATTERN,
-        what="only events from these sources; each may end in `*`"),
-    Parameter("since", _MOMENT_SCHEMA, "only events of this time or later"),
-    Parameter("until", _MOMENT_SCHEMA, "only events before this time"),
-    Parameter("after", _CURSOR,
-        "go forward from here: `cursor` of an answer, or an event's id; without it the answer has "
-        "the latest events"),
-    Parameter("cursor", _CURSOR, "`pagination.next_cursor` of an answer; not together with after"),
-    Parameter("limit", _EVENTS_LIMIT, "most events of one answer"),
-    Parameter("per_page", _EVENTS_LIMIT, "the same as limit"),
-    Parameter("page", _PAGE,
-        f"page number, from the latest events back; the pages before it may have {MAX_OFFSET} "
-        "events in all"),
-)
-MAX_PREVIEW = 100
-DEFAULT_PREVIEW = 5
-_ENABLED = Parameter("enabled", _one_of("true", "false"), "only cron jobs that fire, or do not")
-_EXPRESSION = {"type": "string", "minLength": 1}
-_PREVIEW = (
-    Parameter("expression", _EXPRESSION, "when it fires; needed, by one of its names"),
-    Parameter("cron", _EXPRESSION, "the same as expression"),
-    Parameter("schedule", _EXPRESSION, "the same as expression"),
-    Parameter("timezone", {"type": "string", "minLength": 1, "default": "UTC"}, "IANA name"),
-    Parameter("after", _MOMENT_SCHEMA, "the first firing is later than this; now when not given"),
-    Parameter("count", _whole(1, MAX_PREVIEW, DEFAULT_PREVIEW), "how many firings to show"),
-)
-_CURSOR_OF = Parameter("cursor", {"type": "string", "pattern": "[A-Za-z0-9_-]*={0,2}"},
+_CURSOR_OF = Parameter("cursor", SEALED,
     "`next_cursor` of the answer before")
 # What the admin UI calls a workflow that runs, and one that does not run yet: here there is none.
 ALSO_RUNNING, NEVER = "active", "pending"
 WORKFLOW_STATES = (*WorkflowState, ALSO_RUNNING, NEVER)
 _LISTED_WORKFLOWS = (
-    Parameter("state", _one_of(*WORKFLOW_STATES),
+    Parameter("state", one_of(*WORKFLOW_STATES),
         "only workflows in this state; active is the same as running, and none is pending"),
     Parameter("name", {"type": "string", "minLength": 1, "maxLength": MAX_NAME_BYTES},
         "only workflows of this name"),
     *PAGING,
 )
 _STEPS_PAGING = (
-    Parameter("limit", _whole(1, MAX_SHOWN_STEPS, MAX_SHOWN_STEPS), "most jobs of one answer"),
+    Parameter("limit", whole(1, MAX_SHOWN_STEPS, MAX_SHOWN_STEPS), "most jobs of one answer"),
     _CURSOR_OF,
 )
 _STEP_RESULTS = (
     Parameter("step", {"type": "integer", "minimum": 0, "maximum": MAX_NODE},
         "the step that is given the results, by its `node`; needed"),
-    Parameter("limit", _whole(1, MAX_RESULTS, DEFAULT_RESULTS),
+    Parameter("limit", whole(1, MAX_RESULTS, DEFAULT_RESULTS),
         "most results of one answer, which has fewer where they are large"),
     _CURSOR_OF,
 )
 METRIC_FORMATS = ("json", "prometheus")
-_FORMAT = Parameter("format", _one_of(*METRIC_FORMATS) | {"default": METRIC_FORMATS[0]},
+_FORMAT = Parameter("format", one_of(*METRIC_FORMATS) | {"default": METRIC_FORMATS[0]},
     "JSON, or Prometheus text")
 _WAIT = (
     Parameter("wait", {"type": "boolean", "default": False}, "wait until the job is done"),
-    Parameter("timeout", _whole(0, MAX_TIMEOUT_S, MAX_RESULT_WAIT_S),
+    Parameter("timeout", whole(0, MAX_TIMEOUT_S, MAX_RESULT_WAIT_S),
         f"longest wait in seconds; never more than {MAX_RESULT_WAIT_S}"),
 )
 # The unprintable characters that the regular expressions of all JSON Schema validators can name.
 _PRINTABLE = r"[^\u0000-\u001f\u007f-\u00a0\u00ad\u2028\u2029]+"
 _PUSHING = (
-    Parameter("X-OJS-Producer", _text(_PRINTABLE, MAX_PRODUCER) | {"minLength": 1},
+    Parameter("X-OJS-Producer", text(_PRINTABLE, MAX_PRODUCER) | {"minLength": 1},
         "who enqueues, for queues that take jobs of some producers only"),
     Parameter("OJS-Block-Timeout",
         {"type": "string", "pattern": r"[0-9]+(\.[0-9]+)?", "default": "0"},
@@ -386,12 +222,6 @@ _PUSHING = (
 _RATE_LIMIT = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
 _PRESSURE = ("X-OJS-Queue-Depth", "X-OJS-Queue-Bound", "X-OJS-Queue-Pressure")
 _COUNTED = ("X-OJS-Batch-Size",)
-# For clients that send no body with DELETE. A body must not contradict it.
-_DELETION = (
-    Parameter("strategy", _one_of(*DeletionStrategy),
-        "what becomes of its jobs; needed, here or in the body"),
-    Parameter("target_queue", {"type": "string"}, "with `move`, the queue they go to"),
-)
 # fmt: on
 
 
@@ -422,6 +252,7 @@ def _row(
         path if path.startswith("/") else f"{BASE}/{path}",
         tag or path.split("/")[0],
         summary,
+        permissions()[name],
         {200: answers} if isinstance(answers, Success) else answers,
         errors,
         request,
@@ -434,8 +265,8 @@ def _row(
 
 def _under_admin(operation: Operation) -> Operation:
     """The same operation where the admin API has it."""
-    path = operation.path.replace(BASE, f"{BASE}/admin", 1)
-    return replace(operation, id=f"admin_{operation.id}", path=path, tag="admin")
+    name, path = f"admin_{operation.id}", operation.path.replace(BASE, f"{BASE}/admin", 1)
+    return replace(operation, id=name, path=path, tag="admin", permission=permissions()[name])
 
 
 # fmt: off
@@ -601,38 +432,6 @@ _DEAD_LETTERS = (
         "Stop a bulk operation on dead letters", _BULK_OPERATION, 404, 409,
         request=models.NoOptions),
 )
-_POLICY = Success("QueuePolicyAnswer", "What holds for queues made from now on.")
-_QUEUE_CONFIG = (
-    _row("GET queues/{name}/config", "get_queue_config", "Read a queue's configuration",
-        Success("QueueConfigAnswer", "What is in force, and where it comes from."), 404),
-    _row("PUT queues/{name}/config", "configure_queue", "Change a queue's configuration",
-        Success("QueueConfigAnswer", "What is in force now. Makes an unknown queue."),
-        request=models.ConfigureQueueRequest),
-)
-_PAUSING = tuple(
-    _row(f"POST queues/{{name}}/{verb}", f"{verb}_queue", summary,
-        Success("QueueAnswer", "The queue's state."), 404, 409, request=models.NoOptions)
-    for verb, summary in (
-        ("pause", "Hand out no more jobs of a queue"),
-        ("resume", "Hand out jobs of a queue again"),
-    )
-)
-_QUEUES = (
-    _row("POST queues", "create_queue", "Make a queue",
-        {201: Success("QueueConfigAnswer", "The queue and its configuration.", ("Location",))},
-        409, request=models.CreateQueueRequest),
-    *_QUEUE_CONFIG,
-    *map(_under_admin, _QUEUE_CONFIG),
-    _row("DELETE queues/{name}", "delete_queue", "Delete a queue and see to its jobs",
-        {202: Success("QueueDeletedAnswer", "It is gone, or ends once its jobs are seen to.")},
-        404, 409, request=models.DeleteQueueRequest, body_required=False, query=_DELETION),
-    _row("GET queues/_default/config", "get_queue_policy", "Read the policy for new queues",
-        _POLICY),
-    _row("PUT queues/_default/config", "set_queue_policy", "Change the policy for new queues",
-        _POLICY, request=models.ConfigureQueueRequest),
-    *_PAUSING,
-    *map(_under_admin, _PAUSING),
-)
 _WORKER = Success("WorkerAnswer", "The worker.")
 _ADMIN_WORKERS = (
     _row("GET admin/workers", "admin_list_workers", "List workers",
@@ -648,7 +447,7 @@ _ADMIN_WORKERS = (
 )
 _STATISTICS = (
     _row("GET queues", "list_queues", "List queues with their counts",
-        Success("QueuesAnswer", "One page of queues, in order of name."), query=_QUEUES_PAGING,
+        Success("QueuesAnswer", "One page of queues, in order of name."), query=QUEUES_PAGING,
         derived=True),
     _row("GET queues/{name}", "get_queue", "Read a queue, its configuration and statistics",
         Success("QueueDetailAnswer", "The queue."), 404, derived=True),
@@ -659,7 +458,7 @@ _STATISTICS = (
         Success("PriorityStatsAnswer", "The priorities in use, the highest first."), derived=True),
     _row("GET admin/queues", "admin_list_queues", "List queues with their counts",
         Success("AdminQueuesAnswer", "One page of queues, in order of name or as `sort` has it."),
-        query=(_SORT, *_QUEUES_PAGING), derived=True),
+        query=(_SORT, *QUEUES_PAGING), derived=True),
     _row("GET admin/queues/{name}", "admin_get_queue", "Read a queue and its counts",
         Success("AdminQueueAnswer", "The queue."), 404, derived=True),
     _row("GET admin/stats", "admin_stats", "Read the totals of all queues",
@@ -668,9 +467,6 @@ _STATISTICS = (
     _row("GET admin/stats/history", "admin_stats_history", "Read what happened when",
         Success("StatsHistoryAnswer", "Points in time, oldest first."), query=_HISTORY,
         derived=True),
-    _row("GET events", "list_events", "List lifecycle events",
-        Success("EventsAnswer", "Events in the order in which they were recorded."),
-        query=_EVENTS, derived=True),
     _row("GET metrics", "metrics", "Read metrics",
         Success("MetricsAnswer", "Metrics as JSON, or as Prometheus text.", text=True),
         tag="system", query=(_FORMAT,), derived=True),
@@ -705,25 +501,6 @@ _RATE_LIMITS = (
         tag="rate limits", request=models.QueueLimitsRequest),
     _row("GET admin/jobs/{id}", "admin_get_job", "Read a job",
         Success("AdminJobAnswer", "The job with its policy and times, and wrapped."), 404),
-)
-_SCHEDULING = (
-    _row("GET admin/pools", "list_pools", "List worker pools",
-        Success("PoolsAnswer", "One page of pools, in order of name."), tag="scheduling",
-        query=PAGING, derived=True),
-    _row("PUT admin/pools/{name}", "put_pool", "Make or replace a worker pool", {
-            200: Success("PoolAnswer", "The pool as it is now."),
-            201: Success("PoolAnswer", "The pool, which is new.", ("Location",)),
-        }, 404, 409, tag="scheduling", request=PoolRequest),
-    _row("GET admin/pools/{name}", "get_pool", "Read a worker pool",
-        Success("PoolAnswer", "The pool, and how many workers and jobs it has."), 404,
-        tag="scheduling", derived=True),
-    _row("DELETE admin/pools/{name}", "delete_pool", "Remove a worker pool",
-        Success("PoolDeletedAnswer", "It is gone; its queues and jobs stay."), 404, 409,
-        tag="scheduling"),
-    _row("GET admin/scheduling/stats", "scheduling_stats",
-        "Read what queues were given in the last minute",
-        Success("SchedulingStatsAnswer", "One page of queues, in order of name."), 404,
-        tag="scheduling", query=(_POOL, *_QUEUES_PAGING), derived=True),
 )
 _DELIVERY = Success("DeliveryAnswer", "The delivery as it is now.")
 _DELIVERY_PUT = {
@@ -767,149 +544,13 @@ _KEYS = (
         Success("KeyAnswer", "The key without its secret."), 404, tag="keys"),
     _row("DELETE admin/keys/{id}", "revoke_key", "Revoke an access key, or what a role may do",
         Success("KeyRevokedAnswer", "The key, which is of no use any more."), 403, 404, tag="keys",
-        query=(Parameter("made", {**_one_of(*MADE), "default": MADE[0]},
+        query=(Parameter("made", {**one_of(*MADE), "default": MADE[0]},
             "what becomes of the keys that it made, of those that these made, and so on"),)),
 )
-_SYSTEM = (
-    _row("GET me", "get_caller", "Read who you are, and what you may do",
-        Success("PrincipalAnswer", "Your name, scopes and queues."), tag="system"),
-    _row("GET admin/actions", "list_actions", "List what operators did",
-        Success("ActionsAnswer", "One page of actions, latest first."), tag="system",
-        query=PAGING),
-    _row("GET /ojs/manifest", "manifest", "Read what this server offers",
-        Success("ManifestAnswer", "The conformance manifest."), tag="system"),
-    *(
-        row
-        for prefix, base in (("", ""), ("root_", "/"))
-        for row in (
-            _row(f"GET {base}health", f"{prefix}health",
-                "Read whether the server and its store work", {
-                    200: Success("HealthAnswer", "Both work."),
-                    503: Success("HealthAnswer", "The store does not answer.", ("Retry-After",)),
-                }, tag="system"),
-            _row(f"GET {base}ready", f"{prefix}ready", "Read whether requests can be served", {
-                    200: Success("ReadyAnswer", "They can."),
-                    503: Success("ReadyAnswer", "They cannot.", ("Retry-After",)),
-                }, tag="system"),
-        )
-    ),
-    *(
-        _row(f"GET admin/{path}", name, "Read how this server is configured",
-            Success("SystemConfigAnswer", "The configuration, without secrets."), tag="system")
-        for path, name in (("system/config", "system_config"), ("config", "system_config_alias"))
-    ),
-    *(
-        row
-        for path, suffix in (("system/maintenance", ""), ("maintenance", "_alias"))
-        for row in (
-            _row(f"GET admin/{path}", f"get_maintenance{suffix}",
-                "Read whether maintenance mode is on",
-                Success("MaintenanceAnswer", "Since when, why and for how long."), tag="system"),
-            _row(f"POST admin/{path}", f"set_maintenance{suffix}", "Begin or end maintenance mode",
-                Success("MaintenanceAnswer", "What holds from now on."), tag="system",
-                request=models.MaintenanceRequest),
-        )
-    ),
-    _row("GET middleware", "list_middleware", "List what jobs go through when they are pushed",
-        Success("MiddlewareAnswer", "The names, in order."), tag="system"),
-    _row("GET openapi.json", "openapi", "Read this description",
-        Success("OpenApiAnswer", "The OpenAPI 3.1 document."), tag="system"),
-)
-# fmt: on
-
-
-_CRON_JOB = Success("CronAnswer", "The cron job, at the top level and wrapped.")
-_CRON_CHANGED = Success("CronSetAnswer", "The cron job as it is now.")
-_CRON = (
-    _row(
-        "POST cron",
-        "register_cron",
-        "Register a cron job, or replace its definition",
-        {
-            201: Success("CronSetAnswer", "The cron job is registered.", ("Location",)),
-            200: Success("CronSetAnswer", "There was one of this name; here it is as it is now."),
-        },
-        403,
-        404,
-        409,
-        request=CronRequest,
-    ),
-    _row(
-        "GET cron",
-        "list_crons",
-        "List cron jobs",
-        Success("CronsAnswer", "One page of cron jobs, in order of name."),
-        query=(_ENABLED, *PAGING),
-    ),
-    _row(
-        "GET cron/preview",
-        "preview_cron",
-        "Show when an expression fires",
-        Success("CronPreviewAnswer", "The next firings."),
-        query=_PREVIEW,
-    ),
-    _row("GET cron/{name}", "get_cron", "Read a cron job", _CRON_JOB, 404),
-    _row(
-        "PATCH cron/{name}",
-        "change_cron",
-        "Change some of a cron job",
-        _CRON_CHANGED,
-        403,
-        404,
-        409,
-        request=CronRequest,
-    ),
-    _row(
-        "DELETE cron/{name}",
-        "delete_cron",
-        "Delete a cron job; its jobs stay",
-        Success("CronDeletedAnswer", "It is gone; here it is as it was."),
-        404,
-    ),
-    _row(
-        "POST cron/{name}/trigger",
-        "trigger_cron",
-        "Push a job of a cron job now",
-        {
-            201: Success("CronTriggeredAnswer", "The job; the next tick stays.", ("Location",)),
-            200: Success("CronTriggeredAnswer", "A unique job with its key exists; here it is."),
-        },
-        403,
-        404,
-        409,
-        413,
-        429,
-        request=models.NoOptions,
-    ),
-    _row(
-        "POST cron/{name}/pause",
-        "pause_cron",
-        "Let a cron job not fire",
-        _CRON_CHANGED,
-        404,
-        request=models.NoOptions,
-    ),
-    _row(
-        "POST cron/{name}/resume",
-        "resume_cron",
-        "Let a paused cron job fire again",
-        _CRON_CHANGED,
-        404,
-        request=models.NoOptions,
-    ),
-    _row(
-        "GET cron/{name}/history",
-        "cron_history",
-        "Read what became of a cron job's ticks",
-        Success("CronHistoryAnswer", "The run log of thirty days, latest first."),
-        404,
-        query=_HISTORY_PAGING,
-    ),
-)
-
+_OPENAPI = _row("GET openapi.json", "openapi", "Read this description",
+    Success("OpenApiAnswer", "The OpenAPI 3.1 document."), tag="system")
 _WORKFLOW = Success("WorkflowAnswer", "The workflow, wrapped and at the top level.")
 _WORKFLOW_CANCELLED = Success("WorkflowCancelledAnswer", "It is cancelled; jobs that run may end.")
-# fmt: off
 _WORKFLOWS = (
     _row("POST workflows", "create_workflow", "Create a workflow, and start it",
         {201: Success("WorkflowAnswer", "It is stored, and its first jobs wait for workers.",
@@ -936,13 +577,6 @@ _WORKFLOWS = (
 # fmt: on
 
 
-def _as_crons() -> Iterable[Operation]:
-    """The same operations where the admin UI looks for them."""
-    for operation in _CRON:
-        path = operation.path.replace(f"{BASE}/cron", f"{BASE}/crons", 1)
-        yield replace(operation, id=f"crons_{operation.id}", path=path)
-
-
 def _dead_letters_under_admin() -> Iterable[Operation]:
     for operation in map(_under_admin, _DEAD_LETTERS):
         if operation.id == "admin_delete_dead_letter":
@@ -952,92 +586,7 @@ def _dead_letters_under_admin() -> Iterable[Operation]:
 
 
 OPERATIONS: tuple[Operation, ...] = (
-    *_JOBS, *_ADMIN_JOBS, *_WORKERS, *_DEAD_LETTERS, *_dead_letters_under_admin(), *_QUEUES,
-    *_ADMIN_WORKERS, *_STATISTICS, *_RATE_LIMITS, *_SCHEDULING, *_DELIVERIES, *_CRON, *_as_crons(),
-    *_WORKFLOWS, *_KEYS, *_SYSTEM,
+    *_JOBS, *_ADMIN_JOBS, *_WORKERS, *_DEAD_LETTERS, *_dead_letters_under_admin(),
+    *_ADMIN_WORKERS, *_STATISTICS, *_RATE_LIMITS, *_DELIVERIES, *_WORKFLOWS, *_KEYS,
+    _OPENAPI,
 )  # fmt: skip
-
-
-def function_for(path: str) -> str:
-    """The function that answers requests to `path`, known or not: `jobs`, `workers`, `admin`."""
-    for name in (JOBS, WORKERS):
-        if path == f"{BASE}/{name}" or path.startswith(f"{BASE}/{name}/"):
-            return name
-    return ADMIN
-
-
-def operations_of(function: str) -> tuple[Operation, ...]:
-    """The operations that a function serves."""
-    return tuple(operation for operation in OPERATIONS if operation.function == function)
-
-
-def get(operation_id: str) -> Operation:
-    """The operation of that id; raises KeyError for another one."""
-    return _by_id()[operation_id]
-
-
-def pattern(template: str, *, and_below: bool = False) -> re.Pattern[str]:
-    """What paths of a template look like: a parameter is one segment, whatever it holds. With
-    `and_below` what is below these paths counts, too.
-    """
-    fixed = _PARAMETER.split(template)
-    text = "".join(
-        f"(?P<{part}>[^/]+)" if index % 2 else re.escape(part) for index, part in enumerate(fixed)
-    )
-    below = "(?:/.*)?" if and_below else ""
-    return re.compile(rf"\A{text}{below}\Z", re.DOTALL)
-
-
-def at(path: str) -> dict[str, Operation]:
-    """Method → operation for a path, {} for that of a missing feature.
-
-    Of several that match, the one counts that is literal where they first differ.
-    """
-    found = _resolved(path)
-    return found if isinstance(found, dict) else {}
-
-
-def missing(path: str) -> MissingFeature | None:
-    """The feature to which a path would belong, if it is known and not offered."""
-    found = _resolved(path)
-    return found if isinstance(found, MissingFeature) else None
-
-
-def _resolved(path: str) -> dict[str, Operation] | MissingFeature | None:
-    fixed, templates = _by_path()
-    if path in fixed:
-        return fixed[path]
-    return next((found for matcher, found in templates if matcher.match(path)), None)
-
-
-@cache
-def _by_id() -> dict[str, Operation]:
-    return {operation.id: operation for operation in OPERATIONS}
-
-
-@cache
-def _by_path() -> tuple[
-    dict[str, dict[str, Operation]],
-    list[tuple[re.Pattern[str], dict[str, Operation] | MissingFeature]],
-]:
-    grouped: dict[str, dict[str, Operation]] = {}
-    for operation in OPERATIONS:
-        grouped.setdefault(operation.path, {})[operation.method] = operation
-    fixed = {path: found for path, found in grouped.items() if not _PARAMETER.search(path)}
-    # What is offered comes first, where its path is as literal as that of a feature.
-    found: list[tuple[str, dict[str, Operation] | MissingFeature]] = [
-        *((path, here) for path, here in grouped.items() if path not in fixed),
-        *((f"{BASE}/{path}", feature) for feature in MISSING for path in feature.paths),
-    ]
-    found.sort(key=lambda one: _wildness(*one))
-    return fixed, [
-        (pattern(path, and_below=isinstance(here, MissingFeature)), here) for path, here in found
-    ]
-
-
-def _wildness(path: str, here: dict[str, Operation] | MissingFeature) -> list[bool]:
-    """Which parts of a path may be anything: of two the less one is literal where they differ. What
-    is below a missing feature is one part more.
-    """
-    parts = [part.startswith("{") for part in path.split("/")]
-    return [*parts, True] if isinstance(here, MissingFeature) else parts

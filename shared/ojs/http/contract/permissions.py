@@ -47,25 +47,12 @@ def _both(*names: str) -> Iterable[str]:
         yield from (name, f"admin_{name}")
 
 
-def _either(*names: str) -> Iterable[str]:
-    """Operations that exist under `/crons` too."""
-    for name in names:
-        yield from (name, f"crons_{name}")
-
-
 def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
     write, read = Scope.JOBS_WRITE, Scope.JOBS_READ
     work = Scope.WORK
     look, manage = Scope.ADMIN_READ, Scope.ADMIN_WRITE
-    yield None, Reach.NONE, (
-        "get_caller", "manifest", "health", "root_health", "ready", "root_ready", "openapi",
-    )  # fmt: skip
+    yield None, Reach.NONE, ("openapi",)
     yield write, Reach.NAMED, ("enqueue_job", "enqueue_batch", "enqueue_bulk")
-    yield write, Reach.CRON, _either(
-        "register_cron", "change_cron", "delete_cron", "trigger_cron", "pause_cron", "resume_cron",
-    )  # fmt: skip
-    yield read, Reach.CRON, _either("list_crons", "get_cron", "cron_history")
-    yield read, Reach.NONE, _either("preview_cron")
     yield write, Reach.WORKFLOW, (
         "create_workflow", "cancel_workflow", "cancel_workflow_by_post", "retry_workflow",
     )  # fmt: skip
@@ -84,45 +71,42 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
     yield work, Reach.JOB, ("ack_job_by_path", "nack_job_by_path", "report_progress")
     yield work, Reach.NONE, ("register_worker", "remove_worker", "worker_health")
     yield look, Reach.FILTER, (
-        *_both("list_dead_letters"), "list_events", "admin_stats_history",
+        *_both("list_dead_letters"), "admin_stats_history",
         "admin_list_jobs", "list_unique_jobs",
     )  # fmt: skip
     yield look, Reach.JOB, (*_both("get_dead_letter"), "admin_get_job")
     yield look, Reach.PATH, (
-        *_both("get_queue_config", "get_queue"), "queue_stats", "priority_stats",
+        *_both("get_queue"), "queue_stats", "priority_stats",
     )  # fmt: skip
     yield look, Reach.ALL, (
         *_both(
             "list_workers", "list_queues", "dead_letter_stats", "list_dead_letter_operations",
             "get_dead_letter_operation",
         ),
-        "get_queue_policy", "get_worker", "admin_stats", "metrics", "root_metrics",
-        "list_rate_limits", "get_rate_limit", "list_pools", "get_pool", "scheduling_stats",
+        "get_worker", "admin_stats", "metrics", "root_metrics",
+        "list_rate_limits", "get_rate_limit",
         "list_deliveries", "get_delivery",
-        "list_actions", "list_keys", "get_key", "list_job_operations", "get_job_operation",
-        "system_config", "system_config_alias", "list_middleware", "get_maintenance",
-        "get_maintenance_alias",
+        "list_keys", "get_key", "list_job_operations", "get_job_operation",
+
     )  # fmt: skip
     yield manage, Reach.JOB, (
         *_both("retry_dead_letter", "delete_dead_letter"), "admin_retry_job", "admin_run_job",
         "admin_change_job", "admin_cancel_job", "admin_delete_job",
     )  # fmt: skip
     yield manage, Reach.NAMED, (
-        *_both("retry_dead_letters", "purge_dead_letters"), "create_queue",
+        *_both("retry_dead_letters", "purge_dead_letters"),
         "admin_retry_jobs", "admin_cancel_jobs", "admin_delete_jobs", "admin_erase_jobs",
     )  # fmt: skip
     yield manage, Reach.FILTER, _both("purge_old_dead_letters")
     yield manage, Reach.PATH, (
-        *_both("configure_queue", "pause_queue", "resume_queue"), "delete_queue",
-        "set_queue_limits", "purge_queue_jobs", "admin_purge_queue_jobs",
+                "set_queue_limits", "purge_queue_jobs", "admin_purge_queue_jobs",
     )  # fmt: skip
     yield manage, Reach.ALL, (
-        *_both("stop_dead_letter_operation"), "set_queue_policy", "direct_worker", "quiet_worker",
+        *_both("stop_dead_letter_operation"), "direct_worker", "quiet_worker",
         "admin_remove_worker", "put_rate_limit", "delete_rate_limit", "put_rate_limit_override",
-        "delete_rate_limit_override", "put_pool", "delete_pool", "create_key", "revoke_key",
+        "delete_rate_limit_override", "create_key", "revoke_key",
         "create_delivery", "put_delivery", "delete_delivery", "pause_delivery", "resume_delivery",
-        "test_delivery", "create_role", "stop_job_operation", "set_maintenance",
-        "set_maintenance_alias",
+        "test_delivery", "create_role", "stop_job_operation",
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from ojs.domain.dead_letter.statistics import DeadLetterStats
 from ojs.domain.errors import InvalidRequest
 from ojs.domain.job.states import State
 from ojs.domain.page import Page
-from ojs.domain.queue import queue
+from ojs.domain.queue import config, queue
 from ojs.domain.queue.config import Layers
 from ojs.domain.queue.order import QueueOrder
 from ojs.domain.queue.queue import Queue
@@ -30,7 +30,6 @@ from ojs.domain.stats import (
 from ojs.http.binding import paging
 from ojs.http.binding import query as queries
 from ojs.http.contract.operations import MAX_QUEUES_LIMIT, MAX_QUEUES_OFFSET
-from ojs.http.views import queue_config
 
 if TYPE_CHECKING:
     from ojs.http.contract import answers
@@ -111,8 +110,8 @@ def queue_detail(stats: QueueStats) -> answers.QueueDetailAnswer:
         **_updated(state),
         "depth": stats.levels.depth,
         "running": stats.levels.of(State.ACTIVE),
-        "config": queue_config.in_force(layers),
-        "config_sources": queue_config.sources(layers),
+        "config": _in_force(layers),
+        "config_sources": cast("answers.ConfigSources", config.sources(layers)),
         "stats": _statistics(stats, {}),
         "queue": state,
     }
@@ -167,7 +166,7 @@ def _summary(found: QueueSummary) -> answers.QueueSummary:
         "depth": found.levels.depth,
         "throughput": _throughput(found.rates),
         **_oldest(found),
-        "config": queue_config.in_force(_layers(found.queue)),
+        "config": _in_force(_layers(found.queue)),
     }
 
 
@@ -177,8 +176,12 @@ def _admin_queue(found: QueueSummary) -> answers.AdminQueue:
         "counts": _counts(found.levels),
         "throughput": _throughput(found.rates),
         **_oldest(found),
-        "configuration": queue_config.in_force(_layers(found.queue)),
+        "configuration": _in_force(_layers(found.queue)),
     }
+
+
+def _in_force(layers: Layers) -> answers.QueueConfig:
+    return cast("answers.QueueConfig", config.shown(layers))
 
 
 def _layers(known: Queue | None) -> Layers:

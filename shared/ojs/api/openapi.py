@@ -6,6 +6,7 @@ Built once per container, on first request.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 from functools import cache
 from inspect import cleandoc
 from types import NoneType, UnionType
@@ -13,6 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import TypeAdapter
 
+from ojs.api.operations import OPERATIONS, get
 from ojs.domain.access import KEY_ID, Scope
 from ojs.domain.cron.definition import OverlapName
 from ojs.domain.delivery import delivery as deliveries
@@ -22,11 +24,12 @@ from ojs.domain.job import envelope, retry
 from ojs.domain.pool.pool import SHOWN_BACK, PoolRequest
 from ojs.domain.rate_limit import limiter as limits
 from ojs.domain.requests import Model, RequestField, split
+from ojs.http.answer import Answer, fields, is_kept
 from ojs.http.binding import errors, negotiation
 from ojs.http.contract import answers, models
 from ojs.http.contract import operations as contract
-from ojs.http.contract.operations import Operation, Parameter
-from ojs.http.contract.permissions import permissions
+from ojs.http.endpoint import Operation, Parameter
+from ojs.http.parameters import QUEUE_SCHEMA
 
 _REF = "#/components/schemas/{model}"
 
@@ -98,11 +101,11 @@ _PATH_PARAMETERS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "job": ({"type": "string", "pattern": UUID7.pattern}, "the job's id"),
     "operation": ({"type": "string", "pattern": UUID7.pattern}, "the operation's id"),
     "worker": (models.WORKER_ID_SCHEMA, "the worker's id"),
-    "queue": (contract.QUEUE_SCHEMA, "the queue's name"),
+    "queue": (QUEUE_SCHEMA, "the queue's name"),
     "pool": (contract.POOL_SCHEMA, "the worker pool's name"),
     "delivery": (contract.DELIVERY_SCHEMA, "the delivery's name"),
     "key": ({"type": "string", "pattern": KEY_ID.pattern}, "the access key's id"),
-    "cron job": (contract.QUEUE_SCHEMA, "the cron job's name"),
+    "cron job": (QUEUE_SCHEMA, "the cron job's name"),
     "workflow": ({"type": "string", "pattern": UUID7.pattern}, "the workflow's id"),
     "rate limit": (
         {"type": "string", "pattern": limits.KEY_PATTERN, "maxLength": limits.MAX_KEY + 6},
@@ -166,7 +169,7 @@ _FIELD_RULES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
                 "pattern": r"[a-z0-9_\-.*]+",
             }
         },
-        "producers": {"items": contract.get("enqueue_job").headers[0].schema},
+        "producers": {"items": get("enqueue_job").headers[0].schema},
     },
     "QueueRateLimit": {"period": _LENGTH},
     "StartsRequest": {"period": _LENGTH},
@@ -255,22 +258,10 @@ _BULK_RETRY = {
     },
     "confirm": True,
 }
-_PAYMENTS = {
-    "max_size": 100_000,
-    "concurrency": 20,
-    "visibility_timeout": 300,
-    "default_timeout": 1_800,
-    "retention": {"completed": "P3D", "discarded": "P30D"},
-    "allowed_job_types": ["payment.*"],
-    "default_retry": {
-        "max_attempts": 5,
-        "initial_interval": "PT5S",
-        "backoff_coefficient": 3.0,
-    },
-}
 # Operation → example of a request.
-EXAMPLES: Mapping[str, dict[str, Any]] = {
+EXAMPLES: Mapping[str, Mapping[str, Any]] = {
     **{each.id: {} for each in contract.OPERATIONS if each.request is models.NoOptions},
+    **{each.id: each.example for each in OPERATIONS if each.example is not None},
     "enqueue_job": {
         "type": "email.send",
         "args": ["user@example.com", "welcome", {"locale": "en"}],
@@ -333,24 +324,6 @@ EXAMPLES: Mapping[str, dict[str, Any]] = {
         "labels": ["canary"],
     },
     "direct_worker": {"worker_id": "worker-1", "directive": "quiet"},
-    **{
-        f"{prefix}register_cron": {
-            "name": "daily-report",
-            "expression": "0 9 * * MON-FRI",
-            "timezone": "America/New_York",
-            "job_template": {
-                "type": "report.generate",
-                "args": ["daily_summary"],
-                "options": {"queue": "reports"},
-            },
-            "overlap_policy": "skip",
-        }
-        for prefix in ("", "crons_")
-    },
-    **{
-        f"{prefix}change_cron": {"expression": "30 9 * * MON-FRI", "enabled": True}
-        for prefix in ("", "crons_")
-    },
     "create_workflow": {
         "type": "batch",
         "name": "bulk-email-send",
@@ -362,49 +335,9 @@ EXAMPLES: Mapping[str, dict[str, Any]] = {
         "options": {"queue": "email"},
     },
     "retry_workflow": {"mode": "failed_and_following"},
-    "create_queue": {"name": "payments", "config": _PAYMENTS},
-    "configure_queue": {"max_size": 50_000, "overflow_policy": "block", "concurrency": 40},
-    "admin_configure_queue": {
-        "backpressure": {
-            "max_depth": 50_000,
-            "max_size_bytes": 536_870_912,
-            "strategy": "reject",
-            "warning_threshold": 0.8,
-        }
-    },
-    "set_queue_policy": {
-        "concurrency": 10,
-        "retention": {"completed": "P7D", "discarded": "P30D"},
-        "dead_letter": {"retention": {"max_age": "P365D", "max_count": 50_000}},
-        "replay_rules": [
-            {
-                "name": "retry-connection-errors",
-                "filter": {"error_type": "ConnectionError"},
-                "delay": "PT1H",
-                "max_replays": 3,
-            }
-        ],
-        "default_retry": {
-            "max_attempts": 3,
-            "initial_interval": "PT1S",
-            "backoff_coefficient": 2.0,
-        },
-    },
     "put_rate_limit": {"concurrency": 0, "expires_at": "+PT1H"},
     "put_rate_limit_override": {"rate": {"limit": 10, "period": "PT1M"}, "throttle": None},
     "set_queue_limits": {"concurrency": 20, "rate": {"limit": 1_000, "period": "PT1H"}},
-    "put_pool": {
-        "queues": ["critical", "default", "low"],
-        "concurrency": 50,
-        "strategy": "weighted",
-        "weights": {"critical": 5, "default": 3, "low": 1},
-        "isolated": False,
-        "starvation_prevention": {
-            "enabled": True,
-            "rotation_interval": "PT30S",
-            "min_dispatch_ratio": 0.05,
-        },
-    },
     "create_delivery": {
         "endpoint": "https://worker.example.com/ojs",
         "job_types": ["email.send"],
@@ -418,14 +351,6 @@ EXAMPLES: Mapping[str, dict[str, Any]] = {
         "timeout_ms": 60_000,
     },
     "test_delivery": {"type": "image.resize", "args": ["photo.jpg"]},
-    **{
-        f"set_maintenance{suffix}": {
-            "enabled": True,
-            "reason": "Database migration in progress",
-            "estimated_duration": "PT30M",
-        }
-        for suffix in ("", "_alias")
-    },
     "create_key": {
         "name": "mailer",
         "scopes": ["jobs:write", "jobs:read"],
@@ -438,7 +363,6 @@ EXAMPLES: Mapping[str, dict[str, Any]] = {
         "scopes": ["work"],
         "queues": ["mail", "mail.*"],
     },
-    "delete_queue": {"strategy": "move", "target_queue": "email"},
     "retry_dead_letter": {
         "override": {
             "queue": "billing-retry",
@@ -475,7 +399,7 @@ def document(version: str, authorizer: str = "none") -> dict[str, Any]:
     schemas: dict[str, Any] = {}
     _define("ErrorAnswer", answers.ErrorAnswer, schemas)
     paths: dict[str, dict[str, Any]] = {}
-    for operation in contract.OPERATIONS:
+    for operation in OPERATIONS:
         described = _operation(operation, schemas, closed=authorizer != "none")
         paths.setdefault(operation.path, {})[operation.method.lower()] = described
     return {
@@ -487,7 +411,7 @@ def document(version: str, authorizer: str = "none") -> dict[str, Any]:
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
-        "tags": [{"name": name} for name in dict.fromkeys(op.tag for op in contract.OPERATIONS)],
+        "tags": [{"name": name} for name in sorted({each.tag for each in OPERATIONS})],
         "paths": paths,
         "components": {
             "schemas": {name: _shared(schema) for name, schema in schemas.items()}
@@ -617,8 +541,12 @@ def _operation(operation: Operation, schemas: dict[str, Any], *, closed: bool) -
             "headers": _headers((*_ALWAYS, *success.headers)) | _sometimes(success.sometimes),
         }
         if success.shape is not None:
-            _define(success.shape, getattr(answers, success.shape), schemas)
-            responses[str(status)]["content"] = _content(_REF.format(model=success.shape))
+            if isinstance(success.shape, str):
+                _define(success.shape, getattr(answers, success.shape), schemas)
+                ref = _REF.format(model=success.shape)
+            else:
+                ref = _named(success.shape, schemas)["$ref"]
+            responses[str(status)]["content"] = _content(ref)
         if success.text:
             content = responses[str(status)].setdefault("content", {})
             content["text/plain"] = {"schema": {"type": "string"}}
@@ -628,7 +556,7 @@ def _operation(operation: Operation, schemas: dict[str, Any], *, closed: bool) -
         responses.setdefault(str(status), {"$ref": ref})
     described["responses"] = dict(sorted(responses.items()))
     if closed:
-        scope = permissions()[operation.id].scope
+        scope = operation.permission.scope
         described["security"] = [{"key": [] if scope is None else [scope.value]}]
     return described
 
@@ -781,17 +709,15 @@ def _checked_together(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _type(annotation: Any, schemas: dict[str, Any]) -> dict[str, Any]:
-    """The JSON schema of a field's type, as `ojs.domain.requests` reads it."""
+    """The JSON schema of a field's type."""
     kind, rules = split(annotation)
     origin, inner = get_origin(kind), get_args(kind)
-    schema: dict[str, Any]
-    if kind is Any:
-        schema = {}
-    elif origin is Union or origin is UnionType:
+    schema: dict[str, Any] = {}
+    if origin is Union or origin is UnionType:
         choices = [_type(each, schemas) for each in inner]
         schema = {"anyOf": [each for one in choices for each in one.get("anyOf", [one])]}
     elif origin is Literal:
-        schema = {"type": "string", "enum": list(inner)}
+        schema = {"const": True, "type": "boolean"} if inner == (True,) else _one_of(inner)
     elif origin is list:
         schema = {"type": "array", "items": _type(inner[0], schemas)}
     elif origin is dict:
@@ -799,11 +725,10 @@ def _type(annotation: Any, schemas: dict[str, Any]) -> dict[str, Any]:
         names = _type(inner[0], schemas)
         if names != {"type": "string"}:
             schema["propertyNames"] = names
-    elif issubclass(kind, Model):
-        _define_request(kind, schemas)
-        schema = {"$ref": _REF.format(model=kind.__name__)}
-    else:
+    elif kind in _JSON_TYPES:
         schema = {"type": _JSON_TYPES[kind]}
+    elif kind is not Any:
+        schema = _named(kind, schemas)
     for rule in rules:
         if isinstance(rule, RequestField):
             schema = _bounded(schema, rule)
@@ -830,6 +755,57 @@ def _bounded(schema: dict[str, Any], field: RequestField) -> dict[str, Any]:
     bounded |= {word: value for word, value in bounds.items() if value is not None}
     described = {} if field.description is None else {"description": field.description}
     return {**schema, **described, **field.json_schema_extra}
+
+
+def _named(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a class, which is defined under its name."""
+    name, about = kind.__name__, cleandoc(kind.__doc__ or "")
+    if issubclass(kind, StrEnum):
+        if _said(_one_of(kind)) in _NAMES:
+            return _one_of(kind)
+        schemas[name] = {**_one_of(kind), "title": name, "description": about}
+    elif issubclass(kind, Model):
+        _define_request(kind, schemas)
+    elif issubclass(kind, Answer):
+        _define_answer(kind, schemas)
+    else:
+        _define(name, kind, schemas)
+    return {"$ref": _REF.format(model=name)}
+
+
+# Types of answers that are not declared in `ojs.api` yet.
+OLD = {
+    name: getattr(answers, name)
+    for name in ("ConfigSources", "Job", "QueueConfig", "TenantFairness")
+}
+
+
+def _define_answer(kind: type[Answer[Any]], schemas: dict[str, Any]) -> None:
+    """Add an answer, and all that it is made of, to the schemas."""
+    if kind.__name__ in schemas:
+        return
+    schemas[kind.__name__] = {}
+    properties, required = {}, []
+    for name, field in fields(kind, OLD):
+        described = _type(field.annotation, schemas)
+        if len(described.get("enum", ())) == 1:
+            described["const"] = described.pop("enum")[0]
+        if "$ref" not in described:
+            described = {"title": name.replace("_", " ").title(), **described}
+        properties[name] = described | ({"description": field.says} if field.says else {})
+        if not field.absent:
+            required.append(name)
+    schema: dict[str, Any] = {
+        "type": "object",
+        "title": kind.__name__,
+        "description": cleandoc(kind.__doc__ or ""),
+        "properties": properties,
+    }
+    if required:
+        schema["required"] = required
+    if is_kept(kind):
+        schema["additionalProperties"] = True
+    schemas[kind.__name__] = _anchored(_completed(kind.__name__, schema))
 
 
 def _define(name: str, shape: Any, schemas: dict[str, Any]) -> None:

@@ -1,0 +1,23 @@
+"""Every operation that is served."""
+
+from __future__ import annotations
+
+from ojs.api import actions, crons, events, maintenance, pools, queues, system
+from ojs.http.binding.routes import Routes
+from ojs.http.contract import operations as contract
+from ojs.http.endpoint import Operation, declared
+
+OPERATIONS: tuple[Operation, ...] = (
+    *contract.OPERATIONS,
+    *declared(actions, crons, events, maintenance, pools, queues, system),
+)
+
+_ROUTES = Routes(OPERATIONS)
+_BY_ID = {each.id: each for each in OPERATIONS}
+at = _ROUTES.at
+missing = _ROUTES.missing
+
+
+def get(operation_id: str) -> Operation:
+    """The operation of that id; raises KeyError for another one."""
+    return _BY_ID[operation_id]

@@ -1,0 +1,321 @@
+"""The server: who asks it, what it offers, how it is, and how it is configured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from ojs import runtime
+from ojs.domain.access import Scope
+from ojs.domain.cron import schedule
+from ojs.domain.errors import OjsError
+from ojs.domain.requests import Field
+from ojs.http.answer import Answer, derived, given, made, shown, source
+from ojs.http.answers import Count
+from ojs.http.binding.request import Request
+from ojs.http.contract.permissions import Permission, Reach
+from ojs.http.endpoint import Reply, Resource, Success
+from ojs.records import record
+
+if TYPE_CHECKING:
+    from ojs.domain.access import Principal
+    from ojs.settings import Settings
+
+SPECVERSION = "1.0"
+BACKEND = "dynamodb"
+
+# All levels up to this one are supported wholly.
+CONFORMANCE_LEVEL = 4
+
+CAPABILITIES = {
+    "batch_enqueue": True,
+    # The admin UI shows its page of cron jobs by this name.
+    "cron": True,
+    "cron_jobs": True,
+    "dead_letter": True,
+    "delayed_jobs": True,
+    "events": True,
+    "fair_scheduling": True,
+    "job_ttl": True,
+    "pause_resume": True,
+    "priority_queues": True,
+    "rate_limiting": True,
+    "schema_validation": False,
+    "unique_jobs": True,
+    "workflows": True,
+}
+
+# Extensions of which all requirements and recommendations are met; of bulk operations not the
+# metrics that section 12.2 recommends: their events have the same numbers.
+EXTENSIONS = (
+    "admin-api", "backpressure", "bulk-operations", "dead-letter", "fair-scheduling",
+    "queue-config", "rate-limiting",
+)  # fmt: skip
+# This server's own. `batch-acks`: many acks and nacks in one request, or with a fetch;
+# `push-delivery`: jobs are pushed to functions and endpoints.
+OWN_EXTENSIONS = ("batch-acks", "push-delivery")
+
+# Authorizer → the ways in which callers authenticate (ojs-http-binding section 5).
+AUTHENTICATION: dict[str, list[Literal["api-key", "jwt", "aws-sigv4"]]] = {
+    "none": [],
+    "keys": ["api-key"],
+    "jwt": ["jwt"],
+    "iam": ["aws-sigv4"],
+}
+AuthorizerName = Literal["keys", "jwt", "iam", "none"]
+_RETRY_AFTER = {"Retry-After": "5"}
+_ANYBODY = Permission(None, Reach.NONE)
+_LOOK = Permission(Scope.ADMIN_READ, Reach.ALL)
+
+
+@derived
+def _extensions(names: Sequence[str], space: str, version: str) -> list[dict[str, str]]:
+    return [{"name": name, "uri": f"urn:{space}:ext:{name}", "version": version} for name in names]
+
+
+_c: Settings = source()
+
+
+class Implementation(Answer["Settings"]):
+    """Which software this is."""
+
+    name: str = "ojs-backend-aws"
+    version: str = _c.version
+    language: str = "python"
+
+
+class Extensions(Answer["Settings"]):
+    """Extensions that are offered as a whole."""
+
+    official: list[dict[str, str]] = _extensions(EXTENSIONS, "ojs", "1.0.0-rc.1")
+    experimental: list[dict[str, str]] = _extensions(OWN_EXTENSIONS, "ojs-aws", "1.0.0")
+
+
+class Authentication(Answer["Settings"]):
+    """The ways in which callers authenticate."""
+
+    required: bool = made(lambda name: name != "none", _c.authorizer)
+    methods: list[Literal["api-key", "jwt", "aws-sigv4"]] = made(
+        AUTHENTICATION.__getitem__, _c.authorizer
+    )
+
+
+class ManifestAnswer(Answer["Settings"]):
+    """The conformance manifest."""
+
+    specversion: str = SPECVERSION
+    ojs_version: str = SPECVERSION
+    implementation: Implementation = Implementation.of(_c)
+    conformance_level: Annotated[int, Field(ge=0, le=4)] = CONFORMANCE_LEVEL
+    protocols: list[str] = ["http"]
+    backend: str = BACKEND
+    capabilities: dict[str, bool] = CAPABILITIES
+    extensions: Extensions = Extensions.of(_c)
+    authentication: Authentication = Authentication.of(_c)
+    # The lock and the job are one transaction.
+    unique_job_strength: str = "strong"
+    endpoints: dict[str, str] = {
+        "base_path": "/ojs/v1",
+        "manifest": "/ojs/manifest",
+        "health": "/ojs/v1/health",
+        "openapi": "/ojs/v1/openapi.json",
+    }
+
+
+class SystemConfigAnswer(Answer["Settings"]):
+    """How this server is configured."""
+
+    version: str = _c.version
+    service: str = shown(_c.service, says="its name in the source of events")
+    authorizer: AuthorizerName = _c.authorizer
+    strict_queues: bool = shown(_c.strict_queues, says="jobs need a queue that an operator made")
+    event_bus: bool = shown(given(_c.bus), says="whether events go to a bus")
+    bus_types: list[str] = shown(made(list, _c.bus_types), says="beside those that always do")
+    time_zone_data: str = shown(
+        made(lambda _: schedule.zone_data_version(), _c), says="version of the rules of time zones"
+    )
+
+
+@record(frozen=True)
+class _Caller:
+    who: Principal
+    settings: Settings
+
+
+_w: _Caller = source()
+
+
+class PrincipalAnswer(Answer[_Caller]):
+    """Who asks, and what they may do."""
+
+    name: str = shown(
+        _w.who.name, absent=True, says="on the key, of the token, of the role; absent if open"
+    )
+    key: str = shown(_w.who.key, absent=True, says="id of the key")
+    scopes: list[str] = made(sorted, _w.who.scopes)
+    queues: list[str] = shown(
+        made(lambda queues: None if queues is None else [*queues], _w.who.queues),
+        absent=True,
+        says="the only ones it may touch; absent: all",
+    )
+    authorizer: AuthorizerName = _w.settings.authorizer
+    version: str = shown(_w.settings.version, says="of the server")
+    service: str = shown(_w.settings.service, says="its name in the source of events")
+
+
+@record(frozen=True)
+class _Health:
+    """`error` is what the store answered."""
+
+    version: str
+    uptime_s: int
+    latency_ms: int | None = None
+    error: str | None = None
+    maintenance: bool | None = None
+
+    @property
+    def status(self) -> Literal["ok", "degraded"]:
+        return "ok" if self.error is None else "degraded"
+
+    @property
+    def store(self) -> Literal["ok", "unhealthy"]:
+        return "ok" if self.error is None else "unhealthy"
+
+
+_h: _Health = source()
+
+
+class Backend(Answer[_Health]):
+    """The store behind the server."""
+
+    type: str = BACKEND
+    status: Literal["ok", "unhealthy"] = _h.store
+    latency_ms: Count = shown(_h.latency_ms, absent=True)
+    error: str = shown(_h.error, absent=True)
+
+
+class HealthAnswer(Answer[_Health]):
+    """Whether server and store work."""
+
+    status: Literal["ok", "degraded"] = _h.status
+    version: str = shown(SPECVERSION, says="of the specification")
+    server_version: str = _h.version
+    uptime_seconds: Count = _h.uptime_s
+    backend: Backend = Backend.of(_h)
+    maintenance: bool = shown(_h.maintenance, absent=True, says="whether maintenance mode is on")
+
+
+_ready: bool = source()
+
+
+class ReadyAnswer(Answer[bool]):
+    """Whether requests can be served."""
+
+    status: Literal["ready", "unavailable"] = made(
+        lambda ready: "ready" if ready else "unavailable", _ready
+    )
+
+
+_step: tuple[int, str] = source()
+_names: list[str] = source()
+
+
+class MiddlewareEntry(Answer[tuple[int, str]]):
+    """One step that jobs go through."""
+
+    name: str = _step[1]
+    phase: Literal["enqueue"] = "enqueue"
+    order: Annotated[int, Field(ge=1)] = shown(_step[0], says="its place in the chain")
+
+
+class MiddlewareAnswer(Answer[list[str]]):
+    """What jobs go through. Workers have what they execute with."""
+
+    enqueue: list[MiddlewareEntry] = MiddlewareEntry.each(
+        made(lambda names: [*enumerate(names, start=1)], _names)
+    )
+    execution: Annotated[list[MiddlewareEntry], Field(max_length=0)] = []
+
+
+system = Resource("", "system")
+_probes = Resource("", "system", also={"root_{}": "/"})
+config = Resource("admin/system/config", "system", also={"{}_alias": "admin/config"})
+_manifest = Resource("/ojs/manifest", "system")
+
+
+@system.endpoint("GET /me", _ANYBODY, PrincipalAnswer)
+def get_caller(request: Request) -> Reply:
+    """Read who you are, and what you may do.
+
+    Your name, scopes and queues.
+    """
+    return Reply(PrincipalAnswer.of(_Caller(request.principal, runtime.current().settings)))
+
+
+@_manifest.endpoint("GET", _ANYBODY, ManifestAnswer, strict_query=False)
+def manifest(_request: Request) -> Reply:
+    """Read what this server offers.
+
+    The conformance manifest.
+    """
+    return Reply(ManifestAnswer.of(runtime.current().settings))
+
+
+@_probes.endpoint(
+    "GET /health",
+    _ANYBODY,
+    {
+        200: Success(HealthAnswer, "Both work."),
+        503: Success(HealthAnswer, "The store does not answer.", ("Retry-After",)),
+    },
+    strict_query=False,
+)
+def health(request: Request) -> Reply:
+    """Read whether the server and its store work."""
+    current = runtime.current()
+    found = _Health(current.settings.version, request.uptime_s)
+    started_ms = current.clock.now_ms()
+    try:
+        maintenance = current.maintenance.read(consistent=False) is not None
+    except OjsError as error:
+        return Reply(HealthAnswer.of(replace(found, error=error.message)), 503, _RETRY_AFTER)
+    latency_ms = current.clock.now_ms() - started_ms
+    return Reply(HealthAnswer.of(replace(found, latency_ms=latency_ms, maintenance=maintenance)))
+
+
+@_probes.endpoint(
+    "GET /ready",
+    _ANYBODY,
+    {
+        200: Success(ReadyAnswer, "They can."),
+        503: Success(ReadyAnswer, "They cannot.", ("Retry-After",)),
+    },
+    strict_query=False,
+)
+def ready(_request: Request) -> Reply:
+    """Read whether requests can be served."""
+    try:
+        runtime.current().table.ping()
+    except OjsError:
+        return Reply(ReadyAnswer.of(False), 503, _RETRY_AFTER)
+    return Reply(ReadyAnswer.of(True))
+
+
+@config.endpoint("GET", _LOOK, SystemConfigAnswer)
+def system_config(_request: Request) -> Reply:
+    """Read how this server is configured.
+
+    The configuration, without secrets.
+    """
+    return Reply(SystemConfigAnswer.of(runtime.current().settings))
+
+
+@system.endpoint("GET /middleware", _LOOK, MiddlewareAnswer)
+def list_middleware(_request: Request) -> Reply:
+    """List what jobs go through when they are pushed.
+
+    The names, in order.
+    """
+    chain = runtime.current().middleware
+    return Reply(MiddlewareAnswer.of([] if chain is None else chain.names))

@@ -1,0 +1,293 @@
+"""How answers are declared: classes whose annotated attributes are the fields.
+
+The value of an attribute says where a field comes from. To the type checker `source()` is a record
+of the declared type, so that a wrong name or type is its error. At run time it is a path, which is
+followed when a record is shown:
+
+    c: CronJob = source()
+
+    class Cron(Answer[CronJob]):
+        name: str = c.name
+        id: str = name  # the same under another name
+        starts_at: Moment = shown(moment(c.starts_ms), absent=True)  # left out where it is None
+
+    Cron.of(cron)  # at run time a dict
+
+Annotations stay texts until the OpenAPI document asks for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial, wraps
+from inspect import get_annotations
+from operator import attrgetter
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    ParamSpec,
+    Self,
+    TypeVar,
+    cast,
+    overload,
+)
+from typing import get_type_hints as resolved
+
+from ojs.domain import times
+from ojs.records import record
+
+P = ParamSpec("P")
+S = TypeVar("S")
+T = TypeVar("T")
+V = TypeVar("V")
+
+
+class _Path:
+    """What leads from a record to a value. It has no attribute but the names of the record's."""
+
+    def __init__(self, follow: Callable[[Any], Any], names: str | None = None) -> None:
+        self.__follow__, self.__names__ = follow, names
+
+    def __getattr__(self, name: str) -> _Path:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if self.__names__ is None:
+            return _through(lambda value: getattr(value, name), self)
+        names = f"{self.__names__}.{name}".lstrip(".")
+        return _Path(attrgetter(names), names)
+
+    def __call__(self, *args: Any) -> _Path:
+        return _through(lambda function: function(*args), self)
+
+    def __getitem__(self, at: Any) -> _Path:
+        return _through(lambda value: value[at], self)
+
+
+class _Maybe(_Path):
+    """The path to an object that may not be there."""
+
+    def __getattr__(self, name: str) -> _Path:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _through(lambda value: None if value is None else getattr(value, name), self)
+
+
+def source() -> Any:
+    """The record that is shown, whichever it is. It is declared with its type."""
+    return _Path(lambda value: value, "")
+
+
+def maybe(value: T | None, /) -> T:
+    """A value that may be None: so are its attributes then."""
+    return cast("T", _Maybe(cast("_Path", value).__follow__))
+
+
+def _through(function: Callable[..., Any], *values: Any) -> _Path:
+    """The path to what a function makes of values, some of which are paths."""
+    if len(values) == 1:
+        first = values[0].__follow__
+        return _Path(lambda record: function(first(record)))
+    return _Path(
+        lambda record: function(
+            *(each.__follow__(record) if isinstance(each, _Path) else each for each in values)
+        )
+    )
+
+
+def derived(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function that a declaration calls with what is to be shown."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        if any(isinstance(each, _Path) for each in args):
+            return cast("T", _through(function, *args))
+        return function(*args, **kwargs)
+
+    return call
+
+
+def made(function: Callable[[V], T], value: V, /) -> T:
+    """What a function makes of a value that is to be shown."""
+    return cast("T", _through(function, value))
+
+
+@overload
+def moment(ms: int, /) -> str: ...
+@overload
+def moment(ms: int | None, /) -> str | None: ...
+@derived
+def moment(ms: int | None, /) -> str | None:
+    """A time as a timestamp."""
+    return None if ms is None else times.format_ms(ms)
+
+
+@overload
+def length(ms: int, /) -> str: ...
+@overload
+def length(ms: int | None, /) -> str | None: ...
+@derived
+def length(ms: int | None, /) -> str | None:
+    """A length of time as an ISO 8601 duration."""
+    return None if ms is None else times.round_duration(ms)
+
+
+@derived
+def given(value: object) -> bool:
+    """Whether a value is there."""
+    return value is not None
+
+
+@derived
+def unless_empty(value: T) -> T | None:
+    """What is left out where it is 0, empty or None."""
+    return value or None
+
+
+@derived
+def if_true(value: bool) -> Literal[True] | None:
+    """True, or left out."""
+    return True if value else None
+
+
+@record(frozen=True)
+class Shown:
+    """A field whose declaration says more than where its value comes from."""
+
+    value: Any
+    absent: bool = False
+    says: str | None = None
+    annotation: Any = None
+
+
+@overload
+def shown(value: T | None, /, *, absent: Literal[True], says: str | None = None) -> T: ...
+@overload
+def shown(value: T, /, *, says: str | None = None) -> T: ...
+def shown(value: Any, /, *, absent: bool = False, says: str | None = None) -> Any:
+    """A field with a description, or one that is left out where its value is None."""
+    if isinstance(value, Shown):
+        return Shown(value.value, value.absent, says)
+    return Shown(value, absent, says)
+
+
+def absent() -> Any:
+    """A field of an object as it is that it does not always have."""
+    return Shown(None, absent=True)
+
+
+if TYPE_CHECKING:
+
+    class _About(Generic[S]):
+        """Typed by what it is about."""
+
+else:
+
+    class _About:
+        """Without `Generic`, whose classes take long to make."""
+
+        def __class_getitem__(cls, kind):
+            return cls
+
+
+class Answer(_About[S]):
+    """An object in answers that is made from a record.
+
+    The fields of an attribute that begins with an underscore, an answer itself, stand among its
+    own. `kept`: what else the record has, a mapping, is kept beside the fields. `as_is`: the record
+    is the object; its fields have no source.
+    """
+
+    _kept: ClassVar[bool] = False
+    _as_is: ClassVar[bool] = False
+    # The names of a value, how to get it, and whether they are left out where it is None.
+    _shown: ClassVar[list[tuple[list[str], Callable[[Any], Any], bool]]]
+
+    def __init_subclass__(cls, *, kept: bool = False, as_is: bool = False) -> None:
+        cls._kept, cls._as_is = cls._kept or kept, cls._as_is or as_is
+        for name in get_annotations(cls):
+            if name not in cls.__dict__ and not cls._as_is:
+                raise TypeError(f"{cls.__name__}.{name} has no source")
+
+    @overload
+    @classmethod
+    def of(cls, record: S, /) -> Self: ...
+    @overload
+    @classmethod
+    def of(cls, record: S | None, /) -> Self | None: ...
+    @classmethod
+    def of(cls, record: Any, /) -> Any:
+        """The answer about a record, a dict. None for None."""
+        if isinstance(record, _Path):
+            return _through(cls.of, record)
+        if record is None or cls._as_is:
+            return record
+        if "_shown" not in cls.__dict__:
+            cls._shown = _compiled(cls)
+        found = dict(record) if cls._kept else {}
+        for names, follow, absent in cls._shown:
+            value = follow(record)
+            if value is not None or not absent:
+                for name in names:
+                    if name[0] == "_":
+                        found = {**value, **found}
+                    else:
+                        found[name] = value
+        return found
+
+    @classmethod
+    def each(cls, records: Iterable[S], /) -> list[Self]:
+        """The answers about records."""
+        if isinstance(records, _Path):
+            return cast("list[Self]", _through(cls.each, records))
+        return [cls.of(record) for record in records]
+
+
+def _fields(cls: type[Answer[Any]]) -> Mapping[str, Any]:
+    """The names of all fields, those of bases first, and what they are declared with."""
+    bases = [base for base in reversed(cls.__mro__) if issubclass(base, Answer)][1:]
+    return {name: vars(base).get(name) for base in bases for name in get_annotations(base)}
+
+
+def _constant(value: T, _record: Any) -> T:
+    return value
+
+
+def _compiled(cls: type[Answer[Any]]) -> list[tuple[list[str], Callable[[Any], Any], bool]]:
+    found: dict[int, tuple[list[str], Callable[[Any], Any], bool]] = {}
+    for name, value in _fields(cls).items():
+        path = value.value if isinstance(value, Shown) else value
+        absent = isinstance(value, Shown) and value.absent
+        if not isinstance(path, _Path):
+            found[-len(found) - 1] = [name], partial(_constant, path), absent
+        elif id(path) in found:
+            found[id(path)][0].append(name)
+        else:
+            found[id(path)] = [name], path.__follow__, absent
+    return list(found.values())
+
+
+def fields(cls: type[Answer[Any]], known: Mapping[str, Any]) -> Iterator[tuple[str, Shown]]:
+    """The fields with their types, for the OpenAPI document. `known` are types of other modules."""
+    hints = resolved(cls, localns=dict(known), include_extras=True)
+    first: dict[int, tuple[str, Any]] = {}
+    found: dict[str, Shown] = {}
+    for name, value in _fields(cls).items():
+        whole = value if isinstance(value, Shown) else Shown(value)
+        says = whole.says
+        if name[0] == "_":
+            found = {**dict(fields(hints[name], known)), **found}
+            continue
+        if isinstance(whole.value, _Path):
+            other, before = first.setdefault(id(whole.value), (name, value))
+            if other != name and (before is value or says is None):
+                says = f"the same as {other}"
+        found[name] = Shown(whole.value, whole.absent, says, hints[name])
+    yield from found.items()
+
+
+def is_kept(cls: type[Answer[Any]]) -> bool:
+    """Whether what else a record has is kept beside the fields."""
+    return cls._kept
