@@ -22,6 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(required=True, metavar="command")
     for each in (status, jobs, erase, dead, workflows, queues, events, keys, tidy):
         each.add(commands)
+    parser.set_defaults(server=None)
     options = parser.parse_args(arguments)
     # CDK and the `aws` command read this one, and Python's SDK does not.
     if region := os.environ.get("AWS_REGION"):
@@ -37,6 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # Whoever read the output has had enough. Nothing is left to be written at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    finally:
+        if options.server is not None:
+            options.server.close()
     return Exit.DONE
 
 

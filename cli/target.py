@@ -55,7 +55,7 @@ class Server(Client):
         try:
             super().__init__(url, key=key, iam=signer or False, retry=RetryPolicy(tries=1))
         except (ValueError, InvalidURL) as error:
-            raise CommandError(str(error), Exit.USAGE) from None
+            raise CommandError(f"{url} does not answer: {error}", Exit.UNREACHABLE) from None
 
     def run(self, call: Call[T]) -> T:
         """The answer to a call. Raises CommandError."""
@@ -139,12 +139,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def server(options: argparse.Namespace) -> Server:
-    """The server that the options name. Raises CommandError."""
+    """The server that the options name; `options.server` is to be closed. Raises CommandError."""
     signer = _signer() if options.iam else None
     key = None if options.iam else _key(options.key_file)
+    url = options.url or os.environ.get("OJS_URL") or _LOCAL_URL
     if options.stage:
-        return _deployed(options.stage, key, signer)
-    return Server(options.url or os.environ.get("OJS_URL") or _LOCAL_URL, key, signer)
+        url, key = _deployed(options.stage, key, signer)
+    options.server = found = Server(url, key, signer)
+    return found
 
 
 def _signer() -> Signer:
@@ -188,7 +190,8 @@ def _key(file: Path | None) -> str | None:
         raise CommandError(f"the key file {file} cannot be read: {error}") from None
 
 
-def _deployed(stage: str, key: str | None, signer: Signer | None) -> Server:
+def _deployed(stage: str, key: str | None, signer: Signer | None) -> tuple[str, str | None]:
+    """A stage's URL, and the key for it: its first one, unless there is another or a signer."""
     import boto3
     from botocore.exceptions import BotoCoreError, ClientError
 
@@ -205,7 +208,7 @@ def _deployed(stage: str, key: str | None, signer: Signer | None) -> Server:
             key = client.get_secret_value(SecretId=secret)["SecretString"].strip()
     except (BotoCoreError, ClientError) as error:
         raise CommandError(f"AWS: {error}") from None
-    return Server(url, key, signer)
+    return url, key
 
 
 def outputs(stage: str, stack: str) -> dict[str, str]:

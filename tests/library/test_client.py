@@ -138,7 +138,7 @@ def test_gives_up_in_the_end(run: Any) -> None:
     script = Script(*[httpx.ConnectError("nobody")] * 2)
     with pytest.raises(Unreachable) as away:
         run(script, lambda c: c.get_job("j"), retry=RetryPolicy(tries=2))
-    assert str(away.value) == f"no answer from {URL}: nobody"
+    assert str(away.value) == f"{URL} does not answer: nobody"
     assert not away.value.sent
 
 

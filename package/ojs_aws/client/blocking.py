@@ -158,7 +158,7 @@ def failed(error: Exception, httpx: Any, url: httpx.URL) -> Failure:
     )  # fmt: skip
     # Who has set another OJS_URL than they think sees it. Without a name and password in it.
     where = f"{url.scheme}://{url.netloc.decode('ascii')}"
-    reason = f"no answer from {where}: {str(error) or type(error).__name__}"
+    reason = f"{where} does not answer: {str(error) or type(error).__name__}"
     return Failure(reason, sent=not isinstance(error, unsent))
 
 

@@ -119,7 +119,8 @@ class Signer:
                 request.content,
             )
         except (OSError, ValueError, LookupError) as error:
-            raise httpx.ConnectError(f"nothing to sign with: {error}", request=request) from error
+            said = f"nothing was sent, as there is nothing to sign with: {error}"
+            raise httpx.ConnectError(said, request=request) from error
         request.headers.update(signed)
         return request
 

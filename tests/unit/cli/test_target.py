@@ -110,6 +110,13 @@ def test_a_stage_without_keys(
     session.region_name = "eu-central-1"
     assert main(["status", "--stage", "iam", "--iam"]) == Exit.FAILED
     assert "ojs-aws: AWS: no AWS credentials" in capsys.readouterr().err
+
+    def denied() -> None:
+        raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "AssumeRole")
+
+    session.get_credentials = denied
+    assert main(["status", "--stage", "iam", "--iam"]) == Exit.FAILED
+    assert "ojs-aws: AWS: An error occurred (AccessDenied)" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         asked(monkeypatch, "--iam", "--key-file", str(tmp_path / "key"))
     assert "not allowed with" in capsys.readouterr().err

@@ -640,10 +640,10 @@ def test_a_server_that_is_away(
     monkeypatch.delenv("OJS_KEY", raising=False)
     done = runner(capsys)("jobs", "--url", "http://127.0.0.1:9")
     assert (done.status, done.out) == (Exit.UNREACHABLE, "")
-    assert done.err.startswith("ojs-aws: no answer from http://127.0.0.1:9: ")
+    assert done.err.startswith("ojs-aws: http://127.0.0.1:9 does not answer: ")
     for url in ("ftp://x", "http://", "http://x:y"):
         done = runner(capsys)("jobs", "--url", url)
-        assert (done.status, done.err.count("\n")) == (Exit.USAGE, 1)
+        assert (done.status, done.err.count("\n")) == (Exit.UNREACHABLE, 1)
 
 
 def test_keys_that_do_not_allow_it(
