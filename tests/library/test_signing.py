@@ -193,3 +193,25 @@ def test_without_credentials_nothing_is_sent() -> None:
     signer = Signer(Credentialed({}))
     with pytest.raises(httpx.ConnectError, match="nothing to sign with"):
         signer(httpx.Request("GET", URL))
+
+
+def test_a_signer_has_credentials_of_its_own() -> None:
+    sent: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(request)
+        return httpx.Response(200, json={})
+
+    async def awaited() -> None:
+        async with AsyncClient(URL, iam=signer, transport=httpx.MockTransport(answer)) as client:
+            await client.health()
+
+    signer = Signer(Credentialed(ENV), {})
+    with Client(URL, iam=signer, transport=httpx.MockTransport(answer)) as client:
+        client.health()
+    asyncio.run(awaited())
+    assert len(sent) == 2
+    for request in sent:
+        checked(request)
+    with pytest.raises(ValueError, match="only one"):
+        Client(URL, iam=signer, key="k")
