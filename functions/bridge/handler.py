@@ -161,4 +161,4 @@ def _group(record: Record) -> str | None:
     return group
 
 
-runtime.prepare()
+runtime.prepare("enqueue")

@@ -32,4 +32,4 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
     return messages.answer(again)
 
 
-runtime.prepare()
+runtime.prepare("fetch", "settle")

@@ -71,4 +71,4 @@ def _settled(record: object) -> Sequence[Settled]:
     return settled_by(record)
 
 
-runtime.prepare()
+runtime.prepare("fetch", "settle")

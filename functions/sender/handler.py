@@ -49,4 +49,4 @@ def _repeated(event: Mapping[str, Any]) -> frozenset[str]:
 
 
 _NAMES = ("delivery", "job", "token")
-runtime.prepare()
+runtime.prepare("fetch", "settle")

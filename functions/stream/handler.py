@@ -104,4 +104,4 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
     return answer | {"batchItemFailures": [{"itemIdentifier": number} for number in failed]}
 
 
-runtime.prepare()
+runtime.prepare("copies")

@@ -267,4 +267,4 @@ _REPORTERS: Mapping[str, Any] = {
 }
 
 
-runtime.prepare()
+runtime.prepare("sweep")

@@ -201,4 +201,4 @@ def list_workers(request: Request) -> Answer:
 
 
 handler = app.complete()
-runtime.prepare()
+runtime.prepare("fetch", "batch_finish", "jobs", "workers")

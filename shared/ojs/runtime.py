@@ -643,8 +643,8 @@ def _chain(settings: Settings, more: Sequence[Middleware]) -> MiddlewareChain | 
     return MiddlewareChain(named, timeout_ms=timeout_ms, service=settings.service)
 
 
-# Services that are built, with those they use, while a function is initialized: the first request
-# that needs another one imports it.
+# A function that names no services builds these, with those they use, while it is initialized. The
+# first request that needs another one imports it.
 AT_START = ("enqueue", "fetch", "batch_finish", "jobs", "workers", "dead_letter", "queues", "sweep")
 
 _lock = threading.Lock()
@@ -661,13 +661,13 @@ def current() -> Runtime:
     return _current
 
 
-def prepare() -> None:
-    """Build the container's runtime while its function is initialized, with all of a CPU: only
-    where the environment is a function's, and names a table.
+def prepare(*services: str) -> None:
+    """Build the container's runtime, and these services of it, while its function is initialized,
+    with all of a CPU: only where the environment is a function's, and names a table.
     """
     # A first request tries again, and is answered, with an error if need be.
     with suppress(Exception):
-        for service in AT_START:
+        for service in services or AT_START:
             getattr(current(), service)
         if (chain := current().middleware) is not None:
             chain.load()

@@ -34,6 +34,13 @@ class Module:
                 assert not node.level, f"{self.path}: relative import"
                 # `from ojs.store.table import schema` imports ojs.store.table.schema.
                 yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Call):
+                # A row of the composition root: `provided("module:Class")` imports the module.
+                for part in node.value.args:
+                    if ast.unparse(node.value.func) == "provided" and isinstance(
+                        part, ast.Constant
+                    ):
+                        yield str(part.value).replace(":", "."), node.lineno
 
     def attributes(self) -> Iterator[tuple[str, int]]:
         """Dotted names used, resolved through the file's imports (`dt.now` → `datetime.now`)."""

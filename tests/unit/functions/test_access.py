@@ -203,7 +203,7 @@ def test_the_deployment_says_until_when_old_keys_work(
         deployed = access_runtime._deployed()
         settings = replace(keyed.runtime.settings, old_keys_until=day)
         monkeypatch.setattr(keyed.runtime, "settings", settings)
-        for name in ("_keys", "callers", "access_keys"):
+        for name in ("keys", "authentication", "callers", "access_keys"):
             keyed.runtime.__dict__.pop(name, None)
         for found in (deployed, keyed.runtime.callers):
             assert (found.who(f"Bearer {credential.text}") is not None) == (day == tomorrow)
