@@ -53,6 +53,7 @@ def test_each_setting_of_a_function_is_used() -> None:
     for each in fields(Settings):
         # In settings.py itself only by the properties that others use.
         found = re.findall(rf"(?:settings|current|self)\.{each.name}\b", used)
+        found += re.findall(rf'setting\("{each.name}"\)', used)
         checks = re.findall(rf'\("{each.name}", .*self\.{each.name}', used)
         assert len(found) > len(checks), each.name
 

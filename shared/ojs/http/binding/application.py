@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from types import ModuleType
 from typing import Any, cast
 
@@ -108,8 +109,11 @@ class Application:
         """Raise ValueError unless every operation of the function is bound."""
         if missing := self._expected.keys() - self._bound.keys():
             raise ValueError(f"not bound in {self.function}: {', '.join(sorted(missing))}")
-        self._routes = Routes(self._bound.values())
         return self
+
+    @cached_property
+    def _routes(self) -> Routes:
+        return Routes(self._bound.values())
 
     def __call__(self, event: Mapping[str, Any], context: object) -> dict[str, Any]:
         """Answer one API Gateway event."""
