@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.target import Server
+from ojs_aws import Client
 from tests.local.conftest import ROOT, RunningServer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive]
@@ -44,7 +44,8 @@ def document(closed: RunningServer) -> Path:
     """The document as the server has it."""
     key = key_file(closed).read_text().strip()
     file = closed.data.parent / "openapi.json"
-    file.write_text(json.dumps(Server(closed.url, key).ask("GET", "/openapi.json")))
+    with Client(closed.url, key=key) as client:
+        file.write_text(json.dumps(client.openapi()))
     return file
 
 
