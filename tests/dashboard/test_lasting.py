@@ -136,6 +136,7 @@ def test_a_server_that_starts_anew_while_a_page_is_open(
     shown.complaints.clear()
 
 
+@pytest.mark.whole
 def test_an_example_worker_is_watched_at_work(screen: Opener, tmp_path: Path) -> None:
     """The overview counts what waits, what runs and what is done, while the worker of
     examples/index_folder works it off.
