@@ -113,7 +113,7 @@ def listed(
     def every() -> Iterator[Any]:
         nonlocal left_out, total
         for answer in server.pages(listing, **query):
-            if "total_is_least" not in answer["pagination"]:
+            if "total_unknown" not in answer["pagination"]:
                 total = max(total, answer.get("total", 0))
             left_out += answer.get("unsearched", 0)
             yield from answer["items"]

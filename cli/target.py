@@ -64,7 +64,7 @@ class Server(Client):
         except ApiError as error:
             raise _refused(error) from None
         except Unreachable as error:
-            doubt = "; it may have been done all the same"
+            doubt = "; the server may have carried it out"
             message = f"{error}{doubt if error.sent and call.method != 'GET' else ''}"
             raise CommandError(message, Exit.UNREACHABLE) from None
         if not answer:

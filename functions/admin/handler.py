@@ -20,4 +20,4 @@ from ojs.api import actions, crons, events, maintenance, pools, queues, system
 __all__ = ["app", "handler"]
 
 handler = app.serve(actions, crons, events, maintenance, pools, queues, system).complete()
-runtime.prepare()
+runtime.prepare("dead_letter", "queues")

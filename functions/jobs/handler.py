@@ -320,4 +320,4 @@ def job_history(request: Request) -> Answer:
 job_acts.bind(app)
 
 handler = app.complete()
-runtime.prepare()
+runtime.prepare("enqueue", "batch_finish", "jobs")

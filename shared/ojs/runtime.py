@@ -643,10 +643,6 @@ def _chain(settings: Settings, more: Sequence[Middleware]) -> MiddlewareChain | 
     return MiddlewareChain(named, timeout_ms=timeout_ms, service=settings.service)
 
 
-# A function that names no services builds these, with those they use, while it is initialized. The
-# first request that needs another one imports it.
-AT_START = ("enqueue", "fetch", "batch_finish", "jobs", "workers", "dead_letter", "queues", "sweep")
-
 _lock = threading.Lock()
 _current: Runtime | None = None
 
@@ -663,11 +659,12 @@ def current() -> Runtime:
 
 def prepare(*services: str) -> None:
     """Build the container's runtime, and these services of it, while its function is initialized,
-    with all of a CPU: only where the environment is a function's, and names a table.
+    with all of a CPU: only where the environment is a function's, and names a table. The first
+    request that needs another service imports it.
     """
     # A first request tries again, and is answered, with an error if need be.
     with suppress(Exception):
-        for service in services or AT_START:
+        for service in services:
             getattr(current(), service)
         if (chain := current().middleware) is not None:
             chain.load()

@@ -24,7 +24,7 @@ async function list(filter: Record<string, string | undefined>, cursor: string |
     const answer = await get(path + query({ ...filter, limit: PAGE, cursor: found.next }), signal);
     found.items.push(...answer.items);
     found.next = answer.pagination.next_cursor;
-    if (!answer.pagination.total_is_least) found.total ??= answer.total;
+    if (!answer.pagination.total_unknown) found.total ??= answer.total;
     found.unsearched += answer.unsearched ?? 0;
     if (!found.next || found.items.length >= PAGE / 2) break;
   }

@@ -49,7 +49,7 @@ export function Queues() {
       const answer = await get(`/admin/queues${query({ cursor, sort: sort === "name" ? "" : sort })}`, signal);
       items.push(...answer.items);
       cursor = answer.pagination.next_cursor;
-      if (!answer.pagination.total_is_least) total = answer.total ?? total;
+      if (!answer.pagination.total_unknown) total = answer.total ?? total;
       more = Boolean(cursor);
       if (!more) break;
     }

@@ -91,7 +91,7 @@ def loads(body: bytes | str, *, max_depth: int = MAX_DEPTH) -> Any:
             allow_nan=True,  # routed to parse_constant, which refuses with a clear message
         )
     except simplejson.JSONDecodeError as error:
-        # simplejson leaves placeholders in some of its messages: "Invalid control character %r at".
+        # Some messages of simplejson hold a format code: "Invalid control character %r at".
         rule = error.msg.removesuffix(" at").replace(" %r", "")
         raise InvalidPayload(
             f"Malformed JSON: {rule} at line {error.lineno}, column {error.colno}.",

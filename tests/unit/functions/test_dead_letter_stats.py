@@ -89,7 +89,7 @@ def test_totals_are_shown_where_they_are_known_without_counting(api: Api) -> Non
         assert api.get("/ojs/v1/dead-letter", limit="2", cursor=cursor, **asked).json["total"] == 40
     filtered = api.get("/ojs/v1/dead-letter", limit="2", error_type="Boom").json
     assert filtered["pagination"]["has_more"] is True
-    assert (filtered["total"], filtered["pagination"]["total_is_least"]) == (3, True)
+    assert (filtered["total"], filtered["pagination"]["total_unknown"]) == (3, True)
 
 
 @pytest.mark.requirement("DL-23", "DL-24")

@@ -602,7 +602,7 @@ def test_an_answer_that_is_lost(
     reached(monkeypatch, lost)
     done = ojs(*command)
     assert (done.status, len(asked)) == (Exit.UNREACHABLE, 1)
-    assert ("may have been done" in done.err) == doubt
+    assert ("may have carried it out" in done.err) == doubt
 
 
 def test_a_failure_in_between_does_not_end_what_follows(

@@ -174,17 +174,17 @@ def with_total(pagination: answers.Pagination) -> answers.Paged:
 
 @record(frozen=True)
 class Listed(Generic[T]):
-    """A page of a listing, and where it stands. `at_least`: there are so many, or more."""
+    """A page of a listing, and where it stands. `unknown`: `total` only leads to the next page."""
 
     items: Sequence[T]
     window: PageWindow
     next_cursor: str | None
     total: int | None = None
-    at_least: Literal[True] | None = None
+    unknown: Literal[True] | None = None
 
     def of(self, items: Sequence[S]) -> Listed[S]:
         """The same page with what its items have become."""
-        return Listed(items, self.window, self.next_cursor, self.total, self.at_least)
+        return Listed(items, self.window, self.next_cursor, self.total, self.unknown)
 
 
 def listed(
@@ -198,8 +198,8 @@ def listed(
         total = window.offset + len(page.items)
     if total is None and always:
         more = page.next_cursor is not None
-        least = window.offset + (window.limit + 1 if more else len(page.items))
-        return Listed(page.items, window, page.next_cursor, least, at_least=True)
+        leads_on = window.offset + (window.limit + 1 if more else len(page.items))
+        return Listed(page.items, window, page.next_cursor, leads_on, unknown=True)
     return Listed(page.items, window, page.next_cursor, total)
 
 
@@ -234,8 +234,8 @@ class Pagination(Position):
     """Where a page stands in its listing."""
 
     total: Count = shown(_page.total, absent=True, says="only where it is known")
-    total_is_least: Literal[True] = shown(
-        _page.at_least,
+    total_unknown: Literal[True] = shown(
+        _page.unknown,
         absent=True,
         says="the total is not known: `total` leads to the next page if there is one",
     )

@@ -179,7 +179,7 @@ class Pagination(Position):
     """Where a page stands in its listing."""
 
     total: NotRequired[Annotated[int, Field(ge=0, description="only where it is known")]]
-    total_is_least: NotRequired[
+    total_unknown: NotRequired[
         Annotated[
             Literal[True],
             Field(
