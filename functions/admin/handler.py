@@ -8,16 +8,17 @@ from functions.admin import (  # noqa: F401 (imported for the operations that th
     description,
     jobs,
     keys,
-    rate_limits,
     statistics,
     workers,
     workflows,
 )
 from functions.admin.app import app
 from ojs import runtime
-from ojs.api import actions, crons, events, maintenance, pools, queues, system
+from ojs.api import actions, crons, events, maintenance, pools, queues, rate_limits, system
 
 __all__ = ["app", "handler"]
 
-handler = app.serve(actions, crons, events, maintenance, pools, queues, system).complete()
+handler = app.serve(
+    actions, crons, events, maintenance, pools, queues, rate_limits, system
+).complete()
 runtime.prepare("dead_letter", "queues")

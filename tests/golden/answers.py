@@ -12,6 +12,7 @@ from typing import Any
 from ojs.api.operations import OPERATIONS
 from ojs.http.answer import Answer
 from ojs.http.binding import paging
+from ojs.services.queues.configure import QueueUsage
 from ojs.settings import Settings
 from tests.golden.filled import filled
 
@@ -24,6 +25,7 @@ GIVEN: dict[str, Any] = {
     "template": {"type": "email.send", "args": [1], "meta": {"a": "b"}, "options": {"queue": "q"}},
     "content": {"args": [1]},
     "replayed": None,
+    "named": frozenset(["concurrency", "rate", "throttle"]),
     "events": [EVENT],
     "settings": Settings(table="jobs", authorizer="keys", version="1.2.3", bus="bus"),
 }
@@ -32,6 +34,9 @@ RECORDS: dict[str, Any] = {
     "Event": EVENT,
     "CronTemplate": GIVEN["template"],
     "Settings": GIVEN["settings"],
+    "QueueUsage": filled(
+        QueueUsage, own={"concurrency": 5, "rate_limit": {"limit": 10, "period": "PT1M"}}
+    ),
 }
 
 
