@@ -24,6 +24,7 @@ GIVEN: dict[str, Any] = {
     "template": {"type": "email.send", "args": [1], "meta": {"a": "b"}, "options": {"queue": "q"}},
     "content": {"args": [1]},
     "replayed": None,
+    "now_ms": 0,
     "events": [EVENT],
     "settings": Settings(table="jobs", authorizer="keys", version="1.2.3", bus="bus"),
 }

@@ -29,7 +29,7 @@ from ojs.http.binding import errors, negotiation
 from ojs.http.contract import answers, models
 from ojs.http.contract import operations as contract
 from ojs.http.endpoint import Operation, Parameter
-from ojs.http.parameters import QUEUE_SCHEMA
+from ojs.http.parameters import QUEUE_SCHEMA, text
 
 _REF = "#/components/schemas/{model}"
 
@@ -103,7 +103,10 @@ _PATH_PARAMETERS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "worker": (models.WORKER_ID_SCHEMA, "the worker's id"),
     "queue": (QUEUE_SCHEMA, "the queue's name"),
     "pool": (contract.POOL_SCHEMA, "the worker pool's name"),
-    "delivery": (contract.DELIVERY_SCHEMA, "the delivery's name"),
+    "delivery": (
+        text(deliveries.DELIVERY_PATTERN, deliveries.MAX_DELIVERY_BYTES),
+        "the delivery's name",
+    ),
     "key": ({"type": "string", "pattern": KEY_ID.pattern}, "the access key's id"),
     "cron job": (QUEUE_SCHEMA, "the cron job's name"),
     "workflow": ({"type": "string", "pattern": UUID7.pattern}, "the workflow's id"),
@@ -338,19 +341,6 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
     "put_rate_limit": {"concurrency": 0, "expires_at": "+PT1H"},
     "put_rate_limit_override": {"rate": {"limit": 10, "period": "PT1M"}, "throttle": None},
     "set_queue_limits": {"concurrency": 20, "rate": {"limit": 1_000, "period": "PT1H"}},
-    "create_delivery": {
-        "endpoint": "https://worker.example.com/ojs",
-        "job_types": ["email.send"],
-        "queues": ["email"],
-        "config": {"max_concurrency": 20, "timeout_ms": 30_000, "signing_secret": "whsec_example"},
-    },
-    "put_delivery": {
-        "target": {"function": "arn:aws:lambda:eu-central-1:123456789012:function:thumbnails"},
-        "queues": ["images"],
-        "concurrency": 50,
-        "timeout_ms": 60_000,
-    },
-    "test_delivery": {"type": "image.resize", "args": ["photo.jpg"]},
     "create_key": {
         "name": "mailer",
         "scopes": ["jobs:write", "jobs:read"],

@@ -11,9 +11,6 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
-from ojs.domain.delivery.breaker import BreakerState
-from ojs.domain.delivery.delivery import DeliveryState, DisabledReason, Form
-from ojs.domain.delivery.outcome import Verdict
 from ojs.domain.ids import UUID7
 
 _WARNINGS = "what was sent and has no effect"
@@ -1291,78 +1288,6 @@ class RateLimitsAnswer(Paged):
 
     items: list[RateLimitAnswer]
     rate_limits: list[RunningOfKey]
-
-
-class DeliveryTarget(TypedDict):
-    """Where jobs are pushed: one of these."""
-
-    function: NotRequired[Annotated[str, Field(description="ARN of a Lambda function")]]
-    endpoint: NotRequired[Annotated[str, Field(description="URL")]]
-    handler: NotRequired[
-        Annotated[str, Field(description="`module:function`, on the local server alone")]
-    ]
-
-
-class DeliveryStatistics(TypedDict):
-    """What became of pushes: of jobs as the stream has counted them in the queues that it serves,
-    of the target since the delivery was made.
-    """
-
-    pushed: Count
-    completed: Count
-    failed: Annotated[int, Field(ge=0, description="attempts that failed, faults among them")]
-    faults: Annotated[int, Field(ge=0, description="crashes, timeouts, 5xx, invalid answers")]
-    throttled: Count
-
-
-class DeliveryAnswer(TypedDict):
-    """A delivery; of its signing secrets only how many there are."""
-
-    name: str
-    target: DeliveryTarget
-    queues: NotRequired[list[str]]
-    pool: NotRequired[str]
-    job_types: Annotated[list[str], Field(description="empty: all types")]
-    concurrency: Annotated[int, Field(ge=1, description="most pushes at a time")]
-    batch_size: Annotated[int, Field(ge=1, description="jobs of one event")]
-    timeout_ms: Annotated[int, Field(ge=1)]
-    form: Form
-    signing_secrets_count: Count
-    paused: bool
-    state: DeliveryState
-    disabled_reason: NotRequired[DisabledReason]
-    disabled_at: NotRequired[Moment]
-    backoff_until: NotRequired[
-        Annotated[Moment, Field(description="the target throttles: nothing is pushed until then")]
-    ]
-    breaker: BreakerState
-    statistics: DeliveryStatistics
-    created_at: Moment
-    updated_at: Moment
-    created_by: NotRequired[Annotated[str, Field(description="id of the key that set it last")]]
-
-
-class DeliveriesAnswer(Paged):
-    """A page of deliveries."""
-
-    items: list[DeliveryAnswer]
-    deliveries: list[DeliveryAnswer]
-
-
-class DeliveryDeletedAnswer(TypedDict):
-    """A delivery is gone."""
-
-    deleted: Literal[True]
-    name: str
-
-
-class DeliveryTestAnswer(TypedDict):
-    """What the target answered to a push that no job stands for."""
-
-    outcome: Verdict
-    result: NotRequired[Any]
-    error: NotRequired[Annotated[dict[str, Any], Field(description="as a nack's error")]]
-    duration_ms: Count
 
 
 class WorkflowError(TypedDict):

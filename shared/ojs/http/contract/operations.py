@@ -12,12 +12,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ojs.domain.dead_letter.filter import MAX_ARGS_CHARACTERS
-from ojs.domain.delivery.delivery import (
-    DELIVERY_PATTERN,
-    MAX_DELIVERY_BYTES,
-    DeliveryRequest,
-    DeliveryTestRequest,
-)
 from ojs.domain.job import idempotency
 from ojs.domain.job.envelope import MAX_NAME_BYTES, TYPE_PATTERN, JobRequest
 from ojs.domain.job.failure import MAX_NAME_CHARACTERS
@@ -85,7 +79,6 @@ COMMON_ERRORS = (400, 422, 500, 503, 504)
 # The tables below have a row for each parameter or operation: the formatter would split each row.
 # fmt: off
 POOL_SCHEMA = text(POOL_PATTERN, MAX_POOL_BYTES)
-DELIVERY_SCHEMA = text(DELIVERY_PATTERN, MAX_DELIVERY_BYTES)
 _QUEUES_LIMIT = whole(1, MAX_QUEUES_LIMIT, DEFAULT_LIMIT)
 _SHORT = Parameter("limit", _QUEUES_LIMIT, "most queues of one page, which may have fewer")
 QUEUES_PAGING = paged(_QUEUES_LIMIT, MAX_QUEUES_OFFSET, _SHORT.description)
@@ -502,35 +495,6 @@ _RATE_LIMITS = (
     _row("GET admin/jobs/{id}", "admin_get_job", "Read a job",
         Success("AdminJobAnswer", "The job with its policy and times, and wrapped."), 404),
 )
-_DELIVERY = Success("DeliveryAnswer", "The delivery as it is now.")
-_DELIVERY_PUT = {
-    200: _DELIVERY,
-    201: Success("DeliveryAnswer", "The delivery, which is new.", ("Location",)),
-}
-_DELIVERIES = (
-    _row("GET admin/deliveries", "list_deliveries", "List deliveries",
-        Success("DeliveriesAnswer", "One page of deliveries, in order of name."),
-        tag="deliveries", query=PAGING, derived=True),
-    _row("POST admin/deliveries", "create_delivery",
-        "Push the jobs of queues to an endpoint or function", _DELIVERY_PUT, 404, 409,
-        tag="deliveries", request=DeliveryRequest),
-    _row("PUT admin/deliveries/{name}", "put_delivery", "Make or replace a delivery",
-        _DELIVERY_PUT, 404, 409, tag="deliveries", request=DeliveryRequest),
-    _row("GET admin/deliveries/{name}", "get_delivery", "Read a delivery and its statistics",
-        _DELIVERY, 404, tag="deliveries", derived=True),
-    _row("DELETE admin/deliveries/{name}", "delete_delivery", "Remove a delivery",
-        Success("DeliveryDeletedAnswer", "It is gone; its queues and jobs stay."), 404,
-        tag="deliveries"),
-    _row("POST admin/deliveries/{name}/pause", "pause_delivery", "Push no more jobs for now",
-        _DELIVERY, 404, tag="deliveries", request=models.NoOptions),
-    _row("POST admin/deliveries/{name}/resume", "resume_delivery",
-        "Push jobs again, also where the target was gone or forbidden", _DELIVERY, 404,
-        tag="deliveries", request=models.NoOptions),
-    _row("POST admin/deliveries/{name}/test", "test_delivery",
-        "Push once what no job stands for, and tell what the target answers",
-        Success("DeliveryTestAnswer", "What would have become of a job."), 404,
-        tag="deliveries", request=DeliveryTestRequest, body_required=False),
-)
 _KEYS = (
     _row("POST admin/keys", "create_key", "Make an access key",
         {201: Success("KeyMadeAnswer", "The key, and its secret, shown once.", ("Location",))},
@@ -587,6 +551,6 @@ def _dead_letters_under_admin() -> Iterable[Operation]:
 
 OPERATIONS: tuple[Operation, ...] = (
     *_JOBS, *_ADMIN_JOBS, *_WORKERS, *_DEAD_LETTERS, *_dead_letters_under_admin(),
-    *_ADMIN_WORKERS, *_STATISTICS, *_RATE_LIMITS, *_DELIVERIES, *_WORKFLOWS, *_KEYS,
+    *_ADMIN_WORKERS, *_STATISTICS, *_RATE_LIMITS, *_WORKFLOWS, *_KEYS,
     _OPENAPI,
 )  # fmt: skip

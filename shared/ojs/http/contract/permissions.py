@@ -85,7 +85,7 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
         ),
         "get_worker", "admin_stats", "metrics", "root_metrics",
         "list_rate_limits", "get_rate_limit",
-        "list_deliveries", "get_delivery",
+
         "list_keys", "get_key", "list_job_operations", "get_job_operation",
 
     )  # fmt: skip
@@ -105,8 +105,8 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
         *_both("stop_dead_letter_operation"), "direct_worker", "quiet_worker",
         "admin_remove_worker", "put_rate_limit", "delete_rate_limit", "put_rate_limit_override",
         "delete_rate_limit_override", "create_key", "revoke_key",
-        "create_delivery", "put_delivery", "delete_delivery", "pause_delivery", "resume_delivery",
-        "test_delivery", "create_role", "stop_job_operation",
+
+        "create_role", "stop_job_operation",
     )  # fmt: skip
 
 
