@@ -153,6 +153,11 @@ class Pool:
         return self.limiting or self.concurrency is not None
 
     @property
+    def by_load(self) -> bool:
+        """Whether jobs go to the least loaded worker, and each worker has a limit."""
+        return self.strategy == DispatchStrategy.LEAST_LOADED
+
+    @property
     def version(self) -> int:
         """A number that grows with each change, also when the pool is deleted and made again."""
         return self.created_ms + self.changes

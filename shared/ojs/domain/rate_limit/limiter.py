@@ -16,6 +16,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import field, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from ojs.domain import times
@@ -170,6 +171,7 @@ class LimitSpec:
     on_limit: OnLimit
 
     @classmethod
+    @lru_cache(maxsize=1_024)
     def of(cls, text: str) -> LimitSpec:
         """Read back what `RateLimit.spec` wrote."""
         limiter, _, rules = text.partition(";")
