@@ -7,7 +7,6 @@ from functions.admin import (  # noqa: F401 (imported for the operations that th
     description,
     jobs,
     keys,
-    statistics,
     workers,
 )
 from functions.admin.app import app
@@ -18,9 +17,11 @@ from ojs.api import (
     deliveries,
     events,
     maintenance,
+    metrics,
     pools,
     queues,
     rate_limits,
+    statistics,
     system,
     workflows,
 )
@@ -28,6 +29,17 @@ from ojs.api import (
 __all__ = ["app", "handler"]
 
 handler = app.serve(
-    actions, crons, deliveries, events, maintenance, pools, queues, rate_limits, system, workflows
+    actions,
+    crons,
+    deliveries,
+    events,
+    maintenance,
+    metrics,
+    pools,
+    queues,
+    rate_limits,
+    statistics,
+    system,
+    workflows,
 ).complete()
 runtime.prepare("dead_letter", "queues")

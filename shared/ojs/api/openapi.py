@@ -754,10 +754,7 @@ def _named(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
 
 
 # Types of answers that are not declared in `ojs.api` yet.
-OLD = {
-    name: getattr(answers, name)
-    for name in ("ConfigSources", "Job", "JobError", "QueueConfig", "TenantFairness")
-}
+OLD = {name: getattr(answers, name) for name in ("Job", "JobError")}
 
 
 def _define_answer(kind: type[Answer[Any]], schemas: dict[str, Any]) -> None:
