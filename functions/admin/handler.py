@@ -10,15 +10,24 @@ from functions.admin import (  # noqa: F401 (imported for the operations that th
     rate_limits,
     statistics,
     workers,
-    workflows,
 )
 from functions.admin.app import app
 from ojs import runtime
-from ojs.api import actions, crons, deliveries, events, maintenance, pools, queues, system
+from ojs.api import (
+    actions,
+    crons,
+    deliveries,
+    events,
+    maintenance,
+    pools,
+    queues,
+    system,
+    workflows,
+)
 
 __all__ = ["app", "handler"]
 
 handler = app.serve(
-    actions, crons, deliveries, events, maintenance, pools, queues, system
+    actions, crons, deliveries, events, maintenance, pools, queues, system, workflows
 ).complete()
 runtime.prepare("dead_letter", "queues")

@@ -213,7 +213,7 @@ def test_a_body_that_is_not_read_is_refused(api: Api, operation: Operation) -> N
         product(NOTHING.values(), WITHOUT_BODY),
         9,
         ids=[f"{kind}-{operation.id}" for kind in NOTHING for operation in WITHOUT_BODY],
-        rest=3,
+        rest=7,
     ),
 )
 def test_a_body_that_says_nothing_is_taken(api: Api, operation: Operation, raw: Any) -> None:
@@ -444,14 +444,14 @@ def check_any(api: Api, operation: Operation, raw: str) -> None:
 
 
 @SPREAD
-@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(body=st.dictionaries(WORDS, ANYTHING, max_size=8) | ANYTHING)
 def test_any_json_is_answered(api: Api, operation: Operation, body: Any) -> None:
     check_any(api, operation, json.dumps(body))
 
 
 @SPREAD
-@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_nearly_right_json_is_answered(api: Api, operation: Operation, data: st.DataObject) -> None:
     check_any(api, operation, json.dumps(data.draw(nearly_right(operation.id))))

@@ -53,12 +53,6 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
     look, manage = Scope.ADMIN_READ, Scope.ADMIN_WRITE
     yield None, Reach.NONE, ("openapi",)
     yield write, Reach.NAMED, ("enqueue_job", "enqueue_batch", "enqueue_bulk")
-    yield write, Reach.WORKFLOW, (
-        "create_workflow", "cancel_workflow", "cancel_workflow_by_post", "retry_workflow",
-    )  # fmt: skip
-    yield read, Reach.WORKFLOW, (
-        "list_workflows", "get_workflow", "workflow_progress", "workflow_results",
-    )  # fmt: skip
     yield write, Reach.JOB, (
         "cancel_job", "cancel_job_by_post", "activate_job", "retry_job", "run_job", "change_job",
     )  # fmt: skip
