@@ -36,7 +36,7 @@ NAMES = {
 }
 # A POST that may be sent again if no answer came.
 REPEATABLE = ("pause_", "resume_", "register_cron", "create_delivery")
-HEADER = '''"""Methods of both clients, one for each operation. `make facts` writes this file."""
+HEADER = '''"""Methods of both clients, one for each operation: written by `make facts`."""
 
 from __future__ import annotations
 

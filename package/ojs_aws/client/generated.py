@@ -1,4 +1,4 @@
-"""Methods of both clients, one for each operation. `make facts` writes this file."""
+"""Methods of both clients, one for each operation: written by `make facts`."""
 
 from __future__ import annotations
 
