@@ -6,7 +6,6 @@ from functions.admin import (  # noqa: F401 (imported for the operations that th
     dead_letter,
     description,
     jobs,
-    keys,
     workers,
 )
 from functions.admin.app import app
@@ -16,6 +15,7 @@ from ojs.api import (
     crons,
     deliveries,
     events,
+    keys,
     maintenance,
     metrics,
     pools,
@@ -33,6 +33,7 @@ handler = app.serve(
     crons,
     deliveries,
     events,
+    keys,
     maintenance,
     metrics,
     pools,

@@ -330,18 +330,6 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
         "labels": ["canary"],
     },
     "direct_worker": {"worker_id": "worker-1", "directive": "quiet"},
-    "create_key": {
-        "name": "mailer",
-        "scopes": ["jobs:write", "jobs:read"],
-        "queues": ["mail", "mail.*"],
-        "expires_at": "+P90D",
-    },
-    "create_role": {
-        "role": "arn:aws:iam::123456789012:role/mailer",
-        "name": "mailer",
-        "scopes": ["work"],
-        "queues": ["mail", "mail.*"],
-    },
     "retry_dead_letter": {
         "override": {
             "queue": "billing-retry",

@@ -47,8 +47,6 @@ MAX_LISTED = 100
 # Unique locks of one page: each takes half a unit beside its job's. A page of more has fewer.
 MAX_LISTED_LOCKS = 50
 SORTS = ("created_at", "scheduled_at", "priority")
-# What becomes of what a key made, when it is revoked.
-MADE = ("keep", "revoke")
 INCLUDED = "args"
 # API Gateway ends a request after 30 s.
 MAX_RESULT_WAIT_S = 25
@@ -378,22 +376,6 @@ _JOB_FOR_OPERATORS = (
     _row("GET admin/jobs/{id}", "admin_get_job", "Read a job",
         Success("AdminJobAnswer", "The job with its policy and times, and wrapped."), 404),
 )
-_KEYS = (
-    _row("POST admin/keys", "create_key", "Make an access key",
-        {201: Success("KeyMadeAnswer", "The key, and its secret, shown once.", ("Location",))},
-        403, tag="keys", request=models.CreateKeyRequest),
-    _row("POST admin/roles", "create_role", "Say what an IAM role may do",
-        {201: Success("KeyAnswer", "The role's record, listed among the keys.", ("Location",))},
-        403, 409, tag="keys", request=models.CreateRoleRequest),
-    _row("GET admin/keys", "list_keys", "List access keys, and roles",
-        Success("KeysAnswer", "One page of keys, oldest first."), tag="keys", query=PAGING),
-    _row("GET admin/keys/{id}", "get_key", "Read an access key, or what a role may do",
-        Success("KeyAnswer", "The key without its secret."), 404, tag="keys"),
-    _row("DELETE admin/keys/{id}", "revoke_key", "Revoke an access key, or what a role may do",
-        Success("KeyRevokedAnswer", "The key, which is of no use any more."), 403, 404, tag="keys",
-        query=(Parameter("made", {**one_of(*MADE), "default": MADE[0]},
-            "what becomes of the keys that it made, of those that these made, and so on"),)),
-)
 _OPENAPI = _row("GET openapi.json", "openapi", "Read this description",
     Success("OpenApiAnswer", "The OpenAPI 3.1 document."), tag="system")
 # fmt: on
@@ -409,6 +391,6 @@ def _dead_letters_under_admin() -> Iterable[Operation]:
 
 OPERATIONS: tuple[Operation, ...] = (
     *_JOBS, *_ADMIN_JOBS, *_WORKERS, *_DEAD_LETTERS, *_dead_letters_under_admin(),
-    *_ADMIN_WORKERS, *_JOB_FOR_OPERATORS, *_KEYS,
+    *_ADMIN_WORKERS, *_JOB_FOR_OPERATORS,
     _OPENAPI,
 )  # fmt: skip

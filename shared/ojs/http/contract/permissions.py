@@ -75,7 +75,7 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
             "get_dead_letter_operation",
         ),
         "get_worker",
-        "list_keys", "get_key", "list_job_operations", "get_job_operation",
+        "list_job_operations", "get_job_operation",
 
     )  # fmt: skip
     yield manage, Reach.JOB, (
@@ -92,7 +92,7 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
     )  # fmt: skip
     yield manage, Reach.ALL, (
         *_both("stop_dead_letter_operation"), "direct_worker", "quiet_worker",
-        "admin_remove_worker", "create_key", "revoke_key", "create_role", "stop_job_operation",
+        "admin_remove_worker", "stop_job_operation",
     )  # fmt: skip
 
 
