@@ -6,7 +6,6 @@ from functions.admin import (  # noqa: F401 (imported for the operations that th
     dead_letter,
     description,
     jobs,
-    workers,
 )
 from functions.admin.app import app
 from ojs import runtime
@@ -23,6 +22,7 @@ from ojs.api import (
     rate_limits,
     statistics,
     system,
+    workers,
     workflows,
 )
 
@@ -41,6 +41,7 @@ handler = app.serve(
     rate_limits,
     statistics,
     system,
+    workers,
     workflows,
 ).complete()
 runtime.prepare("dead_letter", "queues")

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ojs import runtime
+from ojs.api import workers
+from ojs.api.workers import touch_jobs
 from ojs.domain.errors import BackendError, InvalidRequest, OjsError
-from ojs.http.binding import errors, paging
+from ojs.http.binding import errors
 from ojs.http.binding.access import Guard
 from ojs.http.binding.application import Answer, Application
 from ojs.http.binding.request import Request
 from ojs.http.contract import models
 from ojs.http.views import jobs as views
-from ojs.http.views import workers as worker_views
 from ojs.services.jobs.batch_finish import BatchOutcome
 
 app = Application("workers", Guard(runtime.current))
@@ -79,16 +80,6 @@ def _failed(*ended: Sequence[BatchOutcome]) -> OjsError | None:
     return next((result for result in results if isinstance(result, BackendError)), None)
 
 
-def _touch_jobs(request: Request, job_ids: Sequence[str]) -> None:
-    """Raise PermissionDenied unless the caller may touch the queues of these jobs.
-
-    For a key that is limited to queues this costs one read. Jobs that do not exist are left to the
-    operation.
-    """
-    if request.principal.limited and job_ids:
-        request.touches(*sorted(runtime.current().jobs.queues_of(job_ids)))
-
-
 @app.operation("ack_job")
 def ack_job(request: Request) -> Answer:
     """Complete a job, or many (ACK)."""
@@ -98,7 +89,7 @@ def ack_job(request: Request) -> Answer:
         return Answer({"acks": views.outcomes(outcomes)}, 207, failed=_failed(outcomes))
     body = models.parse(models.AckRequest, raw)
     request.about(job_id=body.job_id)
-    _touch_jobs(request, [body.job_id])
+    touch_jobs(request, [body.job_id])
     job = runtime.current().finish.ack(body.job_id, **body.outcome())
     return Answer(views.acknowledged(job))
 
@@ -112,42 +103,9 @@ def nack_job(request: Request) -> Answer:
         return Answer({"nacks": views.outcomes(outcomes)}, 207, failed=_failed(outcomes))
     body = models.parse(models.NackRequest, raw)
     request.about(job_id=body.job_id)
-    _touch_jobs(request, [body.job_id])
+    touch_jobs(request, [body.job_id])
     job = runtime.current().finish.nack(body.job_id, **body.outcome())
     return Answer(views.failed(job))
-
-
-@app.operation("heartbeat")
-def heartbeat(request: Request) -> Answer:
-    """Take a worker's heartbeat (BEAT)."""
-    body = request.parsed(models.HeartbeatRequest)
-    _touch_jobs(request, body.job_ids() or [])
-    beat = runtime.current().workers.beat(
-        body.worker_id,
-        active_jobs=body.job_ids(),
-        active_count=body.count(),
-        visibility_timeout_ms=body.visibility_timeout_ms,
-        state=body.state,
-        info=body.info(),
-        pool=body.pool,
-        caller=request.principal,
-    )
-    return Answer(worker_views.heartbeat(beat))
-
-
-@app.operation("beat")
-def beat(request: Request) -> Answer:
-    """A worker announces that it stops."""
-    body = request.parsed(models.BeatRequest)
-    runtime.current().workers.drain(
-        body.worker_id,
-        state=body.state,
-        active_jobs=len(body.job_ids()) if body.count() is None else body.count(),
-        info=body.info(),
-        pool=body.pool,
-        caller=request.principal,
-    )
-    return Answer(worker_views.drained(body.worker_id, body.state))
 
 
 @app.operation("report_worker_progress")
@@ -156,7 +114,7 @@ def report_progress(request: Request) -> Answer:
     body = request.parsed(models.WorkerProgressRequest)
     if body.percentage is None and body.data is None:
         raise InvalidRequest("percentage", "is required unless data is given")
-    _touch_jobs(request, [body.job_id])
+    touch_jobs(request, [body.job_id])
     progress = runtime.current().jobs.report_progress(
         body.job_id,
         progress=None if body.percentage is None else body.percentage / 100,
@@ -167,38 +125,5 @@ def report_progress(request: Request) -> Answer:
     return Answer(views.progress(progress, body.warnings(), report=True))
 
 
-@app.operation("register_worker")
-def register_worker(request: Request) -> Answer:
-    """A worker registers itself."""
-    raw, prefix = models.registration(request.object())
-    body = models.parse(models.RegisterRequest, raw, prefix)
-    current = runtime.current()
-    current.workers.register(body.worker_id, body.info(), body.pool, request.principal)
-    return Answer(worker_views.registered(body.worker_id, current.clock.now_ms()))
-
-
-@app.operation("remove_worker")
-def remove_worker(request: Request) -> Answer:
-    """A worker removes itself."""
-    runtime.current().workers.remove(request.named, request.principal)
-    return Answer(worker_views.removed(request.named))
-
-
-@app.operation("worker_health", strict_query=True)
-def worker_health(request: Request) -> Answer:
-    """Whether a worker takes jobs."""
-    current = runtime.current()
-    worker = current.workers.get(request.named, request.principal)
-    return Answer(worker_views.health(worker, current.clock.now_ms()))
-
-
-@app.operation("list_workers", strict_query=True)
-def list_workers(request: Request) -> Answer:
-    """A page of workers."""
-    current = runtime.current()
-    page, pagination = paging.read(request.query, current.workers.list)
-    return Answer(worker_views.page(page, pagination, current.clock.now_ms()))
-
-
-handler = app.complete()
+handler = app.serve(workers).complete()
 runtime.prepare("fetch", "batch_finish", "jobs", "workers")

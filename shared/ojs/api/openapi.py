@@ -318,18 +318,7 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
             "backtrace": ["at send (mail.py:42)"],
         },
     },
-    "heartbeat": {"worker_id": "worker-1", "active_jobs": [_JOB_ID], "state": "running"},
-    "beat": {"worker_id": "worker-1", "state": "drain", "active_jobs": 2},
     "report_worker_progress": {"job_id": _JOB_ID, "worker_id": "worker-1", "percentage": 47},
-    "register_worker": {
-        "worker_id": "worker-1",
-        "hostname": "web-server-1",
-        "pid": 12_345,
-        "queues": ["email"],
-        "concurrency": 10,
-        "labels": ["canary"],
-    },
-    "direct_worker": {"worker_id": "worker-1", "directive": "quiet"},
     "retry_dead_letter": {
         "override": {
             "queue": "billing-retry",

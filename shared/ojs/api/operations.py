@@ -15,6 +15,7 @@ from ojs.api import (
     rate_limits,
     statistics,
     system,
+    workers,
     workflows,
 )
 from ojs.http.binding.routes import Routes
@@ -36,6 +37,7 @@ OPERATIONS: tuple[Operation, ...] = (
         rate_limits,
         statistics,
         system,
+        workers,
         workflows,
     ),
 )

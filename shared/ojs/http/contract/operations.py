@@ -301,7 +301,6 @@ _ADMIN_JOBS = (
     _row("DELETE admin/jobs/{id}", "admin_delete_job", "Delete a final job for good",
         Success("JobDeletedAnswer", "It is gone."), 404, 409),
 )
-_WORKER_REMOVED = Success("WorkerRemovedAnswer", "The worker is no longer listed.")
 _WORKERS = (
     _row("POST workers/fetch", "fetch_jobs", "Claim jobs", "FetchAnswer", 409,
         request=models.FetchRequest),
@@ -313,19 +312,8 @@ _WORKERS = (
             200: Success("NackAnswer", "What the failure led to."),
             207: Success("NacksAnswer", "What became of each of many, in their order."),
         }, 404, 409, request=models.NackRequest),
-    _row("POST workers/heartbeat", "heartbeat", "Extend leases, take directives",
-        "HeartbeatAnswer", 409, 413, request=models.HeartbeatRequest),
-    _row("POST workers/beat", "beat", "Announce draining", "BeatAnswer", 409, 413,
-        request=models.BeatRequest),
     _row("POST workers/progress", "report_worker_progress", "Report how far a job is",
         "ProgressAnswer", 404, 413, request=models.WorkerProgressRequest),
-    _row("POST workers/register", "register_worker", "Introduce a worker", "RegisterAnswer",
-        409, 413, request=models.RegisterRequest),
-    _row("DELETE workers/{id}", "remove_worker", "Sign a worker off", _WORKER_REMOVED, 404),
-    _row("GET workers/{id}/health", "worker_health", "Read whether a worker takes jobs",
-        Success("WorkerHealthAnswer", "The worker's state."), 404),
-    _row("GET workers", "list_workers", "List workers",
-        Success("WorkersAnswer", "One page of workers."), query=PAGING),
 )
 _BULK_OPERATION = Success("BulkOperationAnswer", "The operation.")
 _PURGED = Success("DeadLettersPurgedAnswer", "What was done, and what goes on.")
@@ -359,19 +347,6 @@ _DEAD_LETTERS = (
         "Stop a bulk operation on dead letters", _BULK_OPERATION, 404, 409,
         request=models.NoOptions),
 )
-_WORKER = Success("WorkerAnswer", "The worker.")
-_ADMIN_WORKERS = (
-    _row("GET admin/workers", "admin_list_workers", "List workers",
-        Success("WorkersAnswer", "One page of workers."), query=PAGING),
-    _row("POST admin/workers/directive", "direct_worker",
-        "Tell a worker to run, go quiet or terminate", _WORKER, 404,
-        request=models.DirectiveRequest),
-    _row("GET admin/workers/{id}", "get_worker", "Read a worker", _WORKER, 404),
-    _row("POST admin/workers/{id}/quiet", "quiet_worker", "Tell a worker to go quiet", _WORKER,
-        404, request=models.NoOptions),
-    _row("DELETE admin/workers/{id}", "admin_remove_worker", "Remove a worker's record",
-        _WORKER_REMOVED, 404),
-)
 _JOB_FOR_OPERATORS = (
     _row("GET admin/jobs/{id}", "admin_get_job", "Read a job",
         Success("AdminJobAnswer", "The job with its policy and times, and wrapped."), 404),
@@ -391,6 +366,6 @@ def _dead_letters_under_admin() -> Iterable[Operation]:
 
 OPERATIONS: tuple[Operation, ...] = (
     *_JOBS, *_ADMIN_JOBS, *_WORKERS, *_DEAD_LETTERS, *_dead_letters_under_admin(),
-    *_ADMIN_WORKERS, *_JOB_FOR_OPERATORS,
+    *_JOB_FOR_OPERATORS,
     _OPENAPI,
 )  # fmt: skip

@@ -60,10 +60,9 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
     yield write, Reach.NAMED, ("retry_jobs", "cancel_jobs", "delete_jobs")
     yield read, Reach.FILTER, ("list_jobs",)
     yield work, Reach.NAMED, (
-        "fetch_jobs", "ack_job", "nack_job", "heartbeat", "beat", "report_worker_progress",
+        "fetch_jobs", "ack_job", "nack_job", "report_worker_progress",
     )  # fmt: skip
     yield work, Reach.JOB, ("ack_job_by_path", "nack_job_by_path", "report_progress")
-    yield work, Reach.NONE, ("register_worker", "remove_worker", "worker_health")
     yield look, Reach.FILTER, (
         *_both("list_dead_letters"),
         "admin_list_jobs", "list_unique_jobs",
@@ -71,10 +70,10 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
     yield look, Reach.JOB, (*_both("get_dead_letter"), "admin_get_job")
     yield look, Reach.ALL, (
         *_both(
-            "list_workers", "dead_letter_stats", "list_dead_letter_operations",
+            "dead_letter_stats", "list_dead_letter_operations",
             "get_dead_letter_operation",
         ),
-        "get_worker",
+
         "list_job_operations", "get_job_operation",
 
     )  # fmt: skip
@@ -91,8 +90,8 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
         "purge_queue_jobs", "admin_purge_queue_jobs",
     )  # fmt: skip
     yield manage, Reach.ALL, (
-        *_both("stop_dead_letter_operation"), "direct_worker", "quiet_worker",
-        "admin_remove_worker", "stop_job_operation",
+        *_both("stop_dead_letter_operation"),
+        "stop_job_operation",
     )  # fmt: skip
 
 
