@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functions.admin import (  # noqa: F401 (imported for the operations that they bind)
-    dead_letter,
     description,
     jobs,
 )
@@ -12,6 +11,7 @@ from ojs import runtime
 from ojs.api import (
     actions,
     crons,
+    dead_letter,
     deliveries,
     events,
     keys,
@@ -31,6 +31,7 @@ __all__ = ["app", "handler"]
 handler = app.serve(
     actions,
     crons,
+    dead_letter,
     deliveries,
     events,
     keys,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from urllib.parse import parse_qsl
 
 from ojs import runtime
@@ -124,7 +124,7 @@ class BulkOperation(Answer[domain.BulkOperation]):
     """A bulk operation on dead letters, and how far it is."""
 
     id: Id = _o.id
-    action: Literal["retry", "purge"] = made(lambda action: action.shown, _o.action)
+    action: Literal["retry", "purge"] = cast("Any", _o.action.shown)
     state: Phase = shown(
         _o.phase, says="`stopping` ends after the slice of at most 100 jobs it is in"
     )

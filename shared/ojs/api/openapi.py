@@ -255,15 +255,6 @@ _TYPE_RULES: Mapping[str, dict[str, Any]] = {
     },
 }
 
-_BULK_RETRY = {
-    "filter": {
-        "queue": "billing",
-        "type": "invoice.generate",
-        "since": "2026-02-12T00:00:00Z",
-        "error_type": "DatabaseConnectionError",
-    },
-    "confirm": True,
-}
 # Operation → example of a request.
 EXAMPLES: Mapping[str, Mapping[str, Any]] = {
     **{each.id: {} for each in contract.OPERATIONS if each.request is models.NoOptions},
@@ -319,19 +310,6 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
         },
     },
     "report_worker_progress": {"job_id": _JOB_ID, "worker_id": "worker-1", "percentage": 47},
-    "retry_dead_letter": {
-        "override": {
-            "queue": "billing-retry",
-            "args": [{"customer_id": "cust_123", "amount": 9_999}],
-            "meta": {"retry_source": "manual_dlq_retry"},
-            "retry": {"max_attempts": 1},
-        }
-    },
-    "admin_retry_dead_letter": {},
-    "retry_dead_letters": _BULK_RETRY,
-    "admin_retry_dead_letters": {"all": True, "confirm": True},
-    "purge_dead_letters": {"filter": {"queue": "billing", "older_than": "P90D"}, "confirm": True},
-    "admin_purge_dead_letters": {"queue": "billing", "older_than": "P90D", "confirm": True},
 }
 
 _ERROR_EXAMPLE = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ojs.api import (
     actions,
     crons,
+    dead_letter,
     deliveries,
     events,
     keys,
@@ -27,6 +28,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *declared(
         actions,
         crons,
+        dead_letter,
         deliveries,
         events,
         keys,

@@ -160,6 +160,7 @@ class Resource:
         errors: tuple[int, ...] = (),
         request: type[Model] | None = None,
         example: Mapping[str, Any] | None = None,
+        admin_example: Mapping[str, Any] | None = None,
         name: str | None = None,
         body_required: bool = True,
         query: tuple[Parameter, ...] = (),
@@ -169,8 +170,8 @@ class Resource:
     ) -> Callable[[Implementation], Implementation]:
         """Declare the operation that a function serves: its name, unless another is given, is the
         operation's id. Its docstring begins with the summary; what follows describes an answer that
-        is only named. `route` is the method, and the path below the resource's. Raises TypeError
-        for a request without an example.
+        is only named. `route` is the method, and the path below the resource's. `admin_example` is
+        of the same operation under `/admin`. Raises TypeError for a request without an example.
         """
         if request is NoOptions:
             example, body_required = {}, False
@@ -185,12 +186,13 @@ class Resource:
                 found = Success(found, " ".join(told.split()) or summary)
             for form, path in self._places.items():
                 whole = path.rstrip("/") + below
+                tag = "admin" if form == "admin_{}" else self._tag
                 self.operations.append(
                     Operation(
                         form.format(name or implementation.__name__),
                         method,
                         whole if path.startswith("/") else f"{BASE}/{whole.lstrip('/')}",
-                        "admin" if form == "admin_{}" else self._tag,
+                        tag,
                         summary.rstrip("."),
                         permission,
                         {200: found} if isinstance(found, Success) else found,
@@ -201,7 +203,7 @@ class Resource:
                         headers,
                         derived,
                         strict_query,
-                        example,
+                        example if admin_example is None or tag != "admin" else admin_example,
                         implementation,
                     )
                 )

@@ -454,110 +454,12 @@ class JobHistoryAnswer(TypedDict):
     ]
 
 
-class DeadLetterRetentionStats(TypedDict):
-    """Which dead letters are kept, unless their queue is configured otherwise."""
-
-    max_age: Annotated[str, Field(description="ISO 8601")]
-    max_count: Annotated[int, Field(ge=1)]
-    next_prune_at: Moment
-
-
-class DeadLetterStatsAnswer(TypedDict):
-    """All dead letters. The counts are behind by up to a minute."""
-
-    total: Count
-    by_queue: Annotated[
-        dict[str, Count],
-        Field(description="the queues with the most; under `_other` what the others have"),
-    ]
-    by_error_type: Annotated[
-        dict[str, Count], Field(description="by the latest error; `Unknown` without, `other` rare")
-    ]
-    by_type: Annotated[dict[str, Count], Field(description="by type of job; `other` rare ones")]
-    oldest_at: NotRequired[Moment]
-    newest_at: NotRequired[Moment]
-    retention: DeadLetterRetentionStats
-    computed_at: NotRequired[Annotated[Moment, Field(description="when they were counted")]]
-
-
-class DeadLetterDeletedAnswer(TypedDict):
-    """A dead letter is gone."""
-
-    deleted: Literal[True]
-    job_id: Id
-
-
 class BulkError(TypedDict):
     """Why one job could not be dealt with."""
 
     job_id: Id
     code: str
     message: str
-
-
-class BulkFilter(TypedDict):
-    """The dead letters that are meant, lengths of time as times."""
-
-    queue: NotRequired[str]
-    type: NotRequired[str]
-    error_type: NotRequired[str]
-    since: NotRequired[Moment]
-    until: NotRequired[Moment]
-    args: NotRequired[str]
-
-
-class BulkOperation(TypedDict):
-    """A bulk operation on dead letters, and how far it is."""
-
-    id: Id
-    action: Literal["retry", "purge"]
-    state: Annotated[
-        OperationState,
-        Field(description="`stopping` ends after the slice of at most 100 jobs it is in"),
-    ]
-    filter: BulkFilter
-    matched: Annotated[int, Field(ge=0, description="dead letters found so far")]
-    succeeded: Count
-    failed: Annotated[int, Field(ge=0, description="that cannot come back; they stay")]
-    waiting_for_room: Annotated[bool, Field(description="a queue is full; it is tried again")]
-    errors: Annotated[list[BulkError], Field(max_length=20, description="the first of `failed`")]
-    started_at: Moment
-    updated_at: Moment
-    finished_at: NotRequired[Moment]
-
-
-class DeadLettersRetriedAnswer(TypedDict):
-    """What this request did. As long as the operation is running, the rest is done without it."""
-
-    action: Literal["retry"]
-    matched: Count
-    succeeded: Count
-    failed: Count
-    retried: Annotated[int, Field(ge=0, description="the same as succeeded")]
-    job_ids: Annotated[list[Id], Field(max_length=500, description="that are available again")]
-    errors: Annotated[list[BulkError], Field(max_length=20, description="the first of `failed`")]
-    operation: BulkOperation
-
-
-class DeadLettersPurgedAnswer(TypedDict):
-    """What this request did. As long as the operation is running, the rest is done without it."""
-
-    deleted: Count
-    purged: Annotated[int, Field(ge=0, description="the same as deleted")]
-    operation: BulkOperation
-
-
-class BulkOperationAnswer(TypedDict):
-    """A bulk operation."""
-
-    operation: BulkOperation
-
-
-class BulkOperationsAnswer(Paged):
-    """A page of bulk operations."""
-
-    operations: list[BulkOperation]
-    items: list[BulkOperation]
 
 
 class JobsFilter(TypedDict):

@@ -7,14 +7,13 @@ wrong, or 422 for a feature that is known and not offered.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ojs.domain.dead_letter.filter import MAX_ARGS_CHARACTERS
 from ojs.domain.job import idempotency
-from ojs.domain.job.envelope import MAX_NAME_BYTES, TYPE_PATTERN, JobRequest
-from ojs.domain.job.failure import MAX_NAME_CHARACTERS
+from ojs.domain.job.envelope import MAX_NAME_BYTES, JobRequest
 from ojs.domain.job.filter import KIND_PATTERN
 from ojs.domain.job.states import State
 from ojs.domain.job.trace import TRACEPARENT, TRACESTATE
@@ -63,20 +62,6 @@ COMMON_ERRORS = (400, 422, 500, 503, 504)
 # The tables below have a row for each parameter or operation: the formatter would split each row.
 # fmt: off
 POOL_SCHEMA = text(POOL_PATTERN, MAX_POOL_BYTES)
-_FILTERS = (
-    Parameter("queue", QUEUE_SCHEMA, "only jobs of this queue"),
-    Parameter("type", text(TYPE_PATTERN, MAX_NAME_BYTES), "only jobs of this type"),
-    Parameter("error_type", {"type": "string", "minLength": 1, "maxLength": MAX_NAME_CHARACTERS},
-        "only jobs whose latest error is of this type; `Unknown` where there is none"),
-    Parameter("since", MOMENT_SCHEMA, "only jobs discarded at this time or later"),
-    Parameter("until", MOMENT_SCHEMA, "only jobs discarded before this time"),
-    Parameter("before", MOMENT_SCHEMA, "the same as until"),
-    Parameter("older_than", {"type": "string", "minLength": 1},
-        "only jobs discarded before this time, or so long ago: `P30D`, `72h`"),
-    Parameter("args", {"type": "string", "minLength": 1, "maxLength": MAX_ARGS_CHARACTERS},
-        "only jobs whose args, as compact JSON, contain this text; or, beginning with `$`, whose "
-        "args have what this JSON path leads to, with `=` and a value if it is to be that"),
-)
 _HISTORY_PAGING = (
     Parameter("limit", LIMIT, "most events of one answer"),
     Parameter("cursor", SEALED,
@@ -120,10 +105,6 @@ _UNIQUE_LOCKS = (
         "wait or run when not given"),
     *_JOBS_PAGING,
 )
-_STATE = Parameter("state", one_of("discarded"), "dead letters have no other")
-_CONFIRM = Parameter("confirm", one_of("true"), "needed, here or in the body")
-_ALL = Parameter("all", one_of("true"),
-    "all dead letters; needed, here or in the body, where there is no filter, and refused with one")
 _WAIT = (
     Parameter("wait", {"type": "boolean", "default": False}, "wait until the job is done"),
     Parameter("timeout", whole(0, MAX_TIMEOUT_S, MAX_RESULT_WAIT_S),
@@ -315,38 +296,6 @@ _WORKERS = (
     _row("POST workers/progress", "report_worker_progress", "Report how far a job is",
         "ProgressAnswer", 404, 413, request=models.WorkerProgressRequest),
 )
-_BULK_OPERATION = Success("BulkOperationAnswer", "The operation.")
-_PURGED = Success("DeadLettersPurgedAnswer", "What was done, and what goes on.")
-_DEAD_LETTERS = (
-    _row("GET dead-letter", "list_dead_letters", "List dead letters",
-        Success("JobsPageAnswer", "One page of dead letters, latest first."),
-        query=(*_FILTERS, _STATE, *PAGING)),
-    _row("GET dead-letter/stats", "dead_letter_stats", "Read statistics of dead letters",
-        Success("DeadLetterStatsAnswer", "All queues together."), derived=True),
-    _row("GET dead-letter/{id}", "get_dead_letter", "Read a dead letter",
-        Success("JobDetailAnswer", "The job with its whole error history."), 404),
-    _row("POST dead-letter/{id}/retry", "retry_dead_letter", "Make a dead letter available again",
-        Success("JobAnswer", "The job, with attempt 0 and its errors kept."), 404, 409, 413, 429,
-        request=models.RetryDeadLetterRequest, body_required=False),
-    _row("DELETE dead-letter/{id}", "delete_dead_letter", "Delete a dead letter for good",
-        Success("DeadLetterDeletedAnswer", "It is gone."), 404),
-    _row("POST dead-letter/retry", "retry_dead_letters", "Make many dead letters available again",
-        Success("DeadLettersRetriedAnswer", "What was done, and what goes on."),
-        request=models.RetryDeadLettersRequest),
-    _row("DELETE dead-letter", "purge_dead_letters", "Delete many dead letters for good", _PURGED,
-        request=models.PurgeDeadLettersRequest, body_required=False,
-        query=(*_FILTERS, _ALL, _CONFIRM)),
-    _row("POST dead-letter/purge", "purge_old_dead_letters",
-        "Delete dead letters of an age for good", _PURGED, query=_FILTERS),
-    _row("GET dead-letter/operations", "list_dead_letter_operations",
-        "List bulk operations on dead letters",
-        Success("BulkOperationsAnswer", "One page of operations, latest first."), query=PAGING),
-    _row("GET dead-letter/operations/{id}", "get_dead_letter_operation",
-        "Read a bulk operation on dead letters", _BULK_OPERATION, 404),
-    _row("POST dead-letter/operations/{id}/stop", "stop_dead_letter_operation",
-        "Stop a bulk operation on dead letters", _BULK_OPERATION, 404, 409,
-        request=models.NoOptions),
-)
 _JOB_FOR_OPERATORS = (
     _row("GET admin/jobs/{id}", "admin_get_job", "Read a job",
         Success("AdminJobAnswer", "The job with its policy and times, and wrapped."), 404),
@@ -356,16 +305,8 @@ _OPENAPI = _row("GET openapi.json", "openapi", "Read this description",
 # fmt: on
 
 
-def _dead_letters_under_admin() -> Iterable[Operation]:
-    for operation in map(_under_admin, _DEAD_LETTERS):
-        if operation.id == "admin_delete_dead_letter":
-            yield replace(operation, answers={204: Success(None, "It is gone.")})
-        else:
-            yield operation
-
-
 OPERATIONS: tuple[Operation, ...] = (
-    *_JOBS, *_ADMIN_JOBS, *_WORKERS, *_DEAD_LETTERS, *_dead_letters_under_admin(),
+    *_JOBS, *_ADMIN_JOBS, *_WORKERS,
     *_JOB_FOR_OPERATORS,
     _OPENAPI,
 )  # fmt: skip

@@ -356,11 +356,6 @@ def history(job: Job, *, limit: int, cursor: str | None) -> answers.JobHistoryAn
     return answer
 
 
-def dead_letter_deleted(job_id: str) -> answers.DeadLetterDeletedAnswer:
-    """A dead letter that was deleted."""
-    return {"deleted": True, "job_id": job_id}
-
-
 def jobs_page(
     window: paging.PageWindow, page: Page[Job], total: int | None = None
 ) -> answers.JobsPageAnswer:
