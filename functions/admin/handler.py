@@ -7,7 +7,6 @@ from functions.admin import (  # noqa: F401 (imported for the operations that th
     description,
     jobs,
     keys,
-    rate_limits,
     statistics,
     workers,
 )
@@ -21,6 +20,7 @@ from ojs.api import (
     maintenance,
     pools,
     queues,
+    rate_limits,
     system,
     workflows,
 )
@@ -28,6 +28,6 @@ from ojs.api import (
 __all__ = ["app", "handler"]
 
 handler = app.serve(
-    actions, crons, deliveries, events, maintenance, pools, queues, system, workflows
+    actions, crons, deliveries, events, maintenance, pools, queues, rate_limits, system, workflows
 ).complete()
 runtime.prepare("dead_letter", "queues")

@@ -330,9 +330,6 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
         "labels": ["canary"],
     },
     "direct_worker": {"worker_id": "worker-1", "directive": "quiet"},
-    "put_rate_limit": {"concurrency": 0, "expires_at": "+PT1H"},
-    "put_rate_limit_override": {"rate": {"limit": 10, "period": "PT1M"}, "throttle": None},
-    "set_queue_limits": {"concurrency": 20, "rate": {"limit": 1_000, "period": "PT1H"}},
     "create_key": {
         "name": "mailer",
         "scopes": ["jobs:write", "jobs:read"],
@@ -699,7 +696,8 @@ def _type(annotation: Any, schemas: dict[str, Any]) -> dict[str, Any]:
         choices = [_type(each, schemas) for each in inner]
         schema = {"anyOf": [each for one in choices for each in one.get("anyOf", [one])]}
     elif origin is Literal:
-        schema = {"const": True, "type": "boolean"} if inner == (True,) else _one_of(inner)
+        one = isinstance(inner[0], bool)
+        schema = {"const": inner[0], "type": "boolean"} if one else _one_of(inner)
     elif origin is list:
         schema = {"type": "array", "items": _type(inner[0], schemas)}
     elif origin is dict:
@@ -772,7 +770,7 @@ def _define_answer(kind: type[Answer[Any]], schemas: dict[str, Any]) -> None:
         described = _type(field.annotation, schemas)
         if len(described.get("enum", ())) == 1:
             described["const"] = described.pop("enum")[0]
-        if "$ref" not in described:
+        if all("$ref" not in one for one in (described, *described.get("anyOf", ()))):
             described = {"title": name.replace("_", " ").title(), **described}
         properties[name] = described | ({"description": field.says} if field.says else {})
         if not field.absent:

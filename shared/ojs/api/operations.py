@@ -10,6 +10,7 @@ from ojs.api import (
     maintenance,
     pools,
     queues,
+    rate_limits,
     system,
     workflows,
 )
@@ -19,7 +20,18 @@ from ojs.http.endpoint import Operation, declared
 
 OPERATIONS: tuple[Operation, ...] = (
     *contract.OPERATIONS,
-    *declared(actions, crons, deliveries, events, maintenance, pools, queues, system, workflows),
+    *declared(
+        actions,
+        crons,
+        deliveries,
+        events,
+        maintenance,
+        pools,
+        queues,
+        rate_limits,
+        system,
+        workflows,
+    ),
 )
 
 _ROUTES = Routes(OPERATIONS)

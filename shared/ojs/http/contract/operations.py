@@ -22,7 +22,6 @@ from ojs.domain.job.unique import KEY_PATTERN
 from ojs.domain.pool.pool import MAX_POOL_BYTES, POOL_PATTERN
 from ojs.domain.pool.worker import MAX_ID_BYTES
 from ojs.domain.queue.order import QueueOrder
-from ojs.domain.rate_limit.limiter import OverrideRequest
 from ojs.domain.stats import Period
 from ojs.http.contract import models
 from ojs.http.contract.permissions import permissions
@@ -435,31 +434,7 @@ _STATISTICS = (
         Success(None, "Metrics in the text exposition format.", text=True),
         tag="system", derived=True),
 )
-_RATE_LIMITS = (
-    _row("GET rate-limits", "list_rate_limits", "List the keys of rate limits",
-        Success("RateLimitsAnswer", "One page of keys, in order."), tag="rate limits",
-        query=PAGING),
-    _row("GET rate-limits/{key}", "get_rate_limit", "Read how a key's rate limit stands",
-        Success("RateLimitAnswer", "What is limited, and how much of it is used."), 404,
-        tag="rate limits"),
-    *(
-        row
-        for name, path in (
-            ("rate_limit", "rate-limits/{key}"),
-            ("rate_limit_override", "rate-limits/{key}/override"),
-        )
-        for row in (
-            _row(f"PUT {path}", f"put_{name}", "Override a key's rate limit",
-                Success("RateLimitAnswer", "The key under the override."),
-                tag="rate limits", request=OverrideRequest),
-            _row(f"DELETE {path}", f"delete_{name}", "Take back a key's override and pause",
-                Success("RateLimitAnswer", "The key as its jobs have it."), 404,
-                tag="rate limits"),
-        )
-    ),
-    _row("PUT admin/queues/{name}/rate-limit", "set_queue_limits", "Set a queue's own limits",
-        Success("QueueLimitsAnswer", "What holds for the queue, and how much is used."),
-        tag="rate limits", request=models.QueueLimitsRequest),
+_JOB_FOR_OPERATORS = (
     _row("GET admin/jobs/{id}", "admin_get_job", "Read a job",
         Success("AdminJobAnswer", "The job with its policy and times, and wrapped."), 404),
 )
@@ -494,6 +469,6 @@ def _dead_letters_under_admin() -> Iterable[Operation]:
 
 OPERATIONS: tuple[Operation, ...] = (
     *_JOBS, *_ADMIN_JOBS, *_WORKERS, *_DEAD_LETTERS, *_dead_letters_under_admin(),
-    *_ADMIN_WORKERS, *_STATISTICS, *_RATE_LIMITS, *_KEYS,
+    *_ADMIN_WORKERS, *_STATISTICS, *_JOB_FOR_OPERATORS, *_KEYS,
     _OPENAPI,
 )  # fmt: skip

@@ -78,8 +78,6 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
             "get_dead_letter_operation",
         ),
         "get_worker", "admin_stats", "metrics", "root_metrics",
-        "list_rate_limits", "get_rate_limit",
-
         "list_keys", "get_key", "list_job_operations", "get_job_operation",
 
     )  # fmt: skip
@@ -93,14 +91,11 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
     )  # fmt: skip
     yield manage, Reach.FILTER, _both("purge_old_dead_letters")
     yield manage, Reach.PATH, (
-                "set_queue_limits", "purge_queue_jobs", "admin_purge_queue_jobs",
+        "purge_queue_jobs", "admin_purge_queue_jobs",
     )  # fmt: skip
     yield manage, Reach.ALL, (
         *_both("stop_dead_letter_operation"), "direct_worker", "quiet_worker",
-        "admin_remove_worker", "put_rate_limit", "delete_rate_limit", "put_rate_limit_override",
-        "delete_rate_limit_override", "create_key", "revoke_key",
-
-        "create_role", "stop_job_operation",
+        "admin_remove_worker", "create_key", "revoke_key", "create_role", "stop_job_operation",
     )  # fmt: skip
 
 
