@@ -10,8 +10,8 @@ from unittest import mock
 import pytest
 
 from ojs.domain import jsontext
-from ojs.domain.dead_letter.filter import DeadLetterFilter
 from ojs.domain.errors import BackendUnavailable, Conflict, Duplicate, InvalidRequest, NotFound
+from ojs.domain.filters.dead_letters import DeadLetterFilter
 from ojs.domain.job import envelope
 from ojs.domain.job.job import Job, to_dict
 from ojs.domain.job.states import State
