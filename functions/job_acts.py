@@ -14,7 +14,7 @@ from ojs.http.views import backpressure, job_bulk, job_listing
 from ojs.http.views import jobs as views
 
 if TYPE_CHECKING:
-    from ojs.domain.job.filter import JobFilter
+    from ojs.domain.filters.jobs import JobFilter
     from ojs.http.contract import answers
     from ojs.services.dead_letter.bulk import BulkRun
 

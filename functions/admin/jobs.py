@@ -9,7 +9,7 @@ from functions import job_acts
 from functions.admin.app import app
 from ojs import runtime
 from ojs.domain.dead_letter.bulk import Action
-from ojs.domain.job import filter as job_filter
+from ojs.domain.filters import jobs as job_filter
 from ojs.http.binding import paging
 from ojs.http.binding.application import Answer
 from ojs.http.binding.request import Request

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ojs.domain.dead_letter.filter import MAX_ARGS_CHARACTERS
+from ojs.domain.filters.conditions import MAX_ARGS_CHARACTERS
+from ojs.domain.filters.jobs import KIND_PATTERN
 from ojs.domain.job import idempotency
 from ojs.domain.job.envelope import MAX_NAME_BYTES, JobRequest
-from ojs.domain.job.filter import KIND_PATTERN
 from ojs.domain.job.states import State
 from ojs.domain.job.trace import TRACEPARENT, TRACESTATE
 from ojs.domain.job.unique import KEY_PATTERN

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 from ojs.domain import times
 from ojs.domain.dead_letter.bulk import MAX_ERRORS, Action, BulkOperation, JobIds, Refusal
 from ojs.domain.errors import InvalidRequest
-from ojs.domain.job import filter as job_filter
-from ojs.domain.job.filter import JobFilter
+from ojs.domain.filters import jobs as job_filter
+from ojs.domain.filters.jobs import JobFilter
 from ojs.domain.page import Page
 from ojs.domain.stats import DAY_MS
 from ojs.http.binding import paging
