@@ -5,7 +5,6 @@ from __future__ import annotations
 from functions.admin import (  # noqa: F401 (imported for the operations that they bind)
     dead_letter,
     description,
-    jobs,
     keys,
     rate_limits,
     statistics,
@@ -15,9 +14,12 @@ from functions.admin.app import app
 from ojs import runtime
 from ojs.api import (
     actions,
+    bulk,
     crons,
     deliveries,
     events,
+    jobs,
+    listing,
     maintenance,
     pools,
     queues,
@@ -28,6 +30,17 @@ from ojs.api import (
 __all__ = ["app", "handler"]
 
 handler = app.serve(
-    actions, crons, deliveries, events, maintenance, pools, queues, system, workflows
+    actions,
+    bulk,
+    crons,
+    deliveries,
+    events,
+    jobs,
+    listing,
+    maintenance,
+    pools,
+    queues,
+    system,
+    workflows,
 ).complete()
 runtime.prepare("dead_letter", "queues")

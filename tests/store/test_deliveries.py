@@ -9,7 +9,6 @@ import pytest
 
 from ojs.domain import times
 from ojs.domain.access import ANYBODY
-from ojs.domain.delivery import delivery as domain
 from ojs.domain.delivery.breaker import FAULTS, FIRST_OPEN_MS
 from ojs.domain.delivery.delivery import DeliveryState, DisabledReason
 from ojs.domain.delivery.outcome import SPREADING_MS

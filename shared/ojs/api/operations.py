@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from ojs.api import (
     actions,
+    bulk,
     crons,
     deliveries,
     events,
+    jobs,
+    listing,
     maintenance,
     pools,
     queues,
     system,
+    work,
     workflows,
 )
 from ojs.http.binding.routes import Routes
@@ -19,7 +23,8 @@ from ojs.http.endpoint import Operation, declared
 
 OPERATIONS: tuple[Operation, ...] = (
     *contract.OPERATIONS,
-    *declared(actions, crons, deliveries, events, maintenance, pools, queues, system, workflows),
+    *declared(actions, bulk, crons, deliveries, events, jobs, listing, maintenance, pools),
+    *declared(queues, system, work, workflows),
 )
 
 _ROUTES = Routes(OPERATIONS)

@@ -179,9 +179,14 @@ def shown(value: Any, /, *, absent: Any = False, says: str | None = None) -> Any
     return Shown(value, absent, says)
 
 
-def absent() -> Any:
+def absent(says: str | None = None) -> Any:
     """A field of an object as it is that it does not always have."""
-    return Shown(None, absent=True)
+    return Shown(None, absent=True, says=says)
+
+
+def present(says: str) -> Any:
+    """A field of an object as it is, with a description."""
+    return Shown(None, says=says)
 
 
 if TYPE_CHECKING:
@@ -249,6 +254,10 @@ class Answer(_About[S]):
         if isinstance(records, _Path):
             return cast("list[Self]", _through(cls.each, records))
         return [cls.of(record) for record in records]
+
+
+class AsIs(Answer[dict[str, Any]], as_is=True):
+    """An object that is shown as the domain builds it."""
 
 
 def _fields(cls: type[Answer[Any]]) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 
 from ojs.domain import times
 from ojs.http.binding import negotiation
-from ojs.http.contract.operations import MAX_BLOCK_S
+from ojs.http.parameters import MAX_BLOCK_S
 from ojs.services.permits import backpressure as bounds
 
 if TYPE_CHECKING:
