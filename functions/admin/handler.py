@@ -5,9 +5,6 @@ from __future__ import annotations
 from functions.admin import (  # noqa: F401 (imported for the operations that they bind)
     dead_letter,
     description,
-    keys,
-    rate_limits,
-    statistics,
     workers,
 )
 from functions.admin.app import app
@@ -19,10 +16,14 @@ from ojs.api import (
     deliveries,
     events,
     jobs,
+    keys,
     listing,
     maintenance,
+    metrics,
     pools,
     queues,
+    rate_limits,
+    statistics,
     system,
     workflows,
 )
@@ -36,10 +37,14 @@ handler = app.serve(
     deliveries,
     events,
     jobs,
+    keys,
     listing,
     maintenance,
+    metrics,
     pools,
     queues,
+    rate_limits,
+    statistics,
     system,
     workflows,
 ).complete()

@@ -34,6 +34,8 @@ GIVEN: dict[str, Any] = {
     "template": {"type": "email.send", "args": [1], "meta": {"a": "b"}, "options": {"queue": "q"}},
     "content": {"args": [1]},
     "replayed": None,
+    "own": {"max_size": 9, "concurrency": 5, "rate_limit": {"limit": 10, "period": "PT1M"}},
+    "named": frozenset(["concurrency", "rate", "throttle"]),
     "now_ms": 0,
     "events": [EVENT],
     "settings": Settings(table="jobs", authorizer="keys", version="1.2.3", bus="bus"),

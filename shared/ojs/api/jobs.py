@@ -40,6 +40,7 @@ from ojs.http.answers import (
     Moment,
     OutcomeError,
     ProgressAnswer,
+    RetryDefaults,
     Warnings,
 )
 from ojs.http.binding import paging
@@ -60,10 +61,8 @@ from ojs.http.parameters import (
 )
 from ojs.http.views import backpressure
 from ojs.http.views import jobs as views
-from ojs.http.views import rate_limits as limits_views
 
 if TYPE_CHECKING:
-    from ojs.http.contract.answers import RetryDefaults
     from ojs.services.jobs.bulk_push import PushOutcome
     from ojs.services.jobs.enqueue import Pushed
 
@@ -293,7 +292,7 @@ def enqueue_job(request: Request) -> Reply:
     headers = {
         "Location": f"{BASE}/jobs/{pushed.job.id}",
         **backpressure.pressure_headers([pushed]),
-        **limits_views.headers(pushed.limit_status),
+        **backpressure.limit_headers(pushed.limit_status),
     }
     return Reply(views.detail(pushed.job, warnings), 201, headers)
 

@@ -280,21 +280,6 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
         "labels": ["canary"],
     },
     "direct_worker": {"worker_id": "worker-1", "directive": "quiet"},
-    "put_rate_limit": {"concurrency": 0, "expires_at": "+PT1H"},
-    "put_rate_limit_override": {"rate": {"limit": 10, "period": "PT1M"}, "throttle": None},
-    "set_queue_limits": {"concurrency": 20, "rate": {"limit": 1_000, "period": "PT1H"}},
-    "create_key": {
-        "name": "mailer",
-        "scopes": ["jobs:write", "jobs:read"],
-        "queues": ["mail", "mail.*"],
-        "expires_at": "+P90D",
-    },
-    "create_role": {
-        "role": "arn:aws:iam::123456789012:role/mailer",
-        "name": "mailer",
-        "scopes": ["work"],
-        "queues": ["mail", "mail.*"],
-    },
     "retry_dead_letter": {
         "override": {
             "queue": "billing-retry",
@@ -706,24 +691,17 @@ def _named(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
     return {"$ref": _REF.format(model=name)}
 
 
-# Types of answers that are not declared in `ojs.api` yet.
-OLD = {
-    name: getattr(answers, name)
-    for name in ("ConfigSources", "QueueConfig", "RetryDefaults", "TenantFairness")
-}
-
-
 def _define_answer(kind: type[Answer[Any]], schemas: dict[str, Any]) -> None:
     """Add an answer, and all that it is made of, to the schemas."""
     if kind.__name__ in schemas:
         return
     schemas[kind.__name__] = {}
     properties, required = {}, []
-    for name, field in fields(kind, OLD):
+    for name, field in fields(kind):
         described = _type(field.annotation, schemas)
         if len(described.get("enum", ())) == 1:
             described["const"] = described.pop("enum")[0]
-        if "$ref" not in described:
+        if all("$ref" not in one for one in (described, *described.get("anyOf", ()))):
             described = {"title": name.replace("_", " ").title(), **described}
         properties[name] = described | ({"description": field.says} if field.says else {})
         if not field.absent:

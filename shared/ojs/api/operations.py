@@ -9,10 +9,14 @@ from ojs.api import (
     deliveries,
     events,
     jobs,
+    keys,
     listing,
     maintenance,
+    metrics,
     pools,
     queues,
+    rate_limits,
+    statistics,
     system,
     work,
     workflows,
@@ -23,8 +27,8 @@ from ojs.http.endpoint import Operation, declared
 
 OPERATIONS: tuple[Operation, ...] = (
     *contract.OPERATIONS,
-    *declared(actions, bulk, crons, deliveries, events, jobs, listing, maintenance, pools),
-    *declared(queues, system, work, workflows),
+    *declared(actions, bulk, crons, deliveries, events, jobs, keys, listing, maintenance, metrics),
+    *declared(pools, queues, rate_limits, statistics, system, work, workflows),
 )
 
 _ROUTES = Routes(OPERATIONS)

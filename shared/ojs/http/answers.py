@@ -25,6 +25,7 @@ Id = Annotated[str, Field(json_schema_extra={"format": "uuid", "pattern": UUID7.
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(ge=0)]
+Bound = Annotated[int, Field(ge=1, description="absent when there is none")]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Omitted = Annotated[
     list[str],
@@ -181,3 +182,16 @@ class ProgressAnswer(AsIs):
     data: dict[str, Any] | None
     updated_at: Moment | None
     warnings: Warnings = absent()
+
+
+class RetryDefaults(AsIs):
+    """A retry policy: a queue's, for jobs that bring none, or a job's own."""
+
+    max_attempts: Count
+    initial_interval: str
+    backoff_coefficient: float
+    max_interval: str
+    jitter: bool
+    backoff_strategy: str
+    non_retryable_errors: list[str] = absent()
+    on_exhaustion: str

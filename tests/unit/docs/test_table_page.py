@@ -14,6 +14,7 @@ import pytest
 
 from docs.numbers import attributes
 from ojs.domain import access
+from ojs.domain.counters.definitions import OFTEN
 from ojs.domain.cron import cron
 from ojs.domain.cron.cron import SkipReason
 from ojs.domain.fair_queue import tags as tenants
@@ -93,7 +94,7 @@ _PLACEHOLDERS = {
     "strategy": "concurrency|rate|throttle|pause",
     "tag": r"[0-9a-f]{12}",
     "token": r"[\w:-]+",
-    "transition": "|".join(counters.NAMES.values()),
+    "transition": "|".join(row.attribute for row in OFTEN.values()),
     "type": r".+",
     "worker": r".+",
     "workflow": _UUID,

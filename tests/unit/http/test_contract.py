@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 import pytest
 
-from ojs.api import openapi
+from ojs.api import openapi, rate_limits
 from ojs.api import operations as contract
 from ojs.api import queues as queue_configs
 from ojs.domain import errors, jsontext
@@ -31,7 +31,6 @@ from ojs.http.binding import errors as http_errors
 from ojs.http.binding.application import Answer, Application
 from ojs.http.binding.request import Request
 from ojs.http.contract import answers, models
-from ojs.http.views import rate_limits as limits_views
 from tests.unit.functions.client import OPEN
 
 ROOT = Path(__file__).parents[3]
@@ -78,20 +77,20 @@ def test_a_function_binds_all_its_operations(function: str) -> None:
 
 
 def test_what_is_not_bound_or_bound_twice_is_an_error() -> None:
-    app = Application("jobs", OPEN)
+    app = Application("workers", OPEN)
 
-    @app.operation("get_job")
-    def get_job(_request: Request) -> Answer:
+    @app.operation("register_worker")
+    def bound(_request: Request) -> Answer:
         return Answer({})
 
-    with pytest.raises(ValueError, match=r"not bound in jobs: .*enqueue_job"):
+    with pytest.raises(ValueError, match=r"not bound in workers: .*remove_worker"):
         app.complete()
     with pytest.raises(ValueError, match="bound twice"):
-        app.operation("get_job")(get_job)
-    with pytest.raises(ValueError, match="no operation fetch_jobs"):
-        app.operation("fetch_jobs")(get_job)
+        app.operation("register_worker")(bound)
+    with pytest.raises(ValueError, match="no operation enqueue_job"):
+        app.operation("enqueue_job")(bound)
     with pytest.raises(ValueError, match="no operation nonsense"):
-        app.operation("nonsense")(get_job)
+        app.operation("nonsense")(bound)
 
 
 def test_the_document_describes_what_is_served_and_nothing_else() -> None:
@@ -155,7 +154,7 @@ def test_request_examples_are_right(operation_id: str) -> None:
     elif operation.request is models.ConfigureQueueRequest:
         queue_config.parse(read, policy=operation_id == "set_queue_policy")
     elif operation.request is OverrideRequest:
-        limits_views.override(read, now_ms=0)
+        rate_limits.to_override(read, now_ms=0)
     elif operation.request in READ_BY:
         READ_BY[operation.request](read)
     else:
@@ -188,7 +187,7 @@ def test_every_error_has_a_status_that_the_document_knows() -> None:
 
 
 def test_names_of_states_are_those_of_the_domain() -> None:
-    assert set(get_args(answers.Directive)) == set(get_args(models.Directive)) == set(Directive)
+    assert set(get_args(answers.Directive)) == set(Directive)
     assert set(get_args(models.WorkerState)) == STOPPING | {"running"}
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import field
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from ojs.domain.delivery.breaker import Breaker
@@ -344,7 +344,7 @@ class DeliveryRequest(Model):
         None, description="jobs of one event, with the form sqs alone"
     )
     timeout_ms: TimeoutMs | None = Field(None, description="how long the target may take")
-    form: Literal["direct", "push", "sqs"] | None = None
+    form: Form | None = None
     signing_secret: Secret | None = None
     signing_secrets: Annotated[list[Secret], Field(max_length=MAX_SECRETS)] | None = None
     paused: bool | None = None

@@ -53,20 +53,15 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
     yield None, Reach.NONE, ("openapi",)
     yield work, Reach.NONE, ("register_worker", "remove_worker", "worker_health")
     yield look, Reach.FILTER, (
-        *_both("list_dead_letters"), "admin_stats_history",
+        *_both("list_dead_letters"),
     )  # fmt: skip
     yield look, Reach.JOB, (*_both("get_dead_letter"),)
-    yield look, Reach.PATH, (
-        *_both("get_queue"), "queue_stats", "priority_stats",
-    )  # fmt: skip
     yield look, Reach.ALL, (
         *_both(
-            "list_workers", "list_queues", "dead_letter_stats", "list_dead_letter_operations",
+            "list_workers", "dead_letter_stats", "list_dead_letter_operations",
             "get_dead_letter_operation",
         ),
-        "get_worker", "admin_stats", "metrics", "root_metrics",
-        "list_rate_limits", "get_rate_limit",
-        "list_keys", "get_key",
+        "get_worker",
     )  # fmt: skip
     yield manage, Reach.JOB, (
         *_both("retry_dead_letter", "delete_dead_letter"),
@@ -75,14 +70,9 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
         *_both("retry_dead_letters", "purge_dead_letters"),
     )  # fmt: skip
     yield manage, Reach.FILTER, _both("purge_old_dead_letters")
-    yield manage, Reach.PATH, (
-        "set_queue_limits",
-    )  # fmt: skip
     yield manage, Reach.ALL, (
         *_both("stop_dead_letter_operation"), "direct_worker", "quiet_worker",
-        "admin_remove_worker", "put_rate_limit", "delete_rate_limit", "put_rate_limit_override",
-        "delete_rate_limit_override", "create_key", "revoke_key",
-        "create_role",
+        "admin_remove_worker",
     )  # fmt: skip
 
 
