@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from urllib.parse import parse_qsl
 
@@ -20,14 +20,13 @@ from ojs.domain.job.envelope import MAX_NAME_BYTES, TYPE_PATTERN
 from ojs.domain.job.failure import MAX_NAME_CHARACTERS
 from ojs.domain.job.states import State
 from ojs.domain.requests import Field
-from ojs.http.answer import Answer, absent, made, moment, shown, source
-from ojs.http.answers import Count, Id, Moment
+from ojs.http.answer import Answer, AsIs, absent, made, moment, shown, source
+from ojs.http.answers import Count, Id, JobAnswer, JobDetailAnswer, Moment
 from ojs.http.binding import paging
 from ojs.http.binding.paging import Listed, Paged
 from ojs.http.binding.request import Request
 from ojs.http.contract import models
-from ojs.http.contract.permissions import Permission, Reach
-from ojs.http.endpoint import Parameter, Reply, Resource, Success
+from ojs.http.endpoint import Parameter, Permission, Reach, Reply, Resource, Success
 from ojs.http.parameters import MOMENT_SCHEMA, PAGING, QUEUE_SCHEMA, one_of, text
 from ojs.http.views import backpressure
 from ojs.http.views import jobs as views
@@ -110,7 +109,7 @@ class BulkError(Answer[Refusal]):
     message: str = _r.message
 
 
-class BulkFilter(Answer[Mapping[str, Any]], as_is=True):
+class BulkFilter(AsIs):
     """The dead letters that are meant, lengths of time as times."""
 
     queue: str = absent()
@@ -242,7 +241,7 @@ def _begun(request: Request, action: Action, wanted: DeadLetterFilter) -> _Done:
 @both.endpoint(
     "GET",
     Permission(Scope.ADMIN_READ, Reach.FILTER),
-    Success("JobsPageAnswer", "One page of dead letters, latest first."),
+    Success(views.JobsPageAnswer, "One page of dead letters, latest first."),
     query=(*_FILTERS, _STATE, *PAGING),
 )
 def list_dead_letters(request: Request) -> Reply:
@@ -260,7 +259,7 @@ def list_dead_letters(request: Request) -> Reply:
     if wanted.everything and (page.next_cursor is not None or window.cursor is not None):
         seen = window.offset + len(page.items) + (page.next_cursor is not None)
         total = current.dead_letter_stats.total(wanted.queue, least=seen)
-    return Reply(views.jobs_page(window, page, total))
+    return Reply(views.JobsPageAnswer.of(paging.listed(window, page, total, always=True)))
 
 
 @both.endpoint("GET /stats", _LOOK, DeadLetterStatsAnswer, derived=True)
@@ -275,7 +274,7 @@ def dead_letter_stats(_request: Request) -> Reply:
 @both.endpoint(
     "GET /{id}",
     Permission(Scope.ADMIN_READ, Reach.JOB),
-    Success("JobDetailAnswer", "The job with its whole error history."),
+    Success(JobDetailAnswer, "The job with its whole error history."),
     errors=(404,),
 )
 def get_dead_letter(request: Request) -> Reply:
@@ -286,7 +285,7 @@ def get_dead_letter(request: Request) -> Reply:
 @both.endpoint(
     "POST /{id}/retry",
     _ONE,
-    Success("JobAnswer", "The job, with attempt 0 and its errors kept."),
+    Success(JobAnswer, "The job, with attempt 0 and its errors kept."),
     errors=(404, 409, 413, 429),
     request=models.RetryDeadLetterRequest,
     example={

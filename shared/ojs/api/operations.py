@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from ojs.api import (
     actions,
+    bulk,
     crons,
     dead_letter,
     deliveries,
     events,
+    jobs,
     keys,
+    listing,
     maintenance,
     metrics,
     pools,
@@ -16,32 +19,17 @@ from ojs.api import (
     rate_limits,
     statistics,
     system,
+    work,
     workers,
     workflows,
 )
 from ojs.http.binding.routes import Routes
-from ojs.http.contract import operations as contract
 from ojs.http.endpoint import Operation, declared
 
 OPERATIONS: tuple[Operation, ...] = (
-    *contract.OPERATIONS,
-    *declared(
-        actions,
-        crons,
-        dead_letter,
-        deliveries,
-        events,
-        keys,
-        maintenance,
-        metrics,
-        pools,
-        queues,
-        rate_limits,
-        statistics,
-        system,
-        workers,
-        workflows,
-    ),
+    *declared(actions, bulk, crons, dead_letter, deliveries, events, jobs, keys, listing),
+    *declared(maintenance, metrics, pools, queues, rate_limits, statistics, system),
+    *declared(work, workers, workflows),
 )
 
 _ROUTES = Routes(OPERATIONS)

@@ -14,15 +14,13 @@ from ojs.domain.pool import pool as domain
 from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.pool.statistics import WINDOW, PoolStatus
 from ojs.domain.requests import Field
-from ojs.http.answer import Answer, made, moment, shown, source, unless_empty
+from ojs.http.answer import Answer, AsIs, made, moment, shown, source, unless_empty
 from ojs.http.answers import Count, Fraction, Moment, Positive
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Paged, Pagination
 from ojs.http.binding.request import Request
-from ojs.http.contract.operations import POOL_SCHEMA
-from ojs.http.contract.permissions import Permission, Reach
-from ojs.http.endpoint import BASE, Parameter, Reply, Resource, Success
-from ojs.http.parameters import PAGING, QUEUES_PAGING
+from ojs.http.endpoint import BASE, Parameter, Permission, Reach, Reply, Resource, Success
+from ojs.http.parameters import PAGING, POOL_SCHEMA, QUEUES_PAGING
 
 if TYPE_CHECKING:
     from ojs.domain.pool.statistics import QueueShare as Share
@@ -40,7 +38,7 @@ def _tenants(given: Mapping[str, Any]) -> TenantFairness | None:
     return cast("TenantFairness", tenants.shown(given)) if given else None
 
 
-class StarvationPrevention(Answer["dict[str, Any]"], as_is=True):
+class StarvationPrevention(AsIs):
     """The share of dispatches that each queue of a pool gets at least, while it has jobs."""
 
     enabled: bool

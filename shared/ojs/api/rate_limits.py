@@ -18,14 +18,13 @@ from ojs.domain.rate_limit.limiter import (
     queue_key,
 )
 from ojs.domain.requests import Field
-from ojs.http.answer import Answer, absent, derived, length, made, moment, shown, source
+from ojs.http.answer import Answer, AsIs, absent, derived, length, made, moment, shown, source
 from ojs.http.answers import Count, Moment
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Paged
 from ojs.http.binding.request import Request
 from ojs.http.contract import models
-from ojs.http.contract.permissions import Permission, Reach
-from ojs.http.endpoint import Reply, Resource
+from ojs.http.endpoint import Permission, Reach, Reply, Resource
 from ojs.http.parameters import PAGING
 from ojs.records import record
 
@@ -186,7 +185,7 @@ class Spacing(Answer[_Starts]):
     next_allowed_at: Moment = moment(_w.next_ms)
 
 
-class RateLimitOverride(Answer[Mapping[str, Any]], as_is=True):
+class RateLimitOverride(AsIs):
     """The limits that hold instead of those of the jobs; null lifts a limit. `limit` and `period`
     are those of `rate`.
     """

@@ -31,8 +31,8 @@ from ojs.domain.workflow.graph import (
     needs_of,
 )
 from ojs.domain.workflow.graph import StepState as StoredState
-from ojs.http.answer import Answer, absent, made, maybe, moment, shown, source
-from ojs.http.answers import Count, Fraction, Id, Moment, Omitted
+from ojs.http.answer import Answer, AsIs, absent, made, maybe, moment, shown, source
+from ojs.http.answers import Count, Fraction, Id, JobError, Moment, Omitted
 from ojs.http.binding import negotiation, paging, query
 from ojs.http.binding.paging import Listed, Paged, Position
 from ojs.http.binding.request import Request
@@ -42,8 +42,7 @@ from ojs.http.contract.models import (
     WorkflowKind,
     WorkflowRequest,
 )
-from ojs.http.contract.permissions import Permission, Reach
-from ojs.http.endpoint import BASE, Parameter, Reply, Resource, Success
+from ojs.http.endpoint import BASE, Parameter, Permission, Reach, Reply, Resource, Success
 from ojs.http.parameters import PAGING, PRODUCER, SEALED, one_of, whole
 from ojs.http.views import backpressure
 from ojs.http.views.jobs import MAX_ANSWER_BYTES, MAX_COPY_BYTES, sent_bytes
@@ -51,7 +50,6 @@ from ojs.records import record
 
 if TYPE_CHECKING:
     from ojs.domain.job.job import Job
-    from ojs.http.contract.answers import JobError
     from ojs.services.workflows.control import CancelledWorkflow
     from ojs.services.workflows.reading import WorkflowPart
     from ojs.services.workflows.results import StepResultsPart
@@ -365,7 +363,7 @@ _l: Listed[Seen] = source()
 _e: Results = source()
 
 
-class WorkflowError(Answer["dict[str, Any]"], as_is=True):
+class WorkflowError(AsIs):
     """Why a job of a workflow failed."""
 
     job_id: Id
@@ -374,7 +372,7 @@ class WorkflowError(Answer["dict[str, Any]"], as_is=True):
     attempt: Count
 
 
-class FailedStep(Answer["dict[str, Any]"], as_is=True):
+class FailedStep(AsIs):
     """The first step that failed, as the client named it, or its number; the type of its job."""
 
     step: str
@@ -429,7 +427,7 @@ class Workflow(Answer[Seen]):
     metadata: WorkflowMetadata = WorkflowMetadata.of(_s)
 
 
-class WorkflowStep(Answer["dict[str, Any]"], as_is=True):
+class WorkflowStep(AsIs):
     """A job of a workflow, or a workflow in it, whose `type` is its form."""
 
     index: Annotated[Count, Field(description="its place among the steps beside it")]
@@ -518,7 +516,7 @@ class WorkflowProgressAnswer(Answer["WorkflowPart"]):
     updated_at: Moment = moment(_v.record.updated_ms)
 
 
-class StepResult(Answer["dict[str, Any]"], as_is=True):
+class StepResult(AsIs):
     """What a job gave to a later step: its result or its error, if it has one."""
 
     step: Annotated[str, Field(description="as the client named it, or its number")]

@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from ojs.domain.job.envelope import MAX_NAME_BYTES, QUEUE_PATTERN
+from ojs.domain.pool.pool import MAX_POOL_BYTES, POOL_PATTERN
 from ojs.http.endpoint import Parameter
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 200
+# Longest wait for room in a queue, and characters of a producer's name.
+MAX_BLOCK_S = 25
+MAX_PRODUCER = MAX_NAME_BYTES
 # Skipping costs reading what is skipped; cursors have no such bound.
 MAX_OFFSET = 1_000
 # Queues are shown with counts and rates, and an answer reads a bounded number of items: a page may
@@ -62,6 +66,7 @@ def paged(
     )
 
 
+POOL_SCHEMA = text(POOL_PATTERN, MAX_POOL_BYTES)
 QUEUE_SCHEMA = text(QUEUE_PATTERN, MAX_NAME_BYTES)
 MOMENT_SCHEMA = {"type": "string", "format": "date-time"}
 LIMIT = whole(1, MAX_LIMIT, DEFAULT_LIMIT)
@@ -74,7 +79,7 @@ PAGING = paged(LIMIT, MAX_OFFSET)
 _PRINTABLE = r"[^\u0000-\u001f\u007f-\u00a0\u00ad\u2028\u2029]+"
 PRODUCER = Parameter(
     "X-OJS-Producer",
-    text(_PRINTABLE, MAX_NAME_BYTES) | {"minLength": 1},
+    text(_PRINTABLE, MAX_PRODUCER) | {"minLength": 1},
     "who enqueues, for queues that take jobs of some producers only",
 )
 QUEUES_LIMIT = Parameter(

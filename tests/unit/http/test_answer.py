@@ -10,8 +10,7 @@ import pytest
 from ojs.domain.access import Scope
 from ojs.http.answer import Answer, fields, if_true, length, moment, shown, source, unless_empty
 from ojs.http.contract.models import NackRequest, NoOptions
-from ojs.http.contract.permissions import Permission, Reach
-from ojs.http.endpoint import Reply, Resource, Success
+from ojs.http.endpoint import Permission, Reach, Reply, Resource, Success
 
 READ = Permission(Scope.JOBS_READ, Reach.NONE)
 GONE = Success(None, "It is gone.")
@@ -78,8 +77,8 @@ def test_values_come_from_the_record() -> None:
 
 
 def test_another_name_is_described_as_such() -> None:
-    told = {name: (field.says, field.absent) for name, field in fields(Whole, {})}
-    assert [*told, "thing"] == [name for name, _ in fields(Wrapped, {})]
+    told = {name: (field.says, field.absent) for name, field in fields(Whole)}
+    assert [*told, "thing"] == [name for name, _ in fields(Wrapped)]
     assert told["count"] == ("the same as value", False)
     assert told["also_at"] == ("the same as at", True)
     assert told["plus"] == ("four more", False)
