@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from functions.admin import (  # noqa: F401 (imported for the operations that they bind)
-    dead_letter,
     description,
-    workers,
 )
 from functions.admin.app import app
 from ojs import runtime
@@ -13,6 +11,7 @@ from ojs.api import (
     actions,
     bulk,
     crons,
+    dead_letter,
     deliveries,
     events,
     jobs,
@@ -25,6 +24,7 @@ from ojs.api import (
     rate_limits,
     statistics,
     system,
+    workers,
     workflows,
 )
 
@@ -34,6 +34,7 @@ handler = app.serve(
     actions,
     bulk,
     crons,
+    dead_letter,
     deliveries,
     events,
     jobs,
@@ -46,6 +47,7 @@ handler = app.serve(
     rate_limits,
     statistics,
     system,
+    workers,
     workflows,
 ).complete()
 runtime.prepare("dead_letter", "queues")

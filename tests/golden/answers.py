@@ -34,6 +34,17 @@ GIVEN: dict[str, Any] = {
     "template": {"type": "email.send", "args": [1], "meta": {"a": "b"}, "options": {"queue": "q"}},
     "content": {"args": [1]},
     "replayed": None,
+    "info": {
+        "hostname": "h",
+        "pid": 1,
+        "queues": ["q"],
+        "concurrency": 2,
+        "labels": ["a"],
+        "started_at": "now",
+        "version": "1",
+        "strategy": "strict",
+        "weights": {"q": 1},
+    },
     "own": {"max_size": 9, "concurrency": 5, "rate_limit": {"limit": 10, "period": "PT1M"}},
     "named": frozenset(["concurrency", "rate", "throttle"]),
     "now_ms": 0,
@@ -62,6 +73,7 @@ RECORDS: dict[str, Any] = {
     "JobsListAnswer": paging.Listed(
         [filled(Job, **GIVEN)], paging.PageWindow(), "cursor", 1, unknown=True
     ),
+    "WorkersAnswer": paging.Listed([], paging.PageWindow(), "cursor", 1, unknown=True),
     "WorkflowsAnswer": paging.Listed([_SEEN], paging.PageWindow(), "cursor", 1, unknown=True),
 }
 

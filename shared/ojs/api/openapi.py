@@ -258,41 +258,10 @@ _TYPE_RULES: Mapping[str, dict[str, Any]] = {
     },
 }
 
-_BULK_RETRY = {
-    "filter": {
-        "queue": "billing",
-        "type": "invoice.generate",
-        "since": "2026-02-12T00:00:00Z",
-        "error_type": "DatabaseConnectionError",
-    },
-    "confirm": True,
-}
 # Operation → example of a request.
 EXAMPLES: Mapping[str, Mapping[str, Any]] = {
     **{each.id: {} for each in contract.OPERATIONS if each.request is models.NoOptions},
     **{each.id: each.example for each in OPERATIONS if each.example is not None},
-    "register_worker": {
-        "worker_id": "worker-1",
-        "hostname": "web-server-1",
-        "pid": 12_345,
-        "queues": ["email"],
-        "concurrency": 10,
-        "labels": ["canary"],
-    },
-    "direct_worker": {"worker_id": "worker-1", "directive": "quiet"},
-    "retry_dead_letter": {
-        "override": {
-            "queue": "billing-retry",
-            "args": [{"customer_id": "cust_123", "amount": 9_999}],
-            "meta": {"retry_source": "manual_dlq_retry"},
-            "retry": {"max_attempts": 1},
-        }
-    },
-    "admin_retry_dead_letter": {},
-    "retry_dead_letters": _BULK_RETRY,
-    "admin_retry_dead_letters": {"all": True, "confirm": True},
-    "purge_dead_letters": {"filter": {"queue": "billing", "older_than": "P90D"}, "confirm": True},
-    "admin_purge_dead_letters": {"queue": "billing", "older_than": "P90D", "confirm": True},
 }
 
 _ERROR_EXAMPLE = {

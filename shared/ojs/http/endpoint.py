@@ -170,6 +170,7 @@ class Resource:
         errors: tuple[int, ...] = (),
         request: type[Model] | None = None,
         example: Mapping[str, Any] | None = None,
+        admin_example: Mapping[str, Any] | None = None,
         name: str | None = None,
         body_required: bool = True,
         query: tuple[Parameter, ...] = (),
@@ -181,8 +182,8 @@ class Resource:
         """Declare the operation that a function serves: its name, unless another is given, is the
         operation's id. Its docstring begins with the summary; what follows describes an answer that
         is only named. `route` is the method, and the path below the resource's. `admin` is the
-        permission that is needed under `/admin`, if it is another. Raises TypeError for a request
-        without an example.
+        permission that is needed under `/admin`, if it is another, and `admin_example` the example
+        there. Raises TypeError for a request without an example.
         """
         if request is NoOptions:
             example, body_required = {}, False
@@ -197,14 +198,15 @@ class Resource:
                 found = Success(found, " ".join(told.split()) or summary)
             for form, path in self._places.items():
                 whole = path.rstrip("/") + below
+                tag = "admin" if form == "admin_{}" else self._tag
                 self.operations.append(
                     Operation(
                         form.format(name or implementation.__name__),
                         method,
                         whole if path.startswith("/") else f"{BASE}/{whole.lstrip('/')}",
-                        "admin" if form == "admin_{}" else self._tag,
+                        tag,
                         summary.rstrip("."),
-                        admin if admin and form == "admin_{}" else permission,
+                        permission if admin is None or tag != "admin" else admin,
                         {200: found} if isinstance(found, Success) else found,
                         errors,
                         request,
@@ -213,7 +215,7 @@ class Resource:
                         headers,
                         derived,
                         strict_query and (method == "GET" or not self._lenient),
-                        example,
+                        example if admin_example is None or tag != "admin" else admin_example,
                         implementation,
                     )
                 )

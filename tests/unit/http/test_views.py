@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ojs.api import workers
 from ojs.domain import jsontext
 from ojs.domain.job.envelope import MAX_BATCH, MAX_JOB_BYTES, MAX_META_BYTES
 from ojs.domain.job.failure import Failure, reported
@@ -24,7 +25,6 @@ from ojs.http.binding.paging import PageWindow
 from ojs.http.contract import models
 from ojs.http.parameters import MAX_LIMIT
 from ojs.http.views import jobs as views
-from ojs.http.views import workers as worker_views
 from ojs.services.pools.workers import MAX_INFO_BYTES
 from tests.spread import spread
 
@@ -151,8 +151,8 @@ def test_no_number_of_jobs_is_too_large_to_send() -> None:
 def test_no_page_of_workers_is_too_large_to_send(character: str) -> None:
     info = {"labels": {"a": fill(character, MAX_INFO_BYTES - 30)}}
     worker = Worker(id=fill("x", MAX_ID_BYTES), info=info)
-    found = Page([worker] * MAX_LIMIT)
-    page = worker_views.page(found, paging.described(PageWindow(MAX_LIMIT), found), 0)
+    listed = paging.listed(PageWindow(MAX_LIMIT), Page([workers._Known(worker, 0)] * MAX_LIMIT))
+    page: Any = workers.WorkersAnswer.of(listed)
     assert sent(page) < LAMBDA_BYTES
 
 

@@ -41,39 +41,8 @@ class Permission:
     reach: Reach
 
 
-def _both(*names: str) -> Iterable[str]:
-    """Operations that exist under `/admin` too."""
-    for name in names:
-        yield from (name, f"admin_{name}")
-
-
 def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
-    work = Scope.WORK
-    look, manage = Scope.ADMIN_READ, Scope.ADMIN_WRITE
     yield None, Reach.NONE, ("openapi",)
-    yield work, Reach.NONE, ("register_worker", "remove_worker", "worker_health")
-    yield look, Reach.FILTER, (
-        *_both("list_dead_letters"),
-    )  # fmt: skip
-    yield look, Reach.JOB, (*_both("get_dead_letter"),)
-    yield look, Reach.ALL, (
-        *_both(
-            "list_workers", "dead_letter_stats", "list_dead_letter_operations",
-            "get_dead_letter_operation",
-        ),
-        "get_worker",
-    )  # fmt: skip
-    yield manage, Reach.JOB, (
-        *_both("retry_dead_letter", "delete_dead_letter"),
-    )  # fmt: skip
-    yield manage, Reach.NAMED, (
-        *_both("retry_dead_letters", "purge_dead_letters"),
-    )  # fmt: skip
-    yield manage, Reach.FILTER, _both("purge_old_dead_letters")
-    yield manage, Reach.ALL, (
-        *_both("stop_dead_letter_operation"), "direct_worker", "quiet_worker",
-        "admin_remove_worker",
-    )  # fmt: skip
 
 
 @cache

@@ -355,11 +355,6 @@ def history(job: Job, *, limit: int, cursor: str | None) -> dict[str, Any]:
     return answer
 
 
-def dead_letter_deleted(job_id: str) -> dict[str, Any]:
-    """A dead letter that was deleted."""
-    return {"deleted": True, "job_id": job_id}
-
-
 _l: Listed[Job] = source()
 
 
