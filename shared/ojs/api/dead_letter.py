@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from urllib.parse import parse_qsl
 
 from ojs import runtime
+from ojs.api.bulk import BulkError
 from ojs.domain.access import Scope
 from ojs.domain.dead_letter import bulk as domain
 from ojs.domain.dead_letter.bulk import MAX_ERRORS, Action, Phase, Refusal
@@ -59,7 +60,6 @@ class _Done:
 _s: DeadLetterStats = source()
 _c = _s.counts
 _id: str = source()
-_r: Refusal = source()
 _d: _Done = source()
 _o: domain.BulkOperation = source()
 _l: Listed[domain.BulkOperation] = source()
@@ -99,14 +99,6 @@ class DeadLetterDeletedAnswer(Answer[str]):
 
     deleted: Literal[True] = True
     job_id: Id = _id
-
-
-class BulkError(Answer[Refusal]):
-    """Why one job could not be dealt with."""
-
-    job_id: Id = _r.job_id
-    code: str = _r.code
-    message: str = _r.message
 
 
 class BulkFilter(AsIs):

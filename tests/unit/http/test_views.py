@@ -157,7 +157,7 @@ def test_no_page_of_workers_is_too_large_to_send(character: str) -> None:
     info = {"labels": {"a": fill(character, MAX_INFO_BYTES - 30)}}
     worker = Worker(id=fill("x", MAX_ID_BYTES), info=info)
     listed = paging.listed(PageWindow(MAX_LIMIT), Page([workers._Known(worker, 0)] * MAX_LIMIT))
-    page = workers.WorkersAnswer.of(listed)
+    page: Any = workers.WorkersAnswer.of(listed)
     assert sent(page) < LAMBDA_BYTES
 
 
