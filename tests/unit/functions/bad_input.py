@@ -13,6 +13,7 @@ from jsonschema import Draft202012Validator
 
 from ojs.api import openapi
 from ojs.api import operations as contract
+from ojs.http.endpoint import Operation
 from tests.spread import spread
 
 UNKNOWN = "019539a4-0000-7000-8000-000000000000"
@@ -153,6 +154,31 @@ def wrong_values(operation_id: str, path: tuple[str | int, ...]) -> Iterator[Any
         body = read_parts(put(EXAMPLES[operation_id], path, wrong))
         if not validator(operation_id).is_valid(body):
             yield wrong
+
+
+_TEXTS = (
+    "-1", "1.5", "abc", "9" * 30, "\u0663", "No Such: Thing|", "*", "a*b", "yesterday",
+    "2026-01-01", "2h", "$[", "%%%", "x" * 10_240, "\u00fc\U0001f984\u202e",
+    "a\ud800",
+)  # fmt: skip
+
+
+def wrong_texts(operation: Operation, name: str) -> Iterator[str]:
+    """What the document says is wrong as a parameter of the query."""
+    methods = DOCUMENT["paths"][operation.path]
+    described = methods[operation.method.lower()]["parameters"]
+    (schema,) = (
+        each["schema"] for each in described if (each["name"], each["in"]) == (name, "query")
+    )
+    parts = list(_parts(schema))
+    least = [part["minimum"] for part in parts if "minimum" in part]
+    most = [part["maximum"] for part in parts if "maximum" in part]
+    whole = any(part.get("type") == "integer" for part in parts)
+    fits = Draft202012Validator({**schema, "components": DOCUMENT["components"]}).is_valid
+    for text in (*_TEXTS, *(f"{n - 1}" for n in least), *(f"{n + 1}" for n in most)):
+        number = int(text) if whole and text.isascii() and text.lstrip("-").isdecimal() else text
+        if not fits(number):
+            yield text
 
 
 EVERY_OPTION = {
