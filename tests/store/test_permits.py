@@ -453,7 +453,7 @@ def lose(world: World, kind: str = "before the claim") -> None:
     run = world.another()
     if kind == "before the claim":
         run.fetch._jobs.claim = mock.Mock(side_effect=Died)  # type: ignore[method-assign]
-        run.fetch._permits._queues.close = mock.Mock()  # type: ignore[method-assign]
+        run.fetch._permits.close = mock.Mock()  # type: ignore[method-assign]
         with pytest.raises(Died):
             run.fetch.fetch([QUEUE], 1, "w")
     else:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from ojs import runtime
+from ojs.api.queue_config import TenantFairness
 from ojs.domain.access import Scope
 from ojs.domain.fair_queue import tags as tenants
 from ojs.domain.page import Page
@@ -14,20 +15,18 @@ from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.pool.statistics import WINDOW, PoolStatus
 from ojs.domain.requests import Field
 from ojs.http.answer import Answer, made, moment, shown, source, unless_empty
-from ojs.http.answers import Count, Fraction, Moment
+from ojs.http.answers import Count, Fraction, Moment, Positive
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Paged, Pagination
 from ojs.http.binding.request import Request
-from ojs.http.contract.operations import POOL_SCHEMA, QUEUES_PAGING
+from ojs.http.contract.operations import POOL_SCHEMA
 from ojs.http.contract.permissions import Permission, Reach
 from ojs.http.endpoint import BASE, Parameter, Reply, Resource, Success
-from ojs.http.parameters import PAGING
-from ojs.http.views import statistics as stats_views
+from ojs.http.parameters import PAGING, QUEUES_PAGING
 
 if TYPE_CHECKING:
     from ojs.domain.pool.statistics import QueueShare as Share
     from ojs.domain.pool.statistics import SchedulingStats
-    from ojs.http.contract.answers import TenantFairness
 
 _p: PoolStatus = source()
 _c = _p.pool
@@ -57,13 +56,9 @@ class Pool(Answer[PoolStatus]):
     name: str = _c.name
     id: str = name
     queues: list[str] = made(list, _c.queues)
-    concurrency: Annotated[int, Field(ge=1)] = shown(
-        _c.concurrency, absent=True, says="most jobs that run at a time"
-    )
+    concurrency: Positive = shown(_c.concurrency, absent=True, says="most jobs that run at a time")
     strategy: DispatchStrategy = _c.strategy
-    weights: dict[str, Annotated[int, Field(ge=1)]] = shown(
-        unless_empty(made(dict, _c.weights)), absent=True
-    )
+    weights: dict[str, Positive] = shown(unless_empty(made(dict, _c.weights)), absent=True)
     isolated: bool = shown(_c.isolated, says="whether others get nothing of its queues")
     starvation_prevention: StarvationPrevention = shown(
         StarvationPrevention.of(unless_empty(made(dict, _c.prevention_config))), absent=True
@@ -108,7 +103,7 @@ class QueueShare(Answer["Share"]):
     )
     avg_wait_ms: Count = shown(_q.average_wait_ms, says="0 when nothing was started")
     active_jobs: Count = _q.active_jobs
-    weight: Annotated[int, Field(ge=1)] = shown(_q.weight, says="in its pool; 1 when it has none")
+    weight: Positive = shown(_q.weight, says="in its pool; 1 when it has none")
     dispatched: Count = shown(_q.dispatched, says="jobs ever started from it")
     starved: bool = shown(_q.starved, says="as a sweep found it, each minute")
     pool: str = shown(_q.pool, absent=True, says="the worker pool it is in")
@@ -220,7 +215,7 @@ def scheduling_stats(request: Request) -> Reply:
 
     One page of queues, in order of name.
     """
-    window = stats_views.queues_window(request.query)
+    window = paging.queues_window(request.query)
     found = runtime.current().scheduling.stats(
         limit=window.limit,
         skip=window.offset,

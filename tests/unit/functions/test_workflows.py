@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from ojs import runtime
+from ojs.api import workflows
+from ojs.api.workflows import MAX_WORKFLOW_BYTES
 from ojs.clock import ManualClock
 from ojs.domain.access import ALL_SCOPES
 from ojs.domain.workflow.request import MAX_DEPTH, MAX_STEPS
-from ojs.http.contract.operations import MAX_WORKFLOW_BYTES
-from ojs.http.views import workflows as views
 from ojs.runtime import Runtime
 from tests.unit.functions.client import Api
 from tests.unit.functions.keyed import Keyed
@@ -321,7 +321,9 @@ def test_too_many_too_deep_too_large(api: Api) -> None:
         deep = {"type": "chain", "steps": [deep]}
     reply = api.post(BASE, deep)
     assert (reply.status, reply.error["code"]) == (400, "invalid_workflow")
-    large = json.dumps({"type": "chain", "steps": [job()], "name": "x" * MAX_WORKFLOW_BYTES})
+    large = json.dumps(
+        {"type": "chain", "steps": [job()], "name": "x" * workflows.MAX_WORKFLOW_BYTES}
+    )
     for raw in (large, large.encode()):
         reply = api("POST", BASE, raw=raw)
         assert (reply.status, reply.error["code"]) == (413, "payload_too_large")
@@ -433,9 +435,9 @@ def test_steps_of_a_large_workflow_come_in_pages(api: Api) -> None:
 def test_a_page_of_steps_ends_where_it_would_be_too_large(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    most = views._AROUND_BYTES + 12_000
-    monkeypatch.setattr(views, "MAX_ANSWER_BYTES", most)
-    monkeypatch.setattr(views, "MAX_COPY_BYTES", 10_000)
+    most = workflows._AROUND_BYTES + 12_000
+    monkeypatch.setattr(workflows, "MAX_ANSWER_BYTES", most)
+    monkeypatch.setattr(workflows, "MAX_COPY_BYTES", 10_000)
     jobs = [job("t", "\\" * 100, number) for number in range(50)]
     made = create(api, {"type": "group", "jobs": jobs})
     assert len(made["steps"]) == 50

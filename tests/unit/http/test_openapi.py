@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from ojs.api import openapi
+from ojs.api import openapi, rate_limits
 from ojs.api import operations as contract
 from ojs.api import queues as queue_configs
 from ojs.domain.cron.definition import CronRequest, CronSettings
@@ -32,7 +32,6 @@ from ojs.domain.queue import config as queue_config
 from ojs.domain.rate_limit.limiter import OverrideRequest
 from ojs.domain.workflow import request as workflow_request
 from ojs.http.contract import models
-from ojs.http.views import rate_limits as limits_views
 from tests.spread import examples
 from tests.unit.functions.bad_input import (
     EXAMPLES,
@@ -138,7 +137,7 @@ def check_configuration(operation: Operation, read: Any) -> None:
         _, config, prefix = queue_configs.to_create(read)
         queue_config.parse(config, prefix=prefix)
     elif operation.request is OverrideRequest:
-        limits_views.override(read, now_ms=0)
+        rate_limits.to_override(read, now_ms=0)
     else:
         queue_config.parse(read, policy=operation.id == "set_queue_policy")
 

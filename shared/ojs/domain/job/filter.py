@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from ojs.domain import times
 from ojs.domain.dead_letter.filter import (
@@ -33,11 +33,6 @@ KIND_PATTERN = rf"({TYPE_PATTERN}|[a-z][a-z0-9_\-.]*\*)"
 _PREFIX = re.compile(r"[a-z][a-z0-9_\-.]*\*")
 MAX_META = 20
 
-StateName = Literal[
-    "scheduled", "available", "pending", "active", "completed", "retryable", "cancelled",
-    "discarded",
-]  # fmt: skip
-
 
 def check_kind(value: str) -> str:
     """Return a job type, or the beginning of one with `*`. Raises ValueError with the rule."""
@@ -54,7 +49,7 @@ class JobFilterRequest(Model):
     filled = True
 
     queue: QueueName | None = None
-    state: Annotated[list[StateName], Field(min_length=1)] | StateName | None = Field(
+    state: Annotated[list[State], Field(min_length=1)] | State | None = Field(
         None, description="one state, or several"
     )
     type: Annotated[str, After(check_kind), Field(json_schema_extra={"pattern": KIND_PATTERN})] | (

@@ -53,12 +53,6 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
     look, manage = Scope.ADMIN_READ, Scope.ADMIN_WRITE
     yield None, Reach.NONE, ("openapi",)
     yield write, Reach.NAMED, ("enqueue_job", "enqueue_batch", "enqueue_bulk")
-    yield write, Reach.WORKFLOW, (
-        "create_workflow", "cancel_workflow", "cancel_workflow_by_post", "retry_workflow",
-    )  # fmt: skip
-    yield read, Reach.WORKFLOW, (
-        "list_workflows", "get_workflow", "workflow_progress", "workflow_results",
-    )  # fmt: skip
     yield write, Reach.JOB, (
         "cancel_job", "cancel_job_by_post", "activate_job", "retry_job", "run_job", "change_job",
     )  # fmt: skip
@@ -71,22 +65,17 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
     yield work, Reach.JOB, ("ack_job_by_path", "nack_job_by_path", "report_progress")
     yield work, Reach.NONE, ("register_worker", "remove_worker", "worker_health")
     yield look, Reach.FILTER, (
-        *_both("list_dead_letters"), "admin_stats_history",
+        *_both("list_dead_letters"),
         "admin_list_jobs", "list_unique_jobs",
     )  # fmt: skip
     yield look, Reach.JOB, (*_both("get_dead_letter"), "admin_get_job")
-    yield look, Reach.PATH, (
-        *_both("get_queue"), "queue_stats", "priority_stats",
-    )  # fmt: skip
     yield look, Reach.ALL, (
         *_both(
-            "list_workers", "list_queues", "dead_letter_stats", "list_dead_letter_operations",
+            "list_workers", "dead_letter_stats", "list_dead_letter_operations",
             "get_dead_letter_operation",
         ),
-        "get_worker", "admin_stats", "metrics", "root_metrics",
-        "list_rate_limits", "get_rate_limit",
-        "list_deliveries", "get_delivery",
-        "list_keys", "get_key", "list_job_operations", "get_job_operation",
+        "get_worker",
+        "list_job_operations", "get_job_operation",
 
     )  # fmt: skip
     yield manage, Reach.JOB, (
@@ -99,14 +88,11 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
     )  # fmt: skip
     yield manage, Reach.FILTER, _both("purge_old_dead_letters")
     yield manage, Reach.PATH, (
-                "set_queue_limits", "purge_queue_jobs", "admin_purge_queue_jobs",
+        "purge_queue_jobs", "admin_purge_queue_jobs",
     )  # fmt: skip
     yield manage, Reach.ALL, (
         *_both("stop_dead_letter_operation"), "direct_worker", "quiet_worker",
-        "admin_remove_worker", "put_rate_limit", "delete_rate_limit", "put_rate_limit_override",
-        "delete_rate_limit_override", "create_key", "revoke_key",
-        "create_delivery", "put_delivery", "delete_delivery", "pause_delivery", "resume_delivery",
-        "test_delivery", "create_role", "stop_job_operation",
+        "admin_remove_worker", "stop_job_operation",
     )  # fmt: skip
 
 
