@@ -139,7 +139,8 @@ def wrong_values(operation_id: str, path: tuple[str | int, ...]) -> Iterator[Any
     """What the document says is wrong in a place of the example: other kinds of values, and those
     that are just beyond a bound.
     """
-    schemas, good = [validator(operation_id).schema], EXAMPLES[operation_id]
+    good: Any = EXAMPLES[operation_id]
+    schemas: list[Any] = [validator(operation_id).schema]
     for key in path:
         schemas = [below for schema in schemas for below in _below(schema, key)]
         good = good[key]
@@ -318,15 +319,11 @@ REFUSED: list[tuple[str, str, Any, int, str]] = [
     ("set_queue_limits", "throttle", {"limit": 1, "period": "PT1S"}, 422, "throttle"),
     ("set_queue_limits", "limit", 5, 400, "period"),
     *(
-        (operation_id, *row)
+        (operation_id, place, wrong, 400, place)
         for operation_id in ("retry_dead_letters", "purge_dead_letters")
-        for row in (
-            ("filter.since", "2999-01-01T00:00:00Z", 400, "filter.since"),
-            ("filter.before", "2026-13-01T00:00:00Z", 400, "filter.before"),
-            ("filter", {}, 400, "filter"),
-            ("all", True, 400, "all"),
-            ("filters", {}, 400, "filters"),
-            ("job_ids", [], 400, "job_ids"),
+        for place, wrong in (
+            ("filter.since", "2999-01-01T00:00:00Z"), ("filter.before", "2026-13-01T00:00:00Z"),
+            ("filter", {}), ("all", True), ("filters", {}), ("job_ids", []),
         )
     ),
     ("admin_purge_dead_letters", "filter", {"queue": "a"}, 400, "filter"),
@@ -335,7 +332,7 @@ REFUSED: list[tuple[str, str, Any, int, str]] = [
     ("configure_queue", "max_size", 10.0, 400, "max_size"),
     ("configure_queue", "default_retry.tries", 3, 400, "default_retry.tries"),
     ("set_queue_policy", "max_size", 10.0, 400, "max_size"),
-]
+]  # fmt: skip
 
 
 WORDS = st.sampled_from(
