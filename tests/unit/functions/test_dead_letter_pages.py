@@ -463,20 +463,13 @@ def test_pages_stay_right_while_jobs_come_and_go(api: Api) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("queue", "No Queue"),
-        ("type", "No.Type"),
-        ("error_type", "x" * 256),
         ("since", "yesterday"),
         ("since", "2099-01-01T00:00:00Z"),
         ("until", "tomorrow"),
         ("before", "+PT1H"),
         ("older_than", "30 days"),
         ("args", "$[0"),
-        ("args", "x" * 1_001),
-        ("state", "completed"),
-        ("limit", "0"),
         ("cursor", "bm8"),
-        ("sort", "created_at"),
     ],
 )
 @pytest.mark.parametrize("base", ["/ojs/v1/dead-letter", "/ojs/v1/admin/dead-letter"])
