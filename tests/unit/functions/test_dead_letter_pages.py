@@ -195,7 +195,7 @@ def test_every_numbered_page_is_within_reach() -> None:
 
 def test_a_filter_reads_in_rounds_of_a_hundred_and_ends() -> None:
     shelf = Shelf([letter(n) for n in range(5_000)])
-    page = shelf.service().list(DeadLetterFilter("q", "no.such"), limit=1)
+    page = shelf.service().list(DeadLetterFilter("q", type="no.such"), limit=1)
     assert page.items == []
     assert page.next_cursor is not None
     assert shelf.read == [100] * (dead_letter.MAX_READ // 100)
