@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from functions.admin.app import app
 from ojs import runtime
 from ojs.domain.access import Scope
-from ojs.domain.dead_letter import filter as dead_letter_filter
 from ojs.domain.dead_letter.bulk import Action
-from ojs.domain.dead_letter.filter import DeadLetterFilter
 from ojs.domain.dead_letter.override import JobOverride
 from ojs.domain.errors import InvalidRequest
+from ojs.domain.filters import dead_letters as dead_letter_filter
+from ojs.domain.filters.dead_letters import DeadLetterFilter
 from ojs.domain.job.states import State
 from ojs.http.binding import paging
 from ojs.http.binding.application import Answer

@@ -12,17 +12,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from ojs.api import openapi, rate_limits
+from ojs.api import bulk, openapi, rate_limits
 from ojs.api import operations as contract
 from ojs.api import queues as queue_configs
 from ojs.domain.cron.definition import CronRequest, CronSettings
-from ojs.domain.dead_letter import filter as dead_letter_filter
 from ojs.domain.delivery import delivery as deliveries
 from ojs.domain.delivery.delivery import DeliveryRequest, DeliveryTestRequest
 from ojs.domain.errors import OjsError
+from ojs.domain.filters import dead_letters as dead_letter_filter
+from ojs.domain.filters import jobs as job_filter
 from ojs.domain.job import envelope
 from ojs.domain.job import failure as failures
-from ojs.domain.job import filter as job_filter
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.pool import pool as pools
@@ -49,7 +49,6 @@ from tests.unit.functions.bad_input import (
 
 if TYPE_CHECKING:
     from ojs.http.endpoint import Operation
-from ojs.http.views import job_bulk
 
 NOW_MS = 1_900_000_000_000
 DEAD = Job(UNKNOWN, "a", "q", State.DISCARDED, NOW_MS, content={"args": []})
@@ -124,7 +123,7 @@ def check_filter(given: models.RequestModel) -> None:
     if isinstance(given, models.JobsRequest) and given.filter is not None:
         job_filter.parse(given.wanted(), now_ms=0)
     if isinstance(given, models.PurgeRequest):
-        job_bulk.to_purge(given, "email", now_ms=0)
+        bulk.to_purge(given, "email", now_ms=0)
     if isinstance(given, models.RetryDeadLettersRequest | models.PurgeDeadLettersRequest):
         found = given.filters()
         # What a purge is for may stand in the query as well.
