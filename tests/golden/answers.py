@@ -12,7 +12,7 @@ from typing import Any
 
 from ojs.api import workflows
 from ojs.api.operations import OPERATIONS
-from ojs.domain.filters.dead_letters import DeadLetterFilter
+from ojs.domain.filters.jobs import JobFilter
 from ojs.domain.job.job import Job
 from ojs.domain.workflow.advance import GraphState, WorkflowState
 from ojs.domain.workflow.graph import Callback, Graph, Step, StepKind
@@ -35,7 +35,6 @@ GIVEN: dict[str, Any] = {
     "template": {"type": "email.send", "args": [1], "meta": {"a": "b"}, "options": {"queue": "q"}},
     "content": {"args": [1]},
     "replayed": None,
-    "wanted": DeadLetterFilter("q", type="email.send"),
     "info": {
         "hostname": "h",
         "pid": 1,
@@ -51,6 +50,7 @@ GIVEN: dict[str, Any] = {
     "named": frozenset(["concurrency", "rate", "throttle"]),
     "now_ms": 0,
     "events": [EVENT],
+    "wanted": JobFilter("q", type="email.send"),
     "settings": Settings(table="jobs", authorizer="keys", version="1.2.3", bus="bus"),
 }
 _GRAPH = Graph(
