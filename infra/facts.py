@@ -1,4 +1,4 @@
-"""What the construct knows of the server, written down for it: `make facts`.
+"""What the construct and the client know of the server, written down for them: `make facts`.
 
 The construct is installed into other people's CDK apps, where a package named `ojs` is somebody
 else's: it imports nothing of this one, and reads this file. A test compares the two.
@@ -12,7 +12,7 @@ import tomllib
 from dataclasses import asdict
 from typing import Any
 
-from infra import ROOT
+from infra import ROOT, client
 from ojs.api import operations
 from ojs.http.binding import negotiation
 from ojs.projections.project import ALWAYS
@@ -51,8 +51,9 @@ def text() -> str:
 
 
 def main() -> int:
-    """Write the file."""
+    """Write the file, and the client's methods."""
     FILE.write_text(text(), "utf-8")
+    client.FILE.write_text(client.text(), "utf-8")
     return 0
 
 

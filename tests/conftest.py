@@ -41,7 +41,7 @@ request_rules.install()
 # Timing depends on the machine, and a slow one is no failure; a failing example must come again.
 hypothesis_settings.register_profile("all", deadline=None, derandomize=True, database=None)
 _ALL = hypothesis_settings.get_profile("all")
-hypothesis_settings.register_profile("many", _ALL, max_examples=60)
+hypothesis_settings.register_profile("many", _ALL, max_examples=40)
 hypothesis_settings.register_profile("few", _ALL, max_examples=25)
 
 
@@ -52,6 +52,14 @@ def pytest_configure(config: pytest.Config) -> None:
     expression = config.getoption("markexpr")
     fewer = "few" if "not exhaustive" in expression else "many"
     hypothesis_settings.load_profile(fewer if "exhaustive" in expression else "all")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What CI has no time for, `make test` has none for either."""
+    for item in items:
+        if item.get_closest_marker("whole"):
+            item.add_marker("exhaustive")
 
 
 def pytest_collection(session: pytest.Session) -> None:

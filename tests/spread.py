@@ -23,7 +23,7 @@ def spread(
     def marks(at: int) -> Sequence[pytest.MarkDecorator]:
         if at % every == 0:
             return ()
-        return (exhaustive,) if at % rest == 0 else (exhaustive, whole)
+        return (exhaustive,) if at % rest == 0 else (whole,)
 
     return [
         pytest.param(

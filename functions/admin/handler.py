@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from functions.admin import (  # noqa: F401 (imported for the operations that they bind)
     dead_letter,
-    deliveries,
     description,
     jobs,
     keys,
-    rate_limits,
     statistics,
     workers,
-    workflows,
 )
 from functions.admin.app import app
 from ojs import runtime
-from ojs.api import actions, crons, events, maintenance, pools, queues, system
+from ojs.api import (
+    actions,
+    crons,
+    deliveries,
+    events,
+    maintenance,
+    pools,
+    queues,
+    rate_limits,
+    system,
+    workflows,
+)
 
 __all__ = ["app", "handler"]
 
-handler = app.serve(actions, crons, events, maintenance, pools, queues, system).complete()
+handler = app.serve(
+    actions, crons, deliveries, events, maintenance, pools, queues, rate_limits, system, workflows
+).complete()
 runtime.prepare("dead_letter", "queues")

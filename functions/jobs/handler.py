@@ -34,7 +34,6 @@ from ojs.http.endpoint import BASE
 from ojs.http.parameters import DEFAULT_LIMIT, MAX_LIMIT
 from ojs.http.views import backpressure
 from ojs.http.views import jobs as views
-from ojs.http.views import rate_limits as limits_views
 
 if TYPE_CHECKING:
     from ojs.services.jobs.bulk_push import PushOutcome
@@ -64,7 +63,7 @@ def enqueue_job(request: Request) -> Answer:
     headers = {
         "Location": f"{BASE}/jobs/{pushed.job.id}",
         **backpressure.pressure_headers([pushed]),
-        **limits_views.headers(pushed.limit_status),
+        **backpressure.limit_headers(pushed.limit_status),
     }
     return Answer(views.detail(pushed.job, warnings), 201, headers)
 

@@ -28,34 +28,18 @@ from collections.abc import Mapping, Sequence
 
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
+from ojs.domain.counters import definitions as rows
 from ojs.domain.job.states import TERMINAL, State
-from ojs.domain.stats import Filling, Levels, PoolMetrics, QueueGauges
+from ojs.domain.stats import Levels, PoolMetrics, QueueGauges
 from ojs.services.operations.metrics_sweep import MetricsReport
 
 NAMESPACE = "OJS"
 # CloudWatch charges for each metric.
 MAX_POOLS = 100
 
-DEPTH = "ojs.queue.depth"
-OLDEST_AGE = "ojs.queue.oldest_age"
-DEAD_LETTERS = "ojs.dead_letter.total"
-ACTIVE_WORKERS = "ojs.workers.active"
-BUSY_WORKERS = "ojs.workers.busy"
-MAX_SIZE = "ojs.queue.max_size"
-UTILIZATION = "ojs.queue.utilization"
-PRESSURE = "ojs.backpressure.pressure"
-DISPATCH_RATIO = "ojs.scheduling.dispatch_ratio"
-POOL_UTILIZATION = "ojs.scheduling.pool_utilization"
-STALLED = "ojs.workflow.stalled"
-BACKLOG = "ojs.workers.backlog"
-MISSING = "ojs.workers.missing"
-_UNITS = {
-    OLDEST_AGE: MetricUnit.Seconds,
-    DISPATCH_RATIO: MetricUnit.NoUnit,
-    POOL_UTILIZATION: MetricUnit.NoUnit,
-    UTILIZATION: MetricUnit.NoUnit,
-    PRESSURE: MetricUnit.NoUnit,
-}
+_UNITS = {"seconds": MetricUnit.Seconds, "1": MetricUnit.NoUnit}
+# Of each queue: the gauges that its counters say.
+_OF_QUEUE = [row for row in rows.ROWS if row.kind == "gauge" and row.by is None]
 
 
 def write(
@@ -65,30 +49,26 @@ def write(
     queues with the most jobs, or of all, and of the queues in `always`.
     """
     if seen.totals is not None:
-        oldest = [gauges for gauges in seen.queues if gauges.oldest_available_ms is not None]
+        ages = (rows.OLDEST_AGE.value(gauges, seen.at_ms) for gauges in seen.queues)
         values = {
-            OLDEST_AGE: max((_age_s(gauges, seen.at_ms) for gauges in oldest), default=0.0),
-            ACTIVE_WORKERS: seen.totals.workers.running,
+            rows.OLDEST_AGE: max(ages, default=0),
+            rows.ACTIVE_WORKERS: seen.totals.workers.running,
         }
-        _put(service, {}, {DEAD_LETTERS: seen.totals.levels.dead, **_above_zero(values)})
+        _put(service, {}, {rows.DEAD_LETTERS: seen.totals.levels.dead, **_above_zero(values)})
         for state, depth in _depths(seen.totals.levels).items():
-            _put(service, {"state": state.value}, _above_zero({DEPTH: depth}))
+            _put(service, {"state": state.value}, _above_zero({rows.DEPTH: depth}))
     for backlog in seen.backlogs:
         group = {"group": backlog.group}
         if backlog.per_worker is not None:
-            _put(service, group, {BACKLOG: backlog.per_worker})
+            _put(service, group, {rows.BACKLOG: backlog.per_worker})
         elif backlog.stranded:
-            _put(service, group, {MISSING: 1})
+            _put(service, group, {rows.MISSING: 1})
     for gauges in _fullest(seen.queues, most, always):
         queue = {"queue": gauges.queue.name}
-        values = {
-            OLDEST_AGE: _age_s(gauges, seen.at_ms),
-            DEAD_LETTERS: gauges.levels.dead,
-            BUSY_WORKERS: gauges.levels.of(State.ACTIVE),
-        }
-        _put(service, queue, values | _bounds(gauges.filling))
+        found = {row: row.value(gauges, seen.at_ms) for row in _OF_QUEUE}
+        _put(service, queue, {row: value for row, value in found.items() if value is not None})
         for state, depth in _depths(gauges.levels).items():
-            _put(service, {**queue, "state": state.value}, {DEPTH: depth})
+            _put(service, {**queue, "state": state.value}, {rows.DEPTH: depth})
 
 
 def write_pools(pools: Sequence[PoolMetrics], *, service: str, most: int | None) -> None:
@@ -97,31 +77,15 @@ def write_pools(pools: Sequence[PoolMetrics], *, service: str, most: int | None)
     """
     for pool in pools[:MAX_POOLS]:
         if pool.utilization is not None:
-            _put(service, {"pool": pool.name}, {POOL_UTILIZATION: pool.utilization})
+            _put(service, {"pool": pool.name}, {rows.POOL_UTILIZATION: pool.utilization})
     ratios = {name: ratio for pool in pools for name, ratio in pool.ratios.items()}
     for name in list(ratios)[:most]:
-        _put(service, {"queue": name}, {DISPATCH_RATIO: ratios[name]})
+        _put(service, {"queue": name}, {rows.DISPATCH_RATIO: ratios[name]})
 
 
 def write_stalled(workflows: int, *, service: str) -> None:
     """Write how many workflows were looked at in which nothing happens."""
-    _put(service, {}, {STALLED: workflows})
-
-
-def _bounds(filling: Filling | None) -> dict[str, float]:
-    if filling is None:
-        return {}
-    values = {PRESSURE: filling.pressure}
-    if filling.max_size is not None and filling.utilization is not None:
-        values |= {MAX_SIZE: filling.max_size, UTILIZATION: filling.utilization}
-    return values
-
-
-def _age_s(gauges: QueueGauges, at_ms: int) -> float:
-    """How long the oldest available job has waited (s); 0 if there is none."""
-    if gauges.oldest_available_ms is None:
-        return 0.0
-    return max(0, at_ms - gauges.oldest_available_ms) / 1_000
+    _put(service, {}, {rows.STALLED: workflows})
 
 
 def _fullest(
@@ -144,11 +108,11 @@ def _depths(levels: Levels) -> dict[State, int]:
     return {state: depth for state, depth in depths.items() if depth or state not in TERMINAL}
 
 
-def _above_zero(values: Mapping[str, float]) -> dict[str, float]:
-    return {name: value for name, value in values.items() if value}
+def _above_zero(values: Mapping[rows.Metric, float]) -> dict[rows.Metric, float]:
+    return {metric: value for metric, value in values.items() if value}
 
 
-def _put(service: str, dimensions: Mapping[str, str], values: Mapping[str, float]) -> None:
+def _put(service: str, dimensions: Mapping[str, str], values: Mapping[rows.Metric, float]) -> None:
     if not values:
         return
     # A namespace set in the environment takes precedence.
@@ -156,6 +120,6 @@ def _put(service: str, dimensions: Mapping[str, str], values: Mapping[str, float
     metrics = EphemeralMetrics(namespace=namespace, service=service)
     for name, text in dimensions.items():
         metrics.add_dimension(name, text)
-    for name, value in values.items():
-        metrics.add_metric(name, _UNITS.get(name, MetricUnit.Count), value)
+    for metric, value in values.items():
+        metrics.add_metric(metric.name, _UNITS.get(metric.unit, MetricUnit.Count), value)
     metrics.flush_metrics()

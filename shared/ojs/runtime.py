@@ -94,8 +94,6 @@ if TYPE_CHECKING:
     from ojs.services.permits.backpressure import QueueBounds
     from ojs.services.permits.key_permits import KeyPermits
     from ojs.services.permits.lifecycle import Permits
-    from ojs.services.permits.pool_permits import PoolPermits
-    from ojs.services.permits.queue_permits import QueuePermits
     from ojs.services.permits.rate_limits import RateLimits
     from ojs.services.permits.reconcile import PoolPermitSweep, ReconcileSweep
     from ojs.services.permits.repair import PermitRepair
@@ -312,8 +310,6 @@ class Runtime:
     semaphores: SemaphorePermits = provided(
         "ojs.services.permits.semaphore_permits:SemaphorePermits"
     )
-    pool_permits: PoolPermits = provided("ojs.services.permits.pool_permits:PoolPermits")
-    queue_permits: QueuePermits = provided("ojs.services.permits.queue_permits:QueuePermits")
     key_permits: KeyPermits = provided("ojs.services.permits.key_permits:KeyPermits")
     permits: Permits = provided("ojs.services.permits.lifecycle:Permits")
     permit_repair: PermitRepair = provided("ojs.services.permits.repair:PermitRepair")

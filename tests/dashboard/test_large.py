@@ -13,7 +13,7 @@ from tests.dashboard.conftest import Opener, Screen
 from tests.dashboard.world import Caller, make, make_hostile
 from tests.local.conftest import RunningServer
 
-pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive, pytest.mark.whole]
+pytestmark = [pytest.mark.e2e, pytest.mark.whole]
 
 QUEUES, JOBS, BATCH = 1_000, 100_000, 1_000
 PAGES = [

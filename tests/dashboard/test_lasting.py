@@ -52,7 +52,7 @@ def made(call: Caller, **fields: object) -> tuple[str, str]:
     return answer["key"]["id"], answer["secret"]
 
 
-@pytest.mark.parametrize("path", ["overview", "queues", "events", "workers"])
+@pytest.mark.parametrize("path", ["overview", "events"])
 def test_a_key_that_is_revoked_while_a_page_is_open(
     screen: Opener, call: Caller, key: str, path: str
 ) -> None:
@@ -93,7 +93,7 @@ def test_a_key_that_ends_while_a_page_is_open(screen: Opener, call: Caller) -> N
     shown.page.locator('[name="key"]').wait_for()
 
 
-@pytest.mark.parametrize("path", ["overview", "queues", "jobs", "dead-letters", "events", "pools"])
+@pytest.mark.parametrize("path", ["overview", "jobs", "events"])
 def test_a_hidden_tab_reads_nothing(screen: Opener, call: Caller, path: str) -> None:
     shown = screen()
     shown.page.clock.install()

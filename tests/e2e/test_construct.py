@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive]
+pytestmark = [pytest.mark.e2e, pytest.mark.whole]
 
 APP = """
 from aws_cdk import App, CliCredentialsStackSynthesizer

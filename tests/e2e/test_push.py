@@ -117,7 +117,7 @@ def test_idle_a_job_is_with_its_function_within_two_seconds(deployed: Deployed) 
 
 def test_a_heap_of_jobs_is_done_by_those_who_settle(deployed: Deployed) -> None:
     """More than the concurrency, and more than a chain that Lambda takes for no loop."""
-    jobs = [{"type": "log.report", "queue": "reports", "args": ["monday.log"]}] * 40
+    jobs = [{"type": "log.report", "queue": "reports", "args": ["monday.log"]}] * 20
     answer = deployed.api("POST", "/ojs/v1/jobs/batch", {"jobs": jobs})
     assert answer.status == 201, answer
     for each in answer.body["jobs"]:

@@ -26,7 +26,7 @@ from ojs_aws.client.signing import Credentialed, Credentials, Signer
 if TYPE_CHECKING:
     from infra.local_cloud import Deployment
 
-pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive]
+pytestmark = [pytest.mark.e2e, pytest.mark.whole]
 
 ROOT = f"arn:aws:iam::{ACCOUNT}:root"
 OWNER = Credentials("test", "test")

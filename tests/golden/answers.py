@@ -6,13 +6,22 @@ import ast
 import inspect
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
+from ojs.api import workflows
 from ojs.api.operations import OPERATIONS
+from ojs.domain.job.job import Job
+from ojs.domain.workflow.advance import GraphState, WorkflowState
+from ojs.domain.workflow.graph import Callback, Graph, Step, StepKind
 from ojs.http.answer import Answer
 from ojs.http.binding import paging
+from ojs.services.queues.configure import QueueUsage
+from ojs.services.workflows.control import CancelledWorkflow
+from ojs.services.workflows.reading import WorkflowPart
 from ojs.settings import Settings
+from ojs.store.workflows.workflows import WorkflowRecord
 from tests.golden.filled import filled
 
 EVENT = {
@@ -24,14 +33,34 @@ GIVEN: dict[str, Any] = {
     "template": {"type": "email.send", "args": [1], "meta": {"a": "b"}, "options": {"queue": "q"}},
     "content": {"args": [1]},
     "replayed": None,
+    "named": frozenset(["concurrency", "rate", "throttle"]),
+    "now_ms": 0,
     "events": [EVENT],
     "settings": Settings(table="jobs", authorizer="keys", version="1.2.3", bus="bus"),
 }
+_GRAPH = Graph(
+    Step(StepKind.CHAIN, steps=(Step(StepKind.JOB, type="t", callback=Callback.ON_SUCCESS),))
+)
+_WORKFLOW = replace(
+    filled(WorkflowRecord, fault='{"step": "a", "type": "t", "message": "m"}', told=None),
+    state=WorkflowState.CANCELLED,
+    graph_state=GraphState(started=2, failed=6),
+    starting=0,
+)
+_PART = WorkflowPart(_WORKFLOW, _GRAPH, after_last=2, jobs={1: filled(Job, **GIVEN)}, failed=(1,))
+_SEEN = workflows.Seen(_WORKFLOW, _PART, CancelledWorkflow(_WORKFLOW, 1, 2, 3))
 # Records of answers, and of kinds, that are not made in this way.
 RECORDS: dict[str, Any] = {
     "Event": EVENT,
     "CronTemplate": GIVEN["template"],
     "Settings": GIVEN["settings"],
+    "QueueUsage": filled(
+        QueueUsage, own={"concurrency": 5, "rate_limit": {"limit": 10, "period": "PT1M"}}
+    ),
+    "Place": workflows.Place(_PART, 0, 1),
+    "Seen": _SEEN,
+    "WorkflowPart": _PART,
+    "WorkflowsAnswer": paging.Listed([_SEEN], paging.PageWindow(), "cursor", 1, unknown=True),
 }
 
 

@@ -72,6 +72,21 @@ def _needs(permission: Any) -> str:
     return f"{permission.scope or 'any key'}, {permission.reach}"
 
 
+_TODAY = "metricssnapshot.queues.today"
+_BY_TYPE = ("enqueued", "completed", "failed", "retried", "cancelled", "expired")
+_COUNTS = {name: {"email.send": at} for at, name in enumerate(_BY_TYPE, 3)} | {
+    "dead_added": {f"{_TODAY}.dead_added.key": 694990},
+    "dead_retried": {"": 111121},
+    "dead_pruned": {"": 131414},
+    "rejected": {"": 605487},
+    "dropped": {"": 595468},
+    "o_": {f"{_TODAY}.overflow.key": 776303},
+    "x_": {f"{_TODAY}.exceeded.key": 242487},
+    "s_": {f"{_TODAY}.dispatched.key": 405025},
+    "starved": {"": 826959},
+}
+
+
 def _prometheus() -> list[str]:
     seconds = [*stats.DURATION_BUCKETS_S], [*stats.QUEUE_TIME_BUCKETS_S]
     runs, waits = ([*range(1, len(each) + 2)] for each in seconds)
@@ -80,7 +95,7 @@ def _prometheus() -> list[str]:
         durations=runs,
         queue_times=waits,
         waits=waits,
-        by_type={name: {"email.send": at} for at, name in enumerate(stats.BY_TYPE, 3)},
+        counts=_COUNTS,
     )
     return metrics.text(found).splitlines()
 

@@ -22,7 +22,7 @@ from aws_cdk import aws_sqs as sqs
 from cdk_nag import AwsSolutionsChecks
 
 from examples.mail_queue.app import MailStack
-from infra import ROOT, facts
+from infra import ROOT, client, facts
 from ojs.api import operations as contract
 from ojs.domain.access import ALL_SCOPES
 from ojs.http.binding import negotiation
@@ -209,6 +209,7 @@ def test_the_page_names_all_that_it_offers() -> None:
 
 def test_the_construct_knows_the_server_as_it_is() -> None:
     assert server.FILE.read_text("utf-8") == facts.text(), "make facts writes it anew"
+    assert client.FILE.read_text("utf-8") == client.text(), "make facts writes it anew"
     assert settings_module.ORIGIN == negotiation.ORIGIN
 
 

@@ -80,7 +80,7 @@ def test_no_finding(options: dict[str, str]) -> None:
     assert [f"{found.rule_name}: {found.description}" for found in report.violations] == []
 
 
-@pytest.mark.exhaustive
+@pytest.mark.whole
 def test_the_command_of_the_readme_makes_it(tmp_path: Path) -> None:
     assert 'examples/alert/app.py" \\\n  -c bus=ojs-dev -c email=ops@example.com' in README
     context = {"bus": "ojs-dev", "email": "ops@example.com"}

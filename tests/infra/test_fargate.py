@@ -14,7 +14,7 @@ from aws_cdk import aws_lambda as lambda_
 from cdk_nag import AwsSolutionsChecks
 
 from examples.fargate_worker.app import TextsStack
-from functions.sweep import metrics
+from ojs.domain.counters.definitions import BACKLOG, MISSING
 from ojs.settings import Settings
 from ojs_aws.cdk import DeploymentSettings, OpenJobSpec, Place, Storage
 from ojs_aws.cdk.parts import fargate
@@ -168,7 +168,7 @@ def test_the_service_is_scaled_by_its_backlog(plain: Made) -> None:
     assert tracked["TargetValue"] == 10
     assert tracked["CustomizedMetricSpecification"] == {
         "Namespace": "OJS",
-        "MetricName": metrics.BACKLOG,
+        "MetricName": BACKLOG.name,
         "Dimensions": [
             {"Name": "group", "Value": "mailer"},
             {"Name": "service", "Value": "ojs-shop"},
@@ -194,7 +194,7 @@ def test_the_first_task_of_none_is_started_by_a_step(example: Made) -> None:
     (alarm,) = (
         each
         for each in example.all("AWS::CloudWatch::Alarm")
-        if each.get("MetricName") == metrics.MISSING
+        if each.get("MetricName") == MISSING.name
     )
     assert alarm["TreatMissingData"] == "notBreaching"
     assert alarm["Threshold"] == 1

@@ -10,6 +10,7 @@ import pytest
 from aws_cdk import assertions
 
 from functions.sweep import metrics as gauges
+from ojs.domain.counters import definitions as rows
 from ojs.domain.job.states import TERMINAL, State
 from ojs.projections import metrics
 from ojs_aws.cdk.parts import monitoring
@@ -226,12 +227,11 @@ def test_alarms_go_to_the_topic_and_the_mail_address(others: Any) -> None:
 
 
 def test_metrics_have_the_names_the_functions_write() -> None:
-    assert set(monitoring.COUNTERS) == set(metrics.COUNTERS.values())
-    assert set(monitoring.LENGTHS) == {metrics.QUEUE_TIME, metrics.DURATION}
-    assert monitoring.OLDEST_AGE == gauges.OLDEST_AGE
-    assert monitoring.DEAD_LETTERS == gauges.DEAD_LETTERS
-    assert monitoring.DEPTH == gauges.DEPTH
-    assert monitoring.ACTIVE_WORKERS == gauges.ACTIVE_WORKERS
+    assert set(monitoring.COUNTERS) == {row.name for row in rows.BY_TYPE.values()}
+    assert set(monitoring.LENGTHS) == {rows.QUEUE_TIME.name, rows.DURATION.name}
+    for name in ("OLDEST_AGE", "DEAD_LETTERS", "DEPTH", "ACTIVE_WORKERS", "BACKLOG", "MISSING"):
+        assert getattr(monitoring, name) == getattr(rows, name).name
+    assert rows.LATENESS.name == monitoring.CRON_LATENESS
     assert set(monitoring._STATES) == {state.value for state in State if state not in TERMINAL}
     assert gauges.NAMESPACE == metrics.NAMESPACE == DeploymentSettings().metrics_namespace
 

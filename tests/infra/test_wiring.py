@@ -16,9 +16,9 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_secretsmanager as secretsmanager
 
 from functions.sweep import handler as sweep
-from functions.sweep import metrics
 from infra import ROOT
 from ojs import access_runtime
+from ojs.domain.counters.definitions import DEAD_LETTERS, OLDEST_AGE
 from ojs.domain.job.states import State
 from ojs.domain.queue.queue import Queue
 from ojs.domain.stats import Levels, QueueGauges
@@ -116,8 +116,8 @@ def test_a_queue_with_a_metric_of_the_construct_always_has_it_written(
     sweep._measured(cast("Any", current), MetricsReport(at_ms=100_000, queues=[*fuller, *named]))
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     for queue, name, value in (
-        ("rare", metrics.OLDEST_AGE, 60.0),
-        ("other", metrics.DEAD_LETTERS, 1),
+        ("rare", OLDEST_AGE.name, 60.0),
+        ("other", DEAD_LETTERS.name, 1),
     ):
         assert [line[name] for line in lines if line["queue"] == queue and name in line] == [
             [value]

@@ -62,7 +62,7 @@ def worker(url: str, seed: int, file: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("count", [4, 40])
+@pytest.mark.parametrize("count", [4, pytest.param(40, marks=pytest.mark.whole)])
 def test_every_job_is_done_and_none_is_acked_twice(
     count: int, ojs_server: OjsServer, tmp_path: Path
 ) -> None:

@@ -56,7 +56,6 @@ def carried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.mark.exhaustive
 @pytest.mark.whole
 def test_the_server_of_the_wheel_is_found_once_its_packages_are_there(
     carried: Path, tmp_path: Path

@@ -476,8 +476,8 @@ def test_what_is_under_way_ends_as_it_began(pushing: RunningServer, act: str) ->
     "count",
     [
         pytest.param(100, marks=pytest.mark.exhaustive),
-        pytest.param(1_000, marks=[pytest.mark.exhaustive, pytest.mark.whole]),
-        pytest.param(10_000, marks=[pytest.mark.exhaustive, pytest.mark.whole]),
+        pytest.param(1_000, marks=pytest.mark.whole),
+        pytest.param(10_000, marks=pytest.mark.whole),
     ],
 )
 def test_jobs_of_an_endpoint_that_fails_at_random_end_as_it_says(

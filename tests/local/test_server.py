@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -271,9 +270,7 @@ def one_line(ended: tuple[int, str], *parts: str) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("kind", "asked"), spread(product(("dynoxide", "ministack"), ("auto", "other")), 4)
-)
+@pytest.mark.parametrize(("kind", "asked"), [("dynoxide", "other"), ("ministack", "auto")])
 def test_data_are_never_left_for_another_engine(
     tmp_path: Path, kind: str, asked: str, request: pytest.FixtureRequest
 ) -> None:
@@ -303,7 +300,9 @@ def test_data_are_never_left_for_another_engine(
 
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("dynoxide")
-@pytest.mark.parametrize("table", spread(["ojs", "", "_config", "_tables", "_stream_records"], 5))
+@pytest.mark.parametrize(
+    "table", spread(["ojs", "", "_config", "_tables", "_stream_records"], 5, rest=5)
+)
 def test_a_damaged_database_is_one_clear_line(tmp_path: Path, table: str) -> None:
     data = tmp_path / "data"
     first = RunningServer(data, tmp_path / "first")
@@ -337,9 +336,8 @@ def test_state_that_ministack_cannot_read_is_not_replaced(tmp_path: Path) -> Non
     good = state.read_bytes()
     for damaged in (good[: len(good) // 2], b""):
         state.write_bytes(damaged)
-        for _ in range(2):
-            one_line(start_fails("--port", "0", "--data", str(data)), str(data), "estore")
-            assert state.read_bytes() == damaged
+        one_line(start_fails("--port", "0", "--data", str(data)), str(data), "estore")
+        assert state.read_bytes() == damaged
     state.write_bytes(good)
     again = RunningServer(data, tmp_path / "restored")
     assert [found["id"] for found in again.fetch()] == [job["id"]]

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant
 from ojs.domain.dead_letter import replay
 from ojs.domain.fair_queue.tags import TICKS_PER_MS, tagged, ticks_of
 from ojs.domain.job.permits import RunPermits
-from ojs.services.permits.semaphore_permits import semaphore_of
+from ojs.services.permits.kinds import semaphore_of
 from ojs.store.jobs import items
 from ojs.store.permits import depth_counter
 from ojs.store.table import keys, values

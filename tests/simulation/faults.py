@@ -192,7 +192,7 @@ class Client:
         if fault == "partial":
             return self._part(operation, arguments)
         if fault == "late":
-            self._plan.put_off(partial(self._do, operation, arguments))
+            self._plan.put_off(partial(self._do_late, operation, arguments))
         elif fault in ("lost", "died after"):
             self._do(operation, arguments)
         self._fail(operation, arguments, fault)
@@ -257,6 +257,14 @@ class Client:
         if operation in _READS and _may_be_stale(operation, arguments):
             return act(arguments, self._plan.writes_ago())
         return act(arguments)
+
+    def _do_late(self, operation: str, arguments: Mapping[str, Any]) -> None:
+        """Let a late write take effect, unless it stores a job that was deleted (ADR 85)."""
+        item = arguments.get("Item", {"pk": {"S": ""}, "sk": {"S": ""}})
+        key = item["pk"]["S"], item["sk"]["S"]
+        of_job = key[0].startswith(keys.job("")) and key[1] == keys.RECORD
+        if not of_job or key not in self._memory.deleted:
+            self._do(operation, arguments)
 
     def _part(self, operation: str, arguments: Mapping[str, Any]) -> Any:
         ((table, asked),) = arguments["RequestItems"].items()

@@ -479,7 +479,7 @@ class Watch:
         now = self.counting()
         untracked: Counter[str] = Counter()
         for (pk, sk), typed in self._memory.items.items():
-            if not pk.startswith(keys.job("")) or sk != keys.RECORD:
+            if not pk.startswith(keys.job("")) or sk != keys.RECORD or pk in self._late:
                 continue
             item: Item = dict(values.unpack(typed))
             queue, counter = item["queue"], pool_semaphore(item.get("pool", ""))

@@ -43,6 +43,8 @@ class Memory:
 
     def __init__(self) -> None:
         self.items: dict[Key, Item] = {}
+        # What was deleted, though it may be there again.
+        self.deleted: set[Key] = set()
         self.watchers: list[Callable[[list[Change]], None]] = []
         # Client tokens of the transactions that took effect.
         self._transacted: set[str] = set()
@@ -207,6 +209,7 @@ class Memory:
             self._place(key, before, after)
             if after is None:
                 del self.items[key]
+                self.deleted.add(key)
             else:
                 self.items[key] = after
         for watcher in self.watchers:

@@ -15,7 +15,14 @@ from tests.simulation.liveness import KINDS, LEAST_DURING, MINUTE_MS, measure
 SEED, PHASE_MS = 2, 10_000
 MANY = 0.2
 # Those that are left to `make test-all`, as they take long.
-WHOLE = ("limited", "rated", "keyed", "pooled", "pushed", "bounded 10000")
+WHOLE = (
+    *(f"bounded {size}" for size in (100, 1000, 10000)),
+    "limited",
+    "rated",
+    "keyed",
+    "pooled",
+    "pushed",
+)
 
 
 @pytest.mark.exhaustive
@@ -28,7 +35,6 @@ def test_work_goes_on_while_tries_fail(kind: str) -> None:
     assert told.kept, told
 
 
-@pytest.mark.exhaustive
 @pytest.mark.whole
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "hot"])
 def test_nothing_leaks_while_a_fifth_of_all_tries_fails(kind: str) -> None:

@@ -291,7 +291,7 @@ CASES = list(product(OPERATIONS, MEANWHILE, (True, False), (1, 3), (False, True)
 
 
 @pytest.mark.parametrize(
-    ("operation", "meanwhile", "effect", "tries", "bounds"), spread(CASES, 137, rest=11)
+    ("operation", "meanwhile", "effect", "tries", "bounds"), spread(CASES, 137, rest=29)
 )
 def test_an_answer_is_lost_while_somebody_acts(
     operation: str, meanwhile: str, effect: bool, tries: int, bounds: bool

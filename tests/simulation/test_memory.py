@@ -107,7 +107,7 @@ def _told(act: Any, failed: list[ClientError] | None = None) -> Any:
     )
 
 
-@pytest.mark.parametrize(("scenario", "seed"), spread(product(SCENARIOS, range(SEEDS)), 5))
+@pytest.mark.parametrize(("scenario", "seed"), spread(product(SCENARIOS, range(SEEDS)), 5, rest=3))
 def test_it_answers_as_dynoxide_does(
     dynoxide: Engine, dynamodb: DynamoDBClient, fresh_table: str, scenario: str, seed: int
 ) -> None:

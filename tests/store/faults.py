@@ -89,9 +89,9 @@ FAULTS = ("died before", "died after", "answer lost", "timed out", "ThrottlingEx
 def faults(world: World, kinds: Sequence[str] = FAULTS) -> Iterator[tuple[Runtime, Faulty]]:
     """A fresh container for each number of call and each fault, until no call is left to fail.
 
-    Of each fault every second number, odd and even ones in turn, where not all are tried.
+    Where not all are tried, of each fault every third number: each number comes with one or two.
     """
-    step = 2 if examples(2) < 2 else 1
+    step = 3 if examples(2) < 2 else 1
     for fault in kinds:
         for number in range(1 + FAULTS.index(fault) % step, 100, step):
             client = Faulty(world.client, number, fault)

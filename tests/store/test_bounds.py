@@ -16,7 +16,6 @@ import pytest
 
 from ojs.domain.errors import (
     BackendError,
-    Conflict,
     Duplicate,
     JobTypeNotAllowed,
     NotFound,
@@ -57,36 +56,6 @@ def records(world: World) -> int:
 
 
 # --- reject -------------------------------------------------------------------------------------
-
-
-@pytest.mark.requirement("BP-b", "BP-t")
-def test_a_full_queue_refuses_and_stores_nothing(world: World) -> None:
-    bound(world, max_size=2)
-    world.push(1)
-    world.push(2)
-    with pytest.raises(QueueFull) as refused:
-        world.push(3)
-    assert refused.value.queue == {
-        "queue": "default", "depth": 2, "bound": 2, "strategy": "reject",
-    }  # fmt: skip
-    assert refused.value.retry_after_s == 5
-    assert records(world) == 2
-    assert counter_value(world)[0] == 2
-
-
-@pytest.mark.requirement("QC-1")
-def test_all_states_that_are_not_terminal_count(world: World) -> None:
-    """Depth includes scheduled, pending, retryable and active jobs."""
-    bound(world, max_size=4)
-    world.push(retry={"initial_interval": "PT1H"})
-    (failing,) = world.fetch(worker="w")
-    world.run.finish.nack(failing.id, worker_id="w", error={"message": "no"})
-    world.push(scheduled_at="+PT1H")
-    world.push(pending=True)
-    world.push()
-    world.fetch(worker="w")
-    with pytest.raises(QueueFull):
-        world.push()
 
 
 def _done(world: World, job: Job) -> None:
@@ -153,24 +122,6 @@ def test_a_retry_takes_no_second_place(world: World) -> None:
     assert counter_value(world)[0] == 0
 
 
-@pytest.mark.requirement("BP-u")
-def test_bytes_are_bounded_too(world: World) -> None:
-    bound(world, max_size_bytes=6_000)
-    world.push(BIG)
-    with pytest.raises(QueueFull) as refused:
-        world.push(BIG)
-    assert refused.value.details["unit"] == "bytes"
-    world.push("small")
-
-
-def test_a_refused_duplicate_gives_its_room_back(world: World) -> None:
-    bound(world, max_size=5)
-    job = world.push()
-    with pytest.raises(Duplicate):
-        world.run.enqueue.push(envelope.parse({"type": "b", "args": [], "id": job.id}))
-    assert counter_value(world)[0] == 1
-
-
 def test_a_unique_job_that_replaces_another_leaves_one_place_taken(world: World) -> None:
     bound(world, max_size=5)
     for _ in range(3):
@@ -180,48 +131,7 @@ def test_a_unique_job_that_replaces_another_leaves_one_place_taken(world: World)
     assert counter_value(world)[0] == 1
 
 
-def test_a_dead_letter_comes_back_only_where_there_is_room(world: World) -> None:
-    """Requirements section 12: a manual retry counts, and is refused with 429."""
-    bound(world, max_size=1)
-    job = world.push(BIG, retry={"max_attempts": 1})
-    _discarded(world, job)
-    other = world.push()
-    with pytest.raises(QueueFull):
-        world.run.redrive.retry(job.id)
-    world.run.jobs.cancel(other.id)
-    world.run.redrive.retry(job.id)
-    assert counter_value(world)[0] == 1
-    _done(world, job)
-    assert counter_value(world) == (0, 0)
-
-
 # --- batches ------------------------------------------------------------------------------------
-
-
-@pytest.mark.requirement("BP-q")
-@pytest.mark.parametrize("count", [3, 120])
-def test_a_batch_gets_in_whole_or_not_at_all(exact: World, count: int) -> None:
-    bound(exact, max_size=count + 1)
-    batch(exact, count)
-    with pytest.raises(QueueFull):
-        batch(exact, 2)
-    assert counter_value(exact)[0] == count
-    exact.push()
-    assert counter_value(exact)[0] == count + 1
-
-
-def test_a_batch_over_several_queues_takes_room_in_all_or_in_none(world: World) -> None:
-    bound(world, "first", max_size=5)
-    bound(world, "second", max_size=1)
-    raw = [
-        {"type": "a", "args": [n], "options": {"queue": queue}}
-        for n, queue in enumerate(["first", "second", "second"])
-    ]
-    with pytest.raises(QueueFull) as refused:
-        world.run.enqueue.push_batch([envelope.parse(one) for one in raw])
-    assert refused.value.queue["queue"] == "second"
-    assert counter_value(world, "first")[0] == counter_value(world, "second")[0] == 0
-    assert records(world) == 0
 
 
 @pytest.mark.parametrize("ids", ["ours", "theirs"])
@@ -249,29 +159,6 @@ def test_a_staged_batch_that_fails_gives_its_room_back_once(exact: World, ids: s
 
 
 # --- block --------------------------------------------------------------------------------------
-
-
-@pytest.mark.requirement("BP-u")
-def test_a_push_waits_for_room_where_the_queue_says_block(world: World) -> None:
-    bound(world, max_size=1, overflow_policy="block")
-    job = world.push()
-    slept: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        world.clock.advance(round(seconds * 1_000))
-        if len(slept) == 3:
-            _done(world, job)
-
-    world.run.enqueue._bounds._sleep = sleep
-    request = envelope.parse({"type": "a", "args": []})
-    with pytest.raises(QueueFull):
-        world.run.enqueue.push(request)
-    assert not slept, "without a timeout it is refused at once"
-    pushed = world.run.enqueue.push(request, wait_ms=10_000)
-    assert world.state(pushed.job) == "available"
-    assert len(slept) == 3
-    assert counter_value(world)[0] == 1
 
 
 def test_a_push_that_waits_in_vain_is_refused_when_its_time_is_over(world: World) -> None:
@@ -693,27 +580,6 @@ def test_the_oldest_in_line_gives_way_whatever_its_priority(world: World) -> Non
     assert counter_value(world)[0] == 3
 
 
-def test_active_and_scheduled_jobs_never_give_way(world: World) -> None:
-    bound(world, max_size=2, overflow_policy="drop_oldest")
-    active = world.push()
-    world.fetch(worker="w")
-    scheduled = world.push(scheduled_at="+PT1H")
-    with pytest.raises(QueueFull):
-        world.push()
-    assert (world.state(active), world.state(scheduled)) == ("active", "scheduled")
-
-
-def test_a_batch_drops_as_many_as_it_needs(world: World) -> None:
-    bound(world, max_size=5, overflow_policy="drop_oldest")
-    old = [world.push(n) for n in range(5)]
-    batch(world, 3)
-    assert [world.state(job) for job in old] == ["discarded"] * 3 + ["available"] * 2
-    assert counter_value(world)[0] == 5
-    with pytest.raises(QueueFull):
-        batch(world, 6)
-    assert counter_value(world)[0] == 5
-
-
 def test_bytes_make_the_oldest_give_way_too(world: World) -> None:
     bound(world, max_size_bytes=12_000, overflow_policy="drop_oldest")
     first, second = world.push(BIG), world.push(BIG)
@@ -819,15 +685,6 @@ def test_lowering_a_bound_drops_nothing_and_raising_it_lets_in_at_once(world: Wo
     for n in range(3):
         world.push(n)
     assert records(world) == 7
-
-
-@pytest.mark.requirement("BP-u")
-def test_pressure_is_told_from_the_warning_threshold_on(world: World) -> None:
-    bound(world, max_size=4, backpressure={"warning_threshold": 0.75})
-    request = envelope.parse({"type": "a", "args": []})
-    told = [world.run.enqueue.push(request).pressure for _ in range(4)]
-    assert told[:2] == [None, None]
-    assert [(p.depth, p.bound, p.fraction) for p in told[2:] if p] == [(3, 4, 0.75), (4, 4, 1.0)]
 
 
 def test_an_unbounded_queue_pays_nothing_and_a_bounded_one_a_call_and_a_unit(
@@ -1204,19 +1061,6 @@ def test_no_more_jobs_are_handed_out_in_a_period_than_the_queue_allows(world: Wo
 # --- what is resolved at enqueue ----------------------------------------------------------------
 
 
-@pytest.mark.requirement("QC-5", "QC-27", "QC-28", "QC-29", "QC-39")
-def test_defaults_of_a_queue_stay_with_the_jobs_that_got_them(world: World) -> None:
-    bound(world, default_timeout=60, default_retry={"max_attempts": 7}, visibility_timeout=120)
-    first = world.push()
-    own = world.push(timeout_ms=5_000, retry={"max_attempts": 2})
-    bound(world, default_timeout=30, default_retry={"max_attempts": 1})
-    found = [world.run.jobs.get(job.id) for job in (first, own)]
-    assert [(job.timeout_ms, job.max_attempts) for job in found] == [(60_000, 7), (5_000, 2)]
-    (fetched,) = world.fetch(worker="w")
-    assert fetched.lease is not None
-    assert fetched.lease.length_ms == 120_000
-
-
 @pytest.mark.requirement("QC-30", "QC-31")
 @pytest.mark.parametrize("end", ["completed", "cancelled", "discarded"])
 def test_done_jobs_are_kept_as_long_as_their_queue_said_then(world: World, end: str) -> None:
@@ -1240,20 +1084,6 @@ def test_done_jobs_are_kept_as_long_as_their_queue_said_then(world: World, end: 
     assert int(record["ttl"]["N"]) * 1_000 <= world.clock.now_ms()
 
 
-@pytest.mark.requirement("QC-37", "QC-38")
-def test_new_queues_take_over_the_policy_of_the_time_they_were_made(world: World) -> None:
-    world.push(queue="before")
-    world.run.queues.set_policy({"default_timeout": 60, "max_size": 3})
-    implicit = world.push(queue="implicit")
-    explicit = world.run.queues.create("explicit", {"max_size": 9})
-    assert implicit.timeout_ms == 60_000
-    assert (explicit.config.max_size, explicit.config.timeout_ms) == (9, 60_000)
-    assert world.run.queues.get("before").config.max_size is None
-    world.run.queues.set_policy({"default_timeout": 30})
-    assert world.run.queues.get("implicit").config.timeout_ms == 60_000
-    assert world.run.queues.policy().in_force().max_size == 3
-
-
 def test_two_operators_change_different_fields_and_both_are_kept(world: World) -> None:
     bound(world, max_size=3)
     other = world.another()
@@ -1265,40 +1095,6 @@ def test_two_operators_change_different_fields_and_both_are_kept(world: World) -
     other.queues.configure("default", {"default_timeout": 9})
     config = world.run.queues.get("default").config
     assert (config.max_size, config.concurrency, config.timeout_ms) == (3, 4, 9_000)
-
-
-@pytest.mark.requirement("QC-12")
-def test_a_queue_is_made_once(world: World) -> None:
-    world.run.queues.create("made", {"max_size": 2})
-    with pytest.raises(Conflict):
-        world.run.queues.create("made", {"max_size": 3})
-    assert world.run.queues.get("made").config.max_size == 2
-
-
-@pytest.mark.requirement("QC-35", "QC-36")
-def test_what_a_queue_does_not_take_is_refused_whole_batches_too(world: World) -> None:
-    bound(world, allowed_job_types=["pay.*"], producers=["shop"])
-    allowed = envelope.parse({"type": "pay.now", "args": []})
-    other = envelope.parse({"type": "mail.send", "args": []})
-    push = world.run.enqueue
-    with pytest.raises(JobTypeNotAllowed):
-        push.push(other, producer="shop")
-    with pytest.raises(PermissionDenied):
-        push.push(allowed)
-    with pytest.raises(JobTypeNotAllowed) as refused:
-        push.push_batch([allowed, other], producer="shop")
-    assert refused.value.details["index"] == 1
-    assert records(world) == 0
-    assert push.push(allowed, producer="shop").job.state == "available"
-
-
-@pytest.mark.requirement("QC-13")
-def test_strict_mode_takes_jobs_only_for_queues_that_were_made(world: World) -> None:
-    world.run.new_queues._strict = True
-    with pytest.raises(QueueNotFound):
-        world.push(queue="unknown")
-    world.run.queues.create("known", {})
-    assert world.push(queue="known").queue == "known"
 
 
 @pytest.mark.parametrize("how", ["id", "reject", "ignore", "batch id", "batch reject"])

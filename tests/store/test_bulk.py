@@ -600,8 +600,7 @@ def test_a_filter_with_all_of_it_is_read_back(world: World) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.requirement("DL-14")
-@pytest.mark.parametrize("by", ["request", "sweep"])
-@pytest.mark.parametrize("action", [Action.RETRY, Action.PURGE])
+@pytest.mark.parametrize(("action", "by"), [(Action.RETRY, "request"), (Action.PURGE, "sweep")])
 def test_a_slice_that_dies_anywhere_loses_and_doubles_nothing(
     exact: World, by: str, action: Action
 ) -> None:
@@ -667,7 +666,6 @@ def _turn(world: World, limit: int) -> Any:
 
 
 @pytest.mark.requirement("DL-14")
-@pytest.mark.exhaustive
 @pytest.mark.whole
 def test_ten_thousand_come_back_at_a_constant_cost_and_in_bounded_memory(
     exact: World,

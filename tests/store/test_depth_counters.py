@@ -187,7 +187,6 @@ class Traffic:
                 self.room.notify(3)
 
 
-@pytest.mark.exhaustive
 @pytest.mark.whole
 @pytest.mark.parametrize("lanes", [1, 4])
 def test_64_producers_never_get_past_the_bound(streamed: Worlds, lanes: int) -> None:
@@ -212,7 +211,7 @@ def test_64_producers_never_get_past_the_bound(streamed: Worlds, lanes: int) -> 
         assert done["completed"] == 32 * times * 16
 
 
-@pytest.mark.parametrize("producers", [4, pytest.param(16, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("producers", [4, pytest.param(16, marks=pytest.mark.whole)])
 def test_one_counter_serves_all_lanes(streamed: Worlds, producers: int) -> None:
     with streamed() as world:
         configure(world, max_size=40, lanes=4)

@@ -144,7 +144,7 @@ class Traffic:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("waiting", [0, 40], ids=["none waits", "40 wait for days"])
+@pytest.mark.parametrize("waiting", [pytest.param(0, marks=pytest.mark.whole), 40])
 def test_what_crashes_left_is_subtracted_while_traffic_goes_on(
     streamed: Worlds, waiting: int
 ) -> None:

@@ -414,7 +414,7 @@ def test_of_several_runs_at_once_one_works_and_all_stay_in_order(exact: World) -
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("each", [3, pytest.param(10, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("each", [3, pytest.param(10, marks=pytest.mark.whole)])
 def test_jobs_in_all_states_with_others_at_work(exact: World, each: int) -> None:
     """Claims, pushes and retries between the steps of every pass."""
     everywhere(exact, each)

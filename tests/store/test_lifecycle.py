@@ -11,7 +11,6 @@ import pytest
 
 from ojs.domain import jsontext
 from ojs.domain.errors import BackendUnavailable, Conflict, Duplicate, InvalidRequest, NotFound
-from ojs.domain.filters.dead_letters import DeadLetterFilter
 from ojs.domain.job import envelope
 from ojs.domain.job.job import Job, to_dict
 from ojs.domain.job.states import State
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 ERROR = {"code": "handler_error", "message": "broken", "type": "Boom"}
 SECOND = 1_000
-LEASE = 1_800 * SECOND
 
 
 @pytest.mark.requirement("C-9", "C-10")
@@ -190,13 +188,6 @@ def test_a_lost_lease_makes_the_job_available_and_counts_the_attempt(world: Worl
     assert job.attempt == 2
     with pytest.raises(Conflict):
         world.run.finish.ack(pushed.id, worker_id="worker-1")
-
-
-def test_a_late_ack_counts_as_long_as_nobody_took_the_job(world: World) -> None:
-    pushed = world.push(visibility_timeout_ms=1_000)
-    (job,) = world.fetch()
-    world.clock.advance(60_000)
-    assert world.run.finish.ack(pushed.id, worker_id=job.worker_id).state is State.COMPLETED
 
 
 def test_a_poison_job_ends_in_dead_letter(world: World) -> None:
@@ -408,44 +399,6 @@ def test_large_contents_and_results_live_apart(world: World, size: int) -> None:
     assert len(world.blobs.objects) == (2 if size > 300 * 1024 else 0)
 
 
-def test_client_ids_are_kept_and_cannot_be_taken_twice(world: World) -> None:
-    chosen = "019539a4-aaaa-7000-8000-111111111111"
-    raw = {"type": "a", "args": ["x" * 2_000], "id": chosen}
-    world.run.enqueue.push(envelope.parse(raw))
-    with pytest.raises(Duplicate):
-        world.run.enqueue.push(envelope.parse(raw | {"args": ["other" * 1_000]}))
-    assert world.run.jobs.get(chosen).content == {"args": ["x" * 2_000]}
-    assert sum(item["pk"]["S"] == f"J|{chosen}" for item in world.items()) == 2
-
-
-def test_round_robin_takes_from_each_queue_in_turn(world: World) -> None:
-    for queue in ("a", "b", "c"):
-        for n in range(3):
-            world.push(n, queue=queue)
-    names = ["a", "b", "c"]
-    taken = [world.run.fetch.fetch(names)[0].queue for _ in range(4)]
-    assert taken == ["a", "b", "c", "a"]
-    rest = world.run.fetch.fetch(names, 10)
-    assert sorted(job.queue for job in rest) == ["a", "b", "b", "c", "c"]
-    assert world.run.fetch.fetch(names) == []
-
-
-def test_strict_empties_the_first_queue_first(world: World) -> None:
-    for queue in ("a", "b"):
-        for n in range(2):
-            world.push(n, queue=queue)
-    jobs = [world.run.fetch.fetch(["b", "a"], strategy="strict")[0].queue for _ in range(3)]
-    assert jobs == ["b", "b", "a"]
-
-
-def test_pause_holds_back_and_resume_gives_out(world: World) -> None:
-    assert world.run.queues.pause("default").paused
-    pushed = world.push()
-    assert world.fetch() == []
-    assert not world.run.queues.resume("default").paused
-    assert [job.id for job in world.fetch()] == [pushed.id]
-
-
 @pytest.mark.requirement("C-17")
 @pytest.mark.parametrize("directive", ["quiet", "terminate"])
 def test_a_directed_worker_gets_no_jobs_and_hears_why(world: World, directive: str) -> None:
@@ -498,37 +451,6 @@ def test_progress_goes_up_only_and_starts_anew_with_each_attempt(world: World) -
     world.fetch()
     world.run.finish.ack(pushed.id)
     assert world.run.jobs.progress(pushed.id).to_dict()["progress"] == 1.0
-
-
-def test_dead_letters_page_by_queue_and_type(world: World) -> None:
-    ids = []
-    for n in range(7):
-        pushed = world.push(n, kind=f"kind.t{n % 2}", queue=f"q{n % 3}", retry={"max_attempts": 1})
-        world.fetch(f"q{n % 3}")
-        world.run.finish.nack(pushed.id, error=ERROR)
-        world.clock.advance(1)
-        ids.append(pushed.id)
-    listed: list[str] = []
-    cursor = None
-    while True:
-        page = world.run.dead_letter.list(limit=3, cursor=cursor)
-        listed += [job.id for job in page.items]
-        cursor = page.next_cursor
-        if cursor is None:
-            break
-    assert listed == ids[::-1]
-    found = world.run.dead_letter.list(DeadLetterFilter(queue="q1"))
-    assert [job.id for job in found.items] == [ids[4], ids[1]]
-    found = world.run.dead_letter.list(DeadLetterFilter(type="kind.t1"))
-    assert [job.id for job in found.items] == ids[1::2][::-1]
-    world.run.dead_letter.delete(ids[0])
-    with pytest.raises(NotFound):
-        world.run.jobs.get(ids[0])
-    with pytest.raises(NotFound):
-        world.run.dead_letter.delete(ids[0])
-    assert not [item for item in world.items() if item["pk"]["S"] == f"J|{ids[0]}"]
-    with pytest.raises(InvalidRequest):
-        world.run.dead_letter.list(cursor="nonsense")
 
 
 UNIQUE = {"keys": ["type", "args"], "args_keys": ["user"]}

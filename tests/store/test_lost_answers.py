@@ -137,41 +137,6 @@ def test_a_retry_with_new_args_whose_answer_was_lost_keeps_what_a_worker_was_giv
     assert again.content == {"args": ["new" + BIG]}
 
 
-def test_a_batch_whose_answer_was_lost_is_acknowledged_though_a_job_was_claimed(
-    exact: World,
-) -> None:
-    client = Meddled(exact.client, "transact_write_items", lambda: exact.fetch(count=1))
-    exact.push(queue="default")
-    exact.fetch()
-    requests = [envelope.parse({"type": "a", "args": [n, BIG]}) for n in range(3)]
-    pushed = exact.another(client).enqueue.push_batch(requests)
-    assert client.happened
-    states = [exact.state(one.job) for one in pushed]
-    assert states == ["active", "available", "available"]
-    assert [exact.run.jobs.get(one.job.id).content for one in pushed] == [
-        {"args": [n, BIG]} for n in range(3)
-    ]
-
-
-def test_the_same_id_with_other_content_is_a_duplicate_and_leaves_the_first_alone(
-    world: World,
-) -> None:
-    chosen = world.run.ids.uuid7()
-    world.run.enqueue.push(envelope.parse({"type": "a", "args": [BIG], "id": chosen}))
-    with pytest.raises(Duplicate):
-        world.run.enqueue.push(envelope.parse({"type": "a", "args": ["other"], "id": chosen}))
-    assert world.run.jobs.get(chosen).content == {"args": [BIG]}
-
-
-def test_of_equal_pushes_in_the_same_millisecond_one_is_taken(world: World) -> None:
-    raw = {"type": "a", "args": [1], "id": world.run.ids.uuid7()}
-    world.run.enqueue.push(envelope.parse(raw))
-    with pytest.raises(Duplicate):
-        world.run.enqueue.push(envelope.parse(raw))
-    with pytest.raises(Duplicate):
-        world.run.enqueue.push_batch([envelope.parse(raw)])
-
-
 def _batch(world: World, count: int) -> list[dict[str, Any]]:
     return [{"type": "a", "args": [n, BIG], "id": world.run.ids.uuid7()} for n in range(count)]
 
@@ -552,23 +517,3 @@ def test_once_the_job_was_handed_out_again_its_former_worker_is_refused(world: W
         world.run.finish.nack(job.id, worker_id="w", error={"message": "no"})
     assert world.run.workers.beat("w", active_jobs=[job.id]).jobs_extended == []
     assert world.run.finish.ack(job.id, worker_id="v").state == "completed"
-
-
-def test_an_ack_whose_first_try_was_lost_in_time_is_answered(exact: World) -> None:
-    job = exact.push()
-    exact.fetch(worker="w")
-
-    class TimesOut:
-        def __getattr__(self, name: str) -> Any:
-            method = getattr(exact.client, name)
-
-            def call(**arguments: Any) -> Any:
-                with suppress(ClientError):
-                    method(**arguments)
-                raise ReadTimeoutError(endpoint_url="dynamodb")
-
-            return call
-
-    with pytest.raises(BackendError):
-        exact.another(TimesOut()).finish.ack(job.id, worker_id="w")
-    assert exact.run.finish.ack(job.id, worker_id="w").state == "completed"

@@ -11,7 +11,7 @@ import pytest
 from ojs.domain.errors import Conflict, InvalidRequest
 from ojs.domain.job import envelope
 from ojs.domain.pool.pool import parse, worker_semaphore
-from ojs.services.permits.pool_permits import WORKER_KEPT_S
+from ojs.services.permits.kinds import WORKER_KEPT_S
 from ojs.store.table import keys
 from ojs.store.table.table import Put
 from tests.store.permits import taken as taken_of

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ojs.domain.counters.definitions import OFTEN
 from ojs.domain.errors import BackendUnavailable, Conflict, Duplicate, NotFound, OjsError
 from ojs.domain.job import envelope
-from ojs.projections.counters import NAMES
 from ojs.services.jobs import enqueue
 from ojs.store.jobs import staged_batches
 from ojs.store.table import keys
@@ -219,14 +219,16 @@ def check_history(
     told = [event for event in projected.events() if event["data"].get("queue") == queue]
     assert len({event["id"] for event in told}) == len(told)
     kinds = Counter(event["type"] for event in told)
-    assert {name: kinds[kind] for kind, name in NAMES.items() if kinds[kind]} == totals
+    assert {row.attribute: kinds[kind] for kind, row in OFTEN.items() if kinds[kind]} == totals
     stats = {sk: item for (pk, sk), item in found.items() if pk == keys.stats(queue)}
     for prefix in ("d|", "m|"):
         sums: Counter[str] = Counter()
         for sk, item in stats.items():
             if sk.startswith(prefix):
                 sums.update({n: v for n, v in item.items() if isinstance(v, int)})
-        assert {name: sums[name] for name in NAMES.values() if sums[name]} == totals
+        assert {
+            row.attribute: sums[row.attribute] for row in OFTEN.values() if sums[row.attribute]
+        } == totals
         assert sums["waits"] == totals.get("started", 0)
         if prefix == "d|":
             assert sum(n for name, n in sums.items() if name.startswith("bw")) == sums["waits"]

@@ -571,7 +571,7 @@ def test_where_nothing_is_due_nothing_is_read_but_what_is_configured(exact: Worl
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("jobs", [4_000, pytest.param(10_000, marks=pytest.mark.whole)])
+@pytest.mark.parametrize("jobs", [2_000, pytest.param(10_000, marks=pytest.mark.whole)])
 def test_thousands_go_in_slices_at_a_cost_that_is_known(exact: World, jobs: int) -> None:
     letters(exact, jobs)
     keep(exact, "mail", max_count=100)

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ojs.domain import times
+from ojs.domain.counters.definitions import OFTEN
 from ojs.domain.job import envelope
 from ojs.domain.job.states import State
 from ojs.domain.stats import MINUTE_MS
-from ojs.projections.counters import NAMES
 from ojs.store.derived.projection import NewEventPage, ProjectionStore, packed
 from ojs.store.derived.sharded import CLOSED_MS, NOTED_MS, ShardCounters
 from ojs.store.derived.shards import ShardCounts, taker
@@ -161,7 +161,7 @@ def test_an_item_that_is_full_hands_over_what_happened() -> None:
 def test_all_levels_of_a_queue_are_folded_by_one_expression() -> None:
     """Of every state and priority; DynamoDB takes 4 KB."""
     names = [*State, *(f"p{n}" for n in range(-100, 101)), "held", "held_b", "loose", "loose_b"]
-    levels = dict.fromkeys([*map(str, names), *(f"t_{name}" for name in NAMES.values())], 1)
+    levels = dict.fromkeys([*map(str, names), *(f"t_{row.attribute}" for row in OFTEN.values())], 1)
     update = Update("S|q", "@", set={"changed": 1, taker(SHARD): 1}, add=levels)
     assert len(update.arguments()["UpdateExpression"]) < 4_096
 

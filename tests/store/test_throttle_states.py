@@ -263,7 +263,7 @@ def test_a_queue_s_own_limits_tell_too(
     (state,) = ThrottleStates(world.run.table).get_many([limiter])
     assert (state.throttled, state.exceeded) == (False, {strategy: 1})
     (queue,) = world.run.stats.metrics().queues
-    assert queue.today.exceeded == {strategy: 1}
+    assert queue.today.of("x_") == {strategy: 1}
 
 
 def test_a_backlog_of_a_queue_begins_and_ends_once(told: Told) -> None:

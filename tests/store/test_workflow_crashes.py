@@ -39,7 +39,10 @@ if TYPE_CHECKING:
     from tests.store.conftest import World
 
 ID = "019414d4-aaaa-7000-8000-000000000001"
-KINDS = [("died after",), pytest.param(FAULTS, marks=pytest.mark.exhaustive)]
+KINDS = [
+    ("died after",),
+    pytest.param(FAULTS, marks=pytest.mark.whole),
+]
 SMALL = chain(step("a"), step("b"), step("c"))
 WIDE = chain(step("a"), group(*[step("b")] * 4), step("c"))
 UNIQUE = chain(step("a"), group(step("b", options={"unique": {"key": "k"}}), step("b")), step("c"))

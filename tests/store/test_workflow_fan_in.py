@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 
 THREADS = 16
 # Minutes: `make test-all` has these.
-WHOLE = (pytest.mark.exhaustive, pytest.mark.whole)
 
 
-@pytest.mark.parametrize("size", [250, pytest.param(10_000, marks=WHOLE)])
+@pytest.mark.parametrize("size", [250, pytest.param(10_000, marks=pytest.mark.whole)])
 def test_marks_of_many_threads_each_sent_twice_count_once(exact: World, size: int) -> None:
     fan_ins = exact.run.stores.workflows.fan_ins
     workflow_id = exact.run.ids.uuid7()
@@ -63,7 +62,7 @@ def test_a_mark_is_one_unit_however_full_its_shard_is(exact: World) -> None:
     assert (spent.writes, spent.calls) == (SHARD_SLOTS, SHARD_SLOTS)
 
 
-@pytest.mark.parametrize("size", [50, pytest.param(2_000, marks=WHOLE)])
+@pytest.mark.parametrize("size", [50, pytest.param(2_000, marks=pytest.mark.whole)])
 def test_a_group_that_ends_in_many_threads_is_followed_by_one_job(
     exact: World, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,7 +115,6 @@ def test_steps_that_end_at_once_without_a_fan_in_start_what_follows_once(exact: 
     assert now(exact, record).completed == 8
 
 
-@pytest.mark.exhaustive
 @pytest.mark.whole
 def test_ten_thousand_at_once(exact: World) -> None:
     record = create(exact.run, group(*[step("a")] * 10_000))

@@ -424,7 +424,6 @@ def test_two_versions_share_a_table_for_a_few_seconds(world: World) -> None:
     mixed(world, 4, kills=1)
 
 
-@pytest.mark.exhaustive
 @pytest.mark.whole
 def test_two_versions_share_a_table_for_a_minute(world: World) -> None:
     mixed(world, 50, kills=4)

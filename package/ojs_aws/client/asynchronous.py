@@ -17,7 +17,8 @@ from ojs_aws.client.blocking import (
 )  # fmt: skip
 from ojs_aws.client.call import Answer, Call, server_of
 from ojs_aws.client.exchange import Failure, Outcome, Reply, RetryPolicy, Send, exchange
-from ojs_aws.client.methods import Awaiting, Operations
+from ojs_aws.client.method import Awaiting
+from ojs_aws.client.methods import Operations
 
 if TYPE_CHECKING:
     import httpx

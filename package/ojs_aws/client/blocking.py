@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ojs_aws.client.call import Answer, Call, server_of
 from ojs_aws.client.exchange import Failure, Outcome, Reply, RetryPolicy, Send, exchange
-from ojs_aws.client.methods import Blocking, Operations
+from ojs_aws.client.method import Blocking
+from ojs_aws.client.methods import Operations
 
 if TYPE_CHECKING:
     import httpx

@@ -7,7 +7,7 @@ of their own are the JSON that the server's OpenAPI document describes. What is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Union
@@ -269,11 +269,6 @@ def change_job(job_id: str, *, priority: int | None = None, queue: str | None = 
     return Call("PATCH", place("jobs/{}", job_id), _job, body)
 
 
-def delete_job(job_id: str) -> Call[Answer]:
-    """Delete a final job for good."""
-    return _delete(place("admin/jobs/{}", job_id))
-
-
 def get_result(job_id: str, *, wait_s: float = 0) -> Call[Answer]:
     """Read a job's `state` and `result`; with `wait_s` wait for it, at most 25 s."""
     wait = min(int(wait_s), MAX_WAIT_S)
@@ -281,16 +276,6 @@ def get_result(job_id: str, *, wait_s: float = 0) -> Call[Answer]:
         "GET", place("jobs/{}/result", job_id), json_object,
         query={"wait": True, "timeout": wait} if wait else {}, takes_s=wait,
     )  # fmt: skip
-
-
-def get_progress(job_id: str) -> Call[Answer]:
-    """Read how far a job is."""
-    return _get(place("jobs/{}/progress", job_id))
-
-
-def list_retries(job_id: str) -> Call[Answer]:
-    """Read a job's error history."""
-    return _get(place("jobs/{}/retries", job_id))
 
 
 def job_history(
@@ -301,16 +286,6 @@ def job_history(
 
 
 # --- many jobs -------------------------------------------------------------------------------
-
-
-def list_jobs(**filters: Any) -> Call[Answer]:
-    """List jobs by `queue`, `state`, `type`, `tag`, `worker_id`, `since` and others."""
-    return _get("jobs", **filters)
-
-
-def list_unique_jobs(**filters: Any) -> Call[Answer]:
-    """List unique keys, and the jobs that hold them."""
-    return _get("unique-jobs", **filters)
 
 
 def _many(
@@ -358,37 +333,12 @@ def erase_jobs(
     return _post("admin/jobs/bulk/erase", body)
 
 
-def list_job_operations(**paging: Any) -> Call[Answer]:
-    """List bulk operations on jobs."""
-    return _get("admin/jobs/bulk/operations", **paging)
-
-
-def get_job_operation(operation_id: str) -> Call[Answer]:
-    """Read a bulk operation on jobs."""
-    return _get(place("admin/jobs/bulk/operations/{}", operation_id))
-
-
-def stop_job_operation(operation_id: str) -> Call[Answer]:
-    """Stop a bulk operation on jobs."""
-    return _post(place("admin/jobs/bulk/operations/{}/stop", operation_id))
-
-
 def purge_queue_jobs(queue: str, **chosen: Any) -> Call[Answer]:
     """Delete jobs of a queue that have ended, by `states` and `older_than`."""
     return _post(place("queues/{}/purge", queue), chosen)
 
 
 # --- dead letters ----------------------------------------------------------------------------
-
-
-def list_dead_letters(**filters: Any) -> Call[Answer]:
-    """List dead letters, the latest first."""
-    return _get("dead-letter", **filters)
-
-
-def dead_letter_stats() -> Call[Answer]:
-    """Read statistics of dead letters."""
-    return _get("dead-letter/stats")
 
 
 def get_dead_letter(job_id: str) -> Call[Job]:
@@ -400,11 +350,6 @@ def retry_dead_letter(job_id: str, *, override: Mapping[str, Any] | None = None)
     """Make a dead letter available again, as it is or with changes."""
     body = {} if override is None else {"override": dict(override)}
     return _acted(place("dead-letter/{}/retry", job_id), body)
-
-
-def delete_dead_letter(job_id: str) -> Call[Answer]:
-    """Delete a dead letter for good."""
-    return _delete(place("dead-letter/{}", job_id))
 
 
 def _dead(chosen: Mapping[str, Any]) -> dict[str, Any]:
@@ -428,47 +373,7 @@ def _either(every: bool, chosen: Mapping[str, Any]) -> None:
         raise ValueError("wants a filter, or every=True, and not both: an empty filter may be lost")
 
 
-def list_dead_letter_operations(**paging: Any) -> Call[Answer]:
-    """List bulk operations on dead letters."""
-    return _get("dead-letter/operations", **paging)
-
-
-def get_dead_letter_operation(operation_id: str) -> Call[Answer]:
-    """Read a bulk operation on dead letters."""
-    return _get(place("dead-letter/operations/{}", operation_id))
-
-
-def stop_dead_letter_operation(operation_id: str) -> Call[Answer]:
-    """Stop a bulk operation on dead letters."""
-    return _post(place("dead-letter/operations/{}/stop", operation_id))
-
-
 # --- queues, limits, pools -------------------------------------------------------------------
-
-
-def create_queue(name: str, **config: Any) -> Call[Answer]:
-    """Make a queue."""
-    return _post("queues", {"name": name, **config})
-
-
-def list_queues(**paging: Any) -> Call[Answer]:
-    """List queues with their counts."""
-    return _get("queues", **paging)
-
-
-def get_queue(name: str) -> Call[Answer]:
-    """Read a queue, its configuration and statistics."""
-    return _get(place("queues/{}", name))
-
-
-def get_queue_config(name: str) -> Call[Answer]:
-    """Read a queue's configuration."""
-    return _get(place("queues/{}/config", name))
-
-
-def configure_queue(name: str, **config: Any) -> Call[Answer]:
-    """Change some of a queue's configuration; None takes a field back."""
-    return _put(place("queues/{}/config", name), config)
 
 
 def delete_queue(name: str, strategy: str, *, target_queue: str | None = None) -> Call[Answer]:
@@ -477,127 +382,7 @@ def delete_queue(name: str, strategy: str, *, target_queue: str | None = None) -
     return _delete(place("queues/{}", name), body)
 
 
-def pause_queue(name: str) -> Call[Answer]:
-    """Hand out no more jobs of a queue."""
-    return _post(place("queues/{}/pause", name), repeatable=True)
-
-
-def resume_queue(name: str) -> Call[Answer]:
-    """Hand out jobs of a queue again."""
-    return _post(place("queues/{}/resume", name), repeatable=True)
-
-
-def queue_stats(name: str) -> Call[Answer]:
-    """Read a queue's statistics."""
-    return _get(place("queues/{}/stats", name))
-
-
-def priority_stats(name: str) -> Call[Answer]:
-    """Count a queue's available jobs by priority."""
-    return _get(place("queues/{}/priority-stats", name))
-
-
-def get_queue_policy() -> Call[Answer]:
-    """Read the policy for new queues."""
-    return _get("queues/_default/config")
-
-
-def set_queue_policy(**config: Any) -> Call[Answer]:
-    """Change the policy for new queues."""
-    return _put("queues/_default/config", config)
-
-
-def set_queue_limits(name: str, **limits: Any) -> Call[Answer]:
-    """Set a queue's own limits."""
-    return _put(place("admin/queues/{}/rate-limit", name), limits)
-
-
-def list_rate_limits(**paging: Any) -> Call[Answer]:
-    """List the keys of rate limits."""
-    return _get("rate-limits", **paging)
-
-
-def get_rate_limit(key: str) -> Call[Answer]:
-    """Read how a key's rate limit stands."""
-    return _get(place("rate-limits/{}", key))
-
-
-def put_rate_limit(key: str, **limits: Any) -> Call[Answer]:
-    """Override a key's rate limit."""
-    return _put(place("rate-limits/{}", key), limits)
-
-
-def delete_rate_limit(key: str) -> Call[Answer]:
-    """Take back a key's override and pause."""
-    return _delete(place("rate-limits/{}", key))
-
-
-def list_pools(**paging: Any) -> Call[Answer]:
-    """List worker pools."""
-    return _get("admin/pools", **paging)
-
-
-def get_pool(name: str) -> Call[Answer]:
-    """Read a worker pool."""
-    return _get(place("admin/pools/{}", name))
-
-
-def put_pool(name: str, **pool: Any) -> Call[Answer]:
-    """Make or replace a worker pool."""
-    return _put(place("admin/pools/{}", name), pool)
-
-
-def delete_pool(name: str) -> Call[Answer]:
-    """Remove a worker pool."""
-    return _delete(place("admin/pools/{}", name))
-
-
-def scheduling_stats(**chosen: Any) -> Call[Answer]:
-    """Read what queues were given in the last minute."""
-    return _get("admin/scheduling/stats", **chosen)
-
-
 # --- deliveries ------------------------------------------------------------------------------
-
-
-def list_deliveries(**paging: Any) -> Call[Answer]:
-    """List deliveries."""
-    return _get("admin/deliveries", **paging)
-
-
-def create_delivery(**delivery: Any) -> Call[Answer]:
-    """Make a delivery, or replace it; without a name one is made of its target."""
-    return _post("admin/deliveries", delivery, repeatable=True)
-
-
-def put_delivery(name: str, **delivery: Any) -> Call[Answer]:
-    """Make or replace a delivery."""
-    return _put(place("admin/deliveries/{}", name), delivery)
-
-
-def get_delivery(name: str) -> Call[Answer]:
-    """Read a delivery and its statistics."""
-    return _get(place("admin/deliveries/{}", name))
-
-
-def delete_delivery(name: str) -> Call[Answer]:
-    """Remove a delivery; its queues and jobs stay."""
-    return _delete(place("admin/deliveries/{}", name))
-
-
-def pause_delivery(name: str) -> Call[Answer]:
-    """Push no more jobs for now."""
-    return _post(place("admin/deliveries/{}/pause", name), repeatable=True)
-
-
-def resume_delivery(name: str) -> Call[Answer]:
-    """Push jobs again."""
-    return _post(place("admin/deliveries/{}/resume", name), repeatable=True)
-
-
-def test_delivery(name: str, **push: Any) -> Call[Answer]:
-    """Push once what no job stands for: a `type` and `args`, if they are given."""
-    return _post(place("admin/deliveries/{}/test", name), push)
 
 
 # --- cron jobs -------------------------------------------------------------------------------
@@ -606,11 +391,6 @@ def test_delivery(name: str, **push: Any) -> Call[Answer]:
 def register_cron(name: str, **definition: Any) -> Call[Answer]:
     """Register a cron job, or replace its definition."""
     return _post("cron", {"name": name, **definition}, repeatable=True)
-
-
-def list_crons(**chosen: Any) -> Call[Answer]:
-    """List cron jobs."""
-    return _get("cron", **chosen)
 
 
 def preview_cron(
@@ -622,39 +402,9 @@ def preview_cron(
     return _get("cron/preview", expression=expression, timezone=timezone, after=since, count=count)
 
 
-def get_cron(name: str) -> Call[Answer]:
-    """Read a cron job."""
-    return _get(place("cron/{}", name))
-
-
-def change_cron(name: str, **changes: Any) -> Call[Answer]:
-    """Change some of a cron job."""
-    return Call("PATCH", place("cron/{}", name), json_object, changes)
-
-
-def delete_cron(name: str) -> Call[Answer]:
-    """Delete a cron job; its jobs stay."""
-    return _delete(place("cron/{}", name))
-
-
 def trigger_cron(name: str) -> Call[Job]:
     """Push a job of a cron job now."""
     return _acted(place("cron/{}/trigger", name))
-
-
-def pause_cron(name: str) -> Call[Answer]:
-    """Let a cron job not fire."""
-    return _post(place("cron/{}/pause", name), repeatable=True)
-
-
-def resume_cron(name: str) -> Call[Answer]:
-    """Let a paused cron job fire again."""
-    return _post(place("cron/{}/resume", name), repeatable=True)
-
-
-def cron_history(name: str, **paging: Any) -> Call[Answer]:
-    """Read what became of a cron job's ticks."""
-    return _get(place("cron/{}/history", name), **paging)
 
 
 # --- workflows -------------------------------------------------------------------------------
@@ -672,21 +422,6 @@ def create_workflow(**definition: Any) -> Call[Answer]:
         return {"workflow": {"id": existing}, "id": existing} if ours else None
 
     return Call("POST", "workflows", json_object, sent, stored=stored)
-
-
-def list_workflows(**filters: Any) -> Call[Answer]:
-    """List workflows, latest first."""
-    return _get("workflows", **filters)
-
-
-def get_workflow(workflow_id: str, **paging: Any) -> Call[Answer]:
-    """Read a workflow and its steps."""
-    return _get(place("workflows/{}", workflow_id), **paging)
-
-
-def workflow_progress(workflow_id: str) -> Call[Answer]:
-    """Read how far a workflow is."""
-    return _get(place("workflows/{}/progress", workflow_id))
 
 
 def workflow_results(workflow_id: str, step: str | int, **paging: Any) -> Call[Answer]:
@@ -710,47 +445,12 @@ def retry_workflow(
 # --- workers, statistics, events -------------------------------------------------------------
 
 
-def list_workers(**paging: Any) -> Call[Answer]:
-    """List workers."""
-    return _get("workers", **paging)
-
-
-def get_worker(worker_id: str) -> Call[Answer]:
-    """Read a worker."""
-    return _get(place("admin/workers/{}", worker_id))
-
-
-def worker_health(worker_id: str) -> Call[Answer]:
-    """Read whether a worker takes jobs."""
-    return _get(place("workers/{}/health", worker_id))
-
-
 def direct_worker(
     worker_id: str, directive: Literal["running", "quiet", "terminate"]
 ) -> Call[Answer]:
     """Tell a worker to run, go quiet or terminate."""
     body = {"worker_id": worker_id, "directive": directive}
     return _post("admin/workers/directive", body, repeatable=True)
-
-
-def remove_worker(worker_id: str) -> Call[Answer]:
-    """Take a worker off the list."""
-    return _delete(place("workers/{}", worker_id))
-
-
-def list_events(**filters: Any) -> Call[Answer]:
-    """List lifecycle events."""
-    return _get("events", **filters)
-
-
-def stats(**chosen: Any) -> Call[Answer]:
-    """Read the totals of all queues."""
-    return _get("admin/stats", **chosen)
-
-
-def stats_history(**chosen: Any) -> Call[Answer]:
-    """Read what happened when."""
-    return _get("admin/stats/history", **chosen)
 
 
 def metrics() -> Call[Answer]:
@@ -771,69 +471,14 @@ def create_role(name: str, role: str, scopes: Sequence[str], **limits: Any) -> C
     return _post("admin/roles", {"name": name, "role": role, "scopes": list(scopes), **limits})
 
 
-def list_keys(**paging: Any) -> Call[Answer]:
-    """List access keys."""
-    return _get("admin/keys", **paging)
-
-
-def get_key(key_id: str) -> Call[Answer]:
-    """Read an access key, without its secret."""
-    return _get(place("admin/keys/{}", key_id))
-
-
 def revoke_key(key_id: str, *, made: Literal["keep", "revoke"] | None = None) -> Call[Answer]:
     """Revoke an access key; `made` says what becomes of the keys that it made."""
     return Call("DELETE", place("admin/keys/{}", key_id), json_object, query={"made": made})
 
 
-def get_caller() -> Call[Answer]:
-    """Read who you are, and what you may do."""
-    return _get("me")
-
-
-def list_actions(**paging: Any) -> Call[Answer]:
-    """List what operators did, latest first."""
-    return _get("admin/actions", **paging)
-
-
-def manifest() -> Call[Answer]:
-    """Read what this server offers."""
-    return _get("/ojs/manifest")
-
-
-def health() -> Call[Answer]:
-    """Read whether the server and its store work."""
-    return _get("health")
-
-
-def ready() -> Call[Answer]:
-    """Read whether requests can be served."""
-    return _get("ready")
-
-
-def system_config() -> Call[Answer]:
-    """Read how this server is configured."""
-    return _get("admin/system/config")
-
-
-def get_maintenance() -> Call[Answer]:
-    """Read whether maintenance mode is on."""
-    return _get("admin/system/maintenance")
-
-
 def set_maintenance(enabled: bool, **said: Any) -> Call[Answer]:
     """Begin or end maintenance mode."""
     return _post("admin/system/maintenance", {"enabled": enabled, **said}, repeatable=True)
-
-
-def list_middleware() -> Call[Answer]:
-    """List what jobs go through when they are pushed."""
-    return _get("middleware")
-
-
-def openapi() -> Call[Answer]:
-    """Read the OpenAPI document."""
-    return _get("openapi.json")
 
 
 # Those of a worker, which `ojs_aws.worker` calls.
@@ -842,14 +487,3 @@ def openapi() -> Call[Answer]:
 def worker_call(path: str, body: Any, *, method: str = "POST") -> Call[Answer]:
     """A request of a worker. Lease tokens make all of them safe to send again."""
     return Call(method, path, json_object, body)
-
-
-def every_operation() -> dict[str, Callable[..., Call[Any]]]:
-    """The functions above by name, without those of a worker."""
-    return {
-        name: made
-        for name, made in globals().items()
-        if callable(made) and getattr(made, "__annotations__", {}).get("return", "").startswith(
-            "Call["
-        ) and not name.startswith("_") and name != "worker_call"
-    }  # fmt: skip

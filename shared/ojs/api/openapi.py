@@ -14,7 +14,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import TypeAdapter
 
-from ojs.api.operations import OPERATIONS, get
+from ojs.api.operations import OPERATIONS
+from ojs.api.workflows import StepState
 from ojs.domain.access import KEY_ID, Scope
 from ojs.domain.cron.definition import OverlapName
 from ojs.domain.delivery import delivery as deliveries
@@ -24,12 +25,14 @@ from ojs.domain.job import envelope, retry
 from ojs.domain.pool.pool import SHOWN_BACK, PoolRequest
 from ojs.domain.rate_limit import limiter as limits
 from ojs.domain.requests import Model, RequestField, split
+from ojs.domain.workflow.advance import WorkflowState
+from ojs.domain.workflow.graph import Callback, StepTrigger
 from ojs.http.answer import Answer, fields, is_kept
 from ojs.http.binding import errors, negotiation
 from ojs.http.contract import answers, models
 from ojs.http.contract import operations as contract
 from ojs.http.endpoint import Operation, Parameter
-from ojs.http.parameters import QUEUE_SCHEMA
+from ojs.http.parameters import PRODUCER, QUEUE_SCHEMA, text
 
 _REF = "#/components/schemas/{model}"
 
@@ -103,7 +106,10 @@ _PATH_PARAMETERS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "worker": (models.WORKER_ID_SCHEMA, "the worker's id"),
     "queue": (QUEUE_SCHEMA, "the queue's name"),
     "pool": (contract.POOL_SCHEMA, "the worker pool's name"),
-    "delivery": (contract.DELIVERY_SCHEMA, "the delivery's name"),
+    "delivery": (
+        text(deliveries.DELIVERY_PATTERN, deliveries.MAX_DELIVERY_BYTES),
+        "the delivery's name",
+    ),
     "key": ({"type": "string", "pattern": KEY_ID.pattern}, "the access key's id"),
     "cron job": (QUEUE_SCHEMA, "the cron job's name"),
     "workflow": ({"type": "string", "pattern": UUID7.pattern}, "the workflow's id"),
@@ -169,7 +175,7 @@ _FIELD_RULES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
                 "pattern": r"[a-z0-9_\-.*]+",
             }
         },
-        "producers": {"items": get("enqueue_job").headers[0].schema},
+        "producers": {"items": PRODUCER.schema},
     },
     "QueueRateLimit": {"period": _LENGTH},
     "StartsRequest": {"period": _LENGTH},
@@ -324,33 +330,6 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
         "labels": ["canary"],
     },
     "direct_worker": {"worker_id": "worker-1", "directive": "quiet"},
-    "create_workflow": {
-        "type": "batch",
-        "name": "bulk-email-send",
-        "jobs": [
-            {"type": "email.send", "args": ["alice@example.com", "welcome"]},
-            {"type": "email.send", "args": ["bob@example.com", "welcome"]},
-        ],
-        "callbacks": {"on_complete": {"type": "email.report", "args": []}},
-        "options": {"queue": "email"},
-    },
-    "retry_workflow": {"mode": "failed_and_following"},
-    "put_rate_limit": {"concurrency": 0, "expires_at": "+PT1H"},
-    "put_rate_limit_override": {"rate": {"limit": 10, "period": "PT1M"}, "throttle": None},
-    "set_queue_limits": {"concurrency": 20, "rate": {"limit": 1_000, "period": "PT1H"}},
-    "create_delivery": {
-        "endpoint": "https://worker.example.com/ojs",
-        "job_types": ["email.send"],
-        "queues": ["email"],
-        "config": {"max_concurrency": 20, "timeout_ms": 30_000, "signing_secret": "whsec_example"},
-    },
-    "put_delivery": {
-        "target": {"function": "arn:aws:lambda:eu-central-1:123456789012:function:thumbnails"},
-        "queues": ["images"],
-        "concurrency": 50,
-        "timeout_ms": 60_000,
-    },
-    "test_delivery": {"type": "image.resize", "args": ["photo.jpg"]},
     "create_key": {
         "name": "mailer",
         "scopes": ["jobs:write", "jobs:read"],
@@ -453,11 +432,11 @@ _SHARED: Mapping[str, Mapping[str, Any]] = {
     "CronOverlap": _one_of(answers.CronOverlap),
     "CronOverlapName": _one_of(OverlapName),
     "TenantFairnessStrategy": _one_of((tags.FAIR_SHARE,)),
-    "WorkflowKind": _one_of(answers.WorkflowKind),
-    "WorkflowStateName": _one_of(answers.WorkflowState),
-    "StepStateName": _one_of(answers.StepState),
-    "StepTrigger": _one_of(answers.StepTrigger),
-    "StepCallback": _one_of(answers.StepCallback),
+    "WorkflowKind": _one_of(models.WorkflowKind),
+    "WorkflowStateName": _one_of(WorkflowState),
+    "StepStateName": _one_of(StepState),
+    "StepTrigger": _one_of(StepTrigger),
+    "StepCallback": _one_of(Callback),
     "RetryModeName": _one_of(models.RetryModeName),
     "UniqueKey": _one_of(envelope.Dimension),
     "AccessScope": _one_of(Scope),
@@ -717,7 +696,8 @@ def _type(annotation: Any, schemas: dict[str, Any]) -> dict[str, Any]:
         choices = [_type(each, schemas) for each in inner]
         schema = {"anyOf": [each for one in choices for each in one.get("anyOf", [one])]}
     elif origin is Literal:
-        schema = {"const": True, "type": "boolean"} if inner == (True,) else _one_of(inner)
+        one = isinstance(inner[0], bool)
+        schema = {"const": inner[0], "type": "boolean"} if one else _one_of(inner)
     elif origin is list:
         schema = {"type": "array", "items": _type(inner[0], schemas)}
     elif origin is dict:
@@ -776,7 +756,7 @@ def _named(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
 # Types of answers that are not declared in `ojs.api` yet.
 OLD = {
     name: getattr(answers, name)
-    for name in ("ConfigSources", "Job", "QueueConfig", "TenantFairness")
+    for name in ("ConfigSources", "Job", "JobError", "QueueConfig", "TenantFairness")
 }
 
 
@@ -790,7 +770,7 @@ def _define_answer(kind: type[Answer[Any]], schemas: dict[str, Any]) -> None:
         described = _type(field.annotation, schemas)
         if len(described.get("enum", ())) == 1:
             described["const"] = described.pop("enum")[0]
-        if "$ref" not in described:
+        if all("$ref" not in one for one in (described, *described.get("anyOf", ()))):
             described = {"title": name.replace("_", " ").title(), **described}
         properties[name] = described | ({"description": field.says} if field.says else {})
         if not field.absent:

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
-from ojs.api import actions, crons, events, maintenance, pools, queues, system
+from ojs.api import (
+    actions,
+    crons,
+    deliveries,
+    events,
+    maintenance,
+    pools,
+    queues,
+    rate_limits,
+    system,
+    workflows,
+)
 from ojs.http.binding.routes import Routes
 from ojs.http.contract import operations as contract
 from ojs.http.endpoint import Operation, declared
 
 OPERATIONS: tuple[Operation, ...] = (
     *contract.OPERATIONS,
-    *declared(actions, crons, events, maintenance, pools, queues, system),
+    *declared(
+        actions,
+        crons,
+        deliveries,
+        events,
+        maintenance,
+        pools,
+        queues,
+        rate_limits,
+        system,
+        workflows,
+    ),
 )
 
 _ROUTES = Routes(OPERATIONS)

@@ -14,7 +14,7 @@ from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.pool.statistics import WINDOW, PoolStatus
 from ojs.domain.requests import Field
 from ojs.http.answer import Answer, made, moment, shown, source, unless_empty
-from ojs.http.answers import Count, Fraction, Moment
+from ojs.http.answers import Count, Fraction, Moment, Positive
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Paged, Pagination
 from ojs.http.binding.request import Request
@@ -57,13 +57,9 @@ class Pool(Answer[PoolStatus]):
     name: str = _c.name
     id: str = name
     queues: list[str] = made(list, _c.queues)
-    concurrency: Annotated[int, Field(ge=1)] = shown(
-        _c.concurrency, absent=True, says="most jobs that run at a time"
-    )
+    concurrency: Positive = shown(_c.concurrency, absent=True, says="most jobs that run at a time")
     strategy: DispatchStrategy = _c.strategy
-    weights: dict[str, Annotated[int, Field(ge=1)]] = shown(
-        unless_empty(made(dict, _c.weights)), absent=True
-    )
+    weights: dict[str, Positive] = shown(unless_empty(made(dict, _c.weights)), absent=True)
     isolated: bool = shown(_c.isolated, says="whether others get nothing of its queues")
     starvation_prevention: StarvationPrevention = shown(
         StarvationPrevention.of(unless_empty(made(dict, _c.prevention_config))), absent=True
@@ -108,7 +104,7 @@ class QueueShare(Answer["Share"]):
     )
     avg_wait_ms: Count = shown(_q.average_wait_ms, says="0 when nothing was started")
     active_jobs: Count = _q.active_jobs
-    weight: Annotated[int, Field(ge=1)] = shown(_q.weight, says="in its pool; 1 when it has none")
+    weight: Positive = shown(_q.weight, says="in its pool; 1 when it has none")
     dispatched: Count = shown(_q.dispatched, says="jobs ever started from it")
     starved: bool = shown(_q.starved, says="as a sweep found it, each minute")
     pool: str = shown(_q.pool, absent=True, says="the worker pool it is in")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ojs import runtime
 from ojs.domain.access import Scope
@@ -12,9 +12,9 @@ from ojs.domain.queue import config as queue_config
 from ojs.domain.queue import queue as domain
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY, Layers
 from ojs.domain.queue.queue import DeletionStrategy, QueueState
-from ojs.domain.requests import MAX_SHOWN, Field, not_known
+from ojs.domain.requests import MAX_SHOWN, not_known
 from ojs.http.answer import Answer, if_true, made, moment, shown, source, unless_empty
-from ojs.http.answers import Count, Moment
+from ojs.http.answers import Count, Moment, Positive
 from ojs.http.binding.request import Request
 from ojs.http.contract import models
 from ojs.http.contract.models import NoOptions
@@ -115,9 +115,7 @@ _refused: int = source()
 class DeletionDetails(Answer[int]):
     """Jobs that a deletion leaves in the queue."""
 
-    refused: Annotated[int, Field(ge=1)] = shown(
-        _refused, says="jobs of a type that the target does not allow"
-    )
+    refused: Positive = shown(_refused, says="jobs of a type that the target does not allow")
 
 
 class QueueDeletedAnswer(Answer[_Deleted]):

@@ -12,7 +12,7 @@ from ojs.domain.cron import schedule
 from ojs.domain.errors import OjsError
 from ojs.domain.requests import Field
 from ojs.http.answer import Answer, derived, given, made, shown, source
-from ojs.http.answers import Count
+from ojs.http.answers import Count, Positive
 from ojs.http.binding.request import Request
 from ojs.http.contract.permissions import Permission, Reach
 from ojs.http.endpoint import Reply, Resource, Success
@@ -226,7 +226,7 @@ class MiddlewareEntry(Answer[tuple[int, str]]):
 
     name: str = _step[1]
     phase: Literal["enqueue"] = "enqueue"
-    order: Annotated[int, Field(ge=1)] = shown(_step[0], says="its place in the chain")
+    order: Positive = shown(_step[0], says="its place in the chain")
 
 
 class MiddlewareAnswer(Answer[list[str]]):

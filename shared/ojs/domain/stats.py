@@ -21,8 +21,7 @@ QUEUE_TIME_BUCKETS_S = (
     0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1_800.0, 3_600.0,
 )  # fmt: skip
 
-# Also counted by job type; types beyond the projection's bound are counted as OTHER_TYPES.
-BY_TYPE = ("enqueued", "completed", "failed", "retried", "cancelled", "expired")
+# What types of jobs are counted as that are beyond the projection's bound.
 OTHER_TYPES = "other"
 
 MINUTE_MS = 60_000
@@ -52,10 +51,10 @@ class Activity:
     runs: int = 0
 
     def __add__(self, other: Activity) -> Activity:
-        return Activity(**{name: getattr(self, name) + getattr(other, name) for name in COUNTERS})
+        return Activity(**{name: getattr(self, name) + getattr(other, name) for name in ACTIVITIES})
 
     def __bool__(self) -> bool:
-        return any(getattr(self, name) for name in COUNTERS)
+        return any(getattr(self, name) for name in ACTIVITIES)
 
     @property
     def average_wait_ms(self) -> int | None:
@@ -73,31 +72,29 @@ class Activity:
         return min(1.0, self.failures / self.runs) if self.runs else None
 
 
-COUNTERS = tuple(each.name for each in fields(Activity))
+ACTIVITIES = tuple(each.name for each in fields(Activity))
 
 
 @record(frozen=True)
 class Day:
-    """A queue's UTC day: activity, by type, and histograms (not cumulative)."""
+    """A queue's UTC day: activity, histograms (not cumulative), and other counts.
+
+    `counts` are those of metrics (`ojs.domain.counters.definitions`), by attribute, and by the
+    value of the counter's label, "" without one.
+    """
 
     activity: Activity = Activity()
-    # Counter (`BY_TYPE`) → job type → jobs.
-    by_type: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     durations: Sequence[int] = (0,) * (len(DURATION_BUCKETS_S) + 1)
     queue_times: Sequence[int] = (0,) * (len(QUEUE_TIME_BUCKETS_S) + 1)
-    # Jobs refused, and jobs dropped to make room; both by the overflow policy at that time.
-    rejected: int = 0
-    dropped: int = 0
-    overflow: Mapping[str, int] = field(default_factory=dict)
-    # Dead letters: new ones by job type, those retried by an operator, and those pruned.
-    dead_added: Mapping[str, int] = field(default_factory=dict)
-    dead_retried: int = 0
-    dead_pruned: int = 0
-    # How often the queue's own limits began to throttle, by kind of limit.
-    exceeded: Mapping[str, int] = field(default_factory=dict)
-    # Jobs handed out to worker pools, by pool, and how often the queue was found starving.
-    dispatched: Mapping[str, int] = field(default_factory=dict)
-    starved: int = 0
+    counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    def of(self, attribute: str) -> Mapping[str, int]:
+        """The counts of one counter."""
+        return self.counts.get(attribute, {})
+
+    def total(self, attribute: str) -> int:
+        """The sum of the counts of one counter."""
+        return sum(self.of(attribute).values())
 
 
 @record(frozen=True)

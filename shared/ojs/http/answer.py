@@ -19,6 +19,7 @@ Annotations stay texts until the OpenAPI document asks for them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import Enum
 from functools import partial, wraps
 from inspect import get_annotations
 from operator import attrgetter
@@ -157,7 +158,8 @@ class Shown:
     """A field whose declaration says more than where its value comes from."""
 
     value: Any
-    absent: bool = False
+    # Whether it may be left out: where its value is None, or else this one.
+    absent: Any = False
     says: str | None = None
     annotation: Any = None
 
@@ -166,8 +168,12 @@ class Shown:
 def shown(value: T | None, /, *, absent: Literal[True], says: str | None = None) -> T: ...
 @overload
 def shown(value: T, /, *, says: str | None = None) -> T: ...
-def shown(value: Any, /, *, absent: bool = False, says: str | None = None) -> Any:
-    """A field with a description, or one that is left out where its value is None."""
+@overload
+def shown(value: Any, /, *, absent: Enum, says: str | None = None) -> Any: ...
+def shown(value: Any, /, *, absent: Any = False, says: str | None = None) -> Any:
+    """A field with a description, or one that is left out where its value is None, or the member
+    of an enumeration that stands for none.
+    """
     if isinstance(value, Shown):
         return Shown(value.value, value.absent, says)
     return Shown(value, absent, says)
@@ -202,8 +208,8 @@ class Answer(_About[S]):
 
     _kept: ClassVar[bool] = False
     _as_is: ClassVar[bool] = False
-    # The names of a value, how to get it, and whether they are left out where it is None.
-    _shown: ClassVar[list[tuple[list[str], Callable[[Any], Any], bool]]]
+    # The names of a value, how to get it, and which value is left out.
+    _shown: ClassVar[list[tuple[list[str], Callable[[Any], Any], Any]]]
 
     def __init_subclass__(cls, *, kept: bool = False, as_is: bool = False) -> None:
         cls._kept, cls._as_is = cls._kept or kept, cls._as_is or as_is
@@ -227,9 +233,9 @@ class Answer(_About[S]):
         if "_shown" not in cls.__dict__:
             cls._shown = _compiled(cls)
         found = dict(record) if cls._kept else {}
-        for names, follow, absent in cls._shown:
+        for names, follow, left_out in cls._shown:
             value = follow(record)
-            if value is not None or not absent:
+            if value is not left_out:
                 for name in names:
                     if name[0] == "_":
                         found = {**value, **found}
@@ -255,11 +261,12 @@ def _constant(value: T, _record: Any) -> T:
     return value
 
 
-def _compiled(cls: type[Answer[Any]]) -> list[tuple[list[str], Callable[[Any], Any], bool]]:
-    found: dict[int, tuple[list[str], Callable[[Any], Any], bool]] = {}
+def _compiled(cls: type[Answer[Any]]) -> list[tuple[list[str], Callable[[Any], Any], Any]]:
+    found: dict[int, tuple[list[str], Callable[[Any], Any], Any]] = {}
     for name, value in _fields(cls).items():
         path = value.value if isinstance(value, Shown) else value
         absent = isinstance(value, Shown) and value.absent
+        absent = None if absent is True else absent or Shown
         if not isinstance(path, _Path):
             found[-len(found) - 1] = [name], partial(_constant, path), absent
         elif id(path) in found:

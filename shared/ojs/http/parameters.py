@@ -65,3 +65,10 @@ CURSOR = Parameter(
     "cursor", SEALED, "`next_cursor` of the page before; not together with offset or page"
 )
 PAGING = paged(LIMIT, MAX_OFFSET)
+# The unprintable characters that the regular expressions of all JSON Schema validators can name.
+_PRINTABLE = r"[^\u0000-\u001f\u007f-\u00a0\u00ad\u2028\u2029]+"
+PRODUCER = Parameter(
+    "X-OJS-Producer",
+    text(_PRINTABLE, MAX_NAME_BYTES) | {"minLength": 1},
+    "who enqueues, for queues that take jobs of some producers only",
+)

@@ -12,13 +12,14 @@ from dataclasses import field
 from types import MappingProxyType
 
 from ojs.domain import times
+from ojs.domain.counters import definitions as rows
 from ojs.domain.delivery.delivery import delivery_of
 from ojs.domain.events.types import EventType
 from ojs.domain.job.failure import UNKNOWN_TYPE
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.queue.config import OverflowPolicy
-from ojs.domain.stats import BY_TYPE, DURATION_BUCKETS_S, OTHER_TYPES, QUEUE_TIME_BUCKETS_S
+from ojs.domain.stats import DURATION_BUCKETS_S, OTHER_TYPES, QUEUE_TIME_BUCKETS_S
 from ojs.projections.transitions import Happened
 from ojs.records import record
 from ojs.store.dead_letter import counters as dead_letters
@@ -29,29 +30,8 @@ from ojs.store.table import keys
 # A day's item has counters for so many job types; all others are counted together.
 MAX_TYPES = 40
 
-# What is counted, and under which name. `failed` counts jobs that were given up, as
-# ojs-observability section 8.1 has it; `failures` counts attempts.
-NAMES = {
-    EventType.JOB_ENQUEUED: "enqueued",
-    EventType.JOB_STARTED: "started",
-    EventType.JOB_COMPLETED: "completed",
-    EventType.JOB_DISCARDED: "failed",
-    EventType.JOB_FAILED: "failures",
-    EventType.JOB_RETRYING: "retried",
-    EventType.JOB_CANCELLED: "cancelled",
-    EventType.JOB_EXPIRED: "expired",
-}
-# Of these, what is counted of jobs that deliveries push.
+# Of what is counted often, what is counted of jobs that deliveries push.
 _PUSHES = {"started": "pushed", "completed": "completed", "failures": "failed"}
-# Of dead letters, by day only; those added by job type, too.
-DEAD_ADDED, DEAD_RETRIED, DEAD_PRUNED = "dead_added", "dead_retried", "dead_pruned"
-_DEAD = {EventType.DEAD_LETTER_RETRIED: DEAD_RETRIED, EventType.DEAD_LETTER_PRUNED: DEAD_PRUNED}
-# By day only.
-CREATED, DELETED, REJECTED, DROPPED = "created", "deleted", "rejected", "dropped"
-# How often the queue starved.
-STARVED = "starved"
-# Ticks of its cron jobs that fired.
-FIRED = "cron_fired"
 StatsKey = tuple[str, str]  # queue and sort key of one item of the statistics
 
 
@@ -103,18 +83,18 @@ class Tally:
 
     def add(self, what: Happened) -> None:
         """Count something that happened, if it is counted at all."""
-        if what.kind is EventType.BACKPRESSURE_DROPPED:
-            self.of_day(what.job.queue, what.at_ms, DROPPED)
-            self.of_day(what.job.queue, what.at_ms, overflow(OverflowPolicy.DROP_OLDEST))
-        if what.kind in _DEAD:
+        if (row := rows.DAILY.get(what.kind)) is not None:
             # In the queue whose dead letter it was: a retry may have moved the job.
-            self.of_day((what.before or what.job).queue, what.at_ms, _DEAD[what.kind])
-        if what.kind is EventType.DEAD_LETTER_ADDED:
-            self.types[day_of(what)][DEAD_ADDED, what.job.type] += 1
-        name = NAMES.get(what.kind)
-        if name is None:
+            self.of_day((what.before or what.job).queue, what.at_ms, row.attribute)
+            if row is rows.DROPPED:
+                policy = OverflowPolicy.DROP_OLDEST
+                self.of_day(what.job.queue, what.at_ms, rows.OVERFLOW.attribute + policy)
+        day = day_of(what)
+        if (row := rows.BY_TYPE.get(what.kind)) is not None:
+            self.types[day][row.attribute, what.job.type] += 1
+        if what.kind not in rows.OFTEN:
             return
-        queue, day = what.job.queue, day_of(what)
+        queue, name = what.job.queue, rows.OFTEN[what.kind].attribute
         minute = queue, keys.minute(times.format_ms(what.at_ms)[:16])
         self.counts[queue, keys.NOW][f"t_{name}"] += 1
         # Beside it, in the same write: what deliveries push.
@@ -122,13 +102,11 @@ class Tally:
             self.counts[queue, keys.NOW][f"{PUSHES}{_PUSHES[name]}"] += 1
         self.counts[day][name] += 1
         self.counts[minute][name] += 1
-        if name in BY_TYPE:
-            self.types[day][name, what.job.type] += 1
         if what.length_ms is None:
             return
         if what.kind is EventType.JOB_STARTED:
             if what.job.pool is not None:
-                self.counts[day][of_pool(what.job.pool)] += 1
+                self.counts[day][rows.DISPATCHED.attribute + what.job.pool] += 1
             sums = {"wait_ms": what.length_ms, "waits": 1}
             bucket = f"bw{_bucket(what.length_ms, QUEUE_TIME_BUCKETS_S)}"
         else:
@@ -219,33 +197,9 @@ def _pushed(what: Happened) -> bool:
     return delivery_of(worker_id) is not None
 
 
-def overflow(policy: str) -> str:
-    """The day's counter of jobs that were refused or dropped under this policy."""
-    return f"o_{policy}"
-
-
-def skipped(reason: str) -> str:
-    """The day's counter of ticks of a queue's cron jobs that were skipped for this reason."""
-    return f"c_{reason}"
-
-
-def exceeded(strategy: str) -> str:
-    """The day's counter of how often a queue's own limit of this strategy throttled."""
-    return f"x_{strategy}"
-
-
-def of_pool(pool: str) -> str:
-    """The day's counter of a queue's jobs that were handed out to this worker pool."""
-    return f"s_{pool}"
-
-
 def types_of(what: Iterable[Happened]) -> set[StatsKey]:
     """The items of days that will have counters by job type."""
-    return {
-        day_of(one)
-        for one in what
-        if NAMES.get(one.kind) in BY_TYPE or one.kind is EventType.DEAD_LETTER_ADDED
-    }
+    return {day_of(one) for one in what if one.kind in rows.BY_TYPE}
 
 
 def _bucket(length_ms: int, bounds_s: tuple[float, ...]) -> int:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from ojs.domain import times
+from ojs.domain.counters.definitions import FIRED, SKIPPED
 from ojs.domain.cron.cron import CronRun, SkipReason
 from ojs.domain.events.types import EventType
-from ojs.projections import counters
 from ojs.projections.changes import DayCount, NewEvent, TableChange
 from ojs.records import record
 
@@ -63,5 +63,5 @@ class CronRunChange(TableChange):
         """
         run = self.run
         if run.reason not in _UNCOUNTED:
-            name = counters.FIRED if run.reason is None else counters.skipped(run.reason)
+            name = FIRED.attribute if run.reason is None else SKIPPED.attribute + run.reason
             yield DayCount(run.queue, run.at_ms, name)

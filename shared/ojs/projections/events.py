@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from ojs.domain.events.event import Event
 from ojs.domain.events.types import EventType
 from ojs.domain.job import failure as failures
 from ojs.domain.job.failure import ErrorEntry, Failure
-from ojs.domain.job.job import MISSING, Job
+from ojs.domain.job.job import MISSING
 from ojs.domain.job.states import State
 from ojs.projections.transitions import Happened, replayed
 from ojs.store.derived.projection import ErrorKey, error_key
@@ -99,14 +99,17 @@ def of_job(
     """The event of something that happened to a job; of its end with the result, if `results`."""
     key = error_key_of(what)
     failure = _failure(what, errors.get(key) if key else None)
-    job = what.job
+    job, (data, component) = what.job, ROWS[what.kind]
+    told = {"job_type": job.type, "queue": job.queue} | data(what, failure)
+    if not results:
+        told.pop("result", None)
     return Event(
         id=events.event_id(what.at_ms, job.id, job.op or "", what.kind.value),
         type=what.kind.value,
-        source=_source(what, failure, service),
+        source=events.source(service, *component(what, failure)),
         time_ms=what.at_ms,
         subject=job.queue if what.kind is EventType.QUEUE_OVERFLOW else job.id,
-        data={"job_type": job.type, "queue": job.queue} | _data(what, failure, results=results),
+        data=told,
     )
 
 
@@ -114,70 +117,6 @@ def bare(event: Event) -> Event:
     """The event of an end with what lists need, and nothing that a person may be in."""
     kept = {name: event.data[name] for name in ("job_type", "queue")}
     return replace(event, data=kept)
-
-
-def _data(what: Happened, failure: Failure, *, results: bool) -> dict[str, Any]:
-    job, kind = what.job, what.kind
-    if kind in _WITH_ERROR:
-        return _failed(what, failure)
-    match kind:
-        case EventType.JOB_ENQUEUED:
-            return _enqueued(job)
-        case EventType.BACKPRESSURE_DROPPED | EventType.QUEUE_OVERFLOW:
-            return {"job_id": job.id}
-        case EventType.RATE_LIMIT_DROPPED:
-            key = {"key": job.limit.key_in(job.queue)} if job.limit is not None else {}
-            return {"job_id": job.id, **key}
-        case EventType.JOB_SCHEDULED:
-            return {"scheduled_at": times.format_ms(job.scheduled_ms or 0)}
-        case EventType.JOB_STARTED:
-            return {"worker_id": job.worker_id or ANONYMOUS, "attempt": job.attempt}
-        case EventType.JOB_HEARTBEAT:
-            until_ms = job.lease.until_ms if job.lease else what.at_ms
-            return {
-                "worker_id": job.worker_id or ANONYMOUS,
-                "attempt": job.attempt,
-                "visible_until": times.format_ms(until_ms),
-            }
-        case EventType.JOB_COMPLETED:
-            told = results and job.result is not MISSING
-            result = {"result": job.result} if told else {}
-            return {"duration_ms": what.length_ms or 0, "attempt": job.attempt, **result}
-        case EventType.JOB_EXPIRED:
-            ends_ms = what.before.expires_ms if what.before else None
-            return {
-                "created_at": times.format_ms(job.created_ms),
-                "expired_at": times.format_ms(what.at_ms),
-                "ttl_ms": max(0, (ends_ms or job.created_ms) - job.created_ms),
-            }
-        case _:
-            return {}
-
-
-def _failed(what: Happened, failure: Failure) -> dict[str, Any]:
-    job = what.job
-    match what.kind:
-        case EventType.JOB_FAILED:
-            ran = {} if what.length_ms is None else {"duration_ms": what.length_ms}
-            return {"attempt": job.attempt, "error": _error(failure, stack=True), **ran}
-        case EventType.JOB_RETRYING:
-            return {
-                "attempt": job.attempt,
-                "max_attempts": job.max_attempts,
-                "next_retry_at": times.format_ms(job.retry_at_ms or 0),
-                "error": _error(failure),
-            }
-        case _:
-            return {"total_attempts": job.attempt, "last_error": _error(failure)}
-
-
-def _enqueued(job: Job) -> dict[str, Any]:
-    data: dict[str, Any] = {"priority": job.priority}
-    if job.scheduled_ms is not None:
-        data["scheduled_at"] = times.format_ms(job.scheduled_ms)
-    if job.unique_key is not None:
-        data["unique_key"] = job.unique_key
-    return data
 
 
 def _stalled(what: Happened) -> bool:
@@ -210,42 +149,136 @@ def _error(failure: Failure, *, stack: bool = False) -> dict[str, Any]:
     return shown
 
 
-def _source(what: Happened, failure: Failure, service: str) -> str:
-    """The event's source, as far as the job record shows it."""
-    match what.kind:
-        case EventType.JOB_ENQUEUED:
-            return _enqueuer(what, service)
-        case EventType.JOB_SCHEDULED | EventType.JOB_EXPIRED | EventType.DEAD_LETTER_REPLAYED:
-            return events.source(service, "scheduler")
-        case (
-            EventType.JOB_CANCELLED | EventType.DEAD_LETTER_RETRIED | EventType.DEAD_LETTER_DELETED
-        ):
-            return events.source(service, "api")
-        case EventType.BACKPRESSURE_DROPPED | EventType.QUEUE_OVERFLOW:
-            return events.source(service, "queues", what.job.queue)
-        case _ if what.kind in _WITH_ERROR and _observed(what, failure):
-            return events.source(service, "scheduler")
-        case _:
-            return events.source(service, "workers", what.job.worker_id or ANONYMOUS)
-
-
-def _observed(what: Happened, failure: Failure) -> bool:
-    """Whether the backend, not a worker, detected a failure."""
-    return not _ran(what) or failure.code in _OBSERVED
-
-
 def _ran(what: Happened) -> bool:
     return what.before is not None and what.before.state is State.ACTIVE
 
 
-def _enqueuer(what: Happened, service: str) -> str:
+# --- a row for each type ------------------------------------------------------------------------
+
+_Data = Callable[[Happened, Failure], dict[str, Any]]
+# Component and instance of the event's source, as far as the job record shows them.
+_Component = Callable[[Happened, Failure], tuple[str, ...]]
+
+
+def _none(_what: Happened, _failure: Failure) -> dict[str, Any]:
+    return {}
+
+
+def _enqueued(what: Happened, _failure: Failure) -> dict[str, Any]:
+    job = what.job
+    data: dict[str, Any] = {"priority": job.priority}
+    if job.scheduled_ms is not None:
+        data["scheduled_at"] = times.format_ms(job.scheduled_ms)
+    if job.unique_key is not None:
+        data["unique_key"] = job.unique_key
+    return data
+
+
+def _scheduled(what: Happened, _failure: Failure) -> dict[str, Any]:
+    return {"scheduled_at": times.format_ms(what.job.scheduled_ms or 0)}
+
+
+def _run(what: Happened, _failure: Failure) -> dict[str, Any]:
+    return {"worker_id": what.job.worker_id or ANONYMOUS, "attempt": what.job.attempt}
+
+
+def _heartbeat(what: Happened, failure: Failure) -> dict[str, Any]:
+    until_ms = what.job.lease.until_ms if what.job.lease else what.at_ms
+    return {**_run(what, failure), "visible_until": times.format_ms(until_ms)}
+
+
+def _completed(what: Happened, _failure: Failure) -> dict[str, Any]:
+    result = {} if what.job.result is MISSING else {"result": what.job.result}
+    return {"duration_ms": what.length_ms or 0, "attempt": what.job.attempt, **result}
+
+
+def _failed(what: Happened, failure: Failure) -> dict[str, Any]:
+    ran = {} if what.length_ms is None else {"duration_ms": what.length_ms}
+    return {"attempt": what.job.attempt, "error": _error(failure, stack=True), **ran}
+
+
+def _retrying(what: Happened, failure: Failure) -> dict[str, Any]:
+    return {
+        "attempt": what.job.attempt,
+        "max_attempts": what.job.max_attempts,
+        "next_retry_at": times.format_ms(what.job.retry_at_ms or 0),
+        "error": _error(failure),
+    }
+
+
+def _given_up(what: Happened, failure: Failure) -> dict[str, Any]:
+    return {"total_attempts": what.job.attempt, "last_error": _error(failure)}
+
+
+def _expired(what: Happened, _failure: Failure) -> dict[str, Any]:
+    created_ms, ends_ms = what.job.created_ms, what.before.expires_ms if what.before else None
+    return {
+        "created_at": times.format_ms(created_ms),
+        "expired_at": times.format_ms(what.at_ms),
+        "ttl_ms": max(0, (ends_ms or created_ms) - created_ms),
+    }
+
+
+def _dropped_by_limit(what: Happened, _failure: Failure) -> dict[str, Any]:
+    job = what.job
+    return {"job_id": job.id} | ({"key": job.limit.key_in(job.queue)} if job.limit else {})
+
+
+def _api(_what: Happened, _failure: Failure) -> tuple[str, ...]:
+    return ("api",)
+
+
+def _scheduler(_what: Happened, _failure: Failure) -> tuple[str, ...]:
+    return ("scheduler",)
+
+
+def _worker(what: Happened, _failure: Failure) -> tuple[str, ...]:
+    return "workers", what.job.worker_id or ANONYMOUS
+
+
+def _queue(what: Happened, _failure: Failure) -> tuple[str, ...]:
+    return "queues", what.job.queue
+
+
+def _detector(what: Happened, failure: Failure) -> tuple[str, ...]:
+    observed = not _ran(what) or failure.code in _OBSERVED
+    return ("scheduler",) if observed else _worker(what, failure)
+
+
+def _enqueuer(what: Happened, _failure: Failure) -> tuple[str, ...]:
     before = what.before
     if before is None and what.job.copy_of is not None:
-        return events.source(service, "scheduler")
+        return ("scheduler",)
     if before is not None and before.dead_letter and replayed(before, what.job):
-        return events.source(service, "scheduler")
+        return ("scheduler",)
     if before is None or before.state in (State.PENDING, State.DISCARDED):
-        return events.source(service, "api")
+        return ("api",)
     if before.state is State.ACTIVE and what.job.attempt < before.attempt:
-        return events.source(service, "workers", before.worker_id or ANONYMOUS)
-    return events.source(service, "scheduler")
+        return "workers", before.worker_id or ANONYMOUS
+    return ("scheduler",)
+
+
+# The data of the event beside type and queue of the job, and its source.
+ROWS: Mapping[EventType, tuple[_Data, _Component]] = {
+    EventType.JOB_ENQUEUED: (_enqueued, _enqueuer),
+    EventType.JOB_SCHEDULED: (_scheduled, _scheduler),
+    EventType.JOB_STARTED: (_run, _worker),
+    EventType.JOB_HEARTBEAT: (_heartbeat, _worker),
+    EventType.JOB_COMPLETED: (_completed, _worker),
+    EventType.JOB_FAILED: (_failed, _detector),
+    EventType.JOB_RETRYING: (_retrying, _detector),
+    EventType.JOB_DISCARDED: (_given_up, _detector),
+    EventType.JOB_EXPIRED: (_expired, _scheduler),
+    EventType.JOB_CANCELLED: (_none, _api),
+    EventType.DEAD_LETTER_ADDED: (_given_up, _detector),
+    EventType.DEAD_LETTER_RETRIED: (_none, _api),
+    EventType.DEAD_LETTER_REPLAYED: (_none, _scheduler),
+    EventType.DEAD_LETTER_DELETED: (_none, _api),
+    EventType.BACKPRESSURE_DROPPED: (lambda what, _: {"job_id": what.job.id}, _queue),
+    EventType.QUEUE_OVERFLOW: (lambda what, _: {"job_id": what.job.id}, _queue),
+    EventType.RATE_LIMIT_DROPPED: (_dropped_by_limit, _worker),
+}
+# Pruned dead letters have one event in all (`ojs.projections.dead_letters`).
+_OF_JOBS = {kind for kind in EventType if kind.startswith(("job.", "dead_letter."))}
+if left := _OF_JOBS - ROWS.keys() - {EventType.DEAD_LETTER_PRUNED}:
+    raise TypeError(f"No row for {left}.")

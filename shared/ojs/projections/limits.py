@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ojs.domain import times
+from ojs.domain.counters.definitions import EXCEEDED
 from ojs.domain.events.types import EventType
-from ojs.projections import counters
 from ojs.projections.changes import DayCount, NewEvent, TableChange
 from ojs.records import record
 
@@ -90,7 +90,7 @@ class ThrottleChange(TableChange):
     def counts(self, written_ms: int) -> Iterator[DayCount]:
         """How often a queue's own limits began to throttle."""
         if self.exceeded and self.queue is not None:
-            yield DayCount(self.queue, self.at_ms, counters.exceeded(self.strategy))
+            yield DayCount(self.queue, self.at_ms, EXCEEDED.attribute + self.strategy)
 
 
 @record(frozen=True)

@@ -10,11 +10,9 @@ from typing import Protocol
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 from ojs.clock import Clock
-from ojs.domain.cron.cron import SkipReason
+from ojs.domain.counters import definitions as rows
 from ojs.domain.events.types import EventType
-from ojs.domain.queue.config import OverflowPolicy
 from ojs.domain.stats import OTHER_TYPES
-from ojs.projections import counters
 from ojs.projections.counters import Tally
 from ojs.projections.crons import CronRunChange
 from ojs.projections.limits import ThrottleChange
@@ -22,42 +20,11 @@ from ojs.projections.transitions import Happened
 from ojs.records import record
 
 NAMESPACE = "OJS"
-DURATION = "ojs.job.duration"
-QUEUE_TIME = "ojs.job.queue_time"
-EXCEEDED = "ojs.rate_limit.exceeded_total"
-WAIT_DURATION = "ojs.rate_limit.wait_duration"
-DISPATCHED = "ojs.scheduling.dispatch_total"
-QUEUE_WAIT = "ojs.scheduling.queue_wait_duration"
-LATENESS = "ojs.cron.lateness"
-_SECONDS = frozenset({DURATION, QUEUE_TIME, WAIT_DURATION, QUEUE_WAIT, LATENESS})
-COUNTERS = {
-    EventType.JOB_ENQUEUED: "ojs.job.enqueued",
-    EventType.JOB_COMPLETED: "ojs.job.completed",
-    EventType.JOB_DISCARDED: "ojs.job.failed",
-    EventType.JOB_RETRYING: "ojs.job.retried",
-    EventType.JOB_CANCELLED: "ojs.job.cancelled",
-    EventType.JOB_EXPIRED: "ojs.job.expired",
-    EventType.DEAD_LETTER_ADDED: "ojs.dead_letter.added_total",
+# By attribute, or what it begins with. Those by type, pool or strategy are measured as they happen.
+_OF_DAYS = {
+    row.attribute: row for row in rows.COUNTERS if row.name and row.by in (None, "policy", "reason")
 }
-# Daily counter → metric, and its dimensions beside the queue's name.
-_BY_QUEUE: Mapping[str, tuple[str, Mapping[str, str]]] = {
-    counters.REJECTED: ("ojs.backpressure.rejected_total", {}),
-    counters.DROPPED: ("ojs.backpressure.dropped_total", {}),
-    counters.DEAD_RETRIED: ("ojs.dead_letter.retried_total", {}),
-    counters.DEAD_PRUNED: ("ojs.dead_letter.pruned_total", {}),
-    counters.STARVED: ("ojs.scheduling.starvation_events", {}),
-    counters.FIRED: ("ojs.cron.triggered", {}),
-    **{counters.skipped(reason): ("ojs.cron.skipped", {"reason": reason}) for reason in SkipReason},
-    **{
-        counters.overflow(policy): ("ojs.queue.overflow.count", {"policy": policy})
-        for policy in OverflowPolicy
-    },
-}
-# Without dimensions: a queue is created once, and each would be a metric of its own.
-_OF_ALL = {
-    counters.CREATED: "ojs.queue.created.count",
-    counters.DELETED: "ojs.queue.deleted.count",
-}
+_SECONDS = {row.name for row in rows.ROWS if row.unit == "seconds"}
 
 
 class MetricsOutlet(Protocol):
@@ -162,11 +129,11 @@ def of_jobs(what: Iterable[tuple[Happened, str]]) -> Iterator[Measurement]:
     """What happened to jobs, each with the job type it is counted under."""
     for one, kind in what:
         dimensions = {"queue": one.job.queue, "type": kind}
-        if one.kind in COUNTERS:
-            yield dimensions, COUNTERS[one.kind], 1
+        if one.kind in rows.BY_TYPE:
+            yield dimensions, rows.BY_TYPE[one.kind].name, 1
         if one.length_ms is not None:
-            name = QUEUE_TIME if one.kind is EventType.JOB_STARTED else DURATION
-            yield dimensions, name, one.length_ms / 1_000
+            metric = rows.QUEUE_TIME if one.kind is EventType.JOB_STARTED else rows.DURATION
+            yield dimensions, metric.name, one.length_ms / 1_000
 
 
 def of_pools(what: Iterable[Happened]) -> Iterator[Measurement]:
@@ -174,8 +141,8 @@ def of_pools(what: Iterable[Happened]) -> Iterator[Measurement]:
     for one in what:
         if one.kind is EventType.JOB_STARTED and one.job.pool is not None:
             queue = {"queue": one.job.queue}
-            yield {**queue, "pool": one.job.pool}, DISPATCHED, 1
-            yield queue, QUEUE_WAIT, (one.length_ms or 0) / 1_000
+            yield {**queue, "pool": one.job.pool}, rows.DISPATCHED.name, 1
+            yield queue, rows.QUEUE_WAIT.name, (one.length_ms or 0) / 1_000
 
 
 def of_days(tallies: Iterable[Tally]) -> Iterator[Measurement]:
@@ -183,11 +150,14 @@ def of_days(tallies: Iterable[Tally]) -> Iterator[Measurement]:
     for tally in tallies:
         for (queue, _), counts in tally.counts.items():
             for name, count in counts.items():
-                if name in _OF_ALL:
-                    yield {}, _OF_ALL[name], count
-                elif name in _BY_QUEUE:
-                    metric, dimensions = _BY_QUEUE[name]
-                    yield {"queue": queue, **dimensions}, metric, count
+                row = _OF_DAYS.get(name, _OF_DAYS.get(name[:2]))
+                if row in (rows.CREATED, rows.DELETED):
+                    # Without dimensions: a queue is created once, and each would be a metric of
+                    # its own.
+                    yield {}, row.name, count
+                elif row is not None:
+                    label = {} if row.by is None else {row.by: name.removeprefix(row.prefix)}
+                    yield {"queue": queue, **label}, row.name, count
 
 
 def of_limits(changes: Iterable[ThrottleChange]) -> Iterator[Measurement]:
@@ -199,9 +169,9 @@ def of_limits(changes: Iterable[ThrottleChange]) -> Iterator[Measurement]:
         queue = {} if change.queue is None else {"queue": change.queue}
         dimensions = {**queue, "strategy": change.strategy}
         if change.exceeded:
-            yield dimensions, EXCEEDED, 1
+            yield dimensions, rows.EXCEEDED.name, 1
         elif change.released:
-            yield dimensions, WAIT_DURATION, change.throttled_ms / 1_000
+            yield dimensions, rows.LIMIT_WAIT.name, change.throttled_ms / 1_000
 
 
 def of_crons(changes: Iterable[CronRunChange]) -> Iterator[Measurement]:
@@ -209,4 +179,4 @@ def of_crons(changes: Iterable[CronRunChange]) -> Iterator[Measurement]:
     for change in changes:
         if not change.run.manual:
             for dimensions in ({}, {"queue": change.run.queue}):
-                yield dimensions, LATENESS, change.run.late_ms / 1_000
+                yield dimensions, rows.LATENESS.name, change.run.late_ms / 1_000

@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ojs.domain import times
+from ojs.domain.counters.definitions import STARVED
 from ojs.domain.events.types import EventType
 from ojs.domain.pool.pool import Pool
 from ojs.domain.pool.statistics import PoolAlerts, Starved
 from ojs.domain.pool.worker import Worker
-from ojs.projections import counters
 from ojs.projections.changes import DayCount, NewEvent, TableChange
 from ojs.records import record
 
@@ -80,7 +80,7 @@ class AlertsChange(TableChange):
     def counts(self, written_ms: int) -> Iterator[DayCount]:
         """How often each queue began to starve."""
         for queue in self._starved:
-            yield DayCount(queue, self.after.at_ms, counters.STARVED)
+            yield DayCount(queue, self.after.at_ms, STARVED.attribute)
 
 
 @record(frozen=True)

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from ojs.domain.counters.definitions import CREATED, DELETED, OVERFLOW, REJECTED
 from ojs.domain.events.types import EventType
 from ojs.domain.queue.queue import Queue, QueueState
-from ojs.projections import counters
 from ojs.projections.changes import DayCount, NewEvent, TableChange
 from ojs.records import record
 
@@ -57,9 +57,9 @@ class QueueChange(TableChange):
     def counts(self, written_ms: int) -> Iterator[DayCount]:
         """Queues that were created, also by a push, or deleted."""
         if self.before is None and self.after is not None:
-            yield DayCount(self.after.name, self.after.created_ms, counters.CREATED)
+            yield DayCount(self.after.name, self.after.created_ms, CREATED.attribute)
         elif self.before is not None and self.after is None:
-            yield DayCount(self.before.name, written_ms, counters.DELETED)
+            yield DayCount(self.before.name, written_ms, DELETED.attribute)
 
 
 @record(frozen=True)
@@ -174,5 +174,5 @@ class PushRefusal(TableChange):
 
     def counts(self, written_ms: int) -> Iterator[DayCount]:
         """Jobs that were refused, in all and by policy."""
-        for name in (counters.REJECTED, counters.overflow(self.policy)):
+        for name in (REJECTED.attribute, OVERFLOW.attribute + self.policy):
             yield DayCount(self.queue, self.at_ms, name, self.count)

@@ -14,6 +14,7 @@ import pytest
 
 from docs.numbers import attributes
 from ojs.domain import access
+from ojs.domain.counters.definitions import OFTEN
 from ojs.domain.cron import cron
 from ojs.domain.cron.cron import SkipReason
 from ojs.domain.fair_queue import tags as tenants
@@ -22,7 +23,7 @@ from ojs.domain.job.states import State
 from ojs.domain.pool import statistics as scheduling
 from ojs.projections import counters
 from ojs.services.jobs import enqueue
-from ojs.services.permits import pool_permits
+from ojs.services.permits.kinds import WORKER_KEPT_S
 from ojs.services.queues import deletion as ending
 from ojs.store.crons import crons
 from ojs.store.dead_letter import bulk, replay
@@ -93,7 +94,7 @@ _PLACEHOLDERS = {
     "strategy": "concurrency|rate|throttle|pause",
     "tag": r"[0-9a-f]{12}",
     "token": r"[\w:-]+",
-    "transition": "|".join(counters.NAMES.values()),
+    "transition": "|".join(row.attribute for row in OFTEN.values()),
     "type": r".+",
     "worker": r".+",
     "workflow": _UUID,
@@ -311,7 +312,7 @@ def test_modules_that_are_named_are_there() -> None:
         ("400 days after it began last", limits.KEPT_S == 400 * DAY_S),
         ("spread over 16 partitions", workers.SHARDS == 16),
         ("a day after `seen`", workers._FORGET_AFTER_S == DAY_S),
-        ("30 days after the latest fetch", pool_permits.WORKER_KEPT_S == 30 * DAY_S),
+        ("30 days after the latest fetch", WORKER_KEPT_S == 30 * DAY_S),
         ("two days later (s): the sweep writes it anew", pool_health.KEPT_S == 2 * DAY_S),
         ("1 048 576 of them are a ms", tenants.TICKS_PER_MS == 1_048_576),
         ("30 days after the latest push", store_tenants._KEPT_S == 30 * DAY_S),

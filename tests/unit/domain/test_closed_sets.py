@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
-from ojs.domain.job.envelope import OnConflict, RetryRequest, UniqueRequest
-from ojs.domain.job.retention import PruningPolicy
+from ojs.domain.job.envelope import RetryRequest
 from ojs.domain.job.retry import BackoffStrategy, OnExhaustion
-from ojs.domain.pool.dispatch import DispatchStrategy
-from ojs.domain.pool.pool import PoolRequest
-from ojs.domain.queue.config import (
-    Backpressure,
-    DeadLetterRequest,
-    OverflowPolicy,
-    QueueConfigRequest,
-)
-from ojs.domain.queue.queue import DeletionStrategy
-from ojs.domain.rate_limit.limiter import OnLimit, RateLimitRequest
-from ojs.http.contract.models import DeleteQueueRequest, FetchRequest, WorkerInfo
-
-if TYPE_CHECKING:
-    from ojs.domain.requests import Model
+from ojs.domain.workflow.advance import RetryMode
+from ojs.domain.workflow.graph import StepTrigger
+from ojs.http.contract import models
 
 
 def accepted(annotation: Any) -> set[str]:
@@ -34,25 +22,16 @@ def accepted(annotation: Any) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("model", "field", "members"),
+    ("annotation", "members"),
     [
-        (RetryRequest, "on_exhaustion", OnExhaustion),
-        (UniqueRequest, "on_conflict", OnConflict),
-        (RateLimitRequest, "on_limit", OnLimit),
-        (QueueConfigRequest, "overflow_policy", OverflowPolicy),
-        (QueueConfigRequest, "strategy", OverflowPolicy),
-        (Backpressure, "strategy", OverflowPolicy),
-        (DeadLetterRequest, "pruning_policy", PruningPolicy),
-        (PoolRequest, "strategy", DispatchStrategy),
-        (FetchRequest, "strategy", DispatchStrategy),
-        (WorkerInfo, "strategy", DispatchStrategy),
-        (DeleteQueueRequest, "strategy", DeletionStrategy),
+        (RetryRequest.resolved()["on_exhaustion"].annotation, OnExhaustion),
+        (models.StepTriggerName, StepTrigger),
+        (models.RetryModeName, RetryMode),
     ],
 )
-def test_a_field_accepts_the_members(
-    model: type[Model], field: str, members: type[StrEnum]
-) -> None:
-    assert accepted(model.resolved()[field].annotation) == set(members)
+def test_a_literal_has_the_members(annotation: Any, members: type[StrEnum]) -> None:
+    """Others are declared with the enumeration as their type."""
+    assert accepted(annotation) == set(members)
 
 
 @pytest.mark.parametrize("field", ["backoff_strategy", "backoff_type", "backoff", "strategy"])

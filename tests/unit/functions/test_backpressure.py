@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ojs.domain import times
 from ojs.http.binding import negotiation
 from ojs.http.contract.operations import MAX_BLOCK_S
 from ojs.services.permits import backpressure as bounds
@@ -121,7 +120,7 @@ def test_the_defaults_of_bounds(api: Api) -> None:
     assert shown == {"strategy": "reject", "warning_threshold": 0.8}
 
 
-@pytest.mark.requirement("BP-a")
+@pytest.mark.requirement("BP-a", "QC-1")
 def test_depth_is_jobs_that_are_not_final(api: Api) -> None:
     bounded(api, max_depth=5, warning_threshold=1)
     active = api.active("q")
@@ -187,31 +186,6 @@ def test_a_bound_and_a_rate_limit_hold_together(api: Api) -> None:
     api.post(f"{BASE}/workers/ack", {"job_id": job["id"], "worker_id": "w"})
     assert push(api).status == 201
     assert api.fetch("q", count=5, worker_id="w") == []
-
-
-def test_a_smaller_bound_drops_nothing(api: Api) -> None:
-    bounded(api, max_depth=5)
-    for _ in range(4):
-        push(api)
-    bounded(api, max_depth=2)
-    refused(push(api), "q", 4, 2)
-    assert stored(api) == 4
-
-
-def test_other_queues_are_not_affected(api: Api) -> None:
-    bounded(api, "full", max_depth=1)
-    push(api, "full")
-    assert push(api, "full").status == 429
-    assert push(api, "free").status == 201
-
-
-def test_retrying_a_dead_letter_into_a_full_queue_is_refused(api: Api) -> None:
-    dead = api.dead("q")
-    bounded(api, max_depth=1)
-    push(api)
-    for place in ("dead-letter", "admin/dead-letter"):
-        refused(api.post(f"{BASE}/{place}/{dead}/retry"), "q", 1, 1)
-    assert api.get(f"{BASE}/jobs/{dead}").json["state"] == "discarded"
 
 
 # --- batches ----------------------------------------------------------------------------------
@@ -496,52 +470,6 @@ def test_a_malformed_time_is_refused(api: Api, path: str, given: str) -> None:
     assert stored(api) == 0
 
 
-def _configured(**config: Any) -> Callable[[Api], Reply]:
-    return lambda api: api("PUT", f"{BASE}/queues/q/config", config)
-
-
-def _ending(strategy: str) -> Callable[[Api], Reply]:
-    def act(api: Api) -> Reply:
-        api.fetch("q")
-        return api("DELETE", f"{BASE}/queues/q", {"strategy": strategy})
-
-    return act
-
-
-@pytest.mark.requirement("BP-c")
-@pytest.mark.parametrize("path", ["jobs", "jobs/batch"])
-@pytest.mark.parametrize(
-    ("change", "status", "code"),
-    [
-        (_configured(max_size=2), 201, None),
-        (_configured(max_size=None), 201, None),
-        (_configured(overflow_policy="drop_oldest"), 201, None),
-        (_configured(overflow_policy="reject"), 429, "QUEUE_FULL"),
-        (_configured(allowed_job_types=["mail.*"]), 422, "JOB_TYPE_NOT_ALLOWED"),
-        (_configured(producers=["billing"]), 403, "permission_denied"),
-        (_ending("discard"), 409, "queue_draining"),
-        (_ending("drain"), 409, "queue_draining"),
-    ],
-)
-def test_each_look_of_a_push_that_waits_goes_by_what_is_configured_then(
-    api: Api,
-    waiting: Waiting,
-    path: str,
-    change: Callable[[Api], Reply],
-    status: int,
-    code: str | None,
-) -> None:
-    waiting.meanwhile = lambda: change(api)
-    body = job() if path == "jobs" else {"jobs": [job()]}
-    reply = api("POST", f"{BASE}/{path}", body, headers={"OJS-Block-Timeout": "20"})
-    assert len(waiting.waits) == 3
-    assert reply.status == status
-    if code is not None:
-        assert reply.error["code"] == code
-    if code == "QUEUE_FULL":
-        refused(reply, "q", 1, 1, "reject")
-
-
 @pytest.mark.requirement("BP-c")
 def test_a_push_that_waits_is_let_in_by_no_bound_of_before(api: Api, waiting: Waiting) -> None:
     """The bound is lowered, and one of the jobs is done: that makes no room."""
@@ -555,16 +483,6 @@ def test_a_push_that_waits_is_let_in_by_no_bound_of_before(api: Api, waiting: Wa
 
     waiting.meanwhile = meanwhile
     refused(push(api, **{"OJS-Block-Timeout": "5"}), "q", 2, 2, "block")
-
-
-@pytest.mark.requirement("BP-c")
-def test_a_job_that_waited_is_as_old_as_its_admission(api: Api, waiting: Waiting) -> None:
-    began = api.clock.now_ms()
-    waiting.meanwhile = lambda: bounded(api, max_depth=2, strategy="block")
-    reply = push(api, **{"OJS-Block-Timeout": "20"})
-    told = reply.json["job"]
-    assert told["created_at"] == told["enqueued_at"] == times.format_ms(api.clock.now_ms())
-    assert api.clock.now_ms() > began
 
 
 @pytest.mark.requirement("BP-q")

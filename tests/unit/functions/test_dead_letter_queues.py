@@ -58,35 +58,6 @@ def test_a_job_that_fails_for_good_is_in_the_named_queue_too(api: Api) -> None:
         assert api.get(f"{BASE}/{place}", queue="failed").json["jobs"] == []
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_retry_of_the_record_cancels_the_copy_that_waits(api: Api, place: str) -> None:
-    goes_to(api)
-    job_id = api.dead("mail")
-    copy_id = job_of(api, job_id)["dead_letter_job_id"]
-    reply = api.post(f"{BASE}/{place}/{job_id}/retry")
-    assert reply.status == 200, reply.text
-    assert "dead_letter_job_id" not in reply.json["job"]
-    assert job_of(api, copy_id)["state"] == "cancelled"
-    assert api.fetch("failed") == []
-
-
-def test_a_retry_that_finds_no_room_leaves_the_copy(api: Api) -> None:
-    goes_to(api, max_size=1)
-    job_id = api.dead("mail")
-    api.push("mail")
-    assert api.post(f"{BASE}/dead-letter/{job_id}/retry").status == 429
-    assert job_of(api, job_of(api, job_id)["dead_letter_job_id"])["state"] == "available"
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_deleting_the_record_leaves_the_copy(api: Api, place: str) -> None:
-    goes_to(api)
-    job_id = api.dead("mail")
-    copy_id = job_of(api, job_id)["dead_letter_job_id"]
-    assert api("DELETE", f"{BASE}/{place}/{job_id}").status in (200, 204)
-    assert job_of(api, copy_id)["state"] == "available"
-
-
 @pytest.mark.requirement("QC-34")
 def test_the_fields_are_shown_with_where_they_come_from(api: Api) -> None:
     shown = goes_to(api)

@@ -13,6 +13,7 @@ from functions.sweep import handler as module
 from functions.sweep import metrics
 from functions.sweep.handler import handler
 from ojs import runtime
+from ojs.domain.counters import definitions as rows
 from ojs.domain.dead_letter.bulk import Action
 from ojs.domain.errors import BackendUnavailable
 from ojs.domain.filters.dead_letters import EVERYTHING
@@ -175,7 +176,7 @@ def test_what_was_seen_is_written_as_metrics(
         for name in line
         if name.startswith("ojs.")
     }
-    assert {key: value for key, value in written.items() if key[0] != metrics.DEPTH} == {
+    assert {key: value for key, value in written.items() if key[0] != rows.DEPTH.name} == {
         ("ojs.queue.oldest_age", None, None): [0.09],
         ("ojs.dead_letter.total", None, None): [1.0],
         ("ojs.workers.active", None, None): [5.0],
@@ -186,7 +187,7 @@ def test_what_was_seen_is_written_as_metrics(
         ("ojs.dead_letter.total", "idle", None): [0.0],
         ("ojs.workers.busy", "idle", None): [4.0],
     }
-    depths = {key[1:]: value for key, value in written.items() if key[0] == metrics.DEPTH}
+    depths = {key[1:]: value for key, value in written.items() if key[0] == rows.DEPTH.name}
     assert depths["email", "available"] == [3.0]
     assert depths["email", "discarded"] == [2.0]
     assert depths["idle", "active"] == [4.0]
@@ -212,7 +213,7 @@ def test_bounds_are_written_as_metrics(gauges: Gauges, capsys: pytest.CaptureFix
     written = {
         (line["queue"], name): line[name]
         for line in lines
-        for name in (metrics.MAX_SIZE, metrics.UTILIZATION, metrics.PRESSURE)
+        for name in ("ojs.queue.max_size", "ojs.queue.utilization", "ojs.backpressure.pressure")
         if name in line
     }
     assert written == {
@@ -291,7 +292,7 @@ def test_operators_are_told_of_workflows_that_stand_still(
         handler(EVENT, None)
         found = [line for line in caplog.records if line.message == "workflows stand still"]
         lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-        written = [line[metrics.STALLED] for line in lines if metrics.STALLED in line]
+        written = [line[rows.STALLED.name] for line in lines if rows.STALLED.name in line]
         assert written == [[1.0]] * len(found)
         caplog.clear()
         return [vars(line)["count"] for line in found]
@@ -335,9 +336,9 @@ def test_a_stuck_job_of_a_named_queue_raises_its_metric_beside_30_fuller_queues(
     metrics.write(seen, service="ojs", most=20, always=("mail",))
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     ages = [
-        line[metrics.OLDEST_AGE]
+        line[rows.OLDEST_AGE.name]
         for line in lines
-        if line["queue"] == "mail" and metrics.OLDEST_AGE in line
+        if line["queue"] == "mail" and rows.OLDEST_AGE.name in line
     ]
     assert ages == [[60.0]]
 
@@ -362,7 +363,7 @@ def test_how_many_queues_are_told_of_is_a_setting(
     pools = [PoolMetrics("p", 0.5, {f"q{number}": 0.5 for number in range(140)})]
     metrics.write_pools(pools, service="s", most=most)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    for metric in (metrics.OLDEST_AGE, metrics.DISPATCH_RATIO):
+    for metric in (rows.OLDEST_AGE.name, rows.DISPATCH_RATIO.name):
         assert len({line["queue"] for line in lines if metric in line}) == queues
 
 
@@ -558,14 +559,14 @@ def test_pools_are_looked_at_and_told_of_as_metrics(
     written = {
         (line.get("queue") or line.get("pool"), name): line[name]
         for line in lines
-        for name in (metrics.DISPATCH_RATIO, metrics.POOL_UTILIZATION)
+        for name in (rows.DISPATCH_RATIO.name, rows.POOL_UTILIZATION.name)
         if name in line
     }
     assert written == {
-        ("general", metrics.POOL_UTILIZATION): [0.75],
-        ("critical", metrics.DISPATCH_RATIO): [0.0],
-        ("low", metrics.DISPATCH_RATIO): [1.0],
-        ("aside", metrics.DISPATCH_RATIO): [0.0],
+        ("general", rows.POOL_UTILIZATION.name): [0.75],
+        ("critical", rows.DISPATCH_RATIO.name): [0.0],
+        ("low", rows.DISPATCH_RATIO.name): [1.0],
+        ("aside", rows.DISPATCH_RATIO.name): [0.0],
     }
     units = {
         each["Name"]: each["Unit"]
@@ -573,7 +574,7 @@ def test_pools_are_looked_at_and_told_of_as_metrics(
         for described in line.get("_aws", {}).get("CloudWatchMetrics", ())
         for each in described["Metrics"]
     }
-    assert units[metrics.DISPATCH_RATIO] == units[metrics.POOL_UTILIZATION] == "None"
+    assert units[rows.DISPATCH_RATIO.name] == units[rows.POOL_UTILIZATION.name] == "None"
     assert len(gauges.asked) == 1
 
 
@@ -627,11 +628,11 @@ def test_backlogs_are_written_for_groups_with_workers(capsys: pytest.CaptureFixt
     told = {
         (line["group"], name): line[name]
         for line in lines
-        for name in (metrics.BACKLOG, metrics.MISSING)
+        for name in (rows.BACKLOG.name, rows.MISSING.name)
         if name in line
     }
     assert told == {
-        ("busy", metrics.BACKLOG): [4.5],
-        ("idle", metrics.BACKLOG): [0.0],
-        ("alone", metrics.MISSING): [1.0],
+        ("busy", rows.BACKLOG.name): [4.5],
+        ("idle", rows.BACKLOG.name): [0.0],
+        ("alone", rows.MISSING.name): [1.0],
     }

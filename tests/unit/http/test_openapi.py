@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from ojs.api import openapi
+from ojs.api import openapi, rate_limits
 from ojs.api import operations as contract
 from ojs.api import queues as queue_configs
 from ojs.domain.cron.definition import CronRequest, CronSettings
@@ -32,7 +32,6 @@ from ojs.domain.queue import config as queue_config
 from ojs.domain.rate_limit.limiter import OverrideRequest
 from ojs.domain.workflow import request as workflow_request
 from ojs.http.contract import models
-from ojs.http.views import rate_limits as limits_views
 from tests.spread import examples
 from tests.unit.functions.bad_input import (
     EXAMPLES,
@@ -44,6 +43,8 @@ from tests.unit.functions.bad_input import (
     nearly_right,
     places,
     put,
+    read_parts,
+    validator,
 )
 
 if TYPE_CHECKING:
@@ -53,16 +54,6 @@ from ojs.http.views import job_bulk
 NOW_MS = 1_900_000_000_000
 DEAD = Job(UNKNOWN, "a", "q", State.DISCARDED, NOW_MS, content={"args": []})
 BODIES = pytest.mark.parametrize("operation", WITH_BODY, ids=lambda operation: operation.id)
-
-
-@cache
-def validator(operation_id: str) -> Draft202012Validator:
-    """Of the bodies of an operation."""
-    document = openapi.document("1")
-    operation = contract.get(operation_id)
-    described = document["paths"][operation.path][operation.method.lower()]["requestBody"]
-    schema = described["content"]["application/json"]["schema"]
-    return Draft202012Validator({**schema, "components": document["components"]})
 
 
 def described(operation_id: str, body: Any) -> bool:
@@ -146,29 +137,9 @@ def check_configuration(operation: Operation, read: Any) -> None:
         _, config, prefix = queue_configs.to_create(read)
         queue_config.parse(config, prefix=prefix)
     elif operation.request is OverrideRequest:
-        limits_views.override(read, now_ms=0)
+        rate_limits.to_override(read, now_ms=0)
     else:
         queue_config.parse(read, policy=operation.id == "set_queue_policy")
-
-
-def read_parts(body: Any) -> Any:
-    """A body without what is not read because another field outranks it, right or wrong."""
-    if isinstance(body, list):
-        return [read_parts(one) for one in body]
-    if not isinstance(body, dict):
-        return body
-    kept = {name: read_parts(value) for name, value in body.items()}
-    options = kept.get("options")
-    for first, second in (("delay_until", "scheduled_at"), ("period", "within")):
-        if kept.get(first) is not None:
-            kept.pop(second, None)
-        if isinstance(options, dict) and {first, second} & options.keys():
-            kept.pop(first, None)
-            kept.pop(second, None)
-    for name in ("expires_at", "retry", "unique"):
-        if isinstance(options, dict) and options.get(name) is not None:
-            kept.pop(name, None)
-    return kept
 
 
 @BODIES

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ojs.domain.counters.definitions import EXCEEDED, LIMIT_WAIT
 from ojs.projections import limits, metrics, records
 from ojs.projections.limits import ThrottleChange
 from ojs.projections.records import Change, Malformed
@@ -108,6 +109,6 @@ def test_metrics_of_limits() -> None:
     ]
     metrics.write(found, metrics.of_limits(changed))
     assert found.sums == {
-        (("strategy", "rate"),): {metrics.EXCEEDED: 2, metrics.WAIT_DURATION: 1.5},
-        (("queue", "mail"), ("strategy", "concurrency")): {metrics.WAIT_DURATION: 2.0},
+        (("strategy", "rate"),): {EXCEEDED.name: 2, LIMIT_WAIT.name: 1.5},
+        (("queue", "mail"), ("strategy", "concurrency")): {LIMIT_WAIT.name: 2.0},
     }

@@ -14,6 +14,7 @@ from botocore.stub import Stubber
 
 from ojs.clock import ManualClock
 from ojs.domain import jsontext
+from ojs.domain.counters.definitions import DURATION
 from ojs.domain.events.event import Event
 from ojs.domain.events.types import EventType
 from ojs.domain.job.job import Job
@@ -183,11 +184,11 @@ def test_metrics_by_queue_and_type(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_many_values_take_several_objects(capsys: pytest.CaptureFixture[str]) -> None:
-    EmbeddedMetrics("s").put({"queue": "mail"}, {metrics.DURATION: [0.5] * 250, "x": []})
+    EmbeddedMetrics("s").put({"queue": "mail"}, {DURATION.name: [0.5] * 250, "x": []})
     found = written(capsys)
-    assert [len(one[metrics.DURATION]) for one in found] == [100, 100, 50]
-    EmbeddedMetrics("s").put({"queue": "mail"}, {metrics.DURATION: [0.5] * 100})
-    assert [len(one[metrics.DURATION]) for one in written(capsys)] == [100]
+    assert [len(one[DURATION.name]) for one in found] == [100, 100, 50]
+    EmbeddedMetrics("s").put({"queue": "mail"}, {DURATION.name: [0.5] * 100})
+    assert [len(one[DURATION.name]) for one in written(capsys)] == [100]
     EmbeddedMetrics("s").put({"queue": "mail"}, {})
     assert written(capsys) == []
 

@@ -11,7 +11,7 @@ from ojs.domain.events.types import EventType
 from ojs.domain.job import lifecycle
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
-from ojs.projections.counters import DEAD_RETRIED, Tally, day_of
+from ojs.projections.counters import Tally, day_of
 from ojs.projections.transitions import happened
 from ojs.store.dead_letter import counters as dead_letters
 from ojs.store.table import keys
@@ -55,5 +55,5 @@ def test_a_job_that_moves_leaves_one_queue_and_enters_the_other() -> None:
     }
     # Retried is a dead letter of the queue where it died.
     day = day_of(what[0])[1]
-    assert tally.counts["billing", day] == {DEAD_RETRIED: 1}
+    assert tally.counts["billing", day] == {"dead_retried": 1}
     assert tally.counts["again", day] == {"enqueued": 1}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aws_cdk import Annotations, Duration, Stack
 from aws_cdk import aws_cloudwatch as cloudwatch
@@ -59,6 +59,25 @@ _FIVE_MINUTES = Duration.minutes(5)
 _STATES = ("available", "scheduled", "retryable", "active", "pending")
 
 
+class Alarm(NamedTuple):
+    """An alarm: its name, what it means, and the metric that it looks at.
+
+    It is raised when `breaching` (all) of the latest `periods` values reach the threshold, or with
+    `below` are below it, or missing. Threshold and periods are numbers, or the names of settings;
+    `times` is how often the metric's unit is in that of the threshold.
+    """
+
+    name: str
+    meaning: str
+    metric: Callable[[Any], cloudwatch.IMetric]
+    threshold: str | float
+    periods: str | int = 1
+    breaching: int | None = None
+    below: bool = False
+    times: int = 1
+    where: Callable[[Any], object] = lambda _: True
+
+
 class Monitoring(Construct):
     """Alarms, where they are sent to, and a dashboard."""
 
@@ -77,18 +96,16 @@ class Monitoring(Construct):
         settings: DeploymentSettings,
     ) -> None:
         super().__init__(scope, name)
-        self._api = api.requests
-        self._access_log = api.access_log
-        self._table = table
-        self._functions = functions
-        self._settings = settings
-        self._stream_age = functions["stream"].metric(
+        self.api = api.requests
+        self.access_log = api.access_log
+        self.table = table
+        self.functions = functions
+        self.settings = settings
+        self.stream_age = functions["stream"].metric(
             "IteratorAge", statistic="Maximum", period=_MINUTE
         )
-        self._stream_failures = failures.metric_approximate_number_of_messages_visible(
-            statistic="Maximum", period=_MINUTE
-        )
-        self._table_throttles = _table_throttles(table)
+        self.stream_failures = _visible(failures)
+        self.table_throttles = _table_throttles(table)
         self._topics = [*topics, *self._make_topics()]
         for topic in self._topics:
             self._let_alarms_in(topic)
@@ -98,9 +115,12 @@ class Monitoring(Construct):
                 "Nobody is told of alarms: set alarm_email or alarm_topic_arn.",
             )
         self._alarms: list[cloudwatch.Alarm] = []
-        self._add_alarms()
+        for alarm in ALARMS:
+            if alarm.where(self):
+                self._add(alarm, alarm.metric(self))
         if queues is not None:
-            self._watch_push(queues)
+            for alarm in PUSH_ALARMS:
+                self._add(alarm, alarm.metric(queues))
             self._tell_of_disabled(bus)
         if settings.dashboard:
             self._dashboard()
@@ -108,7 +128,7 @@ class Monitoring(Construct):
     # --- where alarms go ----------------------------------------------------------------------
 
     def _make_topics(self) -> Sequence[sns.ITopic]:
-        settings = self._settings
+        settings = self.settings
         topics: list[sns.ITopic] = []
         if settings.alarm_topic_arn:
             topics.append(sns.Topic.from_topic_arn(self, "Given", settings.alarm_topic_arn))
@@ -132,270 +152,44 @@ class Monitoring(Construct):
             )
         )
 
-    def _alarm(
-        self,
-        name: str,
-        meaning: str,
-        metric: cloudwatch.IMetric,
-        threshold: float,
-        *,
-        below: bool = False,
-        periods: int = 1,
-        breaching: int | None = None,
-    ) -> None:
-        """Add an alarm: `breaching` (all) of the latest `periods` values reach the threshold.
-
-        With `below` they are below it, or missing.
-        """
-        if self._settings.is_local and isinstance(metric, cloudwatch.MathExpression):
+    def _add(self, alarm: Alarm, metric: cloudwatch.IMetric) -> None:
+        if self.settings.is_local and isinstance(metric, cloudwatch.MathExpression):
             return  # the emulator has no alarms on what is calculated
         comparison, missing = cloudwatch.ComparisonOperator, cloudwatch.TreatMissingData
-        alarm = cloudwatch.Alarm(
+        periods = int(self._number(alarm.periods))
+        made = cloudwatch.Alarm(
             self,
-            name,
-            alarm_name=f"{self._settings.service}-{name}",
-            alarm_description=meaning,
+            alarm.name,
+            alarm_name=f"{self.settings.service}-{alarm.name}",
+            alarm_description=alarm.meaning.format(self),
             metric=metric,
-            threshold=threshold,
+            threshold=alarm.times * self._number(alarm.threshold),
             comparison_operator=comparison.LESS_THAN_THRESHOLD
-            if below
+            if alarm.below
             else comparison.GREATER_THAN_OR_EQUAL_TO_THRESHOLD,
             evaluation_periods=periods,
-            datapoints_to_alarm=breaching or periods,
-            treat_missing_data=missing.BREACHING if below else missing.NOT_BREACHING,
+            datapoints_to_alarm=alarm.breaching or periods,
+            treat_missing_data=missing.BREACHING if alarm.below else missing.NOT_BREACHING,
         )
         for topic in self._topics:
-            alarm.add_alarm_action(actions.SnsAction(topic))
-            alarm.add_ok_action(actions.SnsAction(topic))
-        self._alarms.append(alarm)
+            made.add_alarm_action(actions.SnsAction(topic))
+            made.add_ok_action(actions.SnsAction(topic))
+        self._alarms.append(made)
 
-    # --- alarms -------------------------------------------------------------------------------
-
-    def _add_alarms(self) -> None:
-        settings, functions = self._settings, self._functions
-        self._alarm(
-            "oldest-job",
-            "A job has been waiting in line for too long: too few workers, or a paused queue. "
-            f"The metric {OLDEST_AGE} by queue says which.",
-            self._own(OLDEST_AGE),
-            settings.alarm_oldest_job_s,
-            # One slow minute is none.
-            periods=3,
-        )
-        self._alarm(
-            "cron-late",
-            "Cron jobs fire too late: the sweep has too much to do, or something keeps it from "
-            f"firing them. The metric {CRON_LATENESS} by queue says where.",
-            self._own(CRON_LATENESS),
-            settings.alarm_cron_late_s,
-        )
-        self._alarm(
-            "dead-letters",
-            "Jobs fail for good. GET /ojs/v1/dead-letter lists them with their errors.",
-            cloudwatch.MathExpression(
-                expression="DIFF(total)",
-                using_metrics={"total": self._own(DEAD_LETTERS, period=_FIVE_MINUTES)},
-                period=_FIVE_MINUTES,
-                label="dead letters more",
-            ),
-            settings.alarm_dead_letters,
-            # A difference needs a value before it.
-            periods=2,
-            breaching=1,
-        )
-        self._alarm(
-            "stream-age",
-            "Events and statistics are behind: see the log of function stream.",
-            self._stream_age,
-            settings.alarm_stream_age_s * 1_000,
-            periods=3,
-        )
-        self._alarm(
-            "stream-failures",
-            "Changes could not be projected: statistics and events lack them. The messages in "
-            "the failure queue say which records, and why.",
-            self._stream_failures,
-            1,
-        )
-        self._alarm(
-            "sweep-silent",
-            "No sweep has succeeded: schedules, retries and lost leases wait for somebody to "
-            "ask for them, and gauges stand still. See the log of function sweep.",
-            cloudwatch.MathExpression(
-                expression="FILL(runs, 0) - FILL(errors, 0)",
-                using_metrics={
-                    "runs": functions["sweep"].metric_invocations(period=_MINUTE),
-                    "errors": functions["sweep"].metric_errors(period=_MINUTE),
-                },
-                period=_MINUTE,
-                label="sweeps that succeeded",
-            ),
-            1,
-            below=True,
-            periods=settings.alarm_sweep_silence_min,
-        )
-        self._alarm(
-            "server-errors",
-            f"Requests fail with status 5xx: see the logs of the {self._answering}; a "
-            "correlation_id there is the request id of the answer.",
-            # A few among very many are none: a caller tries again.
-            cloudwatch.MathExpression(
-                expression=f"IF(100 * errors >= {settings.alarm_error_percent} * requests, "
-                "errors, 0)",
-                using_metrics={
-                    "errors": self._api.metric_server_error(statistic="Sum"),
-                    "requests": self._api.metric_count(statistic="Sum"),
-                },
-                period=_FIVE_MINUTES,
-                label="errors, if they are many",
-            ),
-            settings.alarm_server_errors,
-        )
-        self._alarm(
-            "latency",
-            "Requests are slow: see the dashboard for the functions' durations and throttles, and "
-            "the table's.",
-            self._api.metric_latency(statistic="p90", period=_FIVE_MINUTES),
-            settings.alarm_latency_ms,
-            periods=3,
-        )
-        # A function's log says what was refused at level INFO.
-        if not settings.is_local and (
-            self._access_log is not None or settings.log_level in ("DEBUG", "INFO")
-        ):
-            self._alarm(
-                "refused",
-                "Many more requests than before are refused with 401 or 403: a key has ended or "
-                "was revoked, or somebody tries keys. "
-                + (
-                    "The access log says who, by source_ip and key."
-                    if self._access_log
-                    else "The log of function api says which operation."
-                ),
-                cloudwatch.MathExpression(
-                    expression="DIFF(FILL(refused, 0))",
-                    using_metrics={"refused": self._refused()},
-                    period=_FIVE_MINUTES,
-                    label="refused requests more",
-                ),
-                settings.alarm_refused,
-                periods=2,
-                breaching=1,
-            )
-        if AUTHORIZER in functions:
-            self._alarm(
-                "authorizer-errors",
-                "Callers cannot be identified: requests with a key fail with status 500. See "
-                "the log of function authorizer.",
-                functions[AUTHORIZER].metric_errors(period=_FIVE_MINUTES),
-                settings.alarm_server_errors,
-            )
-        if settings.middleware:
-            self._alarm(
-                "middleware",
-                "The deployment's middleware fails or takes too long: pushes are answered with "
-                "500 or 504, and cron jobs do not fire. The logs say which, in lines 'middleware "
-                "failed'.",
-                self._own(MIDDLEWARE_FAILED),
-                1,
-            )
-        self._alarm(
-            "table-throttles",
-            "The table refuses requests for their rate: clients are asked to try again later. "
-            "One hot queue may need more lanes.",
-            self._table_throttles,
-            settings.alarm_throttles,
-        )
-        self._alarm(
-            "system-errors",
-            "DynamoDB fails with errors of its own. Clients are asked to try again; the AWS Health "
-            "Dashboard says whether the region is in trouble.",
-            _sum(
-                [
-                    cloudwatch.Metric(
-                        namespace="AWS/DynamoDB",
-                        metric_name="SystemErrors",
-                        dimensions_map={"TableName": self._table.table_name, "Operation": each},
-                        statistic="Sum",
-                        period=_FIVE_MINUTES,
-                    )
-                    for each in _OPERATIONS
-                ],
-                "system errors",
-            ),
-            settings.alarm_system_errors,
-        )
-        self._alarm(
-            "function-throttles",
-            "Functions are not run because the account's concurrency is used up, or what is "
-            "reserved for one; of authorizer, nobody who has a key is let in.",
-            _sum(
-                [
-                    each.metric_throttles(period=_FIVE_MINUTES)
-                    for name, each in functions.items()
-                    # CloudFormation calls that one, and tries again. Of messages that wait for
-                    # their function the age says it.
-                    if name not in (SETUP, *PUSHERS)
-                ],
-                "throttles",
-            ),
-            settings.alarm_throttles,
-        )
-
-    def _watch_push(self, queues: Queues) -> None:
-        """Of wake-ups there is none: while they wait, jobs do, and oldest-job says so."""
-        waiting = {
-            OUTCOMES: "What became of pushed jobs is not heard: their leases run out, and they are "
-            "pushed again. See the log of function outcomes.",
-            SEND: "Jobs for endpoints are claimed and not sent: see the log of function sender, "
-            "and raise push_concurrency if it does nothing but wait for endpoints.",
-        }
-        for name, meaning in waiting.items():
-            self._alarm(
-                f"push-{name}",
-                meaning,
-                queues.by_name[name].metric_approximate_age_of_oldest_message(
-                    statistic="Maximum", period=_MINUTE
-                ),
-                self._settings.alarm_push_age_s,
-                periods=3,
-            )
-        self._alarm(
-            "push-failures",
-            "Messages of push delivery could not be handled: outcomes of jobs, or jobs to be sent, "
-            "which are tried again when their leases end. The logs of functions dispatch, sender "
-            "and outcomes say why.",
-            queues.failures.metric_approximate_number_of_messages_visible(
-                statistic="Maximum", period=_MINUTE
-            ),
-            1,
-        )
+    def _number(self, value: str | float) -> float:
+        """A number, or that of a setting."""
+        found: float = getattr(self.settings, value) if isinstance(value, str) else value
+        return found
 
     def watch_bridge(self, name: str, queue: sqs.IQueue, age_s: int) -> None:
         """Alarms on an SQS queue whose messages become jobs, and on its dead-letter queue where
         the app has made both: of a queue of another app nothing says which that is.
         """
-        self._alarm(
-            f"bridge-{name}",
-            "Messages wait too long to become jobs: the function does not run, the table refuses "
-            "it, or they are refused again and again. See the log of the function that is "
-            "subscribed to the SQS queue.",
-            queue.metric_approximate_age_of_oldest_message(statistic="Maximum", period=_MINUTE),
-            age_s,
-            periods=3,
-        )
-        lost = queue.dead_letter_queue if isinstance(queue, sqs.Queue) else None
-        if lost is None:
-            return
-        self._alarm(
-            f"bridge-{name}-lost",
-            "Messages became no jobs, as often as they were tried. They are in the dead-letter "
-            "queue of the SQS queue; the function's log has the codes of the errors and their ids.",
-            lost.queue.metric_approximate_number_of_messages_visible(
-                statistic="Maximum", period=_MINUTE
-            ),
-            1,
-        )
+        waits = Alarm(f"bridge-{name}", _BRIDGE_WAITS, lambda _: _age(queue), age_s, periods=3)
+        self._add(waits, waits.metric(self))
+        if isinstance(queue, sqs.Queue) and (lost := queue.dead_letter_queue) is not None:
+            metric = _visible(lost.queue)
+            self._add(Alarm(f"bridge-{name}-lost", _BRIDGE_LOST, lambda _: metric, 1), metric)
 
     def _tell_of_disabled(self, bus: events.IEventBus) -> None:
         """A rule, which costs nothing while nothing is wrong."""
@@ -403,7 +197,7 @@ class Monitoring(Construct):
             return
         name = events.EventField.from_path("$.detail.subject")
         told = (
-            f"Delivery {name} of {self._settings.service} is disabled: its target is gone, or "
+            f"Delivery {name} of {self.settings.service} is disabled: its target is gone, or "
             "refuses to be called. Its jobs wait until it is resumed: "
             f"POST /ojs/v1/admin/deliveries/{name}/resume."
         )
@@ -422,11 +216,18 @@ class Monitoring(Construct):
     # --- metrics ------------------------------------------------------------------------------
 
     @property
-    def _answering(self) -> str:
+    def answering(self) -> str:
         """The functions that answer requests."""
-        return "function api" if API in self._functions else "functions jobs, workers and admin"
+        return "function api" if API in self.functions else "functions jobs, workers and admin"
 
-    def _refused(self) -> cloudwatch.Metric:
+    @property
+    def who(self) -> str:
+        """Where it is said which requests were refused."""
+        if self.access_log:
+            return "The access log says who, by source_ip and key."
+        return "The log of function api says which operation."
+
+    def refused(self) -> cloudwatch.Metric:
         """Requests answered with 401 or 403, counted in the access log, or where there is none in
         that of the function: no other metric tells them from other mistakes of callers.
         """
@@ -434,15 +235,15 @@ class Monitoring(Construct):
         return logs.MetricFilter(
             self,
             "Refused",
-            log_group=self._access_log or self._functions[API].log_group,
+            log_group=self.access_log or self.functions[API].log_group,
             # Such a metric has no dimensions: the namespace tells deployments apart.
-            metric_namespace=f"{self._settings.metrics_namespace}/{self._settings.service}",
+            metric_namespace=f"{self.settings.metrics_namespace}/{self.settings.service}",
             metric_name=REFUSED,
             filter_pattern=logs.FilterPattern.any(
                 *(
                     # In the access log all values are texts.
                     logs.FilterPattern.string_value("$.status", "=", str(each))
-                    if self._access_log
+                    if self.access_log
                     else logs.FilterPattern.number_value("$.status", "=", each)
                     for each in statuses
                 )
@@ -451,26 +252,24 @@ class Monitoring(Construct):
             default_value=0,
         ).metric(statistic="Sum", period=_FIVE_MINUTES)
 
-    def _own(
-        self, name: str, *, period: Duration = _MINUTE, **dimensions: str
-    ) -> cloudwatch.Metric:
+    def own(self, name: str, *, period: Duration = _MINUTE, **dimensions: str) -> cloudwatch.Metric:
         """A gauge that the functions write."""
-        return own_metric(self._settings, name, period=period, **dimensions)
+        return own_metric(self.settings, name, period=period, **dimensions)
 
     def _search(self, name: str, statistic: str, *dimensions: str, only: str = "") -> str:
         """An expression for every such metric there is, whatever queues there are."""
-        schema = ",".join([self._settings.metrics_namespace, *sorted((*dimensions, "service"))])
-        wanted = f'MetricName="{name}" service="{self._settings.service}" {only}'.strip()
+        schema = ",".join([self.settings.metrics_namespace, *sorted((*dimensions, "service"))])
+        wanted = f'MetricName="{name}" service="{self.settings.service}" {only}'.strip()
         return f"SEARCH('{{{schema}}} {wanted}', '{statistic}', 60)"
 
     # --- dashboard ----------------------------------------------------------------------------
 
     def _dashboard(self) -> None:
-        api, table, functions = self._api, self._table, self._functions.values()
+        api, table, functions = self.api, self.table, self.functions.values()
         dashboard = cloudwatch.Dashboard(
             self,
             "Dashboard",
-            dashboard_name=self._settings.service,
+            dashboard_name=self.settings.service,
             default_interval=Duration.hours(3),
         )
         dashboard.add_widgets(
@@ -483,7 +282,7 @@ class Monitoring(Construct):
             _graph("Jobs a minute", [_line(f"SUM({counted[name]})", name) for name in COUNTERS]),
             _graph(
                 "Jobs by state",
-                [_or_zero(self._own(DEPTH, state=state), state) for state in _STATES],
+                [_or_zero(self.own(DEPTH, state=state), state) for state in _STATES],
             ),
             _graph("Available jobs by queue", [_line(available)]),
         )
@@ -494,9 +293,9 @@ class Monitoring(Construct):
             _graph("Duration, 95 % (s)", [_line(lengths[1])]),
         )
         dashboard.add_widgets(
-            _graph("Dead letters", [self._own(DEAD_LETTERS)]),
-            _graph("Active workers", [_or_zero(self._own(ACTIVE_WORKERS), "workers")]),
-            _graph("Stream: age (ms), failures", [self._stream_age], [self._stream_failures]),
+            _graph("Dead letters", [self.own(DEAD_LETTERS)]),
+            _graph("Active workers", [_or_zero(self.own(ACTIVE_WORKERS), "workers")]),
+            _graph("Stream: age (ms), failures", [self.stream_age], [self.stream_failures]),
         )
         requests = (api.metric_count, api.metric_client_error, api.metric_server_error)
         latencies = ("p50", "p95", "p99")
@@ -515,7 +314,7 @@ class Monitoring(Construct):
             _graph(
                 "Table: units a minute, throttles",
                 [each(period=_MINUTE) for each in units],
-                [self._table_throttles],
+                [self.table_throttles],
             ),
         )
         dashboard.add_widgets(
@@ -529,6 +328,27 @@ class Monitoring(Construct):
                 [each.metric_duration(statistic="p95", period=_MINUTE) for each in functions],
             ),
         )
+
+
+def _visible(queue: sqs.IQueue) -> cloudwatch.Metric:
+    """How many messages of a queue wait."""
+    return queue.metric_approximate_number_of_messages_visible(statistic="Maximum", period=_MINUTE)
+
+
+def _age(queue: sqs.IQueue) -> cloudwatch.Metric:
+    """How long the oldest message of a queue has waited."""
+    return queue.metric_approximate_age_of_oldest_message(statistic="Maximum", period=_MINUTE)
+
+
+def _math(
+    label: str,
+    expression: str,
+    metrics: Mapping[str, cloudwatch.IMetric],
+    period: Duration = _FIVE_MINUTES,
+) -> cloudwatch.MathExpression:
+    return cloudwatch.MathExpression(
+        expression=expression, using_metrics=metrics, label=label, period=period
+    )
 
 
 def own_metric(
@@ -564,31 +384,228 @@ def _table_throttles(table: dynamodb.ITable) -> cloudwatch.MathExpression:
     )
 
 
-def _sum(metrics: Sequence[cloudwatch.IMetric], label: str) -> cloudwatch.MathExpression:
+def _sum(metrics: Iterable[cloudwatch.IMetric], label: str) -> cloudwatch.MathExpression:
     names = {f"m{at}": metric for at, metric in enumerate(metrics)}
-    return cloudwatch.MathExpression(
-        # Without FILL one that has no value would take the others' with it.
-        expression=" + ".join(f"FILL({name}, 0)" for name in names),
-        using_metrics=names,
-        label=label,
-        period=_FIVE_MINUTES,
-    )
+    # Without FILL one that has no value would take the others' with it.
+    return _math(label, " + ".join(f"FILL({name}, 0)" for name in names), names)
 
 
 def _or_zero(metric: cloudwatch.Metric, name: str) -> cloudwatch.MathExpression:
     """A gauge whose zeros are not written, under a name that no other has in its graph."""
-    return cloudwatch.MathExpression(
-        expression=f"FILL({name}, 0)", using_metrics={name: metric}, label=name, period=_MINUTE
-    )
+    return _math(name, f"FILL({name}, 0)", {name: metric}, _MINUTE)
 
 
 def _line(expression: str, label: str = "") -> cloudwatch.MathExpression:
-    return cloudwatch.MathExpression(
-        expression=expression, using_metrics={}, label=label, period=_MINUTE
-    )
+    return _math(label, expression, {}, _MINUTE)
 
 
 def _graph(
     title: str, left: Sequence[cloudwatch.IMetric], right: Sequence[cloudwatch.IMetric] = ()
 ) -> cloudwatch.GraphWidget:
     return cloudwatch.GraphWidget(title=title, left=list(left), right=list(right), width=8)
+
+
+def _errors(of: Monitoring) -> cloudwatch.MathExpression:
+    # A few among very many are none: a caller tries again.
+    least = of.settings.alarm_error_percent
+    return _math(
+        "errors, if they are many",
+        f"IF(100 * errors >= {least} * requests, errors, 0)",
+        {
+            "errors": of.api.metric_server_error(statistic="Sum"),
+            "requests": of.api.metric_count(statistic="Sum"),
+        },
+    )
+
+
+def _sweeps(of: Monitoring) -> cloudwatch.MathExpression:
+    sweep = of.functions["sweep"]
+    metrics = {
+        "runs": sweep.metric_invocations(period=_MINUTE),
+        "errors": sweep.metric_errors(period=_MINUTE),
+    }
+    return _math("sweeps that succeeded", "FILL(runs, 0) - FILL(errors, 0)", metrics, _MINUTE)
+
+
+def _system_errors(of: Monitoring, operation: str) -> cloudwatch.Metric:
+    return cloudwatch.Metric(
+        namespace="AWS/DynamoDB",
+        metric_name="SystemErrors",
+        dimensions_map={"TableName": of.table.table_name, "Operation": operation},
+        statistic="Sum",
+        period=_FIVE_MINUTES,
+    )
+
+
+def _counts_refusals(of: Monitoring) -> bool:
+    # A function's log says what was refused at level INFO.
+    told = of.access_log is not None or of.settings.log_level in ("DEBUG", "INFO")
+    return told and not of.settings.is_local
+
+
+_BRIDGE_WAITS = (
+    "Messages wait too long to become jobs: the function does not run, the table refuses "
+    "it, or they are refused again and again. See the log of the function that is "
+    "subscribed to the SQS queue."
+)
+_BRIDGE_LOST = (
+    "Messages became no jobs, as often as they were tried. They are in the dead-letter "
+    "queue of the SQS queue; the function's log has the codes of the errors and their ids."
+)
+ALARMS = (
+    Alarm(
+        "oldest-job",
+        "A job has been waiting in line for too long: too few workers, or a paused queue. "
+        f"The metric {OLDEST_AGE} by queue says which.",
+        lambda of: of.own(OLDEST_AGE),
+        "alarm_oldest_job_s",
+        # One slow minute is none.
+        periods=3,
+    ),
+    Alarm(
+        "cron-late",
+        "Cron jobs fire too late: the sweep has too much to do, or something keeps it from "
+        f"firing them. The metric {CRON_LATENESS} by queue says where.",
+        lambda of: of.own(CRON_LATENESS),
+        "alarm_cron_late_s",
+    ),
+    Alarm(
+        "dead-letters",
+        "Jobs fail for good. GET /ojs/v1/dead-letter lists them with their errors.",
+        lambda of: _math(
+            "dead letters more",
+            "DIFF(total)",
+            {"total": of.own(DEAD_LETTERS, period=_FIVE_MINUTES)},
+        ),
+        "alarm_dead_letters",
+        # A difference needs a value before it.
+        periods=2,
+        breaching=1,
+    ),
+    Alarm(
+        "stream-age",
+        "Events and statistics are behind: see the log of function stream.",
+        lambda of: of.stream_age,
+        "alarm_stream_age_s",
+        periods=3,
+        times=1_000,
+    ),
+    Alarm(
+        "stream-failures",
+        "Changes could not be projected: statistics and events lack them. The messages in "
+        "the failure queue say which records, and why.",
+        lambda of: of.stream_failures,
+        1,
+    ),
+    Alarm(
+        "sweep-silent",
+        "No sweep has succeeded: schedules, retries and lost leases wait for somebody to "
+        "ask for them, and gauges stand still. See the log of function sweep.",
+        _sweeps,
+        1,
+        "alarm_sweep_silence_min",
+        below=True,
+    ),
+    Alarm(
+        "server-errors",
+        "Requests fail with status 5xx: see the logs of the {0.answering}; a "
+        "correlation_id there is the request id of the answer.",
+        _errors,
+        "alarm_server_errors",
+    ),
+    Alarm(
+        "latency",
+        "Requests are slow: see the dashboard for the functions' durations and throttles, and "
+        "the table's.",
+        lambda of: of.api.metric_latency(statistic="p90", period=_FIVE_MINUTES),
+        "alarm_latency_ms",
+        periods=3,
+    ),
+    Alarm(
+        "refused",
+        "Many more requests than before are refused with 401 or 403: a key has ended or "
+        "was revoked, or somebody tries keys. {0.who}",
+        lambda of: _math(
+            "refused requests more", "DIFF(FILL(refused, 0))", {"refused": of.refused()}
+        ),
+        "alarm_refused",
+        periods=2,
+        breaching=1,
+        where=_counts_refusals,
+    ),
+    Alarm(
+        "authorizer-errors",
+        "Callers cannot be identified: requests with a key fail with status 500. See "
+        "the log of function authorizer.",
+        lambda of: of.functions[AUTHORIZER].metric_errors(period=_FIVE_MINUTES),
+        "alarm_server_errors",
+        where=lambda of: AUTHORIZER in of.functions,
+    ),
+    Alarm(
+        "middleware",
+        "The deployment's middleware fails or takes too long: pushes are answered with "
+        "500 or 504, and cron jobs do not fire. The logs say which, in lines 'middleware "
+        "failed'.",
+        lambda of: of.own(MIDDLEWARE_FAILED),
+        1,
+        where=lambda of: of.settings.middleware,
+    ),
+    Alarm(
+        "table-throttles",
+        "The table refuses requests for their rate: clients are asked to try again later. "
+        "One hot queue may need more lanes.",
+        lambda of: of.table_throttles,
+        "alarm_throttles",
+    ),
+    Alarm(
+        "system-errors",
+        "DynamoDB fails with errors of its own. Clients are asked to try again; the AWS Health "
+        "Dashboard says whether the region is in trouble.",
+        lambda of: _sum((_system_errors(of, each) for each in _OPERATIONS), "system errors"),
+        "alarm_system_errors",
+    ),
+    Alarm(
+        "function-throttles",
+        "Functions are not run because the account's concurrency is used up, or what is "
+        "reserved for one; of authorizer, nobody who has a key is let in.",
+        lambda of: _sum(
+            (
+                each.metric_throttles(period=_FIVE_MINUTES)
+                for name, each in of.functions.items()
+                # CloudFormation calls that one, and tries again. Of messages that wait for their
+                # function the age says it.
+                if name not in (SETUP, *PUSHERS)
+            ),
+            "throttles",
+        ),
+        "alarm_throttles",
+    ),
+)
+# Where jobs are pushed, of the queues for that. Of wake-ups there is none: while they wait, jobs
+# do, and oldest-job says so.
+PUSH_ALARMS = (
+    Alarm(
+        f"push-{OUTCOMES}",
+        "What became of pushed jobs is not heard: their leases run out, and they are "
+        "pushed again. See the log of function outcomes.",
+        lambda queues: _age(queues.by_name[OUTCOMES]),
+        "alarm_push_age_s",
+        periods=3,
+    ),
+    Alarm(
+        f"push-{SEND}",
+        "Jobs for endpoints are claimed and not sent: see the log of function sender, "
+        "and raise push_concurrency if it does nothing but wait for endpoints.",
+        lambda queues: _age(queues.by_name[SEND]),
+        "alarm_push_age_s",
+        periods=3,
+    ),
+    Alarm(
+        "push-failures",
+        "Messages of push delivery could not be handled: outcomes of jobs, or jobs to be sent, "
+        "which are tried again when their leases end. The logs of functions dispatch, sender "
+        "and outcomes say why.",
+        lambda queues: _visible(queues.failures),
+        1,
+    ),
+)

@@ -11,10 +11,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import field
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from ojs.domain import times
 from ojs.domain.delivery.breaker import Breaker
 from ojs.domain.errors import InvalidRequest, ValidationFailed
 from ojs.domain.fields import NumberRange
@@ -345,7 +344,7 @@ class DeliveryRequest(Model):
         None, description="jobs of one event, with the form sqs alone"
     )
     timeout_ms: TimeoutMs | None = Field(None, description="how long the target may take")
-    form: Literal["direct", "push", "sqs"] | None = None
+    form: Form | None = None
     signing_secret: Secret | None = None
     signing_secrets: Annotated[list[Secret], Field(max_length=MAX_SECRETS)] | None = None
     paused: bool | None = None
@@ -446,41 +445,3 @@ def _name_of(target: str) -> str:
     host = (urlsplit(target).hostname or target).replace(":", "-").strip("[]-._")
     digest = hashlib.sha256(target.encode()).hexdigest()[:8]
     return f"{host[: MAX_DELIVERY_BYTES - 9]}-{digest}"
-
-
-def to_dict(delivery: Delivery, now_ms: int) -> dict[str, Any]:
-    """The delivery as the API shows it; of its secrets only how many there are."""
-    shown: dict[str, Any] = {
-        "name": delivery.name,
-        "target": dict(delivery.target),
-        **({"pool": delivery.pool} if delivery.pool else {"queues": list(delivery.queues)}),
-        "job_types": list(delivery.job_types),
-        "concurrency": delivery.concurrency,
-        "batch_size": delivery.batch_size,
-        "timeout_ms": delivery.timeout_ms,
-        "form": delivery.form.value,
-        "signing_secrets_count": len(delivery.signing_secrets),
-        "paused": delivery.paused,
-        "state": delivery.state.value,
-    }
-    if delivery.line:
-        shown["created_by"] = delivery.line[-1]
-    if delivery.disabled is not None:
-        shown["disabled_reason"] = delivery.disabled.reason.value
-        shown["disabled_at"] = times.format_ms(delivery.disabled.since_ms)
-    if delivery.backoff_until_ms is not None and delivery.backoff_until_ms > now_ms:
-        shown["backoff_until"] = times.format_ms(delivery.backoff_until_ms)
-    counts = delivery.counts
-    return {
-        **shown,
-        "breaker": delivery.breaker.state(now_ms).value,
-        "statistics": {
-            "pushed": counts.pushed,
-            "completed": counts.completed,
-            "failed": counts.failed,
-            "faults": counts.faults,
-            "throttled": counts.throttled,
-        },
-        "created_at": times.format_ms(delivery.created_ms),
-        "updated_at": times.format_ms(delivery.updated_ms),
-    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from ojs.domain.errors import InvalidRequest
 from ojs.domain.filters import conditions
@@ -28,11 +28,6 @@ KIND_PATTERN = rf"({TYPE_PATTERN}|[a-z][a-z0-9_\-.]*\*)"
 _PREFIX = re.compile(r"[a-z][a-z0-9_\-.]*\*")
 MAX_META = 20
 
-StateName = Literal[
-    "scheduled", "available", "pending", "active", "completed", "retryable", "cancelled",
-    "discarded",
-]  # fmt: skip
-
 
 def check_kind(value: str) -> str:
     """Return a job type, or the beginning of one with `*`. Raises ValueError with the rule."""
@@ -49,7 +44,7 @@ class JobFilterRequest(Model):
     filled = True
 
     queue: QueueName | None = None
-    state: Annotated[list[StateName], Field(min_length=1)] | StateName | None = Field(
+    state: Annotated[list[State], Field(min_length=1)] | State | None = Field(
         None, description="one state, or several"
     )
     type: Annotated[str, After(check_kind), Field(json_schema_extra={"pattern": KIND_PATTERN})] | (
@@ -109,9 +104,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "queue": conditions.QUEUE,
     "state": Condition(
         lambda job, states: job.state in states,
-        lambda sent, now_ms: tuple(
-            dict.fromkeys(map(State, [sent] if isinstance(sent, str) else sent))
-        ),
+        lambda sent, now_ms: tuple(dict.fromkeys([sent] if isinstance(sent, State) else sent)),
         lambda states: [state.value for state in states],
         listed=True,
     ),

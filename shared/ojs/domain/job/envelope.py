@@ -25,6 +25,7 @@ from ojs.domain.job import foreign
 from ojs.domain.job import retry as retries
 from ojs.domain.job.job import DEFAULT_QUEUE, SHOWN, SPECVERSION
 from ojs.domain.job.retry import BackoffStrategy, OnExhaustion, RetryPolicy
+from ojs.domain.job.states import State
 from ojs.domain.rate_limit.limiter import RateLimit, RateLimitRequest
 from ojs.domain.requests import After, Field, Model
 from ojs.records import record
@@ -205,10 +206,6 @@ class RetryRequest(Model):
 
 
 Dimension = Literal["type", "queue", "args", "meta"]
-UniqueState = Literal[
-    "scheduled", "available", "pending", "active", "completed", "retryable", "cancelled",
-    "discarded",
-]  # fmt: skip
 KeyNames = Annotated[list[Name], Field(min_length=1, max_length=MAX_UNIQUE_KEYS)]
 
 
@@ -226,8 +223,8 @@ class UniqueRequest(Model):
     period: str | None = Field(None, description="ISO 8601 duration from creation, or `1h30m`")
     within: str | None = Field(None, description="the same as period")
     period_ms: int | None = Field(None, ge=1, le=times.MAX_DURATION_MS, description="the same")
-    states: list[UniqueState] | None = Field(None, min_length=1, max_length=8)
-    on_conflict: Literal["reject", "replace", "replace_except_schedule", "ignore"] | None = None
+    states: list[State] | None = Field(None, min_length=1, max_length=8)
+    on_conflict: OnConflict | None = None
 
 
 class Timing(Model):
@@ -519,7 +516,7 @@ def _policy_of(unique: UniqueRequest, path: str) -> Unique:
         meta_keys=tuple(unique.meta_keys) if unique.meta_keys is not None else None,
         period_ms=period_ms,
         states=frozenset(unique.states) if unique.states else DEFAULT_UNIQUE_STATES,
-        on_conflict=OnConflict(unique.on_conflict or "reject"),
+        on_conflict=unique.on_conflict or OnConflict.REJECT,
         custom=custom,
         path=path,
     )

@@ -13,7 +13,7 @@ from ojs.domain.dead_letter import replay
 from ojs.domain.dead_letter.copies import META, CopyTarget, Origin
 from ojs.domain.fair_queue.tags import Share
 from ojs.domain.job.failure import ErrorEntry, Failure
-from ojs.domain.job.permits import RunPermits
+from ojs.domain.job.permits import QUEUE_PERMIT, RunPermits
 from ojs.domain.job.retention import RETENTION, Retention
 from ojs.domain.job.retry import DEFAULT, RetryPolicy
 from ojs.domain.job.states import State
@@ -167,6 +167,11 @@ class Job:
     def size(self) -> int:
         """Bytes of its content, which must be loaded unless it is offloaded."""
         return self.content_bytes or jsontext.size_of(self.content or {})
+
+    @property
+    def unnamed_permits(self) -> str:
+        """The limits of which it has permits without names."""
+        return (QUEUE_PERMIT if self.queue_permit else "") + self.pool_permits
 
     @property
     def waiting_copy(self) -> bool:

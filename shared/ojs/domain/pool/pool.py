@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import field
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from ojs.domain import times
 from ojs.domain.errors import InvalidRequest
@@ -37,7 +37,6 @@ DEFAULT_ROTATION = "PT30S"
 DEFAULT_RATIO = 0.05
 MAX_ROTATION_MS = 86_400_000
 
-Strategy = Literal["strict", "round-robin", "weighted", "least-loaded"]
 _POOL = re.compile(POOL_PATTERN)
 
 
@@ -92,7 +91,7 @@ class PoolRequest(Model):
     concurrency: Annotated[int, NumberRange(1, MAX_POOL_CONCURRENCY)] | None = Field(
         None, description="most jobs that run at a time over all workers of the pool"
     )
-    strategy: Strategy | None = Field(
+    strategy: DispatchStrategy | None = Field(
         None, description="round-robin when not given; weighted when there are weights"
     )
     weights: dict[str, Weight] | None = None
@@ -151,6 +150,11 @@ class Pool:
     def limits_concurrency(self) -> bool:
         """Whether running jobs of the pool take permits of its semaphore."""
         return self.limiting or self.concurrency is not None
+
+    @property
+    def by_load(self) -> bool:
+        """Whether jobs go to the least loaded worker, and each worker has a limit."""
+        return self.strategy == DispatchStrategy.LEAST_LOADED
 
     @property
     def version(self) -> int:
@@ -252,7 +256,7 @@ def _pool(name: str, given: PoolRequest, prefix: str) -> Pool:
     queues = tuple(given.queues)
     weights = _weights(given, prefix)
     usual = DispatchStrategy.WEIGHTED if weights else DispatchStrategy.ROUND_ROBIN
-    strategy = DispatchStrategy(given.strategy or usual)
+    strategy = given.strategy or usual
     _check_weights(queues, strategy, weights, prefix)
     prevention = given.starvation_prevention
     if prevention is not None and prevention.enabled:

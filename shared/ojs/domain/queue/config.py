@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from enum import StrEnum
 from functools import cached_property
-from typing import Annotated, Any, Final, Literal, assert_never
+from typing import Annotated, Any, Final, assert_never
 
 from ojs.domain import jsontext, times
 from ojs.domain.dead_letter import replay_rules
@@ -54,7 +54,6 @@ MAX_NAMES = 100
 MAX_LANES = 64
 MAX_LAYER_BYTES = 3_000
 
-Strategy = Literal["reject", "block", "drop_oldest"]
 Layer = Mapping[str, Any]
 
 
@@ -130,7 +129,7 @@ class DeadLetterRequest(Model):
     """How long dead letters are kept (ojs-dead-letter, sections 5 and 8)."""
 
     retention: DeadLetterRetentionRequest | None = None
-    pruning_policy: Literal["delete", "archive"] | None = None
+    pruning_policy: PruningPolicy | None = None
 
 
 class Backpressure(Model):
@@ -138,7 +137,7 @@ class Backpressure(Model):
 
     max_depth: Bound | None = None
     max_size_bytes: BoundBytes | None = None
-    strategy: Strategy | None = None
+    strategy: OverflowPolicy | None = None
     warning_threshold: Threshold | None = None
 
 
@@ -150,8 +149,8 @@ class QueueConfigRequest(Model):
     max_size: Bound | None = None
     max_depth: Bound | None = None
     max_size_bytes: BoundBytes | None = None
-    overflow_policy: Strategy | None = None
-    strategy: Strategy | None = None
+    overflow_policy: OverflowPolicy | None = None
+    strategy: OverflowPolicy | None = None
     warning_threshold: Threshold | None = None
     backpressure: Backpressure | None = None
     concurrency: Annotated[int, NumberRange(1, MAX_CONCURRENCY)] | None = None

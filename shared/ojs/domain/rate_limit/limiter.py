@@ -16,7 +16,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import field, replace
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from functools import lru_cache
+from typing import Annotated, Any
 
 from ojs.domain import times
 from ojs.domain.fields import NumberRange
@@ -170,6 +171,7 @@ class LimitSpec:
     on_limit: OnLimit
 
     @classmethod
+    @lru_cache(maxsize=1_024)
     def of(cls, text: str) -> LimitSpec:
         """Read back what `RateLimit.spec` wrote."""
         limiter, _, rules = text.partition(";")
@@ -246,7 +248,7 @@ class RateLimitRequest(Model):
     )
     max_per_second: Number | None = None
     throttle: Throttle | None = None
-    on_limit: Literal["wait", "reschedule", "drop"] | None = None
+    on_limit: OnLimit | None = None
 
     def agree(self) -> None:
         if self.max_per_second is not None and self.rate is not None:
@@ -271,7 +273,7 @@ class RateLimitRequest(Model):
             rate = Rate(self.rate, _period_ms(self.period, named=True))
         throttle = None if self.throttle is None else self.throttle.rate()
         bounds = LimitBounds(self.concurrency, rate, throttle)
-        return RateLimit(self.key, bounds, OnLimit(self.on_limit or "wait"))
+        return RateLimit(self.key, bounds, self.on_limit or OnLimit.WAIT)
 
 
 class OverrideRequest(Model):

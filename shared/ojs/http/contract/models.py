@@ -40,16 +40,18 @@ from ojs.domain.job.envelope import (
 )
 from ojs.domain.job.idempotency import HEADER, MAX_KEY_CHARACTERS
 from ojs.domain.pool.dispatch import DispatchStrategy
-from ojs.domain.pool.pool import PoolName, Strategy, Weight
+from ojs.domain.pool.pool import PoolName, Weight
 from ojs.domain.pool.worker import (
     MAX_FETCH,
     MAX_FETCH_QUEUES,
     MAX_ID_BYTES,
+    Directive,
     check_new_worker_id,
     check_worker_id,
 )
 from ojs.domain.queue.config import MAX_CONCURRENCY as MAX_RUNNING
 from ojs.domain.queue.config import MAX_RATE, QueueConfigRequest, QueueRateLimit
+from ojs.domain.queue.queue import DeletionStrategy
 from ojs.domain.requests import (
     MAX_SHOWN,
     NOT_KNOWN,
@@ -80,8 +82,8 @@ _TRUE: dict[str, Any] = {"const": True}
 WorkerState = Literal[
     "running", "quiet", "terminate", "terminating", "drain", "draining", "shutting_down"
 ]
-Directive = Literal["running", "quiet", "terminate"]
 WorkflowKind = Literal["chain", "group", "batch", "dag"]
+# Those of `StepTrigger` and `RetryMode`, whose modules a cold start without workflows leaves alone.
 StepTriggerName = Literal["all_succeeded", "all_done", "any_failed"]
 RetryModeName = Literal["all", "failed", "failed_and_following"]
 
@@ -211,7 +213,7 @@ class FetchRequest(RequestModel):
     )
     worker_id: WorkerId | None = None
     visibility_timeout_ms: VisibilityMs | None = None
-    strategy: Strategy | None = _STRATEGY
+    strategy: DispatchStrategy | None = _STRATEGY
     weights: dict[str, Weight] | None = _WEIGHTS
     pool: PoolName | None = _POOL
     acks: Annotated[list[AckRequest], Field(max_length=MAX_ENDINGS)] | None = Field(
@@ -507,7 +509,7 @@ class WorkerInfo(RequestModel):
     ] = None
     started_at: Annotated[str, Field(max_length=64)] | None = None
     version: ShortText | None = None
-    strategy: Strategy | None = _STRATEGY
+    strategy: DispatchStrategy | None = _STRATEGY
     weights: dict[str, Weight] | None = _WEIGHTS
     pool: PoolName | None = _POOL
 
@@ -863,7 +865,7 @@ class CreateQueueRequest(RequestModel):
 class DeleteQueueRequest(Configuration):
     """What becomes of a queue's jobs; here or in the query."""
 
-    strategy: Literal["reject", "discard", "move", "drain"] | None = Field(
+    strategy: DeletionStrategy | None = Field(
         None, description="there must be none; they are discarded, moved, or worked off first"
     )
     target_queue: QueueName | None = Field(None, description="with `move`, where to")
@@ -896,7 +898,7 @@ class CreateKeyRequest(Configuration):
         After(_key_name),
     ] = Field(description="who holds it: what `producers` of a queue names, and jobs show")
     scopes: Annotated[
-        list[Literal["jobs:write", "jobs:read", "work", "admin:read", "admin:write"]],
+        list[access.Scope],
         Field(min_length=1, max_length=len(access.Scope)),
         After(_scopes),
     ] = Field(description="what it may do; docs/access.md says what each is")

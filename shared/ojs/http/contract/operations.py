@@ -11,12 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ojs.domain.delivery.delivery import (
-    DELIVERY_PATTERN,
-    MAX_DELIVERY_BYTES,
-    DeliveryRequest,
-    DeliveryTestRequest,
-)
 from ojs.domain.filters.conditions import MAX_ARGS_CHARACTERS
 from ojs.domain.filters.jobs import KIND_PATTERN
 from ojs.domain.job import idempotency
@@ -28,9 +22,7 @@ from ojs.domain.job.unique import KEY_PATTERN
 from ojs.domain.pool.pool import MAX_POOL_BYTES, POOL_PATTERN
 from ojs.domain.pool.worker import MAX_ID_BYTES
 from ojs.domain.queue.order import QueueOrder
-from ojs.domain.rate_limit.limiter import OverrideRequest
 from ojs.domain.stats import Period
-from ojs.domain.workflow.advance import WorkflowState
 from ojs.http.contract import models
 from ojs.http.contract.permissions import permissions
 from ojs.http.endpoint import BASE, Operation, Parameter, Success
@@ -40,6 +32,7 @@ from ojs.http.parameters import (
     MAX_OFFSET,
     MOMENT_SCHEMA,
     PAGING,
+    PRODUCER,
     QUEUE_SCHEMA,
     SEALED,
     one_of,
@@ -64,12 +57,6 @@ SORTS = ("created_at", "scheduled_at", "priority")
 # What becomes of what a key made, when it is revoked.
 MADE = ("keep", "revoke")
 INCLUDED = "args"
-# Steps of a workflow in one answer, and results; each costs half a read unit for a job that runs.
-MAX_SHOWN_STEPS = 1_000
-DEFAULT_RESULTS, MAX_RESULTS = 100, 1_000
-# More than any workflow has nodes.
-MAX_NODE = 1_000_000
-MAX_WORKFLOW_BYTES = 5_000_000
 # API Gateway ends a request after 30 s.
 MAX_RESULT_WAIT_S = 25
 # The longest wait that a client may ask for without an error; it waits less.
@@ -85,7 +72,6 @@ COMMON_ERRORS = (400, 422, 500, 503, 504)
 # The tables below have a row for each parameter or operation: the formatter would split each row.
 # fmt: off
 POOL_SCHEMA = text(POOL_PATTERN, MAX_POOL_BYTES)
-DELIVERY_SCHEMA = text(DELIVERY_PATTERN, MAX_DELIVERY_BYTES)
 _QUEUES_LIMIT = whole(1, MAX_QUEUES_LIMIT, DEFAULT_LIMIT)
 _SHORT = Parameter("limit", _QUEUES_LIMIT, "most queues of one page, which may have fewer")
 QUEUES_PAGING = paged(_QUEUES_LIMIT, MAX_QUEUES_OFFSET, _SHORT.description)
@@ -168,29 +154,6 @@ _HISTORY = (
     Parameter("until", MOMENT_SCHEMA, "points begin before this time; now when not given"),
     Parameter("queue", QUEUE_SCHEMA, "this queue instead of all"),
 )
-_CURSOR_OF = Parameter("cursor", SEALED,
-    "`next_cursor` of the answer before")
-# What the admin UI calls a workflow that runs, and one that does not run yet: here there is none.
-ALSO_RUNNING, NEVER = "active", "pending"
-WORKFLOW_STATES = (*WorkflowState, ALSO_RUNNING, NEVER)
-_LISTED_WORKFLOWS = (
-    Parameter("state", one_of(*WORKFLOW_STATES),
-        "only workflows in this state; active is the same as running, and none is pending"),
-    Parameter("name", {"type": "string", "minLength": 1, "maxLength": MAX_NAME_BYTES},
-        "only workflows of this name"),
-    *PAGING,
-)
-_STEPS_PAGING = (
-    Parameter("limit", whole(1, MAX_SHOWN_STEPS, MAX_SHOWN_STEPS), "most jobs of one answer"),
-    _CURSOR_OF,
-)
-_STEP_RESULTS = (
-    Parameter("step", {"type": "integer", "minimum": 0, "maximum": MAX_NODE},
-        "the step that is given the results, by its `node`; needed"),
-    Parameter("limit", whole(1, MAX_RESULTS, DEFAULT_RESULTS),
-        "most results of one answer, which has fewer where they are large"),
-    _CURSOR_OF,
-)
 METRIC_FORMATS = ("json", "prometheus")
 _FORMAT = Parameter("format", one_of(*METRIC_FORMATS) | {"default": METRIC_FORMATS[0]},
     "JSON, or Prometheus text")
@@ -199,11 +162,8 @@ _WAIT = (
     Parameter("timeout", whole(0, MAX_TIMEOUT_S, MAX_RESULT_WAIT_S),
         f"longest wait in seconds; never more than {MAX_RESULT_WAIT_S}"),
 )
-# The unprintable characters that the regular expressions of all JSON Schema validators can name.
-_PRINTABLE = r"[^\u0000-\u001f\u007f-\u00a0\u00ad\u2028\u2029]+"
 _PUSHING = (
-    Parameter("X-OJS-Producer", text(_PRINTABLE, MAX_PRODUCER) | {"minLength": 1},
-        "who enqueues, for queues that take jobs of some producers only"),
+    PRODUCER,
     Parameter("OJS-Block-Timeout",
         {"type": "string", "pattern": r"[0-9]+(\.[0-9]+)?", "default": "0"},
         "seconds to wait for room, when a queue is full and its overflow_policy is `block`; never "
@@ -474,62 +434,9 @@ _STATISTICS = (
         Success(None, "Metrics in the text exposition format.", text=True),
         tag="system", derived=True),
 )
-_RATE_LIMITS = (
-    _row("GET rate-limits", "list_rate_limits", "List the keys of rate limits",
-        Success("RateLimitsAnswer", "One page of keys, in order."), tag="rate limits",
-        query=PAGING),
-    _row("GET rate-limits/{key}", "get_rate_limit", "Read how a key's rate limit stands",
-        Success("RateLimitAnswer", "What is limited, and how much of it is used."), 404,
-        tag="rate limits"),
-    *(
-        row
-        for name, path in (
-            ("rate_limit", "rate-limits/{key}"),
-            ("rate_limit_override", "rate-limits/{key}/override"),
-        )
-        for row in (
-            _row(f"PUT {path}", f"put_{name}", "Override a key's rate limit",
-                Success("RateLimitAnswer", "The key under the override."),
-                tag="rate limits", request=OverrideRequest),
-            _row(f"DELETE {path}", f"delete_{name}", "Take back a key's override and pause",
-                Success("RateLimitAnswer", "The key as its jobs have it."), 404,
-                tag="rate limits"),
-        )
-    ),
-    _row("PUT admin/queues/{name}/rate-limit", "set_queue_limits", "Set a queue's own limits",
-        Success("QueueLimitsAnswer", "What holds for the queue, and how much is used."),
-        tag="rate limits", request=models.QueueLimitsRequest),
+_JOB_FOR_OPERATORS = (
     _row("GET admin/jobs/{id}", "admin_get_job", "Read a job",
         Success("AdminJobAnswer", "The job with its policy and times, and wrapped."), 404),
-)
-_DELIVERY = Success("DeliveryAnswer", "The delivery as it is now.")
-_DELIVERY_PUT = {
-    200: _DELIVERY,
-    201: Success("DeliveryAnswer", "The delivery, which is new.", ("Location",)),
-}
-_DELIVERIES = (
-    _row("GET admin/deliveries", "list_deliveries", "List deliveries",
-        Success("DeliveriesAnswer", "One page of deliveries, in order of name."),
-        tag="deliveries", query=PAGING, derived=True),
-    _row("POST admin/deliveries", "create_delivery",
-        "Push the jobs of queues to an endpoint or function", _DELIVERY_PUT, 404, 409,
-        tag="deliveries", request=DeliveryRequest),
-    _row("PUT admin/deliveries/{name}", "put_delivery", "Make or replace a delivery",
-        _DELIVERY_PUT, 404, 409, tag="deliveries", request=DeliveryRequest),
-    _row("GET admin/deliveries/{name}", "get_delivery", "Read a delivery and its statistics",
-        _DELIVERY, 404, tag="deliveries", derived=True),
-    _row("DELETE admin/deliveries/{name}", "delete_delivery", "Remove a delivery",
-        Success("DeliveryDeletedAnswer", "It is gone; its queues and jobs stay."), 404,
-        tag="deliveries"),
-    _row("POST admin/deliveries/{name}/pause", "pause_delivery", "Push no more jobs for now",
-        _DELIVERY, 404, tag="deliveries", request=models.NoOptions),
-    _row("POST admin/deliveries/{name}/resume", "resume_delivery",
-        "Push jobs again, also where the target was gone or forbidden", _DELIVERY, 404,
-        tag="deliveries", request=models.NoOptions),
-    _row("POST admin/deliveries/{name}/test", "test_delivery",
-        "Push once what no job stands for, and tell what the target answers",
-        Success("DeliveryTestAnswer", "What would have become of a job."), 404,
-        tag="deliveries", request=DeliveryTestRequest, body_required=False),
 )
 _KEYS = (
     _row("POST admin/keys", "create_key", "Make an access key",
@@ -549,31 +456,6 @@ _KEYS = (
 )
 _OPENAPI = _row("GET openapi.json", "openapi", "Read this description",
     Success("OpenApiAnswer", "The OpenAPI 3.1 document."), tag="system")
-_WORKFLOW = Success("WorkflowAnswer", "The workflow, wrapped and at the top level.")
-_WORKFLOW_CANCELLED = Success("WorkflowCancelledAnswer", "It is cancelled; jobs that run may end.")
-_WORKFLOWS = (
-    _row("POST workflows", "create_workflow", "Create a workflow, and start it",
-        {201: Success("WorkflowAnswer", "It is stored, and its first jobs wait for workers.",
-            ("Location",))},
-        403, 404, 409, 413, 429, request=models.WorkflowRequest, headers=_PUSHING[:1]),
-    _row("GET workflows", "list_workflows", "List workflows",
-        Success("WorkflowsAnswer", "One page of workflows without their steps, latest first."),
-        query=_LISTED_WORKFLOWS),
-    _row("GET workflows/{id}", "get_workflow", "Read a workflow and its steps", _WORKFLOW, 404,
-        query=_STEPS_PAGING),
-    _row("GET workflows/{id}/progress", "workflow_progress", "Read how far a workflow is",
-        Success("WorkflowProgressAnswer", "The workflow, and each of its outer steps."), 404),
-    _row("GET workflows/{id}/results", "workflow_results", "Read the results that a step is given",
-        Success("WorkflowResultsAnswer", "One page of results, in their order."), 404,
-        query=_STEP_RESULTS),
-    _row("DELETE workflows/{id}", "cancel_workflow", "Cancel a workflow that is not over",
-        _WORKFLOW_CANCELLED, 404, 409),
-    _row("POST workflows/{id}/cancel", "cancel_workflow_by_post",
-        "Cancel a workflow that is not over", _WORKFLOW_CANCELLED, 404, 409,
-        request=models.NoOptions),
-    _row("POST workflows/{id}/retry", "retry_workflow", "Run a workflow that is over again",
-        _WORKFLOW, 404, 409, 429, request=models.RetryWorkflowRequest, body_required=False),
-)
 # fmt: on
 
 
@@ -587,6 +469,6 @@ def _dead_letters_under_admin() -> Iterable[Operation]:
 
 OPERATIONS: tuple[Operation, ...] = (
     *_JOBS, *_ADMIN_JOBS, *_WORKERS, *_DEAD_LETTERS, *_dead_letters_under_admin(),
-    *_ADMIN_WORKERS, *_STATISTICS, *_RATE_LIMITS, *_DELIVERIES, *_WORKFLOWS, *_KEYS,
+    *_ADMIN_WORKERS, *_STATISTICS, *_JOB_FOR_OPERATORS, *_KEYS,
     _OPENAPI,
 )  # fmt: skip

@@ -53,12 +53,6 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
     look, manage = Scope.ADMIN_READ, Scope.ADMIN_WRITE
     yield None, Reach.NONE, ("openapi",)
     yield write, Reach.NAMED, ("enqueue_job", "enqueue_batch", "enqueue_bulk")
-    yield write, Reach.WORKFLOW, (
-        "create_workflow", "cancel_workflow", "cancel_workflow_by_post", "retry_workflow",
-    )  # fmt: skip
-    yield read, Reach.WORKFLOW, (
-        "list_workflows", "get_workflow", "workflow_progress", "workflow_results",
-    )  # fmt: skip
     yield write, Reach.JOB, (
         "cancel_job", "cancel_job_by_post", "activate_job", "retry_job", "run_job", "change_job",
     )  # fmt: skip
@@ -84,8 +78,6 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
             "get_dead_letter_operation",
         ),
         "get_worker", "admin_stats", "metrics", "root_metrics",
-        "list_rate_limits", "get_rate_limit",
-        "list_deliveries", "get_delivery",
         "list_keys", "get_key", "list_job_operations", "get_job_operation",
 
     )  # fmt: skip
@@ -99,14 +91,11 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
     )  # fmt: skip
     yield manage, Reach.FILTER, _both("purge_old_dead_letters")
     yield manage, Reach.PATH, (
-                "set_queue_limits", "purge_queue_jobs", "admin_purge_queue_jobs",
+        "purge_queue_jobs", "admin_purge_queue_jobs",
     )  # fmt: skip
     yield manage, Reach.ALL, (
         *_both("stop_dead_letter_operation"), "direct_worker", "quiet_worker",
-        "admin_remove_worker", "put_rate_limit", "delete_rate_limit", "put_rate_limit_override",
-        "delete_rate_limit_override", "create_key", "revoke_key",
-        "create_delivery", "put_delivery", "delete_delivery", "pause_delivery", "resume_delivery",
-        "test_delivery", "create_role", "stop_job_operation",
+        "admin_remove_worker", "create_key", "revoke_key", "create_role", "stop_job_operation",
     )  # fmt: skip
 
 

@@ -1,5 +1,5 @@
-"""The headers of PUSH: the producer, how long it waits for room, and how full its queues are
-(ojs-backpressure sections 5.2 and 7).
+"""The headers of PUSH: the producer, how long it waits for room, how full its queues are
+(ojs-backpressure sections 5.2 and 7), and how its rate limit stands.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from ojs.domain.errors import InvalidRequest, forbidden
 from ojs.http.contract.operations import MAX_BLOCK_S, MAX_PRODUCER
 
 if TYPE_CHECKING:
+    from ojs.domain.rate_limit.limiter import LimitBounds, LimiterState
     from ojs.services.jobs.enqueue import Pushed
+    from ojs.services.permits.rate_limits import RateLimitStatus
 
 # ASCII digits only: `float` also knows nan, inf, 1e9, underscores and the digits of other scripts.
 _SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
@@ -68,3 +70,39 @@ def pressure_headers(pushed: Iterable[Pushed]) -> dict[str, str]:
         "X-OJS-Queue-Bound": str(fullest.bound),
         "X-OJS-Queue-Pressure": f"{fullest.fraction:.2f}",
     }
+
+
+def limit_headers(status: RateLimitStatus | None) -> dict[str, str]:
+    """The `X-RateLimit-*` headers of a push (ojs-rate-limiting section 10.4)."""
+    if status is None:
+        return {}
+    limiter, now_ms = status.limiter, status.now_ms
+    found = _tightest(status.bounds, limiter, now_ms)
+    if found is None:
+        return {}
+    limit, remaining, reset_ms = found
+    if limiter.paused_ms is not None and limiter.paused_ms > now_ms:
+        remaining, reset_ms = 0, max(reset_ms, limiter.paused_ms)
+    return {
+        "X-RateLimit-Limit": str(limit),
+        "X-RateLimit-Remaining": str(remaining),
+        # Seconds since the epoch, rounded up: no earlier than there is room.
+        "X-RateLimit-Reset": str(-(-reset_ms // 1_000)),
+    }
+
+
+def _tightest(
+    bounds: LimitBounds, limiter: LimiterState, now_ms: int
+) -> tuple[int, int, int] | None:
+    """The limit with the least room: its number, its room, and when (ms) the next job may start."""
+    found = []
+    if bounds.concurrency is not None:
+        # When a running job ends is not known.
+        found.append((bounds.concurrency, max(0, bounds.concurrency - limiter.active), now_ms))
+    if bounds.rate is not None:
+        room = max(0, bounds.rate.limit - limiter.started(bounds.rate.period_ms, now_ms))
+        found.append((bounds.rate.limit, room, limiter.reset_ms(bounds.rate, now_ms)))
+    if bounds.throttle is not None:
+        next_ms = limiter.next_ms(bounds.throttle)
+        found.append((1, int(next_ms <= now_ms), max(now_ms, next_ms)))
+    return min(found, key=lambda one: (one[1], -one[2]), default=None)

@@ -30,8 +30,8 @@ from ojs.services.for_each import ForEach, in_threads
 from ojs.services.jobs.empty_lines import EmptyLines, LineReader
 from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.jobs.transitions import JobChanges
-from ojs.services.permits.key_permits import Candidate
-from ojs.services.permits.lifecycle import Acquired, FetchPermits, Permits
+from ojs.services.permits.kinds import Candidate, FetchPermits
+from ojs.services.permits.lifecycle import Acquired, Permits
 from ojs.services.pools.dispatch import PAGE, DispatchPlan, DispatchPlanner
 from ojs.services.pools.membership import FetchContext, Membership
 from ojs.store.deployment.maintenance import MaintenanceStore
@@ -131,10 +131,11 @@ class _FetchState:
     types: Collection[str] = ()
     # Why lines of some queues were closed.
     errors: list[OjsError] = field(default_factory=list)
-    permits: FetchPermits = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.permits = FetchPermits(self.plan.permits)
+    @property
+    def permits(self) -> FetchPermits:
+        """The permits that it has, and what it knows to be refused."""
+        return self.plan.permits
 
     @property
     def wanted(self) -> int:
@@ -173,7 +174,7 @@ def _position(key: str) -> Position | None:
 
 def _tell(delivery: DeliveryFetch, state: _FetchState) -> None:
     """Note why a fetch for a delivery has ended."""
-    use = state.permits.pool.semaphores.get(DELIVERY_PERMIT)
+    use = state.permits.held.get(DELIVERY_PERMIT)
     delivery.full = use is not None and use.full
     refused = use is not None and use.short and not use.full
     in_doubt = state.cut or state.lost > 0 or bool(state.errors) or not state.go_on()
@@ -406,7 +407,7 @@ class Fetch:
             self._claim_all(state, queues)
 
     def _claim_all(self, state: _FetchState, queues: Sequence[Queue]) -> None:
-        plain = len(queues) == 1 and not state.plan.permits.limits
+        plain = len(queues) == 1 and not state.permits.held
         if plain or state.plan.plain:
             for queue in queues:
                 source = _Source(self._all_parts(state, queue), state.errors)

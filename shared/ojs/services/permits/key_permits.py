@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
-from typing import NamedTuple
+from dataclasses import replace
 
 from ojs.clock import Clock
 from ojs.domain.errors import OjsError
 from ojs.domain.job.job import Job
+from ojs.domain.job.permits import KEY_PERMIT
 from ojs.domain.rate_limit.limiter import (
     CONCURRENCY,
     LimitBounds,
@@ -30,15 +30,14 @@ from ojs.domain.rate_limit.limiter import (
     OnLimit,
     limiter_name,
 )
-from ojs.records import record
-from ojs.services.permits.semaphore_permits import SemaphorePermits, SemaphoreUse
+from ojs.services.permits.kinds import Candidate, FetchPermits, KeyGrant, SemaphoreUse
+from ojs.services.permits.semaphore_permits import SemaphorePermits
 from ojs.store.jobs.reading import JobReader
-from ojs.store.permits.counter_items import ANY_VERSION
-from ojs.store.permits.key_limits import KEPT_S, KeyLimits, StartGrant, unchanged
+from ojs.store.permits.counter_items import ANY_VERSION, PermitGrant
+from ojs.store.permits.key_limits import KeyLimits, unchanged
 from ojs.store.permits.semaphore import SHARD_PERMITS
 from ojs.store.permits.throttle_state import LimitName, ThrottleStates
 from ojs.store.table import keys
-from ojs.store.table.keys import Position
 
 # Jobs that one fetch postpones or drops, where their limit says so.
 _ENDED_AT_ONCE = 10
@@ -46,56 +45,6 @@ _ENDED_AT_ONCE = 10
 _ACQUIRED_AT_ONCE = 25
 # Shards that one fetch heals, where it found no room in all of them.
 _HEALED_AT_ONCE = 2
-
-
-class Candidate(NamedTuple):
-    """A job that a fetch might claim, and its position in the ready line, with the stored `key`."""
-
-    job_id: str
-    position: Position
-    key: str
-
-    @property
-    def entry(self) -> str:
-        """The job at this position: it differs from the same job at another one."""
-        return self.job_id + self.key
-
-
-@record(frozen=True)
-class KeyGrant:
-    """What some jobs with one limit may be claimed with: permits of a semaphore, and starts that
-    were counted; None where jobs take no permits, or starts are not counted.
-    """
-
-    limiter: str
-    semaphore: SemaphoreUse | None
-    starts: StartGrant | None
-
-
-@record
-class KeyPermitUse:
-    """What one fetch knows of the limits of the jobs it has seen."""
-
-    limiters: dict[str, LimiterState] = field(default_factory=dict)
-    specs: dict[str, LimitSpec] = field(default_factory=dict)
-    # By spec: no more jobs of these now.
-    blocked: dict[str, LimitDecision] = field(default_factory=dict)
-    # By spec: the permits.
-    semaphores: dict[str, SemaphoreUse] = field(default_factory=dict)
-    # By job that can be claimed.
-    open: dict[str, KeyGrant] = field(default_factory=dict)
-    # Jobs to postpone or drop, because their limit is reached.
-    overdue: dict[str, LimitDecision] = field(default_factory=dict)
-    # By key: why a job of the key had to wait, and which; a job that may run though others had to
-    # wait before.
-    waiting: dict[str, tuple[LimitDecision, str]] = field(default_factory=dict)
-    cleared: dict[str, str] = field(default_factory=dict)
-
-    def spec(self, text: str) -> LimitSpec:
-        """The limit spec of a sort key, parsed once."""
-        if text not in self.specs:
-            self.specs[text] = LimitSpec.of(text)
-        return self.specs[text]
 
 
 class KeyPermits:
@@ -116,7 +65,7 @@ class KeyPermits:
         self._jobs = jobs
         self._clock = clock
 
-    def prefetch(self, use: KeyPermitUse, candidates: Iterable[Candidate]) -> None:
+    def prefetch(self, fetch: FetchPermits, candidates: Iterable[Candidate]) -> None:
         """Read the limiters of these jobs' keys, except those read already. One call.
 
         Of a limit whose permits are in one shard this is read along: while there is no room, other
@@ -124,55 +73,54 @@ class KeyPermits:
         """
         limits: dict[str, int | None] = {}
         for limit in dict.fromkeys(candidate.position.limit for candidate in candidates):
-            if limit is None or (spec := use.spec(limit)).limiter in use.limiters:
+            if limit is None or (spec := LimitSpec.of(limit)).limiter in fetch.limiters:
                 continue
             most = spec.bounds.concurrency
             small = most is not None and most <= SHARD_PERMITS
             limits[spec.limiter] = most if small else limits.get(spec.limiter)
         if limits:
-            use.limiters |= self._store.get_many(limits, whole=False)
+            fetch.limiters |= self._store.get_many(limits, whole=False)
 
-    def is_blocked(self, use: KeyPermitUse, candidate: Candidate) -> bool:
+    def is_blocked(self, fetch: FetchPermits, candidate: Candidate) -> bool:
         """Whether it is known already that this job's limit is reached; costs nothing."""
         limit = candidate.position.limit
-        if limit is None or limit not in use.blocked:
+        if limit is None or limit not in fetch.blocked:
             return False
-        if candidate.job_id in use.open:
+        if candidate.job_id in fetch.open:
             # The limit is reached because this job, further down the line, has a permit.
             return False
-        self._pass_over(use, candidate.job_id, limit, use.blocked[limit])
+        self._pass_over(fetch, candidate.job_id, limit, fetch.blocked[limit])
         return True
 
     def acquire(
         self,
-        use: KeyPermitUse,
+        fetch: FetchPermits,
         candidate: Candidate,
         following: Sequence[Candidate],
         *,
-        run: Callable[[], str],
         wanted: int,
     ) -> KeyGrant | None:
         """The grant to claim this job with, which has a limit; None if it must wait.
 
-        Acquires also for jobs that follow with the same limit, up to `wanted` in all. `run` returns
-        the token of the fetch. Raises OjsError.
+        Acquires also for jobs that follow with the same limit, up to `wanted` in all. Raises
+        OjsError.
         """
         job_id, limit = candidate.job_id, candidate.position.limit or ""
-        if job_id in use.open:
-            return use.open[job_id]
-        spec = use.spec(limit)
+        if job_id in fetch.open:
+            return fetch.open[job_id]
+        spec = LimitSpec.of(limit)
         alike = [c.job_id for c in following if c.position.limit == limit]
-        job_ids = [job_id, *(other for other in alike if other not in use.open)]
-        job_ids = job_ids[: max(1, min(wanted - len(use.open), _ACQUIRED_AT_ONCE))]
+        job_ids = [job_id, *(other for other in alike if other not in fetch.open)]
+        job_ids = job_ids[: max(1, min(wanted - len(fetch.open), _ACQUIRED_AT_ONCE))]
         now_ms = self._clock.now_ms()
-        decision = self._room(use, spec, len(job_ids), now_ms)
-        limiter, granted = use.limiters[spec.limiter], job_ids[: decision.count]
+        decision = self._room(fetch, spec, len(job_ids), now_ms)
+        limiter, granted = fetch.limiters[spec.limiter], job_ids[: decision.count]
         most, semaphore, starts = limiter.permits(spec.bounds, now_ms), None, None
         active = limiter.active
         if granted and most is not None:
-            if limit not in use.semaphores:
-                use.semaphores[limit] = _semaphore_use(spec.limiter, limiter, most, run())
-            semaphore = use.semaphores[limit]
+            at = KEY_PERMIT, limit
+            semaphore = fetch.uses.get(at) or _use(spec.limiter, limiter, most, fetch.run)
+            fetch.uses[at] = semaphore
             grant = self._semaphores.acquire(semaphore, granted)
             granted = [job_id for job_id in granted if job_id in semaphore.permits]
             # Where some were granted, shards that were not tried may have more.
@@ -192,24 +140,26 @@ class KeyPermits:
                 self._semaphores.release_unused(semaphore, most=len(granted) - count)
                 active -= len(granted) - count
             granted = granted[:count]
-        use.limiters[spec.limiter] = replace(limiter, active=active)
+        fetch.limiters[spec.limiter] = replace(limiter, active=active)
         if not granted:
             if decision.strategy:
-                use.blocked[limit] = decision
-                use.waiting.setdefault(spec.limiter, (decision, job_id))
-            self._pass_over(use, job_id, limit, decision)
+                fetch.blocked[limit] = decision
+                fetch.waiting.setdefault(spec.limiter, (decision, job_id))
+            self._pass_over(fetch, job_id, limit, decision)
             return None
-        use.open |= dict.fromkeys(granted, KeyGrant(spec.limiter, semaphore, starts))
+        fetch.open |= dict.fromkeys(granted, KeyGrant(spec.limiter, semaphore, starts))
         if limiter.throttled_since_ms is not None and self._has_room(
-            use, spec, (candidate, *following)
+            fetch, spec, (candidate, *following)
         ):
-            use.cleared[spec.limiter] = job_id
-        return use.open[job_id]
+            fetch.cleared[spec.limiter] = job_id
+        return fetch.open[job_id]
 
-    def _room(self, use: KeyPermitUse, spec: LimitSpec, wanted: int, now_ms: int) -> LimitDecision:
+    def _room(
+        self, fetch: FetchPermits, spec: LimitSpec, wanted: int, now_ms: int
+    ) -> LimitDecision:
         """How many of so many jobs may start, as far as is known before permits are acquired."""
         name, bounds = spec.limiter, spec.bounds
-        limiter = self._seen(name, use.limiters[name], bounds, now_ms)
+        limiter = self._seen(name, fetch.limiters[name], bounds, now_ms)
         decision = limiter.room(bounds, now_ms, wanted)
         full = decision.strategy == CONCURRENCY and not decision.count
         if full and limiter.look_ms is not None and limiter.look_ms <= now_ms:
@@ -218,7 +168,7 @@ class KeyPermits:
             if self._semaphores.store.heal_all(keys.limiter(name), now_ms=now_ms, **shards):
                 limiter = self._store.get_many({name: decision.limit})[name]
                 decision = limiter.room(bounds, now_ms, wanted)
-        use.limiters[name] = limiter
+        fetch.limiters[name] = limiter
         return decision
 
     def _seen(
@@ -238,38 +188,28 @@ class KeyPermits:
         return replace(limiter, most=limit)
 
     def _has_room(
-        self, use: KeyPermitUse, spec: LimitSpec, candidates: Sequence[Candidate]
+        self, fetch: FetchPermits, spec: LimitSpec, candidates: Sequence[Candidate]
     ) -> bool:
         """Whether a key throttles no more: there is room for more jobs, or what was read of the
         line has no other job of the key.
         """
-        if use.limiters[spec.limiter].room(spec.bounds, self._clock.now_ms(), 1).count:
+        if fetch.limiters[spec.limiter].room(spec.bounds, self._clock.now_ms(), 1).count:
             return True
         return not any(
             c.position.limit is not None
-            and use.spec(c.position.limit).limiter == spec.limiter
-            and c.job_id not in use.open
+            and LimitSpec.of(c.position.limit).limiter == spec.limiter
+            and c.job_id not in fetch.open
             for c in candidates
         )
 
     @staticmethod
-    def _pass_over(use: KeyPermitUse, job_id: str, limit: str, decision: LimitDecision) -> None:
+    def _pass_over(fetch: FetchPermits, job_id: str, limit: str, decision: LimitDecision) -> None:
         """Note a job that is to be postponed or dropped, as its limit is reached."""
-        waits = use.spec(limit).on_limit is OnLimit.WAIT
-        if not waits and len(use.overdue) < _ENDED_AT_ONCE and decision.strategy:
-            use.overdue[job_id] = decision
+        waits = LimitSpec.of(limit).on_limit is OnLimit.WAIT
+        if not waits and len(fetch.overdue) < _ENDED_AT_ONCE and decision.strategy:
+            fetch.overdue[job_id] = decision
 
-    @staticmethod
-    def commit(use: KeyPermitUse, job_id: str) -> None:
-        """Use what was granted for a job that is about to be claimed.
-
-        If the result of the claim is unknown, it is not given back.
-        """
-        grant = use.open.pop(job_id, None)
-        if grant is not None and grant.semaphore is not None:
-            grant.semaphore.used.add(job_id)
-
-    def rollback(self, use: KeyPermitUse, grant: KeyGrant | None, job_id: str) -> None:
+    def rollback(self, fetch: FetchPermits, grant: KeyGrant | None, job_id: str) -> None:
         """Give back what was granted for a job that was not claimed, so that it is there for the
         next one.
         """
@@ -277,27 +217,25 @@ class KeyPermits:
             return
         if grant.semaphore is not None:
             self._semaphores.release_one(grant.semaphore, job_id)
-            limiter = use.limiters[grant.limiter]
-            use.limiters[grant.limiter] = replace(limiter, active=max(0, limiter.active - 1))
+            limiter = fetch.limiters[grant.limiter]
+            fetch.limiters[grant.limiter] = replace(limiter, active=max(0, limiter.active - 1))
         if grant.starts is not None:
             self._store.roll_back(grant.starts, 1)
 
-    def close(self, use: KeyPermitUse, end: Callable[[Job, LimitDecision], None]) -> None:
-        """Release the permits that were not used, record limits that start or stop throttling, and
+    def close(self, fetch: FetchPermits, end: Callable[[Job, LimitDecision], None]) -> None:
+        """Uncount the starts that were not used, record limits that start or stop throttling, and
         have `end` postpone or drop the jobs whose limit says so.
         """
-        for semaphore in use.semaphores.values():
-            self._semaphores.release_unused(semaphore)
-        starts = [grant.starts for grant in use.open.values() if grant.starts is not None]
+        starts = [grant.starts for grant in fetch.open.values() if grant.starts is not None]
         for grant in {id(each): each for each in starts}.values():
             self._store.roll_back(grant, sum(each is grant for each in starts))
         # A failure here must not lose the jobs that were claimed.
         with suppress(OjsError):
-            self._record_throttling(use)
+            self._record_throttling(fetch)
         # After a failure they stay available; the next fetch tries again.
         with suppress(OjsError):
-            for job_id, job in self._jobs.read_records(use.overdue).items():
-                end(job, use.overdue[job_id])
+            for job_id, job in self._jobs.read_records(fetch.overdue).items():
+                end(job, fetch.overdue[job_id])
 
     def release_left(self, job: Job) -> None:
         """Release the permit of a job that version 0.2 claimed."""
@@ -316,7 +254,7 @@ class KeyPermits:
         limit = limiter.permits(bounds, now_ms)
         if limit is None:
             return None
-        return _semaphore_use(name, limiter, limit if limiter.active < limit else 0, run)
+        return _use(name, limiter, limit if limiter.active < limit else 0, run)
 
     def heal(self, name: str, limiter: LimiterState, *, now_ms: int) -> None:
         """Release the permits of a key whose jobs do not run with them. Raises OjsError."""
@@ -325,34 +263,30 @@ class KeyPermits:
             self._semaphores.store.heal_all(keys.limiter(name), limit, now_ms=now_ms, most=limit)
         self._store.drop_left(name, limiter, self._jobs.read_records, now_ms=now_ms)
 
-    def _record_throttling(self, use: KeyPermitUse) -> None:
+    def _record_throttling(self, fetch: FetchPermits) -> None:
         """Record keys that start or stop throttling."""
         now_ms = self._clock.now_ms()
-        for name, (decision, job_id) in use.waiting.items():
-            limiter = use.limiters[name]
+        for name, (decision, job_id) in fetch.waiting.items():
+            limiter = fetch.limiters[name]
             if limiter.throttled_since_ms is None and limiter.key is not None:
+                seen = decision.limit, decision.current, None, unchanged(limiter)
                 self._states.mark_throttled(
                     LimitName.of_key(limiter.key),
-                    strategy=decision.strategy,
-                    limit=decision.limit,
-                    current=decision.current,
+                    decision.strategy,
+                    PermitGrant(0, *seen),
                     job_id=job_id,
                     now_ms=now_ms,
-                    unchanged=unchanged(limiter),
                 )
-        for name, job_id in use.cleared.items():
-            limiter = use.limiters[name]
-            if name not in use.waiting and limiter.key is not None:
-                self._states.clear(
-                    LimitName.of_key(limiter.key),
-                    job_id=job_id,
-                    since_ms=limiter.throttled_since_ms,
-                    now_ms=now_ms,
-                )
+        for name, job_id in fetch.cleared.items():
+            limiter = fetch.limiters[name]
+            if name not in fetch.waiting and limiter.key is not None:
+                grant = PermitGrant(0, 0, 0, limiter.throttled_since_ms)
+                named = LimitName.of_key(limiter.key)
+                self._states.clear(named, grant, job_id=job_id, now_ms=now_ms)
 
 
-def _semaphore_use(name: str, limiter: LimiterState, limit: int, run: str) -> SemaphoreUse:
+def _use(name: str, limiter: LimiterState, limit: int, run: str) -> SemaphoreUse:
     """A fetch's use of a key's permits, for jobs with this limit."""
     free = max(0, limit - len(limiter.left))
     # Jobs may be dropped when they are refused, so that must be for a reason.
-    return SemaphoreUse(keys.limiter(name), free, ANY_VERSION, run, KEPT_S, exact=True)
+    return SemaphoreUse(KEY_PERMIT, keys.limiter(name), free, ANY_VERSION, run, exact=True)

@@ -12,69 +12,43 @@ is found out that no job runs with it (`ojs.store.permits.semaphore`); there are
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import field, replace
+from contextlib import suppress
+from dataclasses import replace
 
+from ojs.clock import Clock
+from ojs.domain.errors import OjsError
 from ojs.domain.job.job import Job, JobPermits
 from ojs.domain.job.permits import (
     DELIVERY_PERMIT,
     KEY_PERMIT,
-    POOL_PERMIT,
     QUEUE_PERMIT,
     WORKER_PERMIT,
     RunPermits,
 )
 from ojs.domain.job.states import State
-from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.queue.queue import Queue
-from ojs.domain.rate_limit.limiter import RATE, LimitDecision
+from ojs.domain.rate_limit.limiter import CONCURRENCY, RATE, LimitDecision
 from ojs.records import record
-from ojs.services.permits.key_permits import Candidate, KeyGrant, KeyPermits, KeyPermitUse
-from ojs.services.permits.pool_permits import WORKER_KEPT_S, PoolPermits, PoolPermitUse
-from ojs.services.permits.queue_permits import QueuePermits, QueuePermitUse, semaphore_use
-from ojs.services.permits.semaphore_permits import (
-    ReleasedPermits,
-    SemaphorePermits,
+from ojs.services.permits.key_permits import KeyPermits
+from ojs.services.permits.kinds import (
+    KINDS,
+    Candidate,
+    FetchPermits,
+    KeyGrant,
+    QueueGrant,
     SemaphoreUse,
     semaphore_of,
 )
-from ojs.store.permits.counter_items import ANY_VERSION
+from ojs.services.permits.semaphore_permits import ReleasedPermits, SemaphorePermits
+from ojs.store.permits.counter_items import ANY_VERSION, PermitGrant
 from ojs.store.permits.depth_counter import DepthCounter, Room
+from ojs.store.permits.rate_window import RateWindowStore
+from ojs.store.permits.throttle_state import LimitName, ThrottleStates
 from ojs.store.queues.pools import PoolStore
 from ojs.store.queues.queues import QueueStore
+from ojs.store.table import keys
 
-
-@record
-class FetchPermits:
-    """What one fetch has acquired of each kind, and what it knows to be refused."""
-
-    pool: PoolPermitUse
-    queues: dict[str, QueuePermitUse] = field(default_factory=dict)
-    keys: KeyPermitUse = field(default_factory=KeyPermitUse)
-
-    @property
-    def held_back(self) -> list[Queue]:
-        """The queues whose rate limit has refused a start."""
-        return [use.queue for use in self.queues.values() if RATE in use.blocked]
-
-    @property
-    def keys_wait(self) -> list[int | None]:
-        """Of each key whose limit has refused a start: when the next one may be, if that is known;
-        None where a job of the key must end first, in whatever queue.
-        """
-        return [decision.free_ms for decision in self.keys.blocked.values()]
-
-    @property
-    def freed(self) -> bool:
-        """Whether it has released permits that no job took, of a limit that had none left."""
-        of_queues = (use.semaphore for use in self.queues.values())
-        of_keys = self.keys.semaphores.values()
-        uses = [*self.pool.semaphores.values(), *of_queues, *of_keys]
-        return any(use is not None and use.freed for use in uses)
-
-    def exhausted(self, queue: Queue) -> bool:
-        """Whether the queue has refused more permits than those taken."""
-        use = self.queues.get(queue.name)
-        return use is not None and use.closed and use.used >= use.granted
+_COUNTS = {CONCURRENCY: keys.SEMAPHORE, RATE: keys.RATE}
 
 
 @record(frozen=True)
@@ -93,19 +67,19 @@ class Acquired:
         return None if starts is None else starts.now_ms
 
     @property
+    def uses(self) -> dict[str, SemaphoreUse]:
+        """The semaphores that it has a permit of, by kind."""
+        of_key = None if self.grant is None else self.grant.semaphore
+        others = (self.fetch.use(QUEUE_PERMIT, self.queue), of_key)
+        return self.fetch.held | {use.kind: use for use in others if use is not None}
+
+    @property
     def noted(self) -> JobPermits:
         """The permits as the job record notes them."""
-        job_id = self.candidate.job_id
-        pool = self.fetch.pool.pool
-        of_queue = self.fetch.queues.get(self.queue.name)
-        uses = dict(self.fetch.pool.semaphores)
-        if of_queue is not None and of_queue.semaphore is not None:
-            uses[QUEUE_PERMIT] = of_queue.semaphore
-        if self.grant is not None and self.grant.semaphore is not None:
-            uses[KEY_PERMIT] = self.grant.semaphore
-        shards = {limit: use.permits[job_id] for limit, use in uses.items()}
+        job_id, pool = self.candidate.job_id, self.fetch.pool
+        shards = {kind: use.permits[job_id] for kind, use in self.uses.items()}
         return JobPermits(
-            run=RunPermits(self.fetch.pool.run, shards) if shards else None,
+            run=RunPermits(self.fetch.run, shards) if shards else None,
             pool=None if pool is None else pool.name,
         )
 
@@ -116,31 +90,49 @@ class Permits:
     def __init__(
         self,
         *,
-        queue_permits: QueuePermits,
         key_permits: KeyPermits,
-        pool_permits: PoolPermits,
         semaphores: SemaphorePermits,
+        rate_windows: RateWindowStore,
+        throttle_states: ThrottleStates,
         depth: DepthCounter,
         queues: QueueStore,
         pools: PoolStore,
+        clock: Clock,
     ) -> None:
-        self._queues = queue_permits
         self._keys = key_permits
-        self._pools = pool_permits
         self._semaphores = semaphores
+        self._rate_windows = rate_windows
+        self._states = throttle_states
         self._depth = depth
-        self._queue_store = queues
-        self._pool_store = pools
+        self._queues = queues
+        self._pools = pools
+        self._clock = clock
+        self.new_run = semaphores.new_run
 
     # --- for a fetch ------------------------------------------------------------------------
 
+    def hold(self, fetch: FetchPermits, job_ids: Sequence[str]) -> int:
+        """Acquire what the first of these jobs need of whom they are handed out to, or as many
+        others in their place; for how many there is enough. Raises OjsError.
+        """
+        count = len(job_ids)
+        for kind, use in fetch.held.items():
+            spare = len(use.unused)
+            missing = [job_id for job_id in job_ids if job_id not in use.permits]
+            # Where a delivery was seen full, whoever makes room takes it.
+            full = kind == DELIVERY_PERMIT and use.full
+            if count > spare and not full:
+                self._semaphores.acquire(use, missing[: count - spare])
+            count = min(count, len(use.unused))
+        return count
+
     def prefetch(self, fetch: FetchPermits, candidates: Iterable[Candidate]) -> None:
         """Read what the limits of these candidates need, except what was read already. One call."""
-        self._keys.prefetch(fetch.keys, candidates)
+        self._keys.prefetch(fetch, candidates)
 
     def is_blocked(self, fetch: FetchPermits, candidate: Candidate) -> bool:
         """Whether it is known already that the candidate's own limit is reached; costs nothing."""
-        return self._keys.is_blocked(fetch.keys, candidate)
+        return self._keys.is_blocked(fetch, candidate)
 
     def acquire(
         self,
@@ -153,23 +145,19 @@ class Permits:
     ) -> Acquired | None:
         """Acquire all permits that a candidate needs; None if one kind refuses them.
 
-        Those of the pool were acquired before the fetch's sequence numbers. Acquires also for jobs
-        that follow, up to `wanted` in all; what no job takes is released by `close`. Raises
+        Those that it holds were acquired before the fetch's sequence numbers. Acquires also for
+        jobs that follow, up to `wanted` in all; what no job takes is released by `close`. Raises
         OjsError.
         """
         job_ids = [candidate.job_id, *(each.job_id for each in following)]
-
-        def run() -> str:
-            return self._pools.run(fetch.pool)
-
-        if not self._queues.acquire(fetch.queues, queue, job_ids, run=run, wanted=wanted):
+        if not self._admits(fetch, queue, job_ids, wanted):
             return None
-        if not self._pools.ensure(fetch.pool, candidate.job_id):
+        if not all(self._semaphores.ensure(use, job_ids[0]) for use in fetch.held.values()):
             return None
         if candidate.position.limit is None:
             return Acquired(fetch, queue, candidate, None)
-        self._keys.prefetch(fetch.keys, [candidate])
-        grant = self._keys.acquire(fetch.keys, candidate, following, run=run, wanted=wanted)
+        self._keys.prefetch(fetch, [candidate])
+        grant = self._keys.acquire(fetch, candidate, following, wanted=wanted)
         return None if grant is None else Acquired(fetch, queue, candidate, grant)
 
     def commit(self, acquired: Acquired) -> None:
@@ -177,10 +165,13 @@ class Permits:
 
         If its result is unknown they are not released: it is found out later.
         """
-        job_id = acquired.candidate.job_id
-        self._keys.commit(acquired.fetch.keys, job_id)
-        self._queues.commit(acquired.fetch.queues, acquired.queue, job_id)
-        self._pools.commit(acquired.fetch.pool, job_id)
+        fetch, job_id = acquired.fetch, acquired.candidate.job_id
+        for use in acquired.uses.values():
+            use.used.add(job_id)
+        fetch.open.pop(job_id, None)
+        if (grant := fetch.queues.get(acquired.queue.name)) is not None:
+            grant.used += 1
+            grant.started = job_id
 
     def rollback(self, acquired: Acquired, *, unknown: bool) -> None:
         """Take the permits back from a claim that lost its race.
@@ -189,20 +180,95 @@ class Permits:
         since: then its end may have released the permits, so they are left to be found out, and the
         start stays counted.
         """
-        if not unknown:
-            job_id = acquired.candidate.job_id
-            self._keys.rollback(acquired.fetch.keys, acquired.grant, job_id)
-            self._pools.rollback(acquired.fetch.pool, job_id)
-            self._queues.rollback(acquired.fetch.queues, acquired.queue, job_id)
+        if unknown:
+            return
+        fetch, job_id = acquired.fetch, acquired.candidate.job_id
+        for use in acquired.uses.values():
+            use.used.discard(job_id)
+        self._keys.rollback(fetch, acquired.grant, job_id)
+        if (grant := fetch.queues.get(acquired.queue.name)) is not None:
+            grant.used -= 1
 
     def close(self, fetch: FetchPermits, end: Callable[[Job, LimitDecision], None]) -> None:
         """Release what no job took, and record limits that start or stop throttling.
 
         `end` postpones or drops the jobs whose limit says so when it is reached.
         """
-        self._queues.close(fetch.queues)
-        self._keys.close(fetch.keys, end)
-        self._pools.close(fetch.pool)
+        for grant in fetch.queues.values():
+            # A failure here must not lose the jobs that were claimed.
+            with suppress(OjsError):
+                self._record_throttling(grant)
+        for use in fetch.uses.values():
+            if use is not None:
+                self._semaphores.release_unused(use)
+        for grant in fetch.queues.values():
+            if unused := grant.granted - grant.used:
+                # If this fails, they count until their period is over.
+                with suppress(OjsError):
+                    self._count_starts(grant.queue, -unused)
+        self._keys.close(fetch, end)
+
+    # --- of a queue's own limits --------------------------------------------------------------
+
+    def _admits(
+        self, fetch: FetchPermits, queue: Queue, job_ids: Sequence[str], wanted: int
+    ) -> bool:
+        """Whether a queue's limits let the first of these jobs be claimed; asked once per queue and
+        fetch, for up to `wanted` of them.
+        """
+        if not queue.limits_concurrency and queue.config.rate_limit is None:
+            return True
+        grant = fetch.queues.setdefault(queue.name, QueueGrant(queue))
+        use = fetch.use(QUEUE_PERMIT, queue)
+        if grant.used == grant.granted:
+            if grant.closed:
+                return False
+            granted = self._grant(grant, use, job_ids[:wanted])
+            grant.granted += granted
+            grant.closed = granted < min(wanted, len(job_ids))
+            grant.waiting = max(0, len(job_ids) - granted)
+        if grant.used == grant.granted:
+            return False
+        if use is None or self._semaphores.ensure(use, job_ids[0]):
+            return True
+        # Its permit was taken away, as this fetch was slow, and there is none left.
+        grant.granted, grant.closed = grant.used, True
+        return False
+
+    def _grant(self, grant: QueueGrant, use: SemaphoreUse | None, job_ids: Sequence[str]) -> int:
+        permits, blocked = len(job_ids), job_ids[0]
+        if use is not None:
+            of_use = self._semaphores.acquire(use, job_ids)
+            permits = of_use.count
+            grant.grants[CONCURRENCY] = of_use, blocked if permits < len(job_ids) else None
+        if permits == 0 or (of_rate := self._count_starts(grant.queue, permits)) is None:
+            return permits
+        starts = of_rate.count
+        grant.grants[RATE] = of_rate, blocked if starts < permits else None
+        if starts < permits and use is not None:
+            self._semaphores.release_unused(use, most=permits - starts)
+        return starts
+
+    def _count_starts(self, queue: Queue, count: int) -> PermitGrant | None:
+        """Count starts of a queue's jobs, or uncount them; None where its rate is not limited."""
+        config, now_ms = queue.config, self._clock.now_ms()
+        if config.rate_limit is None:
+            return None
+        return self._rate_windows.acquire(
+            queue.name, config.rate_limit, config.rate_period_ms, count=count, now_ms=now_ms
+        )
+
+    def _record_throttling(self, of_queue: QueueGrant) -> None:
+        now_ms = self._clock.now_ms()
+        for strategy, (grant, blocked) in of_queue.grants.items():
+            limiter = LimitName.of_queue(of_queue.queue.name, _COUNTS[strategy])
+            since_ms = grant.throttled_since_ms
+            if blocked is not None and grant.full and since_ms is None:
+                self._states.mark_throttled(limiter, strategy, grant, job_id=blocked, now_ms=now_ms)
+            # Still throttled: do not emit another event.
+            still = blocked is not None or (grant.full and of_queue.waiting > 0)
+            if since_ms is not None and of_queue.started is not None and not still:
+                self._states.clear(limiter, grant, job_id=of_queue.started, now_ms=now_ms)
 
     # --- for a job --------------------------------------------------------------------------
 
@@ -249,32 +315,27 @@ class Permits:
 
     def _reacquire(self, job: Job, now_ms: int) -> RunPermits | None:
         """The permits of a job of all its limits, acquired anew; None if one is refused."""
-        run = self._semaphores.new_run()
-        queue = self._queue_store.get(job.queue)
-        pool = self._pool_store.get(job.pool) if job.pool is not None else None
-        uses: dict[str, SemaphoreUse] = {}
-        if queue is not None and (of_queue := semaphore_use(queue, lambda: run)) is not None:
-            uses[QUEUE_PERMIT] = of_queue
-        if pool is not None and pool.limits_concurrency:
-            uses[POOL_PERMIT] = PoolPermitUse(pool).semaphore(POOL_PERMIT, lambda: run)
-        if (
-            pool is not None
-            and pool.strategy == DispatchStrategy.LEAST_LOADED
-            and (name := semaphore_of(job, WORKER_PERMIT)) is not None
-        ):
-            # The worker runs the job already, so its own limit does not matter.
-            uses[WORKER_PERMIT] = SemaphoreUse(name, None, ANY_VERSION, run, WORKER_KEPT_S)
-        if (name := semaphore_of(job, DELIVERY_PERMIT)) is not None:
-            # And so does the target.
-            uses[DELIVERY_PERMIT] = SemaphoreUse(name, None, ANY_VERSION, run, WORKER_KEPT_S)
-        if (of_key := self._keys.to_resume(job, run, now_ms=now_ms)) is not None:
-            uses[KEY_PERMIT] = of_key
-        for use in uses.values():
+        pool = self._pools.get(job.pool) if job.pool is not None else None
+        fetch, queue = FetchPermits(self.new_run, pool), self._queues.get(job.queue)
+        uses = [use for kind in KINDS if (use := self._to_resume(kind, fetch, queue, job, now_ms))]
+        for use in uses:
             if not self._semaphores.acquire(use, [job.id]).count:
-                for other in uses.values():
+                for other in uses:
                     self._semaphores.release_unused(other)
                 return None
-        return RunPermits(run, {limit: use.permits[job.id] for limit, use in uses.items()})
+        return RunPermits(fetch.run, {use.kind: use.permits[job.id] for use in uses})
+
+    def _to_resume(
+        self, kind: str, fetch: FetchPermits, queue: Queue | None, job: Job, now_ms: int
+    ) -> SemaphoreUse | None:
+        if kind == KEY_PERMIT:
+            return self._keys.to_resume(job, fetch.run, now_ms=now_ms)
+        by_load = fetch.pool is not None and fetch.pool.by_load
+        name = semaphore_of(job, kind)
+        if name is not None and (kind == DELIVERY_PERMIT or (kind == WORKER_PERMIT and by_load)):
+            # The worker or the target runs the job already, so its own limit does not matter.
+            return SemaphoreUse(kind, name, None, ANY_VERSION, fetch.run)
+        return fetch.use(kind, queue)
 
     def undo_reacquire(self, after: Job) -> None:
         """Release what `reacquire` acquired for a job whose write was lost."""

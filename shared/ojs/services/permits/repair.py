@@ -91,7 +91,7 @@ class CountedPermits:
 
     def has_unnamed(self, job: Job) -> bool:
         """Whether it is one without a name, of version 0.2."""
-        return job.queue_permit if self.kind == QUEUE_PERMIT else self.kind in job.pool_permits
+        return self.kind in job.unnamed_permits
 
 
 class PermitRepair:

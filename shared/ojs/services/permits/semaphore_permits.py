@@ -11,53 +11,18 @@ from collections.abc import Sequence
 from dataclasses import field
 
 from ojs.clock import Clock
-from ojs.domain.delivery.delivery import delivery_of, delivery_semaphore
 from ojs.domain.ids import IdSource
 from ojs.domain.job.job import Job
 from ojs.domain.job.permits import (
     DELIVERY_PERMIT,
-    KEY_PERMIT,
-    POOL_PERMIT,
-    QUEUE_PERMIT,
     RUN_LENGTH,
-    WORKER_PERMIT,
     RunPermits,
     permit_name,
 )
-from ojs.domain.pool.pool import pool_semaphore, worker_semaphore
-from ojs.domain.rate_limit.limiter import limiter_name
 from ojs.records import record
+from ojs.services.permits.kinds import KINDS, SemaphoreUse, semaphore_of
 from ojs.store.permits.counter_items import PermitGrant
 from ojs.store.permits.semaphore import ConcurrencySemaphore
-from ojs.store.table import keys
-
-
-@record
-class SemaphoreUse:
-    """What a fetch has acquired of one semaphore: the shard of each permit, by job; and which of
-    these jobs have been claimed. `run` is the token of the fetch (`ojs.domain.job.permits`). An
-    `exact` use is refused only if no shard has a permit left; one of `only` some shards asks no
-    others. `full` says that each shard that it may ask was seen without a permit left, `short` that
-    it got fewer than it wanted, and `freed` that it released some of a shard that had none left.
-    """
-
-    name: str
-    limit: int | None
-    version: int
-    run: str
-    kept_s: int | None = None
-    exact: bool = False
-    only: Sequence[int] = ()
-    full: bool = False
-    short: bool = False
-    freed: bool = False
-    permits: dict[str, int] = field(default_factory=dict)
-    used: set[str] = field(default_factory=set)
-
-    @property
-    def unused(self) -> list[str]:
-        """The jobs that have a permit and are not claimed."""
-        return [job_id for job_id in self.permits if job_id not in self.used]
 
 
 @record
@@ -102,7 +67,7 @@ class SemaphorePermits:
             version=use.version,
             now_ms=self._clock.now_ms(),
             returned={name: use.permits[job_id] for name, job_id in returned.items()},
-            kept_s=use.kept_s,
+            kept_s=KINDS[use.kind].kept_s,
             exact=use.exact,
             only=use.only,
         )
@@ -133,7 +98,6 @@ class SemaphorePermits:
 
     def release_one(self, use: SemaphoreUse, job_id: str) -> None:
         """Release the permit of a job that was not claimed."""
-        use.used.discard(job_id)
         self._free(use, use.permits.pop(job_id), [permit_name(job_id, use.run)])
 
     def release(self, jobs: Sequence[Job], *, now_ms: int) -> ReleasedPermits:
@@ -147,7 +111,7 @@ class SemaphorePermits:
             for limit, shard in had.shards.items():
                 if (name := semaphore_of(job, limit)) is not None:
                     named[limit, name, shard].append(permit_name(job.id, had.run))
-            for limit in (QUEUE_PERMIT if job.queue_permit else "") + job.pool_permits:
+            for limit in job.unnamed_permits:
                 if (name := semaphore_of(job, limit)) is not None:
                     self.store.release_unnamed(name, now_ms=now_ms)
                     found.others = True
@@ -161,18 +125,3 @@ class SemaphorePermits:
     def _free(self, use: SemaphoreUse, shard: int, names: Sequence[str]) -> None:
         released = self.store.release(use.name, shard, names, now_ms=self._clock.now_ms())
         use.freed = use.freed or released.full
-
-
-def semaphore_of(job: Job, limit: str) -> str | None:
-    """The name of the semaphore of one of a job's limits; None for one that is not known."""
-    if limit == QUEUE_PERMIT:
-        return job.queue
-    if limit == POOL_PERMIT and job.pool is not None:
-        return pool_semaphore(job.pool)
-    if limit == WORKER_PERMIT and job.pool is not None and job.worker_id is not None:
-        return worker_semaphore(job.pool, job.worker_id)
-    if limit == KEY_PERMIT and job.limit is not None:
-        return keys.limiter(limiter_name(job.limit.key_in(job.queue)))
-    if limit == DELIVERY_PERMIT and (delivery := delivery_of(job.worker_id)) is not None:
-        return delivery_semaphore(delivery)
-    return None

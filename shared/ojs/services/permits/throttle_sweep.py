@@ -15,6 +15,7 @@ from ojs.services.permits.key_permits import KeyPermits
 from ojs.services.permits.rate_limits import RateLimits
 from ojs.services.sweeps import GoOn, SweepCounts, SweepReport, always, counting_failures
 from ojs.store.jobs.finding import JobIndex
+from ojs.store.permits.counter_items import PermitGrant
 from ojs.store.permits.key_limits import KeyLimits
 from ojs.store.permits.rate_window import RateWindowStore
 from ojs.store.permits.throttle_state import ThrottleState, ThrottleStates
@@ -74,8 +75,8 @@ class ThrottleSweep:
             if waiting != state.waiting:
                 self._states.save_waiting(state, waiting)
             return False
-        since_ms = state.since_ms
-        return self._states.clear(state.limiter, job_id=None, since_ms=since_ms, now_ms=now_ms)
+        grant = PermitGrant(0, 0, 0, state.since_ms)
+        return self._states.clear(state.limiter, grant, job_id=None, now_ms=now_ms)
 
     def _of_key(self, state: ThrottleState, now_ms: int) -> tuple[int, bool]:
         """How many jobs of the key wait in the first pages, and whether one may start now."""

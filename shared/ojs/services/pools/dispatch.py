@@ -23,7 +23,8 @@ from ojs.domain.pool.dispatch import DispatchSequence, DispatchStrategy
 from ojs.domain.pool.pool import Pool
 from ojs.domain.pool.worker import Worker
 from ojs.records import record
-from ojs.services.permits.pool_permits import PoolPermits, PoolPermitUse
+from ojs.services.permits.kinds import FetchPermits
+from ojs.services.permits.lifecycle import Permits
 from ojs.store.permits import semaphore
 from ojs.store.permits.sequencer import (
     Sequencer,
@@ -64,11 +65,11 @@ class JobSource(Protocol):
 
 @record
 class DispatchPlan:
-    """The order in which one fetch serves its queues, and the pool's permits that it has."""
+    """The order in which one fetch serves its queues, and the permits that it has."""
 
     sequence: DispatchSequence
     strategy: DispatchStrategy
-    permits: PoolPermitUse = field(default_factory=PoolPermitUse)
+    permits: FetchPermits
     state: SequencerState = field(default_factory=SequencerState)
     # The sequence number that is likely to come next.
     next_number: int = 0
@@ -87,7 +88,7 @@ class DispatchPlan:
     def plain(self) -> bool:
         """Whether queues are served as listed, without sequence numbers or permits."""
         free = not self.sequence.counted and self.strategy != DispatchStrategy.LEAST_LOADED
-        return free and not self.permits.limits and not self.rotates
+        return free and not self.permits.held and not self.rotates
 
     @property
     def rotates(self) -> bool:
@@ -126,13 +127,13 @@ class DispatchPlanner:
         self,
         *,
         clock: Clock,
-        pool_permits: PoolPermits,
+        permits: Permits,
         sequencer: Sequencer,
         available: Callable[[Sequence[str]], Mapping[str, int]],
     ) -> None:
         """`depths` returns how many jobs queues have in line, as projected."""
         self._depths = available
-        self._permits = pool_permits
+        self._permits = permits
         self._sequencer = sequencer
         self._clock = clock
         self._own: BoundedMap[tuple[object, ...], int] = BoundedMap(_REMEMBERED)
@@ -143,7 +144,7 @@ class DispatchPlanner:
         return DispatchPlan(
             pool.sequence,
             pool.strategy,
-            PoolPermitUse(pool, worker),
+            FetchPermits(self._permits.new_run, pool, worker),
             state,
             next_number=state.next_number,
         )
@@ -152,7 +153,8 @@ class DispatchPlanner:
         self, queues: Sequence[str], strategy: DispatchStrategy, weights: Mapping[str, int]
     ) -> DispatchPlan:
         """The plan of a fetch outside of configured pools, as it requests."""
-        plan = DispatchPlan(DispatchSequence.of(queues, strategy, weights), strategy)
+        permits = FetchPermits(self._permits.new_run)
+        plan = DispatchPlan(DispatchSequence.of(queues, strategy, weights), strategy, permits)
         plan.next_number = self._own.get(_key(plan), 0)
         return plan
 
@@ -171,10 +173,10 @@ class DispatchPlanner:
             if not claimable:
                 return
             count = min(claimable, wanted())
-            if plan.permits.limits:
+            if plan.permits.held:
                 # Permits first: numbers that no job is handed out for would upset the order.
                 expected = self._expected(plan, sources, idle, count)
-                count = self._permits.acquire(plan.permits, expected)
+                count = self._permits.hold(plan.permits, expected)
                 if not count:
                     return
             numbers = self._next_numbers(plan, count, override, empty)

@@ -17,14 +17,14 @@ from itertools import islice, starmap
 from typing import Any
 
 from ojs.domain import jsontext, times
+from ojs.domain.counters.definitions import COUNTERS, Metric
 from ojs.domain.fair_queue.tags import arrival, tagged
 from ojs.domain.job.states import State
 from ojs.domain.pool.statistics import QueueSnapshot
 from ojs.domain.queue.order import QueueOrders
 from ojs.domain.queue.queue import Queue
 from ojs.domain.stats import (
-    BY_TYPE,
-    COUNTERS,
+    ACTIVITIES,
     DAY_MS,
     DURATION_BUCKETS_S,
     HOUR_MS,
@@ -72,8 +72,6 @@ _ENTRY_STATES = {
 SUMMARY_ITEMS, DAY_ITEMS = 5, 3
 # The attribute of all jobs ever handed out from the queue.
 _DISPATCHED = "t_started"
-# Counters of a day that are named as the fields of `Day`.
-_DAY_COUNTERS = ("rejected", "dropped", "dead_retried", "dead_pruned", "starved")
 # The stream is projected by then, or there is an alarm.
 _COUNTED_MS = 600_000
 # Items of a shard in a read unit, at least, where a read may be behind.
@@ -673,26 +671,24 @@ def _priorities(item: Item) -> dict[int, int]:
 
 
 def _activity(item: Item) -> Activity:
-    return Activity(**{name: projected(item, name) for name in COUNTERS})
+    return Activity(**{name: projected(item, name) for name in ACTIVITIES})
 
 
 def _day(item: Item) -> Day:
     """A queue's day, of the attributes that `ojs.projections.counters` writes."""
     return Day(
         activity=_activity(item),
-        by_type={counter: _named(item, f"{counter}|") for counter in BY_TYPE},
         durations=[projected(item, f"bd{at}") for at in range(len(DURATION_BUCKETS_S) + 1)],
         queue_times=[projected(item, f"bw{at}") for at in range(len(QUEUE_TIME_BUCKETS_S) + 1)],
-        dead_added=_named(item, "dead_added|"),
-        overflow=_named(item, "o_"),
-        exceeded=_named(item, "x_"),
-        dispatched=_named(item, "s_"),
-        **{name: projected(item, name) for name in _DAY_COUNTERS},
+        counts={each.attribute: _counts(item, each) for each in COUNTERS if each.says},
     )
 
 
-def _named(item: Item, prefix: str) -> dict[str, int]:
-    """The counters whose names begin so, by the rest of the name."""
+def _counts(item: Item, counter: Metric) -> dict[str, int]:
+    """The counts of a counter, by the value of its label."""
+    found = sorted(item) if counter.by else (counter.attribute,)
     return {
-        name.removeprefix(prefix): projected(item, name) for name in item if name.startswith(prefix)
+        name.removeprefix(counter.prefix): projected(item, name)
+        for name in found
+        if name.startswith(counter.prefix)
     }

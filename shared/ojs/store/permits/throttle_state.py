@@ -17,7 +17,7 @@ from typing import Unpack
 from ojs.domain.rate_limit.limiter import limiter_name, queue_key
 from ojs.domain.stats import QUEUE_TIME_BUCKETS_S
 from ojs.records import record
-from ojs.store.permits.counter_items import CounterUpdate
+from ojs.store.permits.counter_items import CounterUpdate, PermitGrant
 from ojs.store.permits.key_limits import KEPT_S
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
@@ -86,27 +86,21 @@ class ThrottleStates:
     def mark_throttled(
         self,
         limiter: LimitName,
-        *,
         strategy: str,
-        limit: int,
-        current: int,
+        grant: PermitGrant,
+        *,
         job_id: str | None,
         now_ms: int,
-        unchanged: tuple[str, Mapping[str, Value]],
-        counted_at: str = "",
     ) -> None:
-        """Record that a limit starts to throttle. Raises OjsError.
-
-        `unchanged` is the condition that what the limit counts is as it was read: if it is not, the
-        next fetch decides. `counted_at` is the sort key of the item that was read, where it is one
-        of several.
+        """Record that a limit starts to throttle, as the grant shows it. If what it counts is not
+        as it was read, the next fetch decides. Raises OjsError.
         """
         setting: dict[str, Value] = {
             "held": 1,
             "key": limiter.key,
             "strategy": strategy,
-            "bound": limit,
-            "current": current,
+            "bound": grant.limit,
+            "current": grant.current,
             "at": now_ms,
             "since": now_ms,
             "ttl": now_ms // 1000 + KEPT_S,
@@ -127,32 +121,25 @@ class ThrottleStates:
                 values={":no": 0},
             )
         # Race: a permit of the limit is acquired or released meanwhile. Then nothing is marked.
-        condition, values = unchanged
+        condition, values = grant.unchanged
         with suppress(LostRace):
             self._update(
-                (limiter.pk, counted_at or limiter.counts),
+                (limiter.pk, grant.counted_at or limiter.counts),
                 set={"held": now_ms},
                 condition=f"attribute_exists(pk) AND {condition}",
                 values=values,
             )
 
     def clear(
-        self,
-        limiter: LimitName,
-        *,
-        job_id: str | None,
-        since_ms: int | None,
-        now_ms: int,
-        counted_at: str = "",
+        self, limiter: LimitName, grant: PermitGrant, *, job_id: str | None, now_ms: int
     ) -> bool:
-        """Record that a limit stops throttling; False if that was recorded before.
-
-        `counted_at` as for `mark_throttled`. Raises OjsError.
+        """Record that a limit stops throttling; False if that was recorded before. Raises
+        OjsError.
         """
         setting: dict[str, Value] = {"held": 0, "at": now_ms}
         if job_id is not None:
             setting["job"] = job_id
-        waited_ms = 0 if since_ms is None else max(0, now_ms - since_ms)
+        waited_ms = max(0, now_ms - (grant.throttled_since_ms or now_ms))
         recorded = True
         # Race: two fetches claim a job under the limit. One of them records it.
         try:
@@ -172,7 +159,7 @@ class ThrottleStates:
         # Race: the item is gone, with its queue or by its time to live.
         with suppress(LostRace):
             self._update(
-                (limiter.pk, counted_at or limiter.counts),
+                (limiter.pk, grant.counted_at or limiter.counts),
                 remove=["held"],
                 condition="attribute_exists(pk)",
             )

@@ -1,0 +1,1 @@
+"""What is counted of queues, and the metrics made of it."""

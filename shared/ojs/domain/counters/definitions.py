@@ -1,0 +1,226 @@
+"""Metrics and counters: each is one row.
+
+The stream's projection counts by these rows, and the metrics for CloudWatch, the Prometheus text
+and the JSON of metrics are made from them. A counter is an attribute of the item of a queue's day.
+Names and buckets: ojs-observability, section 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Literal
+
+from ojs.domain.events.types import EventType
+from ojs.domain.job.states import State
+from ojs.domain.stats import DURATION_BUCKETS_S, QUEUE_TIME_BUCKETS_S, Activity, QueueMetrics
+from ojs.records import record
+
+if TYPE_CHECKING:
+    from ojs.domain.stats import QueueGauges
+
+_SUFFIXES = {"jobs": "", "workers": "", "queues": "", "seconds": "_seconds", "1": "_ratio"}
+
+
+@record(frozen=True)
+class Histogram:
+    """Cumulative counts of observations up to each bound; the last count is of all."""
+
+    counts: Sequence[int]
+    bounds: Sequence[float]
+    total: float
+
+    @classmethod
+    def of(cls, buckets: Sequence[int], bounds: Sequence[float], sum_ms: int) -> Histogram:
+        """Build it from the number of observations in each bucket, and their sum in ms."""
+        return cls(list(accumulate(buckets)), bounds, sum_ms / 1_000)
+
+
+@record(frozen=True, eq=False)
+class Metric:
+    """A metric: its name in the specification, what it says, its kind and unit.
+
+    One that `says` nothing is for CloudWatch alone, and one without a name is no metric. `of_queue`
+    reads it from what is known of a queue at a time (ms): the value, None if the queue has none
+    now, or, with the label `by`, the values by that label's. A counter is read from the `attribute`
+    of the day's item in which the projection counts it: with `by` from one for each value of the
+    label. `event` is the type of event that is counted; `often` also by minute and in all.
+    """
+
+    name: str = ""
+    says: str = ""
+    kind: Literal["counter", "gauge", "histogram"] = "counter"
+    unit: str = "jobs"
+    of_queue: Callable[[Any, int], Any] | None = None
+    by: str | None = None
+    attribute: str = ""
+    event: EventType | None = None
+    often: bool = False
+
+    @property
+    def help(self) -> str:
+        """The help text, without the period."""
+        return f"{self.says}, since midnight" if self.kind == "counter" else self.says
+
+    @property
+    def exported(self) -> str:
+        """Its name in Prometheus, whose suffix says what is counted or measured."""
+        suffix = "_total" if self.kind == "counter" else _SUFFIXES[self.unit]
+        name = self.name.replace(".", "_").removesuffix("_count").removesuffix(suffix)
+        return f"{name}{suffix}"
+
+    @property
+    def prefix(self) -> str:
+        """What the names of its attributes begin with; the whole name of one without label."""
+        return f"{self.attribute}|" if self.by == "type" else self.attribute
+
+    def value(self, found: QueueGauges, now_ms: int) -> Any:
+        """What `of_queue` reads, or the counts."""
+        if self.of_queue is not None:
+            return self.of_queue(found, now_ms)
+        if not (self.attribute and isinstance(found, QueueMetrics)):
+            return None
+        counts = found.today.of(self.attribute)
+        return counts if self.by else counts.get("", 0)
+
+    def samples(
+        self, found: QueueMetrics, now_ms: int
+    ) -> Iterator[tuple[Mapping[str, str], float | Histogram]]:
+        """The values of a queue, each with its labels beside the queue."""
+        value = self.value(found, now_ms)
+        if self.by is not None and value is not None:
+            yield from (({self.by: label}, each) for label, each in value.items())
+        elif value is not None:
+            yield {}, value
+
+
+def _durations(found: QueueMetrics, _now_ms: int) -> Histogram:
+    return Histogram.of(found.today.durations, DURATION_BUCKETS_S, found.today.activity.run_ms)
+
+
+def _waits(found: QueueMetrics, _now_ms: int) -> Histogram:
+    return Histogram.of(found.today.queue_times, QUEUE_TIME_BUCKETS_S, found.today.activity.wait_ms)
+
+
+def _age_s(found: QueueGauges, now_ms: int) -> float:
+    since_ms = found.oldest_available_ms
+    return 0 if since_ms is None else max(0, now_ms - since_ms) / 1_000
+
+
+def _in_pools(found: QueueMetrics) -> bool:
+    return bool(found.queue.pools or found.today.of("s_"))
+
+
+def _bounded(found: QueueMetrics, attribute: str) -> int | None:
+    """A counter of a queue that has a bound, or had one today and was full."""
+    today = found.today
+    shown = found.filling is not None or today.total("rejected") or today.total("dropped")
+    return today.total(attribute) if shown else None
+
+
+# In the order of the metrics page. Lines are whole: a row is read at one glance.
+# fmt: off
+ROWS = (
+    Metric("ojs.job.enqueued", "Jobs that became available",
+        by="type", attribute="enqueued", event=EventType.JOB_ENQUEUED, often=True),
+    # Those without a name are counted for statistics alone: `failures` are failed attempts.
+    Metric(attribute="started", event=EventType.JOB_STARTED, often=True),
+    Metric("ojs.job.completed", "Jobs that were completed",
+        by="type", attribute="completed", event=EventType.JOB_COMPLETED, often=True),
+    # Jobs that were given up, as ojs-observability section 8.1 has it.
+    Metric("ojs.job.failed", "Jobs that were discarded",
+        by="type", attribute="failed", event=EventType.JOB_DISCARDED, often=True),
+    Metric(attribute="failures", event=EventType.JOB_FAILED, often=True),
+    Metric("ojs.job.retried", "Jobs that are to be tried again",
+        by="type", attribute="retried", event=EventType.JOB_RETRYING, often=True),
+    Metric("ojs.job.cancelled", "Jobs that were cancelled",
+        by="type", attribute="cancelled", event=EventType.JOB_CANCELLED, often=True),
+    Metric("ojs.job.expired", "Jobs that were not started in time",
+        by="type", attribute="expired", event=EventType.JOB_EXPIRED, often=True),
+    DURATION := Metric("ojs.job.duration", "How long attempts ran, since midnight",
+        "histogram", "seconds", _durations),
+    QUEUE_TIME := Metric("ojs.job.queue_time", "How long jobs waited in line, since midnight",
+        "histogram", "seconds", _waits),
+    DEPTH := Metric("ojs.queue.depth", "Jobs by queue and state", "gauge", "jobs",
+        lambda found, _: {state.value: found.levels.of(state) for state in State}, "state"),
+    OLDEST_AGE := Metric("ojs.queue.oldest_age",
+        "For how long the oldest available job has been so; 0 when there is none",
+        "gauge", "seconds", _age_s),
+    DEAD_LETTERS := Metric("ojs.dead_letter.total", "Dead letters by queue", "gauge", "jobs",
+        lambda found, _: found.levels.dead),
+    Metric("ojs.dead_letter.added_total", "Jobs that entered dead letter",
+        by="type", attribute="dead_added", event=EventType.DEAD_LETTER_ADDED),
+    Metric("ojs.dead_letter.retried_total", "Dead letters that were retried by hand",
+        attribute="dead_retried", event=EventType.DEAD_LETTER_RETRIED),
+    Metric("ojs.dead_letter.pruned_total", "Dead letters that were pruned",
+        attribute="dead_pruned", event=EventType.DEAD_LETTER_PRUNED),
+    Metric("ojs.workers.busy", "Jobs being executed", "gauge", "jobs",
+        lambda found, _: found.levels.of(State.ACTIVE)),
+    Metric("ojs.queue.max_size", "Jobs a bounded queue may hold", "gauge", "jobs",
+        lambda found, _: found.filling and found.filling.max_size),
+    Metric("ojs.queue.utilization", "Jobs in a bounded queue as a fraction of those it may hold",
+        "gauge", "1", lambda found, _: found.filling and found.filling.utilization),
+    Metric("ojs.backpressure.pressure",
+        "How full a bounded queue is, in jobs or in bytes, whichever is nearer its bound",
+        "gauge", "1", lambda found, _: found.filling and found.filling.pressure),
+    REJECTED := Metric("ojs.backpressure.rejected_total", "Jobs refused by a full queue",
+        of_queue=lambda found, _: _bounded(found, "rejected"), attribute="rejected"),
+    DROPPED := Metric("ojs.backpressure.dropped_total", "Jobs discarded to make room for others",
+        of_queue=lambda found, _: _bounded(found, "dropped"),
+        attribute="dropped", event=EventType.BACKPRESSURE_DROPPED),
+    OVERFLOW := Metric("ojs.queue.overflow.count",
+        "Jobs refused or discarded for want of room, by policy", by="policy", attribute="o_"),
+    LIMIT_ACTIVE := Metric("ojs.rate_limit.active",
+        "Active jobs of a key, where its jobs have a concurrency limit", "gauge"),
+    LIMIT_WAITING := Metric("ojs.rate_limit.waiting",
+        "Jobs that wait for a key's limit, as counted in the last minute", "gauge"),
+    EXCEEDED := Metric("ojs.rate_limit.exceeded_total",
+        "How often a limit began to hold jobs back; of queues",
+        unit="times", by="strategy", attribute="x_"),
+    LIMIT_WAIT := Metric("ojs.rate_limit.wait_duration", "For how long a key held jobs back",
+        "histogram", "seconds"),
+    DISPATCHED := Metric("ojs.scheduling.dispatch_total", "Jobs handed out to a worker pool",
+        by="pool", attribute="s_"),
+    DISPATCH_RATIO := Metric("ojs.scheduling.dispatch_ratio",
+        "A queue's part of what the queues of its worker pool were given in the last minute",
+        "gauge", "1"),
+    QUEUE_WAIT := Metric("ojs.scheduling.queue_wait_duration",
+        "How long jobs of queues in worker pools waited in line, since midnight",
+        "histogram", "seconds",
+        lambda found, now_ms: _waits(found, now_ms) if _in_pools(found) else None),
+    POOL_UTILIZATION := Metric("ojs.scheduling.pool_utilization",
+        "Active jobs of a worker pool as a fraction of those it may run", "gauge", "1"),
+    STARVED := Metric("ojs.scheduling.starvation_events", "How often a queue was found starved",
+        "counter", "times",
+        lambda found, _: found.today.total("starved") if _in_pools(found) else None,
+        attribute="starved"),
+    ACTIVE_WORKERS := Metric("ojs.workers.active", "Workers that take jobs", "gauge", "workers"),
+    QUEUES := Metric("ojs.queues", "Queues there are", "gauge", "queues"),
+    LISTED := Metric("ojs.metrics.queues",
+        "Queues that these metrics tell of; fewer than ojs_queues when there are too many",
+        "gauge", "queues"),
+    CREATED := Metric("ojs.queue.created.count", attribute="created"),
+    DELETED := Metric("ojs.queue.deleted.count", attribute="deleted"),
+    FIRED := Metric("ojs.cron.triggered", attribute="cron_fired"),
+    SKIPPED := Metric("ojs.cron.skipped", by="reason", attribute="c_"),
+    LATENESS := Metric("ojs.cron.lateness", kind="gauge", unit="seconds"),
+    STALLED := Metric("ojs.workflow.stalled", kind="gauge"),
+    BACKLOG := Metric("ojs.workers.backlog", kind="gauge"),
+    MISSING := Metric("ojs.workers.missing", kind="gauge"),
+)
+# fmt: on
+COUNTERS = tuple(row for row in ROWS if row.attribute)
+# Those of the metrics that an answer shows.
+METRICS = tuple(row for row in ROWS if row.says)
+# What is counted by minute and in all, by type of event.
+OFTEN = {row.event: row for row in COUNTERS if row.often}
+# What is counted by day alone.
+DAILY = {row.event: row for row in COUNTERS if row.event and not row.often and row.by is None}
+# Counted by job type, too.
+BY_TYPE = {row.event: row for row in COUNTERS if row.by == "type"}
+
+if {row.attribute for row in OFTEN.values()} != {
+    each.name for each in fields(Activity) if not each.name.endswith(("_ms", "waits", "runs"))
+}:
+    raise TypeError("What is counted often has a row, and a field of Activity.")
