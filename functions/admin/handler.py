@@ -6,8 +6,6 @@ from functions.admin import (  # noqa: F401 (imported for the operations that th
     dead_letter,
     description,
     jobs,
-    keys,
-    statistics,
     workers,
 )
 from functions.admin.app import app
@@ -17,10 +15,13 @@ from ojs.api import (
     crons,
     deliveries,
     events,
+    keys,
     maintenance,
+    metrics,
     pools,
     queues,
     rate_limits,
+    statistics,
     system,
     workflows,
 )
@@ -28,6 +29,18 @@ from ojs.api import (
 __all__ = ["app", "handler"]
 
 handler = app.serve(
-    actions, crons, deliveries, events, maintenance, pools, queues, rate_limits, system, workflows
+    actions,
+    crons,
+    deliveries,
+    events,
+    keys,
+    maintenance,
+    metrics,
+    pools,
+    queues,
+    rate_limits,
+    statistics,
+    system,
+    workflows,
 ).complete()
 runtime.prepare("dead_letter", "queues")

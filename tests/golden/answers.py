@@ -17,7 +17,6 @@ from ojs.domain.workflow.advance import GraphState, WorkflowState
 from ojs.domain.workflow.graph import Callback, Graph, Step, StepKind
 from ojs.http.answer import Answer
 from ojs.http.binding import paging
-from ojs.services.queues.configure import QueueUsage
 from ojs.services.workflows.control import CancelledWorkflow
 from ojs.services.workflows.reading import WorkflowPart
 from ojs.settings import Settings
@@ -33,6 +32,7 @@ GIVEN: dict[str, Any] = {
     "template": {"type": "email.send", "args": [1], "meta": {"a": "b"}, "options": {"queue": "q"}},
     "content": {"args": [1]},
     "replayed": None,
+    "own": {"max_size": 9, "concurrency": 5, "rate_limit": {"limit": 10, "period": "PT1M"}},
     "named": frozenset(["concurrency", "rate", "throttle"]),
     "now_ms": 0,
     "events": [EVENT],
@@ -54,9 +54,6 @@ RECORDS: dict[str, Any] = {
     "Event": EVENT,
     "CronTemplate": GIVEN["template"],
     "Settings": GIVEN["settings"],
-    "QueueUsage": filled(
-        QueueUsage, own={"concurrency": 5, "rate_limit": {"limit": 10, "period": "PT1M"}}
-    ),
     "Place": workflows.Place(_PART, 0, 1),
     "Seen": _SEEN,
     "WorkflowPart": _PART,

@@ -13,10 +13,9 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from ojs.api import openapi
+from ojs.api import metrics, openapi
 from ojs.api import operations as contract
 from ojs.domain import stats
-from ojs.http.views import metrics
 from ojs_aws.client.blocking import Client
 from tests.golden.answers import rendered
 from tests.golden.filled import filled

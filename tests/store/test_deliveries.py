@@ -765,6 +765,19 @@ def test_secrets_are_never_shown_and_stay_unless_they_are_given(pushing: Pushing
     assert pushing.put(signing_secrets=[]).signing_secrets == ()
 
 
+def test_a_limit_set_by_a_clock_that_is_behind_holds(pushing: Pushing) -> None:
+    """The delivery was deleted and made again; its permits know the limit of the earlier one."""
+    pushing.put(concurrency=4)
+    run = pushing.world.run
+    run.deliveries.delete("work")
+    pushing.world.clock.advance(-2_000)
+    pushing.put(concurrency=1)
+    for number in range(6):
+        pushing.world.push(number)
+    pushing.pump()
+    assert len(pushing.target.flying) == 1
+
+
 def test_a_delivery_deleted_in_flight_loses_nothing(pushing: Pushing) -> None:
     pushing.put(concurrency=2)
     jobs = [pushing.world.push(n) for n in range(4)]

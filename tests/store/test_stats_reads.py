@@ -18,7 +18,7 @@ from ojs.domain.page import Page
 from ojs.domain.queue.queue import Queue
 from ojs.domain.stats import ACTIVITIES, DAY_MS, MINUTE_MS, Levels, Period
 from ojs.domain.times import format_ms
-from ojs.http.contract.operations import MAX_QUEUES_OFFSET
+from ojs.http.parameters import MAX_QUEUES_OFFSET
 from ojs.store.derived import statistics as stats_store
 from ojs.store.derived.sharded import ShardCounters
 from ojs.store.derived.statistics import MAX_SHALLOW

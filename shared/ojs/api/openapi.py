@@ -330,18 +330,6 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
         "labels": ["canary"],
     },
     "direct_worker": {"worker_id": "worker-1", "directive": "quiet"},
-    "create_key": {
-        "name": "mailer",
-        "scopes": ["jobs:write", "jobs:read"],
-        "queues": ["mail", "mail.*"],
-        "expires_at": "+P90D",
-    },
-    "create_role": {
-        "role": "arn:aws:iam::123456789012:role/mailer",
-        "name": "mailer",
-        "scopes": ["work"],
-        "queues": ["mail", "mail.*"],
-    },
     "retry_dead_letter": {
         "override": {
             "queue": "billing-retry",
@@ -754,10 +742,7 @@ def _named(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
 
 
 # Types of answers that are not declared in `ojs.api` yet.
-OLD = {
-    name: getattr(answers, name)
-    for name in ("ConfigSources", "Job", "JobError", "QueueConfig", "TenantFairness")
-}
+OLD = {name: getattr(answers, name) for name in ("Job", "JobError")}
 
 
 def _define_answer(kind: type[Answer[Any]], schemas: dict[str, Any]) -> None:

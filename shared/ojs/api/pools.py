@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from ojs import runtime
+from ojs.api.queue_config import TenantFairness
 from ojs.domain.access import Scope
 from ojs.domain.fair_queue import tags as tenants
 from ojs.domain.page import Page
@@ -18,16 +19,14 @@ from ojs.http.answers import Count, Fraction, Moment, Positive
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Paged, Pagination
 from ojs.http.binding.request import Request
-from ojs.http.contract.operations import POOL_SCHEMA, QUEUES_PAGING
+from ojs.http.contract.operations import POOL_SCHEMA
 from ojs.http.contract.permissions import Permission, Reach
 from ojs.http.endpoint import BASE, Parameter, Reply, Resource, Success
-from ojs.http.parameters import PAGING
-from ojs.http.views import statistics as stats_views
+from ojs.http.parameters import PAGING, QUEUES_PAGING
 
 if TYPE_CHECKING:
     from ojs.domain.pool.statistics import QueueShare as Share
     from ojs.domain.pool.statistics import SchedulingStats
-    from ojs.http.contract.answers import TenantFairness
 
 _p: PoolStatus = source()
 _c = _p.pool
@@ -216,7 +215,7 @@ def scheduling_stats(request: Request) -> Reply:
 
     One page of queues, in order of name.
     """
-    window = stats_views.queues_window(request.query)
+    window = paging.queues_window(request.query)
     found = runtime.current().scheduling.stats(
         limit=window.limit,
         skip=window.offset,

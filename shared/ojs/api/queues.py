@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal
 
 from ojs import runtime
+from ojs.api.queue_config import ConfigSources, QueueConfig, in_force, sources
 from ojs.domain.access import Scope
 from ojs.domain.errors import InvalidRequest
-from ojs.domain.queue import config as queue_config
 from ojs.domain.queue import queue as domain
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY, Layers
 from ojs.domain.queue.queue import DeletionStrategy, QueueState
@@ -24,27 +24,12 @@ from ojs.http.parameters import one_of
 from ojs.http.views import backpressure
 from ojs.records import record
 
-if TYPE_CHECKING:
-    from ojs.http.contract.answers import ConfigSources, QueueConfig
-
 # The rest of a deletion is left to the sweep when the request has less time than this.
 _DELETION_SPARE_MS = 8_000
-
-_SOURCES = "where each field comes from: set here, in the policy, or nowhere"
 
 _q: domain.Queue = source()
 _set: tuple[domain.Queue, bool] = source()
 _inherited: Layers = source()
-
-
-def in_force(layers: Layers) -> QueueConfig:
-    """The configuration in force, defaults filled in."""
-    return cast("QueueConfig", queue_config.shown(layers))
-
-
-def sources(layers: Layers) -> ConfigSources:
-    """Where each field of the configuration comes from."""
-    return cast("ConfigSources", queue_config.sources(layers))
 
 
 class QueueStatus(Answer[domain.Queue]):
@@ -82,8 +67,8 @@ class QueueConfigAnswer(Answer[domain.Queue]):
 
     name: str = _q.name
     state: QueueState = _q.state
-    config: QueueConfig = made(in_force, _q.layers)
-    config_sources: ConfigSources = shown(made(sources, _q.layers), says=_SOURCES)
+    config: QueueConfig = in_force(_q.layers)
+    config_sources: ConfigSources = sources(_q.layers)
     created_at: Moment = moment(_q.created_ms)
     updated_at: Moment = shown(
         moment(made(lambda queue: queue.configured_ms or queue.created_ms, _q)),
@@ -95,8 +80,8 @@ class QueuePolicyAnswer(Answer[Layers]):
     """The configuration that new queues inherit."""
 
     name: Literal["_default"] = DEFAULT_QUEUE_POLICY
-    config: QueueConfig = made(in_force, _inherited)
-    config_sources: ConfigSources = shown(made(sources, _inherited), says=_SOURCES)
+    config: QueueConfig = in_force(_inherited)
+    config_sources: ConfigSources = sources(_inherited)
 
 
 @record(frozen=True)

@@ -186,7 +186,7 @@ class Spacing(Answer[_Starts]):
     next_allowed_at: Moment = moment(_w.next_ms)
 
 
-class RateLimitOverride(Answer["Mapping[str, Any]"], as_is=True):
+class RateLimitOverride(Answer[Mapping[str, Any]], as_is=True):
     """The limits that hold instead of those of the jobs; null lifts a limit. `limit` and `period`
     are those of `rate`.
     """

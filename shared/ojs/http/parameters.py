@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ojs.domain.job.envelope import MAX_NAME_BYTES, QUEUE_PATTERN
@@ -11,6 +12,10 @@ DEFAULT_LIMIT = 50
 MAX_LIMIT = 200
 # Skipping costs reading what is skipped; cursors have no such bound.
 MAX_OFFSET = 1_000
+# Queues are shown with counts and rates, and an answer reads a bounded number of items: a page may
+# have fewer than that.
+MAX_QUEUES_LIMIT = 100
+MAX_QUEUES_OFFSET = 300
 # Entries of a list in a query parameter.
 MAX_FILTER_NAMES = 50
 
@@ -41,7 +46,7 @@ def listed(*names: str, pattern: str, what: str) -> tuple[Parameter, ...]:
 
 
 def paged(
-    limit: dict[str, Any], farthest: int, what: str = "most items of one page"
+    limit: Mapping[str, Any], farthest: int, what: str = "most items of one page"
 ) -> tuple[Parameter, ...]:
     """How to ask for a page; at most `farthest` items are skipped."""
     return (
@@ -72,3 +77,9 @@ PRODUCER = Parameter(
     text(_PRINTABLE, MAX_NAME_BYTES) | {"minLength": 1},
     "who enqueues, for queues that take jobs of some producers only",
 )
+QUEUES_LIMIT = Parameter(
+    "limit",
+    whole(1, MAX_QUEUES_LIMIT, DEFAULT_LIMIT),
+    "most queues of one page, which may have fewer",
+)
+QUEUES_PAGING = paged(QUEUES_LIMIT.schema, MAX_QUEUES_OFFSET, QUEUES_LIMIT.description)

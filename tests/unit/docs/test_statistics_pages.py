@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from functions.sweep import metrics as sweep_metrics
+from ojs.api import metrics
 from ojs.api import operations as contract
 from ojs.api.events import DEFAULT_EVENTS, MAX_EVENTS
 from ojs.domain.counters import definitions
@@ -16,8 +17,7 @@ from ojs.domain.events.query import RETAIN_MS
 from ojs.domain.events.types import EventType
 from ojs.domain.stats import DAY_MS, HOUR_MS, MINUTE_MS, Period
 from ojs.http import parameters
-from ojs.http.contract.operations import MAX_QUEUES_LIMIT
-from ojs.http.views import metrics
+from ojs.http.parameters import MAX_QUEUES_LIMIT
 from ojs.projections import counters
 from ojs.projections import metrics as job_metrics
 from ojs.services.operations import events as log

@@ -561,7 +561,7 @@ def test_metrics_have_the_names_of_the_specification(api: Api) -> None:
 
 
 def test_a_scrape_has_an_end(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ojs.http.views import metrics
+    from ojs.api import metrics
     from ojs.services.operations import statistics as stats
 
     names = [f"q{number:02d}" for number in range(40)]

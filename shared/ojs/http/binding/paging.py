@@ -16,7 +16,13 @@ from ojs.domain.page import Page
 from ojs.domain.requests import Field
 from ojs.http.answer import Answer, derived, given, shown, source
 from ojs.http.answers import Count
-from ojs.http.parameters import DEFAULT_LIMIT, MAX_LIMIT, MAX_OFFSET
+from ojs.http.parameters import (
+    DEFAULT_LIMIT,
+    MAX_LIMIT,
+    MAX_OFFSET,
+    MAX_QUEUES_LIMIT,
+    MAX_QUEUES_OFFSET,
+)
 from ojs.records import record
 
 if TYPE_CHECKING:
@@ -99,6 +105,13 @@ def window(
             value=query.get(name),
         )
     return PageWindow(most, offset, cursor)
+
+
+def queues_window(query: Mapping[str, str], *, shown: int = MAX_QUEUES_LIMIT) -> PageWindow:
+    """Read which part of the list of queues a query asks for; a page has at most `shown` of them.
+    Raises InvalidRequest.
+    """
+    return window(query, largest=MAX_QUEUES_LIMIT, shown=shown, farthest=MAX_QUEUES_OFFSET)
 
 
 class _Listing(Protocol[T]):

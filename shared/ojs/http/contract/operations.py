@@ -21,13 +21,10 @@ from ojs.domain.job.trace import TRACEPARENT, TRACESTATE
 from ojs.domain.job.unique import KEY_PATTERN
 from ojs.domain.pool.pool import MAX_POOL_BYTES, POOL_PATTERN
 from ojs.domain.pool.worker import MAX_ID_BYTES
-from ojs.domain.queue.order import QueueOrder
-from ojs.domain.stats import Period
 from ojs.http.contract import models
 from ojs.http.contract.permissions import permissions
 from ojs.http.endpoint import BASE, Operation, Parameter, Success
 from ojs.http.parameters import (
-    DEFAULT_LIMIT,
     LIMIT,
     MAX_OFFSET,
     MOMENT_SCHEMA,
@@ -44,18 +41,12 @@ from ojs.http.parameters import (
 if TYPE_CHECKING:
     from ojs.domain.requests import Model
 
-# Queues are shown with counts and rates, and an answer reads a bounded number of items: a page may
-# have fewer than that.
-MAX_QUEUES_LIMIT = 100
-MAX_QUEUES_OFFSET = 300
 # Jobs of one page: each costs half a read unit.
 DEFAULT_LISTED = 20
 MAX_LISTED = 100
 # Unique locks of one page: each takes half a unit beside its job's. A page of more has fewer.
 MAX_LISTED_LOCKS = 50
 SORTS = ("created_at", "scheduled_at", "priority")
-# What becomes of what a key made, when it is revoked.
-MADE = ("keep", "revoke")
 INCLUDED = "args"
 # API Gateway ends a request after 30 s.
 MAX_RESULT_WAIT_S = 25
@@ -72,19 +63,6 @@ COMMON_ERRORS = (400, 422, 500, 503, 504)
 # The tables below have a row for each parameter or operation: the formatter would split each row.
 # fmt: off
 POOL_SCHEMA = text(POOL_PATTERN, MAX_POOL_BYTES)
-_QUEUES_LIMIT = whole(1, MAX_QUEUES_LIMIT, DEFAULT_LIMIT)
-_SHORT = Parameter("limit", _QUEUES_LIMIT, "most queues of one page, which may have fewer")
-QUEUES_PAGING = paged(_QUEUES_LIMIT, MAX_QUEUES_OFFSET, _SHORT.description)
-_SORT = Parameter("sort", one_of("name", *QueueOrder) | {"default": "name"},
-    "by name, or with the most first, as the last sweep counted: queues that have none of it are "
-    "left out")
-_DETAIL_OF_STATS = (
-    Parameter("detail", {"type": "boolean", "default": False},
-        "each queue instead of their number: how long its jobs took today, and how many failed"),
-    replace(_SHORT, description="with detail, most queues of one page, which may have fewer"),
-    Parameter("cursor", SEALED,
-        "with detail, `next_cursor` of the page before"),
-)
 _FILTERS = (
     Parameter("queue", QUEUE_SCHEMA, "only jobs of this queue"),
     Parameter("type", text(TYPE_PATTERN, MAX_NAME_BYTES), "only jobs of this type"),
@@ -146,17 +124,6 @@ _STATE = Parameter("state", one_of("discarded"), "dead letters have no other")
 _CONFIRM = Parameter("confirm", one_of("true"), "needed, here or in the body")
 _ALL = Parameter("all", one_of("true"),
     "all dead letters; needed, here or in the body, where there is no filter, and refused with one")
-_HISTORY = (
-    Parameter("period", one_of(*Period) | {"default": Period.FIVE_MINUTES}, "length of one point"),
-    Parameter("since", MOMENT_SCHEMA,
-        "the first point is that of this time; when not given an hour, a day (`1h`) or 30 days "
-        "(`1d`) before the end"),
-    Parameter("until", MOMENT_SCHEMA, "points begin before this time; now when not given"),
-    Parameter("queue", QUEUE_SCHEMA, "this queue instead of all"),
-)
-METRIC_FORMATS = ("json", "prometheus")
-_FORMAT = Parameter("format", one_of(*METRIC_FORMATS) | {"default": METRIC_FORMATS[0]},
-    "JSON, or Prometheus text")
 _WAIT = (
     Parameter("wait", {"type": "boolean", "default": False}, "wait until the job is done"),
     Parameter("timeout", whole(0, MAX_TIMEOUT_S, MAX_RESULT_WAIT_S),
@@ -405,54 +372,9 @@ _ADMIN_WORKERS = (
     _row("DELETE admin/workers/{id}", "admin_remove_worker", "Remove a worker's record",
         _WORKER_REMOVED, 404),
 )
-_STATISTICS = (
-    _row("GET queues", "list_queues", "List queues with their counts",
-        Success("QueuesAnswer", "One page of queues, in order of name."), query=QUEUES_PAGING,
-        derived=True),
-    _row("GET queues/{name}", "get_queue", "Read a queue, its configuration and statistics",
-        Success("QueueDetailAnswer", "The queue."), 404, derived=True),
-    _row("GET queues/{name}/stats", "queue_stats", "Read a queue's statistics",
-        Success("QueueStatsAnswer", "Zeros for a queue that does not exist."), derived=True),
-    _row("GET queues/{name}/priority-stats", "priority_stats",
-        "Count a queue's available jobs by priority",
-        Success("PriorityStatsAnswer", "The priorities in use, the highest first."), derived=True),
-    _row("GET admin/queues", "admin_list_queues", "List queues with their counts",
-        Success("AdminQueuesAnswer", "One page of queues, in order of name or as `sort` has it."),
-        query=(_SORT, *QUEUES_PAGING), derived=True),
-    _row("GET admin/queues/{name}", "admin_get_queue", "Read a queue and its counts",
-        Success("AdminQueueAnswer", "The queue."), 404, derived=True),
-    _row("GET admin/stats", "admin_stats", "Read the totals of all queues",
-        Success("StatsAnswer", "All queues and workers together."), query=_DETAIL_OF_STATS,
-        derived=True),
-    _row("GET admin/stats/history", "admin_stats_history", "Read what happened when",
-        Success("StatsHistoryAnswer", "Points in time, oldest first."), query=_HISTORY,
-        derived=True),
-    _row("GET metrics", "metrics", "Read metrics",
-        Success("MetricsAnswer", "Metrics as JSON, or as Prometheus text.", text=True),
-        tag="system", query=(_FORMAT,), derived=True),
-    _row("GET /metrics", "root_metrics", "Read metrics as Prometheus scrapes them",
-        Success(None, "Metrics in the text exposition format.", text=True),
-        tag="system", derived=True),
-)
 _JOB_FOR_OPERATORS = (
     _row("GET admin/jobs/{id}", "admin_get_job", "Read a job",
         Success("AdminJobAnswer", "The job with its policy and times, and wrapped."), 404),
-)
-_KEYS = (
-    _row("POST admin/keys", "create_key", "Make an access key",
-        {201: Success("KeyMadeAnswer", "The key, and its secret, shown once.", ("Location",))},
-        403, tag="keys", request=models.CreateKeyRequest),
-    _row("POST admin/roles", "create_role", "Say what an IAM role may do",
-        {201: Success("KeyAnswer", "The role's record, listed among the keys.", ("Location",))},
-        403, 409, tag="keys", request=models.CreateRoleRequest),
-    _row("GET admin/keys", "list_keys", "List access keys, and roles",
-        Success("KeysAnswer", "One page of keys, oldest first."), tag="keys", query=PAGING),
-    _row("GET admin/keys/{id}", "get_key", "Read an access key, or what a role may do",
-        Success("KeyAnswer", "The key without its secret."), 404, tag="keys"),
-    _row("DELETE admin/keys/{id}", "revoke_key", "Revoke an access key, or what a role may do",
-        Success("KeyRevokedAnswer", "The key, which is of no use any more."), 403, 404, tag="keys",
-        query=(Parameter("made", {**one_of(*MADE), "default": MADE[0]},
-            "what becomes of the keys that it made, of those that these made, and so on"),)),
 )
 _OPENAPI = _row("GET openapi.json", "openapi", "Read this description",
     Success("OpenApiAnswer", "The OpenAPI 3.1 document."), tag="system")
@@ -469,6 +391,6 @@ def _dead_letters_under_admin() -> Iterable[Operation]:
 
 OPERATIONS: tuple[Operation, ...] = (
     *_JOBS, *_ADMIN_JOBS, *_WORKERS, *_DEAD_LETTERS, *_dead_letters_under_admin(),
-    *_ADMIN_WORKERS, *_STATISTICS, *_JOB_FOR_OPERATORS, *_KEYS,
+    *_ADMIN_WORKERS, *_JOB_FOR_OPERATORS,
     _OPENAPI,
 )  # fmt: skip

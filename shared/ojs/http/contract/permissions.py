@@ -65,20 +65,17 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
     yield work, Reach.JOB, ("ack_job_by_path", "nack_job_by_path", "report_progress")
     yield work, Reach.NONE, ("register_worker", "remove_worker", "worker_health")
     yield look, Reach.FILTER, (
-        *_both("list_dead_letters"), "admin_stats_history",
+        *_both("list_dead_letters"),
         "admin_list_jobs", "list_unique_jobs",
     )  # fmt: skip
     yield look, Reach.JOB, (*_both("get_dead_letter"), "admin_get_job")
-    yield look, Reach.PATH, (
-        *_both("get_queue"), "queue_stats", "priority_stats",
-    )  # fmt: skip
     yield look, Reach.ALL, (
         *_both(
-            "list_workers", "list_queues", "dead_letter_stats", "list_dead_letter_operations",
+            "list_workers", "dead_letter_stats", "list_dead_letter_operations",
             "get_dead_letter_operation",
         ),
-        "get_worker", "admin_stats", "metrics", "root_metrics",
-        "list_keys", "get_key", "list_job_operations", "get_job_operation",
+        "get_worker",
+        "list_job_operations", "get_job_operation",
 
     )  # fmt: skip
     yield manage, Reach.JOB, (
@@ -95,7 +92,7 @@ def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
     )  # fmt: skip
     yield manage, Reach.ALL, (
         *_both("stop_dead_letter_operation"), "direct_worker", "quiet_worker",
-        "admin_remove_worker", "create_key", "revoke_key", "create_role", "stop_job_operation",
+        "admin_remove_worker", "stop_job_operation",
     )  # fmt: skip
 
 

@@ -54,7 +54,9 @@ class DirectoryEntry:
 
 @record(frozen=True)
 class Directory:
-    """All deliveries by name; `revision` grows with each change."""
+    """All deliveries by name. `revision` grows with each change, and is at least the version of each
+    delivery that was deleted.
+    """
 
     entries: Mapping[str, DirectoryEntry] = field(default_factory=dict)
     revision: int = 0
@@ -94,8 +96,10 @@ class DeliveryStore:
         """Store a delivery in place of the one read `before`, and its entry in the directory, as
         read. Raises LostRace.
         """
-        created_ms = wanted.updated_ms if before is None else before.created_ms
-        # A version must not be that of an earlier delivery of this name.
+        # A version must be later than those of an earlier delivery of this name, though the clock
+        # may be behind.
+        first_ms = max(wanted.updated_ms, directory.revision + 1)
+        created_ms = first_ms if before is None else before.created_ms
         changes, turn = (0, 0) if before is None else (before.changes + 1, before.turn + 1)
         stored = replace(wanted, created_ms=created_ms, changes=changes, turn=turn)
         entry = DirectoryEntry(stored.queues, stored.pool)
@@ -124,7 +128,7 @@ class DeliveryStore:
                     condition="#created = :created",
                     values={":created": delivery.created_ms},
                 ),
-                _directing(directory, entries),
+                _directing(directory, entries, delivery.version),
             ]
         )
 
@@ -213,11 +217,13 @@ def _rewriting(before: Delivery, after: Delivery) -> Update:
     return rewriting(_item(before), _item(after), "#created = :created AND #turn = :turn", seen)
 
 
-def _directing(directory: Directory, entries: Mapping[str, DirectoryEntry]) -> Put:
+def _directing(
+    directory: Directory, entries: Mapping[str, DirectoryEntry], deleted: int = 0
+) -> Put:
     """The write of the directory. Race: another delivery is changed. The loser reads and checks
     again: no queue may have two.
     """
-    after = Directory(entries, directory.revision + 1)
+    after = Directory(entries, max(directory.revision + 1, deleted))
     item: Item = {"pk": _KEY[0], "sk": _KEY[1], "of": after.text(), "rev": after.revision}
     if not directory.revision:
         return Put(item, condition="attribute_not_exists(pk)")

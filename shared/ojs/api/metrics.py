@@ -7,9 +7,11 @@ start again at midnight UTC; `rate` and `increase` of Prometheus handle such res
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, Literal, TypeVar
 
+from ojs import runtime
 from ojs.domain import jsontext, times
+from ojs.domain.access import Scope
 from ojs.domain.counters import definitions as rows
 from ojs.domain.stats import (
     QUEUE_TIME_BUCKETS_S,
@@ -18,10 +20,14 @@ from ojs.domain.stats import (
     PoolMetrics,
     QueueMetrics,
 )
+from ojs.http.answer import Answer, absent
+from ojs.http.answers import Count, Moment, Rate
+from ojs.http.binding import query
+from ojs.http.binding.request import Request
+from ojs.http.contract.permissions import Permission, Reach
+from ojs.http.endpoint import Parameter, Reply, Resource, Success
+from ojs.http.parameters import one_of
 from ojs.records import record
-
-if TYPE_CHECKING:
-    from ojs.http.contract import answers
 
 S = TypeVar("S")
 
@@ -157,7 +163,41 @@ def _quoted(value: str) -> str:
 # --- JSON -----------------------------------------------------------------------------------------
 
 
-def body(found: MetricsSnapshot) -> answers.MetricsAnswer:
+class HistogramBucket(Answer[Mapping[str, Any]], as_is=True):
+    """How many observations are not above a bound."""
+
+    le: float
+    count: Count
+
+
+class MetricSample(Answer[Mapping[str, Any]], as_is=True):
+    """One value of a metric, or one histogram."""
+
+    labels: dict[str, str]
+    value: Rate = absent()
+    count: Count = absent()
+    sum: Rate = absent()
+    buckets: list[HistogramBucket] = absent()
+
+
+class Metric(Answer[Mapping[str, Any]], as_is=True):
+    """A metric and its values. Counters and histograms count from midnight UTC."""
+
+    name: str
+    type: Literal["counter", "gauge", "histogram"]
+    unit: str
+    description: str
+    samples: list[MetricSample]
+
+
+class MetricsAnswer(Answer[Mapping[str, Any]], as_is=True):
+    """Metrics by the names of the specification."""
+
+    computed_at: Moment
+    metrics: list[Metric]
+
+
+def body(found: MetricsSnapshot) -> Mapping[str, Any]:
     """Metrics as JSON; queues beyond MAX_JSON_BYTES are left out."""
     samples = _fitting(found, lambda sample: [_shown(sample)], jsontext.size_of, MAX_JSON_BYTES)
     return {
@@ -175,7 +215,7 @@ def body(found: MetricsSnapshot) -> answers.MetricsAnswer:
     }
 
 
-def _shown(sample: Sample) -> answers.MetricSample:
+def _shown(sample: Sample) -> Mapping[str, Any]:
     value = sample.value
     if not isinstance(value, rows.Histogram):
         return {"labels": dict(sample.labels), "value": value}
@@ -188,3 +228,39 @@ def _shown(sample: Sample) -> answers.MetricSample:
             for bound, count in zip(value.bounds, value.counts, strict=False)
         ],
     }
+
+
+# --- endpoints ------------------------------------------------------------------------------------
+
+FORMATS = ("json", "prometheus")
+_LOOK = Permission(Scope.ADMIN_READ, Reach.ALL)
+
+metrics = Resource("metrics", "system")
+_scraped = Resource("/metrics", "system")
+
+
+@metrics.endpoint(
+    "GET",
+    _LOOK,
+    Success(MetricsAnswer, "Metrics as JSON, or as Prometheus text.", text=True),
+    query=(Parameter("format", one_of(*FORMATS, default=FORMATS[0]), "JSON, or Prometheus text"),),
+    derived=True,
+    name="metrics",
+)
+def read_metrics(request: Request) -> Reply:
+    """Read metrics."""
+    if query.choice(request.query, "format", FORMATS, default=FORMATS[0]) == "prometheus":
+        return root_metrics(request)
+    return Reply(body(runtime.current().stats.metrics()))
+
+
+@_scraped.endpoint(
+    "GET",
+    _LOOK,
+    Success(None, "Metrics in the text exposition format.", text=True),
+    derived=True,
+    strict_query=False,
+)
+def root_metrics(_request: Request) -> Reply:
+    """Read metrics as Prometheus scrapes them."""
+    return Reply(text(runtime.current().stats.metrics()), headers={"Content-Type": TEXT_TYPE})

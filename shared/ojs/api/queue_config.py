@@ -1,0 +1,124 @@
+"""The configuration of queues as answers show it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, cast
+
+from ojs.domain.job.retention import PruningPolicy
+from ojs.domain.queue import config
+from ojs.domain.queue.config import Layers, OverflowPolicy
+from ojs.domain.requests import Field
+from ojs.http.answer import Answer, absent, derived
+from ojs.http.answers import Bound, Count, Fraction, RetryDefaults
+
+ConfigSources = Annotated[
+    dict[str, Literal["queue", "_default", "system"]],
+    Field(description="where each field comes from: set here, in the policy, or nowhere"),
+]
+
+
+class Retention(Answer[Mapping[str, Any]], as_is=True):
+    """How long finished jobs are kept."""
+
+    completed: str
+    discarded: str
+    cancelled: str
+
+
+class BackpressureConfig(Answer[Mapping[str, Any]], as_is=True):
+    """Bounds as the backpressure extension names them."""
+
+    max_depth: Bound = absent()
+    max_size_bytes: Bound = absent()
+    strategy: OverflowPolicy
+    warning_threshold: Fraction
+
+
+class RateLimit(Answer[Mapping[str, Any]], as_is=True):
+    """At most `limit` jobs are handed out in each period (ISO 8601)."""
+
+    limit: Annotated[int, Field(ge=1)]
+    period: str
+
+
+class DeadLetterRetention(Answer[Mapping[str, Any]], as_is=True):
+    """Which dead letters are kept."""
+
+    max_age: Annotated[str, Field(description="those older are pruned; ISO 8601")]
+    max_count: Annotated[int, Field(ge=1, description="the oldest beyond so many are pruned")]
+
+
+class DeadLetterConfig(Answer[Mapping[str, Any]], as_is=True):
+    """How dead letters are kept and pruned."""
+
+    retention: DeadLetterRetention
+    pruning_policy: PruningPolicy
+
+
+class ReplayRule(Answer[Mapping[str, Any]], as_is=True):
+    """A rule by which dead letters are retried automatically."""
+
+    name: str
+    filter: Annotated[
+        dict[str, str], Field(description="which: by `queue`, `type`, `error_type`, …")
+    ]
+    delay: Annotated[str, Field(description="how long after they were discarded; ISO 8601")]
+    max_replays: Annotated[int, Field(ge=1, description="times that one job comes back by it")]
+    enabled: bool
+
+
+class TenantFairness(Answer[Mapping[str, Any]], as_is=True):
+    """How the tenants of a queue share its dispatches."""
+
+    enabled: bool
+    strategy: Literal["fair-share"]
+    weights: Annotated[
+        dict[str, Annotated[int, Field(ge=1)]],
+        Field(description="by `tenant:` and the tenant's id"),
+    ]
+    default_weight: Annotated[int, Field(ge=1, description="of all others")]
+
+
+class QueueConfig(Answer[Mapping[str, Any]], as_is=True):
+    """A queue's configuration. Timeouts in seconds, durations in ISO 8601."""
+
+    max_size: Bound = absent()
+    max_size_bytes: Bound = absent()
+    overflow_policy: OverflowPolicy
+    warning_threshold: Fraction
+    backpressure: Annotated[
+        BackpressureConfig, Field(description="the bounds, by their other names")
+    ]
+    concurrency: Annotated[int, Field(ge=1, description="most active jobs")] = absent()
+    rate_limit: RateLimit = absent()
+    visibility_timeout: Count
+    default_timeout: Count
+    default_retry: RetryDefaults
+    retention: Retention
+    dead_letter_queue: Annotated[str, Field(description="where copies of dead letters go")] = (
+        absent()
+    )
+    dead_letter_max_size: Bound = absent()
+    dead_letter_ttl: str = absent()
+    dead_letter: DeadLetterConfig
+    replay_rules: list[ReplayRule] = absent()
+    allowed_job_types: list[str]
+    producers: list[str]
+    lanes: Annotated[int, Field(ge=1, description="parallel lines")]
+    require_lease_token: Annotated[
+        bool, Field(description="whether an ack or nack must show the lease token")
+    ] = absent()
+    tenant_fairness: TenantFairness = absent()
+
+
+@derived
+def in_force(layers: Layers) -> QueueConfig:
+    """The configuration in force, defaults filled in."""
+    return cast("QueueConfig", config.shown(layers))
+
+
+@derived
+def sources(layers: Layers) -> ConfigSources:
+    """Where each field of the configuration comes from."""
+    return cast("ConfigSources", config.sources(layers))
