@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ojs import runtime
-from ojs.domain.dead_letter.bulk import Action, JobIds
+from ojs.domain.bulk.operation import Action, JobIds
 from ojs.http.binding.application import Answer, Application
 from ojs.http.binding.request import Request
 from ojs.http.contract import models
@@ -16,7 +16,7 @@ from ojs.http.views import jobs as views
 if TYPE_CHECKING:
     from ojs.domain.filters.jobs import JobFilter
     from ojs.http.contract import answers
-    from ojs.services.dead_letter.bulk import BulkRun
+    from ojs.services.bulk.run import BulkRun
 
 # The rest of a bulk operation is left to the sweep when the request has less time than this.
 _BULK_SPARE_MS = 8_000

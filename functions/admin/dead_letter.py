@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from functions.admin.app import app
 from ojs import runtime
 from ojs.domain.access import Scope
-from ojs.domain.dead_letter.bulk import Action
+from ojs.domain.bulk.operation import Action
 from ojs.domain.dead_letter.override import JobOverride
 from ojs.domain.errors import InvalidRequest
 from ojs.domain.filters import dead_letters as dead_letter_filter
@@ -23,7 +23,7 @@ from ojs.http.views import jobs as views
 from ojs.http.views import statistics as stats_views
 
 if TYPE_CHECKING:
-    from ojs.services.dead_letter.bulk import BulkRun
+    from ojs.services.bulk.run import BulkRun
 
 # The rest of a bulk operation is left to the sweep when the request has less time than this.
 _BULK_SPARE_MS = 8_000

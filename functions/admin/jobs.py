@@ -8,7 +8,7 @@ from functools import partial
 from functions import job_acts
 from functions.admin.app import app
 from ojs import runtime
-from ojs.domain.dead_letter.bulk import Action
+from ojs.domain.bulk.operation import Action
 from ojs.domain.filters import jobs as job_filter
 from ojs.http.binding import paging
 from ojs.http.binding.application import Answer

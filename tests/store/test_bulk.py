@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ojs.domain.dead_letter.bulk import MAX_ERRORS, Action, BulkOperation, Phase, Refusal
+from ojs.domain.bulk.operation import MAX_ERRORS, Action, BulkOperation, Phase, Refusal
 from ojs.domain.errors import BackendUnavailable, Conflict, NotFound
 from ojs.domain.filters import dead_letters as dead_letter_filter
 from ojs.domain.filters.conditions import ArgsMatch
@@ -24,8 +24,8 @@ from ojs.domain.job import lifecycle
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.times import MAX_MS, format_ms
-from ojs.services.dead_letter import bulk
-from ojs.store.dead_letter.bulk import KEPT_S, OPERATION, _item
+from ojs.services.bulk import runner as bulk
+from ojs.store.bulk.operations import KEPT_S, OPERATION, _item
 from ojs.store.jobs import items
 from ojs.store.table import keys, values
 from tests.store.bounded import bound, counter_value

@@ -20,7 +20,6 @@ from ojs.records import record
 if TYPE_CHECKING:
     from ojs.domain.requests import Model
     from ojs.http.answer import Answer
-    from ojs.http.binding.request import Request
 
 BASE = "/ojs/v1"
 JOBS = "jobs"
@@ -55,7 +54,8 @@ class Reply:
     failed: OjsError | None = None
 
 
-Implementation = Callable[["Request"], Reply]
+# Takes a request, which knows its operation.
+Implementation = Callable[[Any], Reply]
 
 
 @record(frozen=True)

@@ -13,8 +13,8 @@ from functions.sweep import handler as module
 from functions.sweep import metrics
 from functions.sweep.handler import handler
 from ojs import runtime
+from ojs.domain.bulk.operation import Action
 from ojs.domain.counters import definitions as rows
-from ojs.domain.dead_letter.bulk import Action
 from ojs.domain.errors import BackendUnavailable
 from ojs.domain.filters.dead_letters import EVERYTHING
 from ojs.domain.job.states import State
@@ -252,7 +252,7 @@ def test_jobs_of_a_queue_that_has_become_fair_are_given_tags(
     for _ in range(3):
         api.push("mail")
     monkeypatch.setattr(
-        "ojs.services.jobs.fairness_backfill.FairnessBackfill.begin", lambda *_, **__: None
+        "ojs.services.queues.fairness_backfill.FairnessBackfill.begin", lambda *_, **__: None
     )
     api("PUT", "/ojs/v1/queues/mail/config", {"tenant_fairness": {"enabled": True}})
     # Not without time to do so.

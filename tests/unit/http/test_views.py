@@ -24,7 +24,7 @@ from ojs.http.contract import answers, models
 from ojs.http.parameters import MAX_LIMIT
 from ojs.http.views import jobs as views
 from ojs.http.views import workers as worker_views
-from ojs.services.pools.workers import MAX_INFO_BYTES
+from ojs.services.workers.workers import MAX_INFO_BYTES
 from tests.spread import spread
 
 # What Lambda names when it refuses an answer.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 from urllib.parse import parse_qsl
 
-from ojs.domain.dead_letter.bulk import MAX_ERRORS, BulkOperation, Refusal
+from ojs.domain.bulk.operation import MAX_ERRORS, BulkOperation, Refusal
 from ojs.domain.errors import InvalidRequest, shorten
 from ojs.domain.filters import dead_letters as dead_letter_filter
 from ojs.domain.filters.dead_letters import FIELDS, DeadLetterFilter

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from ojs.domain import times
-from ojs.domain.dead_letter.bulk import MAX_ERRORS, Action, BulkOperation, JobIds, Refusal
+from ojs.domain.bulk.operation import MAX_ERRORS, Action, BulkOperation, JobIds, Refusal
 from ojs.domain.errors import InvalidRequest
 from ojs.domain.filters import jobs as job_filter
 from ojs.domain.filters.jobs import JobFilter

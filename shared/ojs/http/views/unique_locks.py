@@ -13,7 +13,7 @@ from ojs.http.contract.operations import DEFAULT_LISTED, MAX_LISTED, MAX_LISTED_
 
 if TYPE_CHECKING:
     from ojs.http.contract import answers
-    from ojs.services.jobs.unique_listing import UniqueHolder
+    from ojs.services.listing.unique_locks import UniqueHolder
 
 
 def key(parameters: Mapping[str, str]) -> str | None:

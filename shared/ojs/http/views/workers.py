@@ -12,7 +12,7 @@ from ojs.domain.pool.worker import DEAD_AFTER_MS, HEARTBEAT_INTERVAL_S, Worker
 
 if TYPE_CHECKING:
     from ojs.http.contract import answers
-    from ojs.services.pools.workers import HeartbeatAnswer
+    from ojs.services.workers.workers import HeartbeatAnswer
 
 
 def shown(known: Worker, now_ms: int) -> answers.Worker:
