@@ -5,17 +5,19 @@ from __future__ import annotations
 from functions.admin import (  # noqa: F401 (imported for the operations that they bind)
     dead_letter,
     description,
-    jobs,
     workers,
 )
 from functions.admin.app import app
 from ojs import runtime
 from ojs.api import (
     actions,
+    bulk,
     crons,
     deliveries,
     events,
+    jobs,
     keys,
+    listing,
     maintenance,
     metrics,
     pools,
@@ -30,10 +32,13 @@ __all__ = ["app", "handler"]
 
 handler = app.serve(
     actions,
+    bulk,
     crons,
     deliveries,
     events,
+    jobs,
     keys,
+    listing,
     maintenance,
     metrics,
     pools,

@@ -12,11 +12,14 @@ from typing import Any
 
 from ojs.api import workflows
 from ojs.api.operations import OPERATIONS
+from ojs.domain.filters.jobs import JobFilter
 from ojs.domain.job.job import Job
 from ojs.domain.workflow.advance import GraphState, WorkflowState
 from ojs.domain.workflow.graph import Callback, Graph, Step, StepKind
+from ojs.http import answers
 from ojs.http.answer import Answer
 from ojs.http.binding import paging
+from ojs.http.views import jobs
 from ojs.services.workflows.control import CancelledWorkflow
 from ojs.services.workflows.reading import WorkflowPart
 from ojs.settings import Settings
@@ -36,6 +39,7 @@ GIVEN: dict[str, Any] = {
     "named": frozenset(["concurrency", "rate", "throttle"]),
     "now_ms": 0,
     "events": [EVENT],
+    "wanted": JobFilter("q", type="email.send"),
     "settings": Settings(table="jobs", authorizer="keys", version="1.2.3", bus="bus"),
 }
 _GRAPH = Graph(
@@ -57,6 +61,9 @@ RECORDS: dict[str, Any] = {
     "Place": workflows.Place(_PART, 0, 1),
     "Seen": _SEEN,
     "WorkflowPart": _PART,
+    "JobsListAnswer": paging.Listed(
+        [filled(Job, **GIVEN)], paging.PageWindow(), "cursor", 1, unknown=True
+    ),
     "WorkflowsAnswer": paging.Listed([_SEEN], paging.PageWindow(), "cursor", 1, unknown=True),
 }
 
@@ -64,7 +71,18 @@ RECORDS: dict[str, Any] = {
 def modules() -> list[ModuleType]:
     """The modules that declare answers."""
     serve = {each.implementation.__module__ for each in OPERATIONS if each.implementation}
-    return [sys.modules[name] for name in sorted({*serve, paging.__name__})]
+    shared = {answers.__name__, paging.__name__, jobs.__name__}
+    return [sys.modules[name] for name in sorted(serve | shared)]
+
+
+def kinds() -> set[type[Answer[Any]]]:
+    """The answers that these modules declare, whatever they are made from."""
+    return {
+        kind
+        for module in modules()
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, Answer) and kind.__name__.endswith("Answer")
+    }
 
 
 def rendered() -> Iterator[tuple[type[Answer[Any]], Any]]:

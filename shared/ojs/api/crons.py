@@ -24,7 +24,7 @@ from ojs.http.answer import (
     source,
     unless_empty,
 )
-from ojs.http.answers import Count, CreatedBy, Id, Moment, Omitted, Warnings
+from ojs.http.answers import Count, CreatedBy, Id, Job, Moment, Omitted, Warnings
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Paged, Pagination
 from ojs.http.binding.request import Request
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from ojs.domain.cron.cron import CronRun
     from ojs.domain.cron.schedule import Firing
     from ojs.domain.job.job import Job as StoredJob
-    from ojs.http.contract.answers import Job
     from ojs.services.crons.manage import RegisteredCron
     from ojs.services.jobs.enqueue import Pushed
 

@@ -20,7 +20,7 @@ from ojs.domain.stats import (
     PoolMetrics,
     QueueMetrics,
 )
-from ojs.http.answer import Answer, absent
+from ojs.http.answer import AsIs, absent
 from ojs.http.answers import Count, Moment, Rate
 from ojs.http.binding import query
 from ojs.http.binding.request import Request
@@ -163,14 +163,14 @@ def _quoted(value: str) -> str:
 # --- JSON -----------------------------------------------------------------------------------------
 
 
-class HistogramBucket(Answer[Mapping[str, Any]], as_is=True):
+class HistogramBucket(AsIs):
     """How many observations are not above a bound."""
 
     le: float
     count: Count
 
 
-class MetricSample(Answer[Mapping[str, Any]], as_is=True):
+class MetricSample(AsIs):
     """One value of a metric, or one histogram."""
 
     labels: dict[str, str]
@@ -180,7 +180,7 @@ class MetricSample(Answer[Mapping[str, Any]], as_is=True):
     buckets: list[HistogramBucket] = absent()
 
 
-class Metric(Answer[Mapping[str, Any]], as_is=True):
+class Metric(AsIs):
     """A metric and its values. Counters and histograms count from midnight UTC."""
 
     name: str
@@ -190,7 +190,7 @@ class Metric(Answer[Mapping[str, Any]], as_is=True):
     samples: list[MetricSample]
 
 
-class MetricsAnswer(Answer[Mapping[str, Any]], as_is=True):
+class MetricsAnswer(AsIs):
     """Metrics by the names of the specification."""
 
     computed_at: Moment

@@ -14,6 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import TypeAdapter
 
+from ojs.api.bulk import FinalState, JobAction
 from ojs.api.operations import OPERATIONS
 from ojs.api.workflows import StepState
 from ojs.domain.access import KEY_ID, Scope
@@ -22,12 +23,14 @@ from ojs.domain.delivery import delivery as deliveries
 from ojs.domain.fair_queue import tags
 from ojs.domain.ids import UUID7
 from ojs.domain.job import envelope, retry
+from ojs.domain.job.states import State
 from ojs.domain.pool.pool import SHOWN_BACK, PoolRequest
 from ojs.domain.rate_limit import limiter as limits
 from ojs.domain.requests import Model, RequestField, split
 from ojs.domain.workflow.advance import WorkflowState
 from ojs.domain.workflow.graph import Callback, StepTrigger
 from ojs.http.answer import Answer, fields, is_kept
+from ojs.http.answers import ErrorAnswer
 from ojs.http.binding import errors, negotiation
 from ojs.http.contract import answers, models
 from ojs.http.contract import operations as contract
@@ -268,59 +271,6 @@ _BULK_RETRY = {
 EXAMPLES: Mapping[str, Mapping[str, Any]] = {
     **{each.id: {} for each in contract.OPERATIONS if each.request is models.NoOptions},
     **{each.id: each.example for each in OPERATIONS if each.example is not None},
-    "enqueue_job": {
-        "type": "email.send",
-        "args": ["user@example.com", "welcome", {"locale": "en"}],
-        "meta": {"trace_id": "4bf92f3577b34da6a3ce929d0e0e4736"},
-        "options": {
-            "queue": "email",
-            "priority": 10,
-            "timeout_ms": 30_000,
-            "retry": {"max_attempts": 5, "initial_interval": "PT1S"},
-        },
-    },
-    "enqueue_batch": {
-        "jobs": [
-            {"type": "email.send", "args": ["alice@example.com"], "options": {"queue": "email"}},
-            {"type": "email.send", "args": ["bob@example.com"], "options": {"queue": "email"}},
-        ]
-    },
-    "enqueue_bulk": {
-        "jobs": [
-            {"type": "email.send", "args": ["alice@example.com"], "options": {"queue": "email"}},
-            {"type": "email.send", "args": ["bob@example.com"], "options": {"queue": "email"}},
-        ],
-        "idempotency_key": "newsletter-17",
-    },
-    **{f"{prefix}change_job": {"priority": 10} for prefix in ("", "admin_")},
-    "retry_jobs": {"job_ids": [_JOB_ID]},
-    "cancel_jobs": {"filter": {"queue": "email", "state": ["available", "scheduled"]}},
-    "delete_jobs": {"filter": {"state": "completed", "older_than": "P7D"}, "dry_run": True},
-    **{
-        f"admin_{verb}_jobs": {"filter": {"queue": "email", "type": "email.*"}, "confirm": True}
-        for verb in ("retry", "cancel", "delete")
-    },
-    "admin_erase_jobs": {"filter": {"meta": {"customer": "c-1042"}}, "confirm": True},
-    "admin_purge_queue_jobs": {"states": ["completed"], "older_than": "P7D", "confirm": True},
-    "purge_queue_jobs": {"states": ["completed"]},
-    "ack_job_by_path": {"result": {"delivered": True}},
-    "nack_job_by_path": {"error": {"type": "SmtpError", "message": "connection refused"}},
-    "report_progress": {"progress": 0.47, "message": "rows", "data": {"rows": 14_000}},
-    "fetch_jobs": {"queues": ["email", "default"], "count": 5, "worker_id": "worker-1"},
-    "ack_job": {"job_id": _JOB_ID, "worker_id": "worker-1", "result": {"delivered": True}},
-    "nack_job": {
-        "job_id": _JOB_ID,
-        "worker_id": "worker-1",
-        "error": {
-            "type": "SmtpError",
-            "message": "connection refused",
-            "retryable": True,
-            "backtrace": ["at send (mail.py:42)"],
-        },
-    },
-    "heartbeat": {"worker_id": "worker-1", "active_jobs": [_JOB_ID], "state": "running"},
-    "beat": {"worker_id": "worker-1", "state": "drain", "active_jobs": 2},
-    "report_worker_progress": {"job_id": _JOB_ID, "worker_id": "worker-1", "percentage": 47},
     "register_worker": {
         "worker_id": "worker-1",
         "hostname": "web-server-1",
@@ -364,7 +314,7 @@ _ERROR_EXAMPLE = {
 def document(version: str, authorizer: str = "none") -> dict[str, Any]:
     """The document for a deployment of this version with this authorizer (`ojs.settings`)."""
     schemas: dict[str, Any] = {}
-    _define("ErrorAnswer", answers.ErrorAnswer, schemas)
+    _named(ErrorAnswer, schemas)
     paths: dict[str, dict[str, Any]] = {}
     for operation in OPERATIONS:
         described = _operation(operation, schemas, closed=authorizer != "none")
@@ -399,12 +349,12 @@ def _one_of(members: Any) -> dict[str, Any]:
 # and under these names. A test finds out what is missing here.
 _SHARED: Mapping[str, Mapping[str, Any]] = {
     "JsonObject": {"type": "object", "additionalProperties": True},
-    "JobStateName": _one_of(answers.JobState),
-    "FinalStateName": _one_of(answers.FinalState),
+    "JobStateName": _one_of(State),
+    "FinalStateName": _one_of(FinalState),
     "QueueStateName": _one_of(answers.QueueStateName),
     "WorkerStateName": _one_of(models.WorkerState),
     "OperationStateName": _one_of(answers.OperationState),
-    "JobAction": _one_of(answers.JobAction),
+    "JobAction": _one_of(JobAction),
     "Directive": _one_of(answers.Directive),
     "DispatchStrategy": _one_of(answers.DispatchStrategy),
     "DeletionStrategy": _one_of(answers.DeletionStrategy),
@@ -684,8 +634,8 @@ def _type(annotation: Any, schemas: dict[str, Any]) -> dict[str, Any]:
         choices = [_type(each, schemas) for each in inner]
         schema = {"anyOf": [each for one in choices for each in one.get("anyOf", [one])]}
     elif origin is Literal:
-        one = isinstance(inner[0], bool)
-        schema = {"const": inner[0], "type": "boolean"} if one else _one_of(inner)
+        constant = _JSON_TYPES[type(inner[0])]
+        schema = {"const": inner[0], "type": constant} if constant != "string" else _one_of(inner)
     elif origin is list:
         schema = {"type": "array", "items": _type(inner[0], schemas)}
     elif origin is dict:
@@ -741,17 +691,13 @@ def _named(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
     return {"$ref": _REF.format(model=name)}
 
 
-# Types of answers that are not declared in `ojs.api` yet.
-OLD = {name: getattr(answers, name) for name in ("Job", "JobError")}
-
-
 def _define_answer(kind: type[Answer[Any]], schemas: dict[str, Any]) -> None:
     """Add an answer, and all that it is made of, to the schemas."""
     if kind.__name__ in schemas:
         return
     schemas[kind.__name__] = {}
     properties, required = {}, []
-    for name, field in fields(kind, OLD):
+    for name, field in fields(kind):
         described = _type(field.annotation, schemas)
         if len(described.get("enum", ())) == 1:
             described["const"] = described.pop("enum")[0]

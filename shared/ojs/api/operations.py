@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from ojs.api import (
     actions,
+    bulk,
     crons,
     deliveries,
     events,
+    jobs,
     keys,
+    listing,
     maintenance,
     metrics,
     pools,
@@ -15,6 +18,7 @@ from ojs.api import (
     rate_limits,
     statistics,
     system,
+    work,
     workflows,
 )
 from ojs.http.binding.routes import Routes
@@ -23,21 +27,8 @@ from ojs.http.endpoint import Operation, declared
 
 OPERATIONS: tuple[Operation, ...] = (
     *contract.OPERATIONS,
-    *declared(
-        actions,
-        crons,
-        deliveries,
-        events,
-        keys,
-        maintenance,
-        metrics,
-        pools,
-        queues,
-        rate_limits,
-        statistics,
-        system,
-        workflows,
-    ),
+    *declared(actions, bulk, crons, deliveries, events, jobs, keys, listing, maintenance, metrics),
+    *declared(pools, queues, rate_limits, statistics, system, work, workflows),
 )
 
 _ROUTES = Routes(OPERATIONS)

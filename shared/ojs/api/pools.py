@@ -14,7 +14,7 @@ from ojs.domain.pool import pool as domain
 from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.pool.statistics import WINDOW, PoolStatus
 from ojs.domain.requests import Field
-from ojs.http.answer import Answer, made, moment, shown, source, unless_empty
+from ojs.http.answer import Answer, AsIs, made, moment, shown, source, unless_empty
 from ojs.http.answers import Count, Fraction, Moment, Positive
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Paged, Pagination
@@ -40,7 +40,7 @@ def _tenants(given: Mapping[str, Any]) -> TenantFairness | None:
     return cast("TenantFairness", tenants.shown(given)) if given else None
 
 
-class StarvationPrevention(Answer["dict[str, Any]"], as_is=True):
+class StarvationPrevention(AsIs):
     """The share of dispatches that each queue of a pool gets at least, while it has jobs."""
 
     enabled: bool

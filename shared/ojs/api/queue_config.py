@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Literal, cast
 
 from ojs.domain.job.retention import PruningPolicy
 from ojs.domain.queue import config
 from ojs.domain.queue.config import Layers, OverflowPolicy
 from ojs.domain.requests import Field
-from ojs.http.answer import Answer, absent, derived
+from ojs.http.answer import AsIs, absent, derived
 from ojs.http.answers import Bound, Count, Fraction, RetryDefaults
 
 ConfigSources = Annotated[
@@ -18,7 +17,7 @@ ConfigSources = Annotated[
 ]
 
 
-class Retention(Answer[Mapping[str, Any]], as_is=True):
+class Retention(AsIs):
     """How long finished jobs are kept."""
 
     completed: str
@@ -26,7 +25,7 @@ class Retention(Answer[Mapping[str, Any]], as_is=True):
     cancelled: str
 
 
-class BackpressureConfig(Answer[Mapping[str, Any]], as_is=True):
+class BackpressureConfig(AsIs):
     """Bounds as the backpressure extension names them."""
 
     max_depth: Bound = absent()
@@ -35,28 +34,28 @@ class BackpressureConfig(Answer[Mapping[str, Any]], as_is=True):
     warning_threshold: Fraction
 
 
-class RateLimit(Answer[Mapping[str, Any]], as_is=True):
+class RateLimit(AsIs):
     """At most `limit` jobs are handed out in each period (ISO 8601)."""
 
     limit: Annotated[int, Field(ge=1)]
     period: str
 
 
-class DeadLetterRetention(Answer[Mapping[str, Any]], as_is=True):
+class DeadLetterRetention(AsIs):
     """Which dead letters are kept."""
 
     max_age: Annotated[str, Field(description="those older are pruned; ISO 8601")]
     max_count: Annotated[int, Field(ge=1, description="the oldest beyond so many are pruned")]
 
 
-class DeadLetterConfig(Answer[Mapping[str, Any]], as_is=True):
+class DeadLetterConfig(AsIs):
     """How dead letters are kept and pruned."""
 
     retention: DeadLetterRetention
     pruning_policy: PruningPolicy
 
 
-class ReplayRule(Answer[Mapping[str, Any]], as_is=True):
+class ReplayRule(AsIs):
     """A rule by which dead letters are retried automatically."""
 
     name: str
@@ -68,7 +67,7 @@ class ReplayRule(Answer[Mapping[str, Any]], as_is=True):
     enabled: bool
 
 
-class TenantFairness(Answer[Mapping[str, Any]], as_is=True):
+class TenantFairness(AsIs):
     """How the tenants of a queue share its dispatches."""
 
     enabled: bool
@@ -80,7 +79,7 @@ class TenantFairness(Answer[Mapping[str, Any]], as_is=True):
     default_weight: Annotated[int, Field(ge=1, description="of all others")]
 
 
-class QueueConfig(Answer[Mapping[str, Any]], as_is=True):
+class QueueConfig(AsIs):
     """A queue's configuration. Timeouts in seconds, durations in ISO 8601."""
 
     max_size: Bound = absent()

@@ -18,7 +18,7 @@ from ojs.domain.rate_limit.limiter import (
     queue_key,
 )
 from ojs.domain.requests import Field
-from ojs.http.answer import Answer, absent, derived, length, made, moment, shown, source
+from ojs.http.answer import Answer, AsIs, absent, derived, length, made, moment, shown, source
 from ojs.http.answers import Count, Moment
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Paged
@@ -186,7 +186,7 @@ class Spacing(Answer[_Starts]):
     next_allowed_at: Moment = moment(_w.next_ms)
 
 
-class RateLimitOverride(Answer[Mapping[str, Any]], as_is=True):
+class RateLimitOverride(AsIs):
     """The limits that hold instead of those of the jobs; null lifts a limit. `limit` and `period`
     are those of `rate`.
     """

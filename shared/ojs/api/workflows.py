@@ -31,8 +31,8 @@ from ojs.domain.workflow.graph import (
     needs_of,
 )
 from ojs.domain.workflow.graph import StepState as StoredState
-from ojs.http.answer import Answer, absent, made, maybe, moment, shown, source
-from ojs.http.answers import Count, Fraction, Id, Moment, Omitted
+from ojs.http.answer import Answer, AsIs, absent, made, maybe, moment, shown, source
+from ojs.http.answers import Count, Fraction, Id, JobError, Moment, Omitted
 from ojs.http.binding import negotiation, paging, query
 from ojs.http.binding.paging import Listed, Paged, Position
 from ojs.http.binding.request import Request
@@ -51,7 +51,6 @@ from ojs.records import record
 
 if TYPE_CHECKING:
     from ojs.domain.job.job import Job
-    from ojs.http.contract.answers import JobError
     from ojs.services.workflows.control import CancelledWorkflow
     from ojs.services.workflows.reading import WorkflowPart
     from ojs.services.workflows.results import StepResultsPart
@@ -365,7 +364,7 @@ _l: Listed[Seen] = source()
 _e: Results = source()
 
 
-class WorkflowError(Answer["dict[str, Any]"], as_is=True):
+class WorkflowError(AsIs):
     """Why a job of a workflow failed."""
 
     job_id: Id
@@ -374,7 +373,7 @@ class WorkflowError(Answer["dict[str, Any]"], as_is=True):
     attempt: Count
 
 
-class FailedStep(Answer["dict[str, Any]"], as_is=True):
+class FailedStep(AsIs):
     """The first step that failed, as the client named it, or its number; the type of its job."""
 
     step: str
@@ -429,7 +428,7 @@ class Workflow(Answer[Seen]):
     metadata: WorkflowMetadata = WorkflowMetadata.of(_s)
 
 
-class WorkflowStep(Answer["dict[str, Any]"], as_is=True):
+class WorkflowStep(AsIs):
     """A job of a workflow, or a workflow in it, whose `type` is its form."""
 
     index: Annotated[Count, Field(description="its place among the steps beside it")]
@@ -518,7 +517,7 @@ class WorkflowProgressAnswer(Answer["WorkflowPart"]):
     updated_at: Moment = moment(_v.record.updated_ms)
 
 
-class StepResult(Answer["dict[str, Any]"], as_is=True):
+class StepResult(AsIs):
     """What a job gave to a later step: its result or its error, if it has one."""
 
     step: Annotated[str, Field(description="as the client named it, or its number")]

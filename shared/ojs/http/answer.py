@@ -179,9 +179,14 @@ def shown(value: Any, /, *, absent: Any = False, says: str | None = None) -> Any
     return Shown(value, absent, says)
 
 
-def absent() -> Any:
+def absent(says: str | None = None) -> Any:
     """A field of an object as it is that it does not always have."""
-    return Shown(None, absent=True)
+    return Shown(None, absent=True, says=says)
+
+
+def present(says: str) -> Any:
+    """A field of an object as it is, with a description."""
+    return Shown(None, says=says)
 
 
 if TYPE_CHECKING:
@@ -202,8 +207,7 @@ class Answer(_About[S]):
     """An object in answers that is made from a record.
 
     The fields of an attribute that begins with an underscore, an answer itself, stand among its
-    own. `kept`: what else the record has, a mapping, is kept beside the fields. `as_is`: the record
-    is the object; its fields have no source.
+    own. `kept`: what else the record has, a mapping, is kept beside the fields.
     """
 
     _kept: ClassVar[bool] = False
@@ -211,8 +215,8 @@ class Answer(_About[S]):
     # The names of a value, how to get it, and which value is left out.
     _shown: ClassVar[list[tuple[list[str], Callable[[Any], Any], Any]]]
 
-    def __init_subclass__(cls, *, kept: bool = False, as_is: bool = False) -> None:
-        cls._kept, cls._as_is = cls._kept or kept, cls._as_is or as_is
+    def __init_subclass__(cls, *, kept: bool = False) -> None:
+        cls._kept = cls._kept or kept
         for name in get_annotations(cls):
             if name not in cls.__dict__ and not cls._as_is:
                 raise TypeError(f"{cls.__name__}.{name} has no source")
@@ -251,6 +255,12 @@ class Answer(_About[S]):
         return [cls.of(record) for record in records]
 
 
+class AsIs(Answer[Mapping[str, Any]]):
+    """An object that is shown as the domain builds it. Its fields have no source."""
+
+    _as_is = True
+
+
 def _fields(cls: type[Answer[Any]]) -> Mapping[str, Any]:
     """The names of all fields, those of bases first, and what they are declared with."""
     bases = [base for base in reversed(cls.__mro__) if issubclass(base, Answer)][1:]
@@ -276,16 +286,16 @@ def _compiled(cls: type[Answer[Any]]) -> list[tuple[list[str], Callable[[Any], A
     return list(found.values())
 
 
-def fields(cls: type[Answer[Any]], known: Mapping[str, Any]) -> Iterator[tuple[str, Shown]]:
-    """The fields with their types, for the OpenAPI document. `known` are types of other modules."""
-    hints = resolved(cls, localns=dict(known), include_extras=True)
+def fields(cls: type[Answer[Any]]) -> Iterator[tuple[str, Shown]]:
+    """The fields with their types, for the OpenAPI document."""
+    hints = resolved(cls, include_extras=True)
     first: dict[int, tuple[str, Any]] = {}
     found: dict[str, Shown] = {}
     for name, value in _fields(cls).items():
         whole = value if isinstance(value, Shown) else Shown(value)
         says = whole.says
         if name[0] == "_":
-            found = {**dict(fields(hints[name], known)), **found}
+            found = {**dict(fields(hints[name])), **found}
             continue
         if isinstance(whole.value, _Path):
             other, before = first.setdefault(id(whole.value), (name, value))

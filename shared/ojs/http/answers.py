@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from ojs.domain.ids import UUID7
+from ojs.domain.job.states import State
 from ojs.domain.requests import Field
-from ojs.http.answer import Answer, absent
+from ojs.http.answer import AsIs, absent, present
 
 T = TypeVar("T")
 
@@ -38,9 +38,153 @@ Omitted = Annotated[
 ]
 Warnings = Annotated[list[str], Field(min_length=1, description="what was sent and has no effect")]
 CreatedBy = Annotated[str, Field(description="id of the key that set it last")]
+ClientMoment = Annotated[str, Field(description="as the client sent it")]
+ErrorsOmitted = Annotated[int, Field(ge=1, description="oldest errors left out of a long history")]
 
 
-class RetryDefaults(Answer[Mapping[str, Any]], as_is=True):
+class JobError(AsIs, kept=True):
+    """One failure of a job."""
+
+    attempt: Count
+    code: str
+    type: str
+    message: str
+    retryable: bool
+    backtrace: list[str] = absent()
+    details: dict[str, Any] = absent()
+    occurred_at: Moment
+
+
+class DeadLetterMetadata(AsIs, kept=True):
+    """The times of a dead letter."""
+
+    created_at: Moment
+    discarded_at: Moment
+
+
+class Job(AsIs, kept=True):
+    """A job. Keys that the client added are kept beside these.
+
+    In an answer too large to send, args, meta and what else may be large are left out of some jobs;
+    `omitted` names them. A listing of dead letters shows the latest error of each job.
+    """
+
+    specversion: str
+    id: Id
+    type: str
+    queue: str
+    args: list[Any] = absent()
+    meta: dict[str, Any] = absent()
+    priority: int
+    state: State
+    attempt: Count = present("0 before the first fetch")
+    max_attempts: Count = present("tries in all, the first included")
+    created_at: Moment
+    enqueued_at: Moment = absent()
+    activated_at: Moment = absent()
+    started_at: Moment = absent()
+    completed_at: Moment = absent()
+    cancelled_at: Moment = absent()
+    discarded_at: Moment = absent()
+    scheduled_at: ClientMoment = absent()
+    expires_at: ClientMoment = absent()
+    timeout: int = absent("seconds")
+    timeout_ms: int = absent()
+    visibility_timeout_ms: int = absent()
+    retry: dict[str, Any] = absent()
+    unique: dict[str, Any] = absent()
+    rate_limit: dict[str, Any] = absent()
+    schema: str = absent()
+    tags: list[str] = absent()
+    options: dict[str, Any] = absent("options kept unread")
+    worker_id: str = absent()
+    producer: str = absent("who pushed it: the name of their key, as far as known")
+    changed_by: str = absent("who overrode what it is, or moved it, as far as known")
+    lease_token: str = absent("names this attempt's lease")
+    lease_expires_at: Moment = absent()
+    retry_delay_ms: Count = absent()
+    next_attempt_at: Moment = absent()
+    next_retry_at: Moment = absent()
+    error: JobError = absent()
+    errors: list[JobError] = absent()
+    errors_omitted: ErrorsOmitted = absent()
+    omitted: Omitted = absent()
+    result: Any = absent()
+    progress: float = absent()
+    previous_state: State = absent()
+    dead_letter: bool = absent()
+    dead_letter_job_id: Id = absent("a dead letter's copy, in its queue's `dead_letter_queue`")
+    workflow_id: Id = absent()
+    step: str = absent("of its workflow: as the client named it, or its number")
+    parent_results: Any = absent("what the steps before it gave, or where to read that")
+    parent_errors: list[Any] = absent("at the same places")
+    parent_results_by_step: dict[str, Any] = absent()
+    metadata: DeadLetterMetadata | Any = absent(
+        "a dead letter's times, beside a client's own keys of that name"
+    )
+
+
+class JobAnswer(AsIs):
+    """A job."""
+
+    job: Job
+
+
+class JobDetailAnswer(Job):
+    """A job, and its fields once more at the top level (but for large ones)."""
+
+    job: Job
+
+
+class OutcomeError(AsIs):
+    """Why something was refused, in short: code and details are those of an error answer."""
+
+    code: str
+    message: str
+    retryable: bool
+    details: dict[str, Any]
+
+
+class ErrorDetail(AsIs):
+    """What went wrong and what to do about it."""
+
+    code: str = present("machine-readable; see the error catalogue")
+    type: str = present("the same as code")
+    message: str
+    retryable: bool = present("whether the same request may succeed later")
+    details: dict[str, Any] = present(
+        "such as field, reason, value, errors, current_state, existing_job_id"
+    )
+    hint: str
+    docs_url: str
+    request_id: str
+    catalog_code: Annotated[str, Field(json_schema_extra={"pattern": "OJS-\\d{4}"})]
+    queue: str = absent("QUEUE_FULL only, as the next three")
+    depth: Count = absent()
+    bound: Count = absent()
+    strategy: Literal["reject", "block", "drop_oldest"] = absent()
+    max_batch_size: Count = absent("BATCH_SIZE_EXCEEDED only")
+
+
+class ErrorAnswer(AsIs):
+    """An error."""
+
+    error: ErrorDetail
+
+
+class ProgressAnswer(AsIs):
+    """How far a job is."""
+
+    job_id: Id
+    state: State
+    progress: Annotated[float, Field(ge=0, le=1)] | None
+    message: str | None
+    data: dict[str, Any] | None
+    updated_at: Moment | None
+    warnings: Warnings = absent()
+
+
+class RetryDefaults(AsIs):
     """A retry policy: a queue's, for jobs that bring none, or a job's own."""
 
     max_attempts: Count

@@ -143,11 +143,21 @@ def function_for(path: str) -> str:
 class Resource:
     """The operations below one path."""
 
-    def __init__(self, path: str, tag: str, also: Mapping[str, str] | None = None) -> None:
-        """`path` is below BASE, or begins with a slash. `also`: what the same operations are called
-        elsewhere (`crons_{}`), and the path there.
+    def __init__(
+        self,
+        path: str,
+        tag: str,
+        also: Mapping[str, str] | None = None,
+        *,
+        form: str = "{}",
+        lenient: bool = False,
+    ) -> None:
+        """`path` is below BASE, or begins with a slash. `form` is what its operations are called,
+        by the names of functions. `also`: what the same operations are called elsewhere
+        (`crons_{}`), and the path there. `lenient`: only GET refuses unknown parameters.
         """
-        self._places = {"{}": path, **(also or {})}
+        self._lenient = lenient
+        self._places = {form: path, **(also or {})}
         self._tag = tag
         self.operations: list[Operation] = []
 
@@ -166,11 +176,13 @@ class Resource:
         headers: tuple[Parameter, ...] = (),
         derived: bool = False,
         strict_query: bool = True,
+        admin: Permission | None = None,
     ) -> Callable[[Implementation], Implementation]:
         """Declare the operation that a function serves: its name, unless another is given, is the
         operation's id. Its docstring begins with the summary; what follows describes an answer that
-        is only named. `route` is the method, and the path below the resource's. Raises TypeError
-        for a request without an example.
+        is only named. `route` is the method, and the path below the resource's. `admin` is the
+        permission that is needed under `/admin`, if it is another. Raises TypeError for a request
+        without an example.
         """
         if request is NoOptions:
             example, body_required = {}, False
@@ -192,7 +204,7 @@ class Resource:
                         whole if path.startswith("/") else f"{BASE}/{whole.lstrip('/')}",
                         "admin" if form == "admin_{}" else self._tag,
                         summary.rstrip("."),
-                        permission,
+                        admin if admin and form == "admin_{}" else permission,
                         {200: found} if isinstance(found, Success) else found,
                         errors,
                         request,
@@ -200,7 +212,7 @@ class Resource:
                         query,
                         headers,
                         derived,
-                        strict_query,
+                        strict_query and (method == "GET" or not self._lenient),
                         example,
                         implementation,
                     )

@@ -10,6 +10,9 @@ from ojs.http.endpoint import Parameter
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 200
+# Longest wait for room in a queue, and characters of a producer's name.
+MAX_BLOCK_S = 25
+MAX_PRODUCER = MAX_NAME_BYTES
 # Skipping costs reading what is skipped; cursors have no such bound.
 MAX_OFFSET = 1_000
 # Queues are shown with counts and rates, and an answer reads a bounded number of items: a page may
@@ -74,7 +77,7 @@ PAGING = paged(LIMIT, MAX_OFFSET)
 _PRINTABLE = r"[^\u0000-\u001f\u007f-\u00a0\u00ad\u2028\u2029]+"
 PRODUCER = Parameter(
     "X-OJS-Producer",
-    text(_PRINTABLE, MAX_NAME_BYTES) | {"minLength": 1},
+    text(_PRINTABLE, MAX_PRODUCER) | {"minLength": 1},
     "who enqueues, for queues that take jobs of some producers only",
 )
 QUEUES_LIMIT = Parameter(

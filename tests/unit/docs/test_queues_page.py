@@ -10,7 +10,7 @@ import pytest
 from ojs.domain.job import copies
 from ojs.domain.queue import config as queue_config
 from ojs.domain.queue.config import SYSTEM, QueueConfig, QueueConfigRequest
-from ojs.http.contract.operations import MAX_BLOCK_S, MAX_PRODUCER
+from ojs.http.parameters import MAX_BLOCK_S, MAX_PRODUCER
 from ojs.services.jobs.dead_letter_copies import MAX_DROPS
 from ojs.services.permits import backpressure as bounds
 from ojs.services.permits import repair

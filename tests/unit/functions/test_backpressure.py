@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ojs.http.binding import negotiation
-from ojs.http.contract.operations import MAX_BLOCK_S
+from ojs.http.parameters import MAX_BLOCK_S
 from ojs.services.permits import backpressure as bounds
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from functions.jobs import handler as module
+from ojs.api import jobs as module
 
 if TYPE_CHECKING:
     from tests.unit.functions.client import Api

@@ -13,7 +13,7 @@ import pytest
 
 from ojs import runtime
 from ojs.domain.job import envelope
-from ojs.http.contract.operations import MAX_BLOCK_S
+from ojs.http.parameters import MAX_BLOCK_S
 from ojs.settings import Settings
 from tests.unit.functions.client import Api
 from tests.unit.functions.keyed import Keyed

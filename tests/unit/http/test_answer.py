@@ -78,8 +78,8 @@ def test_values_come_from_the_record() -> None:
 
 
 def test_another_name_is_described_as_such() -> None:
-    told = {name: (field.says, field.absent) for name, field in fields(Whole, {})}
-    assert [*told, "thing"] == [name for name, _ in fields(Wrapped, {})]
+    told = {name: (field.says, field.absent) for name, field in fields(Whole)}
+    assert [*told, "thing"] == [name for name, _ in fields(Wrapped)]
     assert told["count"] == ("the same as value", False)
     assert told["also_at"] == ("the same as at", True)
     assert told["plus"] == ("four more", False)

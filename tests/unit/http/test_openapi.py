@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from ojs.api import openapi, rate_limits
+from ojs.api import bulk, openapi, rate_limits
 from ojs.api import operations as contract
 from ojs.api import queues as queue_configs
 from ojs.domain.cron.definition import CronRequest, CronSettings
@@ -49,7 +49,6 @@ from tests.unit.functions.bad_input import (
 
 if TYPE_CHECKING:
     from ojs.http.endpoint import Operation
-from ojs.http.views import job_bulk
 
 NOW_MS = 1_900_000_000_000
 DEAD = Job(UNKNOWN, "a", "q", State.DISCARDED, NOW_MS, content={"args": []})
@@ -124,7 +123,7 @@ def check_filter(given: models.RequestModel) -> None:
     if isinstance(given, models.JobsRequest) and given.filter is not None:
         job_filter.parse(given.wanted(), now_ms=0)
     if isinstance(given, models.PurgeRequest):
-        job_bulk.to_purge(given, "email", now_ms=0)
+        bulk.to_purge(given, "email", now_ms=0)
     if isinstance(given, models.RetryDeadLettersRequest | models.PurgeDeadLettersRequest):
         found = given.filters()
         # What a purge is for may stand in the query as well.

@@ -18,9 +18,10 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.page import Page
 from ojs.domain.pool.worker import MAX_ID_BYTES, Worker
+from ojs.http import answers
 from ojs.http.binding import paging
 from ojs.http.binding.paging import PageWindow
-from ojs.http.contract import answers, models
+from ojs.http.contract import models
 from ojs.http.parameters import MAX_LIMIT
 from ojs.http.views import jobs as views
 from ojs.http.views import workers as worker_views

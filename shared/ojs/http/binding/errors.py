@@ -6,13 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from ojs.domain.errors import NotStored, OjsError, QueueFull, TooManyJobs, Unauthenticated
 from ojs.records import record
-
-if TYPE_CHECKING:
-    from ojs.http.contract import answers
 
 _CATALOGUE = "https://openjobspec.org/spec/v1/error-catalog"
 _CHAPTERS = {
@@ -148,18 +145,19 @@ def kind_of(error: OjsError) -> ErrorKind:
     return KINDS.get(error.code, KINDS["backend_error"])
 
 
-def body(error: OjsError, request_id: str) -> answers.ErrorAnswer:
+def body(error: OjsError, request_id: str) -> dict[str, Any]:
     """The error body."""
     kind = kind_of(error)
     beside = error.told if isinstance(error, JobsRefused) else {}
     return {
-        **cast("answers.ErrorAnswer", beside),
+        **beside,
         "error": {
             "code": error.code,
             "type": error.code,
             "message": error.message,
-            **_full_queue(error),
-            **_largest_batch(error),
+            # Beside the code, not in `details`: ojs-backpressure section 7.1.
+            **(error.queue if isinstance(error, QueueFull) else {}),
+            **({"max_batch_size": error.limit} if isinstance(error, TooManyJobs) else {}),
             "retryable": error.retryable,
             "details": error.details,
             "hint": kind.hint,
@@ -170,7 +168,7 @@ def body(error: OjsError, request_id: str) -> answers.ErrorAnswer:
     }
 
 
-def brief(error: OjsError) -> answers.OutcomeError:
+def brief(error: OjsError) -> dict[str, Any]:
     """An error of a part of a request."""
     return {
         "code": error.code,
@@ -178,15 +176,6 @@ def brief(error: OjsError) -> answers.OutcomeError:
         "retryable": error.retryable,
         "details": error.details,
     }
-
-
-def _full_queue(error: OjsError) -> answers.FullQueue:
-    # Beside the code, not in `details`: ojs-backpressure section 7.1.
-    return cast("answers.FullQueue", error.queue) if isinstance(error, QueueFull) else {}
-
-
-def _largest_batch(error: OjsError) -> answers.BatchLimit:
-    return {"max_batch_size": error.limit} if isinstance(error, TooManyJobs) else {}
 
 
 def headers(error: OjsError) -> dict[str, str]:

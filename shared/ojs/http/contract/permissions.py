@@ -48,51 +48,31 @@ def _both(*names: str) -> Iterable[str]:
 
 
 def _table() -> Iterable[tuple[Scope | None, Reach, Iterable[str]]]:
-    write, read = Scope.JOBS_WRITE, Scope.JOBS_READ
     work = Scope.WORK
     look, manage = Scope.ADMIN_READ, Scope.ADMIN_WRITE
     yield None, Reach.NONE, ("openapi",)
-    yield write, Reach.NAMED, ("enqueue_job", "enqueue_batch", "enqueue_bulk")
-    yield write, Reach.JOB, (
-        "cancel_job", "cancel_job_by_post", "activate_job", "retry_job", "run_job", "change_job",
-    )  # fmt: skip
-    yield read, Reach.JOB, ("job_history", "get_job", "get_result", "list_retries", "get_progress")
-    yield write, Reach.NAMED, ("retry_jobs", "cancel_jobs", "delete_jobs")
-    yield read, Reach.FILTER, ("list_jobs",)
-    yield work, Reach.NAMED, (
-        "fetch_jobs", "ack_job", "nack_job", "heartbeat", "beat", "report_worker_progress",
-    )  # fmt: skip
-    yield work, Reach.JOB, ("ack_job_by_path", "nack_job_by_path", "report_progress")
     yield work, Reach.NONE, ("register_worker", "remove_worker", "worker_health")
     yield look, Reach.FILTER, (
         *_both("list_dead_letters"),
-        "admin_list_jobs", "list_unique_jobs",
     )  # fmt: skip
-    yield look, Reach.JOB, (*_both("get_dead_letter"), "admin_get_job")
+    yield look, Reach.JOB, (*_both("get_dead_letter"),)
     yield look, Reach.ALL, (
         *_both(
             "list_workers", "dead_letter_stats", "list_dead_letter_operations",
             "get_dead_letter_operation",
         ),
         "get_worker",
-        "list_job_operations", "get_job_operation",
-
     )  # fmt: skip
     yield manage, Reach.JOB, (
-        *_both("retry_dead_letter", "delete_dead_letter"), "admin_retry_job", "admin_run_job",
-        "admin_change_job", "admin_cancel_job", "admin_delete_job",
+        *_both("retry_dead_letter", "delete_dead_letter"),
     )  # fmt: skip
     yield manage, Reach.NAMED, (
         *_both("retry_dead_letters", "purge_dead_letters"),
-        "admin_retry_jobs", "admin_cancel_jobs", "admin_delete_jobs", "admin_erase_jobs",
     )  # fmt: skip
     yield manage, Reach.FILTER, _both("purge_old_dead_letters")
-    yield manage, Reach.PATH, (
-        "purge_queue_jobs", "admin_purge_queue_jobs",
-    )  # fmt: skip
     yield manage, Reach.ALL, (
         *_both("stop_dead_letter_operation"), "direct_worker", "quiet_worker",
-        "admin_remove_worker", "stop_job_operation",
+        "admin_remove_worker",
     )  # fmt: skip
 
 

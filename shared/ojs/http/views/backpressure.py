@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ojs.domain.access import Principal
 from ojs.domain.errors import InvalidRequest, forbidden
-from ojs.http.contract.operations import MAX_BLOCK_S, MAX_PRODUCER
+from ojs.http.parameters import MAX_BLOCK_S, MAX_PRODUCER
 
 if TYPE_CHECKING:
     from ojs.domain.rate_limit.limiter import LimitBounds, LimiterState

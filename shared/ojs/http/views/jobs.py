@@ -18,10 +18,12 @@ from ojs.domain.job.foreign import MAX_WARNINGS
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.page import Page
+from ojs.http.answer import made, source
+from ojs.http.answers import Job as ShownJob
 from ojs.http.binding import errors, paging
+from ojs.http.binding.paging import Listed, Paged, PageWindow
 
 if TYPE_CHECKING:
-    from ojs.http.contract import answers
     from ojs.services.jobs.batch_finish import BatchOutcome
     from ojs.services.jobs.bulk_push import PushOutcome
     from ojs.services.jobs.manage import Progress
@@ -80,12 +82,12 @@ def sent_bytes(value: Any) -> int:
     return len(json.dumps(jsontext.dumps(value))) - 2
 
 
-def fetched(claimed: Sequence[Job]) -> answers.FetchAnswer:
+def fetched(claimed: Sequence[Job]) -> dict[str, Any]:
     """The answer to a fetch. Its jobs are whole: the fetch itself claims no more than fit."""
     return {"jobs": [_shown(job) for job in claimed]}
 
 
-def whole(job: Job) -> answers.Job:
+def whole(job: Job) -> dict[str, Any]:
     """A job; a very long error history is cut to the latest errors.
 
     A result or errors that still do not fit are left out: clients read them from `…/result` and
@@ -107,9 +109,9 @@ def whole(job: Job) -> answers.Job:
     return shown
 
 
-def _shown(job: Job) -> answers.Job:
+def _shown(job: Job) -> dict[str, Any]:
     """All of a job that is loaded."""
-    shown = cast("answers.Job", jobs.to_dict(job))
+    shown = jobs.to_dict(job)
     shown.pop(_OMITTED, None)
     shown.pop(_ERRORS_OMITTED, None)
     if job.content is None:
@@ -118,9 +120,9 @@ def _shown(job: Job) -> answers.Job:
     return shown
 
 
-def _latest(errors: Sequence[answers.JobError], room: int) -> tuple[list[answers.JobError], int]:
+def _latest(errors: Sequence[dict[str, Any]], room: int) -> tuple[list[dict[str, Any]], int]:
     """The latest errors that fit into `room` bytes, and how many older ones do not."""
-    kept: list[answers.JobError] = []
+    kept: list[dict[str, Any]] = []
     for error in reversed(errors):
         room -= sent_bytes(error) + 1
         if room < 0:
@@ -129,7 +131,7 @@ def _latest(errors: Sequence[answers.JobError], room: int) -> tuple[list[answers
     return kept[::-1], len(errors) - len(kept)
 
 
-def _slim(shown: answers.Job) -> answers.Job:
+def _slim(shown: dict[str, Any]) -> dict[str, Any]:
     """A job's small fields, with the names of the others in `omitted`."""
     whole: Mapping[str, Any] = shown
     kept: dict[str, Any] = {name: value for name, value in whole.items() if name in SMALL_FIELDS}
@@ -145,10 +147,10 @@ def _slim(shown: answers.Job) -> answers.Job:
     names += [name for name in shown.get(_OMITTED, ()) if name not in names]
     if names:
         kept[_OMITTED] = names
-    return cast("answers.Job", kept)
+    return kept
 
 
-def _listed(found: Iterable[Job], room: int) -> list[answers.Job]:
+def _listed(found: Iterable[Job], room: int) -> list[dict[str, Any]]:
     """Jobs in `room` bytes, in order: whole as far as they fit, otherwise their small fields."""
     listed = []
     for job in found:
@@ -167,7 +169,7 @@ def _listed(found: Iterable[Job], room: int) -> list[answers.Job]:
     return chosen
 
 
-def detail(job: Job, warnings: Sequence[str] = ()) -> answers.JobMadeAnswer:
+def detail(job: Job, warnings: Sequence[str] = ()) -> dict[str, Any]:
     """A job wrapped, and its fields once more at the top level; there only the small ones if the
     job is large. `warnings` are of its request.
     """
@@ -176,10 +178,10 @@ def detail(job: Job, warnings: Sequence[str] = ()) -> answers.JobMadeAnswer:
     copy: Mapping[str, Any] = shown if small else _slim(shown)
     # A client's own field of such a name would say something of the request.
     flat = {name: value for name, value in copy.items() if name not in _ABOUT_THE_REQUEST}
-    return cast("answers.JobMadeAnswer", {**flat, "job": shown, **_warned(warnings)})
+    return {**flat, "job": shown, **_warned(warnings)}
 
 
-def for_operators(job: Job) -> answers.AdminJobAnswer:
+def for_operators(job: Job) -> dict[str, Any]:
     """A job with what the admin API has beside its fields (ojs-admin-api, section 7.2). Dashboards
     rely on errors and meta.
     """
@@ -189,25 +191,24 @@ def for_operators(job: Job) -> answers.AdminJobAnswer:
         **(own if isinstance(own, dict) else {}),
         **{name: flat[name] for name in _TIMES if name in flat},
     }
-    shown = {"errors": [], "meta": {}, **flat, "retry_policy": job.policy.to_dict()}
-    return cast("answers.AdminJobAnswer", shown)
+    return {"errors": [], "meta": {}, **flat, "retry_policy": job.policy.to_dict()}
 
 
-def _warned(warnings: Sequence[str]) -> answers.Warned:
+def _warned(warnings: Sequence[str]) -> dict[str, Any]:
     return {"warnings": list(warnings[:MAX_WARNINGS])} if warnings else {}
 
 
-def wrapped(job: Job) -> answers.JobAnswer:
+def wrapped(job: Job) -> dict[str, Any]:
     """One job."""
     return {"job": whole(job)}
 
 
-def deduplicated(job: Job, warnings: Sequence[str]) -> answers.DeduplicatedAnswer:
+def deduplicated(job: Job, warnings: Sequence[str]) -> dict[str, Any]:
     """The job that stands for a duplicate request."""
     return {**detail(job, warnings), "deduplicated": True}
 
 
-def batch(stored: Sequence[Job], warnings: Sequence[str] = ()) -> answers.BatchAnswer:
+def batch(stored: Sequence[Job], warnings: Sequence[str] = ()) -> dict[str, Any]:
     """The answer to a batch, in the order of the request; `warnings` are of the request."""
     return {
         "jobs": _listed(stored, MAX_ANSWER_BYTES - _AROUND_BYTES),
@@ -218,9 +219,7 @@ def batch(stored: Sequence[Job], warnings: Sequence[str] = ()) -> answers.BatchA
     }
 
 
-def bulk_pushed(
-    outcomes: Sequence[PushOutcome], warnings: Sequence[str] = ()
-) -> answers.JobsPushedAnswer:
+def bulk_pushed(outcomes: Sequence[PushOutcome], warnings: Sequence[str] = ()) -> dict[str, Any]:
     """What became of each job of a request, in its order."""
     failed = sum(isinstance(outcome, OjsError) for outcome in outcomes)
     return {
@@ -232,7 +231,7 @@ def bulk_pushed(
     }
 
 
-def _bulk_item(index: int, outcome: PushOutcome) -> answers.BulkItem:
+def _bulk_item(index: int, outcome: PushOutcome) -> dict[str, Any]:
     if isinstance(outcome, OjsError):
         return {"index": index, "status": "failed", "error": errors.brief(outcome)}
     shown = jobs.to_dict(outcome.job)
@@ -240,11 +239,11 @@ def _bulk_item(index: int, outcome: PushOutcome) -> answers.BulkItem:
     return {
         "index": index,
         "status": "duplicate" if outcome.deduplicated else "created",
-        "job": cast("answers.BulkJob", kept),
+        "job": kept,
     }
 
 
-def acknowledged(job: Job) -> answers.AckAnswer:
+def acknowledged(job: Job) -> dict[str, Any]:
     """The answer to an ack."""
     shown = whole(job)
     return {
@@ -257,7 +256,7 @@ def acknowledged(job: Job) -> answers.AckAnswer:
     }
 
 
-def failed(job: Job) -> answers.NackAnswer:
+def failed(job: Job) -> dict[str, Any]:
     """The answer to a nack: the job's new state, and when it is tried again or ended."""
     shown = whole(job)
     return {
@@ -271,33 +270,33 @@ def failed(job: Job) -> answers.NackAnswer:
     }
 
 
-def outcomes(found: Sequence[BatchOutcome]) -> list[answers.Outcome]:
+def outcomes(found: Sequence[BatchOutcome]) -> list[dict[str, Any]]:
     """What became of many acks or nacks. The jobs themselves are not in it, so that it fits."""
     return [_outcome(one.job_id, one.result) for one in found]
 
 
-def _outcome(job_id: str, result: Job | OjsError) -> answers.Outcome:
+def _outcome(job_id: str, result: Job | OjsError) -> dict[str, Any]:
     if isinstance(result, OjsError):
         status = errors.kind_of(result).status
         return {"job_id": job_id, "status": status, "error": errors.brief(result)}
     shown = jobs.to_dict(result)
     kept = {name: shown[name] for name in _OF_OUTCOME if name in shown}
-    return cast("answers.Outcome", {"job_id": job_id, "status": 200, **kept})
+    return {"job_id": job_id, "status": 200, **kept}
 
 
-def _nack_times(job: Job, shown: Mapping[str, Any]) -> answers.NackTimes:
+def _nack_times(job: Job, shown: Mapping[str, Any]) -> dict[str, Any]:
     names = (
         ("retry_delay_ms", "next_attempt_at", "next_retry_at")
         if job.state is State.RETRYABLE
         else ("discarded_at", "completed_at")
     )
-    return cast("answers.NackTimes", {name: shown[name] for name in names if name in shown})
+    return {name: shown[name] for name in names if name in shown}
 
 
-def result(job: Job) -> answers.ResultAnswer:
+def result(job: Job) -> dict[str, Any]:
     """How a job ended; `result` is null when there is none (yet)."""
     shown = _shown(job)
-    answer: answers.ResultAnswer = {
+    answer: dict[str, Any] = {
         "job_id": job.id, "state": shown["state"], "result": shown.get("result"),
     }  # fmt: skip
     if "error" in shown and job.state.terminal:
@@ -305,16 +304,16 @@ def result(job: Job) -> answers.ResultAnswer:
     return answer
 
 
-def retries(job: Job) -> answers.RetriesAnswer:
+def retries(job: Job) -> dict[str, Any]:
     """A job's error history."""
-    history = [cast("answers.JobError", failure.to_dict()) for failure in job.errors or ()]
+    history = [failure.to_dict() for failure in job.errors or ()]
     errors, left_out = _latest(history, MAX_ANSWER_BYTES - _AROUND_BYTES)
-    answer: answers.RetriesAnswer = {
+    answer: dict[str, Any] = {
         "job_id": job.id,
         "state": job.state.value,
         "attempt": job.attempt,
         "max_attempts": job.max_attempts,
-        "policy": cast("answers.RetryDefaults", job.policy.to_dict()),
+        "policy": job.policy.to_dict(),
         "retries": errors,
     }
     if left_out:
@@ -324,31 +323,31 @@ def retries(job: Job) -> answers.RetriesAnswer:
 
 def progress(
     reported: Progress, warnings: Sequence[str] = (), *, report: bool = False
-) -> answers.ProgressAnswer:
+) -> dict[str, Any]:
     """The progress that a job's worker reported last; `warnings` of what was not kept of it."""
     if report and reported.state is not State.ACTIVE:
         rule = f"The report was ignored: the job is '{reported.state.value}', not 'active'."
         warnings = [*warnings, rule]
-    answer = cast("answers.ProgressAnswer", reported.to_dict())
+    answer = reported.to_dict()
     if warnings:
         answer["warnings"] = list(warnings)
     return answer
 
 
-def deleted(job_id: str) -> answers.JobDeletedAnswer:
+def deleted(job_id: str) -> dict[str, Any]:
     """A job that was deleted."""
     return {"deleted": True, "job_id": job_id}
 
 
-def history(job: Job, *, limit: int, cursor: str | None) -> answers.JobHistoryAnswer:
+def history(job: Job, *, limit: int, cursor: str | None) -> dict[str, Any]:
     """A part of what happened to a job; the cursor is the number of the first event. Raises
     InvalidRequest.
     """
     if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 7):
         raise InvalidRequest("cursor", BAD_CURSOR, value=cursor)
     begin = int(cursor or 0)
-    events = cast("list[answers.HistoryEvent]", histories.history(job))
-    answer: answers.JobHistoryAnswer = {
+    events = histories.history(job)
+    answer: dict[str, Any] = {
         "events": events[begin : begin + limit], "total": len(events), "approximate": True,
     }  # fmt: skip
     if begin + limit < len(events):
@@ -356,15 +355,25 @@ def history(job: Job, *, limit: int, cursor: str | None) -> answers.JobHistoryAn
     return answer
 
 
-def dead_letter_deleted(job_id: str) -> answers.DeadLetterDeletedAnswer:
+def dead_letter_deleted(job_id: str) -> dict[str, Any]:
     """A dead letter that was deleted."""
     return {"deleted": True, "job_id": job_id}
 
 
-def jobs_page(
-    window: paging.PageWindow, page: Page[Job], total: int | None = None
-) -> answers.JobsPageAnswer:
+_l: Listed[Job] = source()
+
+
+class JobsPageAnswer(Paged[Job]):
+    """A page of jobs."""
+
+    jobs: list[ShownJob] = cast(
+        "list[ShownJob]",
+        made(lambda found: _listed(found, (MAX_ANSWER_BYTES - _AROUND_BYTES) // 2), _l.items),
+    )
+    items: list[ShownJob] = jobs
+
+
+def jobs_page(window: PageWindow, page: Page[Job], total: int | None = None) -> dict[str, Any]:
     """A page of jobs, under both names that clients know; whole as far as they fit."""
-    shown = _listed(page.items, (MAX_ANSWER_BYTES - _AROUND_BYTES) // 2)
-    pagination = paging.described(window, page, total, always=True)
-    return {"jobs": shown, "items": shown, **paging.with_total(pagination)}
+    found = JobsPageAnswer.of(paging.listed(window, page, total, always=True))
+    return cast("dict[str, Any]", found)

@@ -12,7 +12,6 @@ from ojs.domain.pool.worker import DEAD_AFTER_MS, HEARTBEAT_INTERVAL_S, Worker
 
 if TYPE_CHECKING:
     from ojs.http.contract import answers
-    from ojs.services.workers.workers import HeartbeatAnswer
 
 
 def shown(known: Worker, now_ms: int) -> answers.Worker:
@@ -30,22 +29,6 @@ def registered(worker_id: str, now_ms: int) -> answers.RegisterAnswer:
         "heartbeat_timeout": DEAD_AFTER_MS // 1_000,
         "visibility_timeout_default": DEFAULT_VISIBILITY_MS // 1_000,
     }
-
-
-def heartbeat(beat: HeartbeatAnswer) -> answers.HeartbeatAnswer:
-    """The answer to a heartbeat."""
-    return {
-        "state": beat.state.value,
-        "directive": beat.state.value,
-        "jobs_extended": beat.jobs_extended,
-        "cancelled_jobs": beat.cancelled_jobs,
-        "server_time": beat.server_time,
-    }
-
-
-def drained(worker_id: str, state: str) -> answers.BeatAnswer:
-    """The answer to a worker that announces that it stops."""
-    return {"acknowledged": True, "worker_id": worker_id, "state": state}
 
 
 def removed(worker_id: str) -> answers.WorkerRemovedAnswer:

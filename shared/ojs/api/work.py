@@ -1,0 +1,353 @@
+"""What workers do: they fetch jobs and end them, and are heard of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from ojs import runtime
+from ojs.domain.access import Scope
+from ojs.domain.errors import BackendError, InvalidRequest, OjsError
+from ojs.domain.job.states import State
+from ojs.domain.pool.worker import Directive
+from ojs.domain.requests import Field
+from ojs.http.answer import Answer, AsIs, absent, present, source
+from ojs.http.answers import Count, Id, Job, Moment, OutcomeError, ProgressAnswer
+from ojs.http.binding import errors
+from ojs.http.binding.request import Request
+from ojs.http.contract import models
+from ojs.http.contract.permissions import Permission, Reach
+from ojs.http.endpoint import Reply, Resource, Success
+from ojs.http.views import jobs as views
+
+if TYPE_CHECKING:
+    from ojs.services.jobs.batch_finish import BatchOutcome
+    from ojs.services.workers.workers import HeartbeatAnswer as Beat
+
+# With less time left, no more jobs are claimed or ended: the slowest one, and reading payloads,
+# must fit.
+_SPARE_MS = 10_000
+
+_b: Beat = source()
+
+
+class Outcome(AsIs):
+    """What became of one ack or nack of many: the job's new state, or the error."""
+
+    job_id: Id
+    status: Annotated[int, Field(ge=200, le=599)] = present(
+        "of the answer, had it been the only one"
+    )
+    state: State = absent()
+    attempt: Count = absent()
+    max_attempts: Count = absent()
+    retry_delay_ms: Count = absent()
+    next_attempt_at: Moment = absent()
+    completed_at: Moment = absent()
+    discarded_at: Moment = absent()
+    error: OutcomeError = absent()
+
+
+class AcksAnswer(AsIs):
+    """What became of many acks."""
+
+    acks: list[Outcome]
+
+
+class NacksAnswer(AsIs):
+    """What became of many nacks."""
+
+    nacks: list[Outcome]
+
+
+class FetchAnswer(AsIs):
+    """Jobs that are now this worker's; and what became of the acks and nacks that came with it."""
+
+    jobs: list[Job]
+    acks: list[Outcome] = absent()
+    nacks: list[Outcome] = absent()
+    fetch_error: OutcomeError = absent("why there are no jobs, if the fetch failed")
+
+
+class AckAnswer(AsIs):
+    """A completed job."""
+
+    acknowledged: Literal[True]
+    id: Id
+    job_id: Id
+    state: State
+    completed_at: Moment
+    job: Job
+
+
+class NackAnswer(AsIs):
+    """What a failure led to."""
+
+    id: Id
+    job_id: Id
+    state: State
+    attempt: Count
+    max_attempts: Count
+    job: Job
+    retry_delay_ms: Count = absent()
+    next_attempt_at: Moment = absent()
+    next_retry_at: Moment = absent()
+    discarded_at: Moment = absent()
+    completed_at: Moment = absent()
+
+
+class HeartbeatAnswer(Answer["Beat"]):
+    """The answer to a heartbeat: what the worker must do."""
+
+    state: Directive = _b.state
+    directive: Directive = state
+    jobs_extended: list[Id] = _b.jobs_extended
+    cancelled_jobs: list[Id] = _b.cancelled_jobs
+    server_time: Moment = _b.server_time
+
+
+class BeatAnswer(AsIs):
+    """A worker was heard."""
+
+    acknowledged: Literal[True]
+    worker_id: str
+    state: str
+
+
+# --- endpoints ------------------------------------------------------------------------------------
+
+_WORKS = Permission(Scope.WORK, Reach.NAMED)
+_OF_JOB = Permission(Scope.WORK, Reach.JOB)
+_JOB_ID = "019414d4-8b2e-7c3a-b5d1-f0e2a3b4c5d6"
+_ACKED = Success(AckAnswer, "The job is completed.")
+_NACKED = Success(NackAnswer, "What the failure led to.")
+_EACH = "What became of each of many, in their order."
+workers = Resource("workers", "workers", lenient=True)
+jobs = Resource("jobs", "jobs", lenient=True)
+
+
+@workers.endpoint(
+    "POST /fetch",
+    _WORKS,
+    FetchAnswer,
+    errors=(409,),
+    request=models.FetchRequest,
+    example={"queues": ["email", "default"], "count": 5, "worker_id": "worker-1"},
+)
+def fetch_jobs(request: Request) -> Reply:
+    """Claim jobs."""
+    body = request.parsed(models.FetchRequest)
+    # Without queues, those of the worker's pool are meant, which may be any: a key that is limited
+    # to queues has to name them.
+    request.touches(*(body.queues or (None,)))
+    request.about(queue=body.queues[0] if body.queues and len(body.queues) == 1 else None)
+    acks, nacks = body.endings()
+    acked, nacked = _end(request, acks, nacks)
+    told = {
+        name: views.outcomes(outcomes)
+        for name, given, outcomes in (("acks", body.acks, acked), ("nacks", body.nacks, nacked))
+        if given is not None
+    }
+    failed = _failed(acked, nacked)
+    try:
+        jobs = runtime.current().fetch.fetch(
+            body.queues or None,
+            count=body.count or 1,
+            worker_id=body.worker_id,
+            visibility_timeout_ms=body.visibility_timeout_ms,
+            strategy=body.order(),
+            weights=body.weights,
+            pool=body.pool,
+            caller=request.principal,
+            go_on=lambda: request.remaining_ms() > _SPARE_MS,
+        )
+    except OjsError as error:
+        if not (acks or nacks):
+            raise
+        # The outcomes must be told: another fetch would not tell them.
+        return Reply(views.fetched([]) | told | {"fetch_error": errors.brief(error)}, failed=error)
+    return Reply(views.fetched(jobs) | told, failed=failed)
+
+
+def _end(
+    request: Request, acks: Sequence[models.Ending], nacks: Sequence[models.Ending] = ()
+) -> tuple[list[BatchOutcome], list[BatchOutcome]]:
+    """Settle acks and nacks, each for itself; those in queues that the caller may not touch are
+    refused.
+    """
+    principal = request.principal
+    return runtime.current().batch_finish.end(
+        acks,
+        nacks,
+        reaches=principal.reaches if principal.limited else None,
+        go_on=lambda: request.remaining_ms() > _SPARE_MS,
+    )
+
+
+def _failed(*ended: Sequence[BatchOutcome]) -> OjsError | None:
+    """The first outcome that is a defect, if there is one."""
+    results = (outcome.result for outcomes in ended for outcome in outcomes)
+    return next((result for result in results if isinstance(result, BackendError)), None)
+
+
+def _touch_jobs(request: Request, job_ids: Sequence[str]) -> None:
+    """Raise PermissionDenied unless the caller may touch the queues of these jobs.
+
+    For a key that is limited to queues this costs one read. Jobs that do not exist are left to the
+    operation.
+    """
+    if request.principal.limited and job_ids:
+        request.touches(*sorted(runtime.current().jobs.queues_of(job_ids)))
+
+
+@workers.endpoint(
+    "POST /ack",
+    _WORKS,
+    {200: _ACKED, 207: Success(AcksAnswer, _EACH)},
+    errors=(404, 409, 413),
+    request=models.AckRequest,
+    example={"job_id": _JOB_ID, "worker_id": "worker-1", "result": {"delivered": True}},
+)
+def ack_job(request: Request) -> Reply:
+    """Acknowledge a job, or many, as done."""
+    raw = request.object()
+    if raw.get("acks") is not None:
+        outcomes, _ = _end(request, models.parse(models.AcksRequest, raw).endings())
+        return Reply({"acks": views.outcomes(outcomes)}, 207, failed=_failed(outcomes))
+    body = models.parse(models.AckRequest, raw)
+    request.about(job_id=body.job_id)
+    _touch_jobs(request, [body.job_id])
+    job = runtime.current().finish.ack(body.job_id, **body.outcome())
+    return Reply(views.acknowledged(job))
+
+
+@workers.endpoint(
+    "POST /nack",
+    _WORKS,
+    {200: _NACKED, 207: Success(NacksAnswer, _EACH)},
+    errors=(404, 409),
+    request=models.NackRequest,
+    example={
+        "job_id": _JOB_ID,
+        "worker_id": "worker-1",
+        "error": {
+            "type": "SmtpError",
+            "message": "connection refused",
+            "retryable": True,
+            "backtrace": ["at send (mail.py:42)"],
+        },
+    },
+)
+def nack_job(request: Request) -> Reply:
+    """Report a job, or many, as failed."""
+    raw = request.object()
+    if raw.get("nacks") is not None:
+        _, outcomes = _end(request, (), models.parse(models.NacksRequest, raw).endings())
+        return Reply({"nacks": views.outcomes(outcomes)}, 207, failed=_failed(outcomes))
+    body = models.parse(models.NackRequest, raw)
+    request.about(job_id=body.job_id)
+    _touch_jobs(request, [body.job_id])
+    job = runtime.current().finish.nack(body.job_id, **body.outcome())
+    return Reply(views.failed(job))
+
+
+@jobs.endpoint(
+    "POST /{id}/ack",
+    _OF_JOB,
+    _ACKED,
+    errors=(404, 409, 413),
+    request=models.AckOptions,
+    body_required=False,
+    example={"result": {"delivered": True}},
+)
+def ack_job_by_path(request: Request) -> Reply:
+    """Acknowledge a job as done."""
+    body = request.parsed(models.AckOptions)
+    job = runtime.current().finish.ack(request.named, **body.outcome())
+    return Reply(views.acknowledged(job))
+
+
+@jobs.endpoint(
+    "POST /{id}/nack",
+    _OF_JOB,
+    _NACKED,
+    errors=(404, 409),
+    request=models.NackOptions,
+    example={"error": {"type": "SmtpError", "message": "connection refused"}},
+)
+def nack_job_by_path(request: Request) -> Reply:
+    """Report a job as failed."""
+    body = request.parsed(models.NackOptions)
+    job = runtime.current().finish.nack(request.named, **body.outcome())
+    return Reply(views.failed(job))
+
+
+@workers.endpoint(
+    "POST /heartbeat",
+    _WORKS,
+    HeartbeatAnswer,
+    errors=(409, 413),
+    request=models.HeartbeatRequest,
+    example={"worker_id": "worker-1", "active_jobs": [_JOB_ID], "state": "running"},
+)
+def heartbeat(request: Request) -> Reply:
+    """Extend leases, take directives."""
+    body = request.parsed(models.HeartbeatRequest)
+    _touch_jobs(request, body.job_ids() or [])
+    beat = runtime.current().workers.beat(
+        body.worker_id,
+        active_jobs=body.job_ids(),
+        active_count=body.count(),
+        visibility_timeout_ms=body.visibility_timeout_ms,
+        state=body.state,
+        info=body.info(),
+        pool=body.pool,
+        caller=request.principal,
+    )
+    return Reply(HeartbeatAnswer.of(beat))
+
+
+@workers.endpoint(
+    "POST /beat",
+    _WORKS,
+    BeatAnswer,
+    errors=(409, 413),
+    request=models.BeatRequest,
+    example={"worker_id": "worker-1", "state": "drain", "active_jobs": 2},
+)
+def beat(request: Request) -> Reply:
+    """Announce draining."""
+    body = request.parsed(models.BeatRequest)
+    runtime.current().workers.drain(
+        body.worker_id,
+        state=body.state,
+        active_jobs=len(body.job_ids()) if body.count() is None else body.count(),
+        info=body.info(),
+        pool=body.pool,
+        caller=request.principal,
+    )
+    return Reply({"acknowledged": True, "worker_id": body.worker_id, "state": body.state})
+
+
+@workers.endpoint(
+    "POST /progress",
+    _WORKS,
+    ProgressAnswer,
+    errors=(404, 413),
+    request=models.WorkerProgressRequest,
+    example={"job_id": _JOB_ID, "worker_id": "worker-1", "percentage": 47},
+)
+def report_worker_progress(request: Request) -> Reply:
+    """Report how far a job is."""
+    body = request.parsed(models.WorkerProgressRequest)
+    if body.percentage is None and body.data is None:
+        raise InvalidRequest("percentage", "is required unless data is given")
+    _touch_jobs(request, [body.job_id])
+    progress = runtime.current().jobs.report_progress(
+        body.job_id,
+        progress=None if body.percentage is None else body.percentage / 100,
+        worker_id=body.worker_id,
+        message=body.message,
+        data=body.data,
+    )
+    return Reply(views.progress(progress, body.warnings(), report=True))
