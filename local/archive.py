@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, cast
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "shared"))
 
 from ojs.domain import jsontext
-from ojs.domain.dead_letter import replay
 from ojs.domain.errors import InvalidPayload
+from ojs.domain.job import replay
 
 if TYPE_CHECKING:
     from io import BufferedReader

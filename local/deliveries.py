@@ -27,8 +27,7 @@ from ojs.domain.delivery.outcome import Outcome, Settled
 from ojs.domain.delivery.push import Push, Target
 from ojs.domain.errors import InvalidPayload, OjsError
 from ojs.services.deliveries.dispatch import Dispatch
-from ojs.services.deliveries.manage import AllowedTargets
-from ojs.services.deliveries.parts import PushParts
+from ojs.services.deliveries.parts import AllowedTargets, PushParts
 from ojs.services.for_each import in_threads
 from ojs.targets.guard import Blocked, Connector, place
 from ojs.targets.https_target import HttpsTarget

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ojs.middleware import Envelope, Next
     from ojs.runtime import Runtime
     from ojs.services.jobs.fetch import Fetch
-    from ojs.services.pools.workers import WorkerRegistry
+    from ojs.services.workers.workers import WorkerRegistry
 
 REJECTED_TYPE = "test.middleware.reject"
 _DIRECTIVES = ("quiet", "terminate")

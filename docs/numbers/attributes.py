@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+from ojs.store.bulk import operations as bulk
 from ojs.store.crons import crons
-from ojs.store.dead_letter import bulk
 from ojs.store.deliveries import deliveries
 from ojs.store.deployment import actions, maintenance
 from ojs.store.derived import shards

@@ -15,6 +15,7 @@ from ojs.domain.errors import Unsupported
 from ojs.domain.ids import IdSource
 from ojs.services.for_each import ForEach, in_threads
 from ojs.settings import Settings
+from ojs.store.bounds.depth_counter import DepthCounter
 from ojs.store.dead_letter.copies import WaitingCopies
 from ojs.store.deployment.maintenance import MaintenanceStore
 from ojs.store.jobs.blobs import Blobs, S3Blobs
@@ -22,7 +23,6 @@ from ojs.store.jobs.fair_queue import TenantFinishTags
 from ojs.store.jobs.payloads import PayloadStore
 from ojs.store.jobs.records import JobStore
 from ojs.store.jobs.unique_locks import UniqueLocks
-from ojs.store.permits.depth_counter import DepthCounter
 from ojs.store.permits.key_limits import KeyLimits
 from ojs.store.permits.rate_window import RateWindowStore
 from ojs.store.permits.semaphore import ConcurrencySemaphore
@@ -45,16 +45,16 @@ if TYPE_CHECKING:
     from ojs.domain.job.job import Job
     from ojs.domain.queue.queue import Queue
     from ojs.middleware import Middleware
+    from ojs.services.bulk.acts import JobActs
+    from ojs.services.bulk.of_jobs import JobSlices
+    from ojs.services.bulk.runner import BulkRunner
     from ojs.services.crons.firing import CronFiring
     from ojs.services.crons.manage import CronJobs
     from ojs.services.crons.zone_sweep import ZoneSweep
     from ojs.services.dead_letter.archive import Archive
-    from ojs.services.dead_letter.bulk import BulkRunner
-    from ojs.services.dead_letter.copies import DeadLetterCopies
     from ojs.services.dead_letter.prune import PruneSweep
     from ojs.services.dead_letter.redrive import Redrive
     from ojs.services.dead_letter.replay import ReplaySweep
-    from ojs.services.dead_letter.search import DeadLetterSearch
     from ojs.services.dead_letter.statistics import DeadLetterStatistics
     from ojs.services.deliveries.dispatch import Dispatch
     from ojs.services.deliveries.manage import Deliveries
@@ -62,26 +62,25 @@ if TYPE_CHECKING:
     from ojs.services.deliveries.settle import Settle
     from ojs.services.deliveries.sweep import DeliverySweep
     from ojs.services.deliveries.wake import DeliveryWake
-    from ojs.services.jobs.acts import JobActs
     from ojs.services.jobs.batch_finish import BatchFinish
-    from ojs.services.jobs.bulk import JobSlices
     from ojs.services.jobs.bulk_push import BulkPush
+    from ojs.services.jobs.dead_letter_copies import DeadLetterCopies
     from ojs.services.jobs.empty_lines import EmptyLines
     from ojs.services.jobs.enqueue import Enqueue
-    from ojs.services.jobs.fairness_backfill import FairnessBackfill
     from ojs.services.jobs.fetch import Fetch
     from ojs.services.jobs.finish import Finish
     from ojs.services.jobs.idempotent_push import IdempotentPush, KeyTurn
-    from ojs.services.jobs.listing import JobListing
     from ojs.services.jobs.lost_leases import LostLeases
     from ojs.services.jobs.manage import JobManagement
     from ojs.services.jobs.middleware import MiddlewareChain
     from ojs.services.jobs.moving import JobMove
+    from ojs.services.jobs.new_queues import NewQueues
     from ojs.services.jobs.placement import FairQueuePlacement
-    from ojs.services.jobs.sweep import JobSweep
     from ojs.services.jobs.time_transitions import TimeTransitions
     from ojs.services.jobs.transitions import JobChanges
-    from ojs.services.jobs.unique_listing import UniqueListing
+    from ojs.services.listing.dead_letters import DeadLetterSearch
+    from ojs.services.listing.jobs import JobListing
+    from ojs.services.listing.unique_locks import UniqueListing
     from ojs.services.operations.access_keys import AccessKeys
     from ojs.services.operations.actions import Actions
     from ojs.services.operations.authentication import Authentication, PrincipalLookup
@@ -104,12 +103,13 @@ if TYPE_CHECKING:
     from ojs.services.pools.health_sweep import PoolHealthSweep
     from ojs.services.pools.membership import Membership
     from ojs.services.pools.statistics import PoolStatistics
-    from ojs.services.pools.workers import WorkerRegistry
     from ojs.services.queues.configure import QueueConfiguration
     from ojs.services.queues.deletion import QueueDeletion
-    from ojs.services.queues.new_queues import NewQueues
+    from ojs.services.queues.fairness_backfill import FairnessBackfill
     from ojs.services.queues.rest import RestSweep
+    from ojs.services.sweeping.jobs import JobSweep
     from ojs.services.sweeps import Sweep, SweepQueues
+    from ojs.services.workers.workers import WorkerRegistry
     from ojs.services.workflows.advance import WorkflowAdvance
     from ojs.services.workflows.control import WorkflowControl
     from ojs.services.workflows.create import WorkflowCreation
@@ -117,8 +117,8 @@ if TYPE_CHECKING:
     from ojs.services.workflows.results import StepResults
     from ojs.services.workflows.starts import StepStarts
     from ojs.services.workflows.sweep import WorkflowSweep
+    from ojs.store.bulk.operations import BulkOperationStore
     from ojs.store.crons.crons import CronStore
-    from ojs.store.dead_letter.bulk import BulkOperationStore
     from ojs.store.dead_letter.counters import DeadLetterCounters
     from ojs.store.dead_letter.pruning import Pruning
     from ojs.store.dead_letter.replay import ReplayCursors
@@ -126,13 +126,13 @@ if TYPE_CHECKING:
     from ojs.store.deployment.access_keys import AccessKeyStore
     from ojs.store.deployment.actions import ActionStore
     from ojs.store.derived.event_log import EventLog
+    from ojs.store.derived.pool_health import PoolHealthStore
+    from ojs.store.derived.recount import Recount
     from ojs.store.derived.statistics import StatisticsStore
     from ojs.store.jobs.bulk_pushes import BulkPushStore
     from ojs.store.jobs.fair_queue import BackfillCursors
     from ojs.store.jobs.idempotency_keys import IdempotencyKeys
     from ojs.store.jobs.payload_change import PayloadChange
-    from ojs.store.permits.recount import Recount
-    from ojs.store.queues.pool_health import PoolHealthStore
     from ojs.store.workflows.workflows import WorkflowStore
     from ojs.targets.queues import SqsOutcomeQueue
 
@@ -231,12 +231,12 @@ class Stores:
     workflows: WorkflowStore = provided("ojs.store.workflows.workflows:WorkflowStore")
     statistics: StatisticsStore = provided("ojs.store.derived.statistics:StatisticsStore")
     event_log: EventLog = provided("ojs.store.derived.event_log:EventLog")
-    pool_health: PoolHealthStore = provided("ojs.store.queues.pool_health:PoolHealthStore")
+    pool_health: PoolHealthStore = provided("ojs.store.derived.pool_health:PoolHealthStore")
     dead_letters: DeadLetterCounters = provided("ojs.store.dead_letter.counters:DeadLetterCounters")
     replays: ReplayCursors = provided("ojs.store.dead_letter.replay:ReplayCursors")
     pruning: Pruning = provided("ojs.store.dead_letter.pruning:Pruning")
-    bulk_operations: BulkOperationStore = provided("ojs.store.dead_letter.bulk:BulkOperationStore")
-    recount: Recount = provided("ojs.store.permits.recount:Recount")
+    bulk_operations: BulkOperationStore = provided("ojs.store.bulk.operations:BulkOperationStore")
+    recount: Recount = provided("ojs.store.derived.recount:Recount")
     idempotency_keys: IdempotencyKeys = provided("ojs.store.jobs.idempotency_keys:IdempotencyKeys")
     bulk_pushes: BulkPushStore = provided("ojs.store.jobs.bulk_pushes:BulkPushStore")
     payload_change: PayloadChange = provided("ojs.store.jobs.payload_change:PayloadChange")
@@ -318,9 +318,9 @@ class Runtime:
     empty_lines: EmptyLines = provided("ojs.services.jobs.empty_lines:EmptyLines")
     changes: JobChanges = provided("ojs.services.jobs.transitions:JobChanges")
     placement: FairQueuePlacement = provided("ojs.services.jobs.placement:FairQueuePlacement")
-    copies: DeadLetterCopies = provided("ojs.services.dead_letter.copies:DeadLetterCopies")
+    copies: DeadLetterCopies = provided("ojs.services.jobs.dead_letter_copies:DeadLetterCopies")
     transitions: TimeTransitions = provided("ojs.services.jobs.time_transitions:TimeTransitions")
-    new_queues: NewQueues = provided("ojs.services.queues.new_queues:NewQueues")
+    new_queues: NewQueues = provided("ojs.services.jobs.new_queues:NewQueues")
     enqueue: Enqueue = provided("ojs.services.jobs.enqueue:Enqueue")
     key_turn: KeyTurn = provided("ojs.services.jobs.idempotent_push:KeyTurn")
     idempotent_push: IdempotentPush = provided(
@@ -337,9 +337,9 @@ class Runtime:
     batch_finish: BatchFinish = provided("ojs.services.jobs.batch_finish:BatchFinish")
     jobs: JobManagement = provided("ojs.services.jobs.manage:JobManagement")
     moves: JobMove = provided("ojs.services.jobs.moving:JobMove")
-    acts: JobActs = provided("ojs.services.jobs.acts:JobActs")
-    job_slices: JobSlices = provided("ojs.services.jobs.bulk:JobSlices")
-    workers: WorkerRegistry = provided("ojs.services.pools.workers:WorkerRegistry")
+    acts: JobActs = provided("ojs.services.bulk.acts:JobActs")
+    job_slices: JobSlices = provided("ojs.services.bulk.of_jobs:JobSlices")
+    workers: WorkerRegistry = provided("ojs.services.workers.workers:WorkerRegistry")
 
     def fire(self, name: str) -> Job | None:
         """Fire a cron job that is due. Loaded when there is one."""
@@ -440,7 +440,7 @@ class Runtime:
     )
     deletion: QueueDeletion = provided("ojs.services.queues.deletion:QueueDeletion")
     pools: PoolConfiguration = provided("ojs.services.pools.configure:PoolConfiguration")
-    dead_letter: DeadLetterSearch = provided("ojs.services.dead_letter.search:DeadLetterSearch")
+    dead_letter: DeadLetterSearch = provided("ojs.services.listing.dead_letters:DeadLetterSearch")
     redrive: Redrive = provided("ojs.services.dead_letter.redrive:Redrive")
     actions: Actions = provided("ojs.services.operations.actions:Actions")
     keys: AccessKeyStore = provided("ojs.store.deployment.access_keys:AccessKeyStore")
@@ -484,8 +484,8 @@ class Runtime:
     dead_letter_stats: DeadLetterStatistics = provided(
         "ojs.services.dead_letter.statistics:DeadLetterStatistics"
     )
-    listing: JobListing = provided("ojs.services.jobs.listing:JobListing")
-    unique_locks: UniqueListing = provided("ojs.services.jobs.unique_listing:UniqueListing")
+    listing: JobListing = provided("ojs.services.listing.jobs:JobListing")
+    unique_locks: UniqueListing = provided("ojs.services.listing.unique_locks:UniqueListing")
     workflow_reading: WorkflowReading = provided("ojs.services.workflows.reading:WorkflowReading")
     events: Events = provided("ojs.services.operations.events:Events")
 
@@ -515,10 +515,10 @@ class Runtime:
     lost_leases: LostLeases = provided(
         "ojs.services.jobs.lost_leases:LostLeases", log=lambda run: lambda: run.stores.event_log
     )
-    sweep: JobSweep = provided("ojs.services.jobs.sweep:JobSweep")
+    sweep: JobSweep = provided("ojs.services.sweeping.jobs:JobSweep")
     workflow_sweep: WorkflowSweep = provided("ojs.services.workflows.sweep:WorkflowSweep")
-    bulk: BulkRunner = provided("ojs.services.dead_letter.bulk:BulkRunner")
-    backfill: FairnessBackfill = provided("ojs.services.jobs.fairness_backfill:FairnessBackfill")
+    bulk: BulkRunner = provided("ojs.services.bulk.runner:BulkRunner")
+    backfill: FairnessBackfill = provided("ojs.services.queues.fairness_backfill:FairnessBackfill")
     reconcile: ReconcileSweep = provided("ojs.services.permits.reconcile:ReconcileSweep")
     pool_permit_sweep: PoolPermitSweep = provided("ojs.services.permits.reconcile:PoolPermitSweep")
     throttle_sweep: ThrottleSweep = provided("ojs.services.permits.throttle_sweep:ThrottleSweep")
@@ -578,8 +578,7 @@ def _pushing(
         return None
 
     def make() -> PushParts:
-        from ojs.services.deliveries.manage import AllowedTargets
-        from ojs.services.deliveries.parts import PushParts
+        from ojs.services.deliveries.parts import AllowedTargets, PushParts
         from ojs.targets.queues import SqsSendQueue, SqsWakeQueue
 
         return PushParts(

@@ -22,12 +22,11 @@ class Module:
     path: Path
     tree: ast.Module
 
-    def imports(self) -> Iterator[tuple[str, int]]:
-        """Absolute names imported at run time, anywhere in the file, with their lines.
-
-        Imports for type checkers alone bind nothing at run time and are left out.
+    def imports(self, *, typing: bool = False) -> Iterator[tuple[str, int]]:
+        """Absolute names imported at run time, anywhere in the file, with their lines; with
+        `typing` also those that are imported for type checkers alone.
         """
-        for node in _statements(self.tree):
+        for node in _statements(self.tree, typing=typing):
             if isinstance(node, ast.Import):
                 yield from ((alias.name, node.lineno) for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
@@ -70,15 +69,15 @@ def _dotted(node: ast.expr) -> tuple[str, ...]:
     return (node.id if isinstance(node, ast.Name) else "",)
 
 
-def _statements(block: ast.AST) -> Iterator[ast.AST]:
-    """All statements of a block, but for those that only type checkers run."""
+def _statements(block: ast.AST, *, typing: bool) -> Iterator[ast.AST]:
+    """All statements of a block; those that only type checkers run with `typing`."""
     typing_only = isinstance(block, ast.If) and ast.unparse(block.test).endswith("TYPE_CHECKING")
     for name in ("body", "handlers", "cases", "orelse", "finalbody"):
-        if typing_only and name == "body":
+        if typing_only and name == "body" and not typing:
             continue
         for statement in getattr(block, name, ()):
             yield statement
-            yield from _statements(statement)
+            yield from _statements(statement, typing=typing)
 
 
 def modules(*folders: str) -> tuple[Module, ...]:

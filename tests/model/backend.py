@@ -19,8 +19,9 @@ from local.gateway import BASE_PATH, Gateway, load_handlers
 from local.http_server import Request
 from ojs import projections, runtime
 from ojs.clock import ManualClock
-from ojs.services.dead_letter import bulk, copies
+from ojs.services.bulk import runner as bulk
 from ojs.services.for_each import one_by_one
+from ojs.services.jobs import dead_letter_copies as copies
 from ojs.services.jobs import enqueue
 from ojs.settings import Settings
 from ojs.store.jobs.blobs import MemoryBlobs

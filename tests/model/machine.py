@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
-from ojs.domain.dead_letter import replay
 from ojs.domain.fair_queue.tags import TICKS_PER_MS, tagged, ticks_of
+from ojs.domain.job import replay
 from ojs.domain.job.permits import RunPermits
 from ojs.services.permits.kinds import semaphore_of
+from ojs.store.bounds import depth_counter
 from ojs.store.jobs import items
-from ojs.store.permits import depth_counter
 from ojs.store.table import keys, values
 from tests.model.backend import Answer, Backend, Storage, There
 from tests.model.model import DONE, Job, Model, Refused, Shown

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, run_state_machine_as_test
 
-from ojs.store.permits import depth_counter
+from ojs.store.bounds import depth_counter
 from ojs.store.table import keys
 from tests.model.backend import InProcess, OnEngine, Storage
 from tests.model.machine import HOUR, QUEUES, queues

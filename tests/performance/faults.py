@@ -20,7 +20,7 @@ from botocore.exceptions import ConnectionClosedError
 
 from ojs.clock import ManualClock
 from ojs.domain.access import ANYBODY, everything
-from ojs.domain.dead_letter.bulk import Action
+from ojs.domain.bulk.operation import Action
 from ojs.domain.errors import Duplicate, OjsError, QueueFull
 from ojs.domain.filters.jobs import JobFilter
 from ojs.domain.job import envelope

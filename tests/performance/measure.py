@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ojs import runtime
 from ojs.clock import ManualClock
-from ojs.domain.dead_letter.bulk import Action
+from ojs.domain.bulk.operation import Action
 from ojs.domain.errors import QueueFull
 from ojs.domain.filters.dead_letters import DeadLetterFilter
 from ojs.domain.job import envelope

@@ -13,8 +13,7 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, TypeVar
 
-from ojs.services.deliveries.manage import AllowedTargets
-from ojs.services.deliveries.parts import PushParts
+from ojs.services.deliveries.parts import AllowedTargets, PushParts
 from tests.store.pushing import DONE, FUNCTION, FakeTarget, Wakes, settled
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from ojs.domain.dead_letter.bulk import Action, JobIds
+from ojs.domain.bulk.operation import Action, JobIds
 from ojs.domain.errors import BackendError, BackendTimeout, BackendUnavailable, OjsError
 from ojs.domain.filters.dead_letters import DeadLetterFilter
 from ojs.domain.filters.jobs import JobFilter

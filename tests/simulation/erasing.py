@@ -11,7 +11,7 @@ import zlib
 from functools import partial
 from typing import Any
 
-from ojs.domain.dead_letter.bulk import Action
+from ojs.domain.bulk.operation import Action
 from ojs.domain.filters.jobs import JobFilter
 from tests.simulation import quiet
 from tests.simulation.actors import Operator, Producer, Stream, Worker

@@ -13,11 +13,11 @@ from typing import Any
 from ojs.domain.errors import Duplicate
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
+from ojs.domain.job.workflow_step import WorkflowStep
 from ojs.domain.workflow import advance as rules
 from ojs.domain.workflow import request
 from ojs.domain.workflow.advance import RetryMode
 from ojs.domain.workflow.graph import Graph, StepState, numbers
-from ojs.domain.workflow.step import WorkflowStep
 from ojs.runtime import Runtime
 from ojs.store.table import keys, values
 from ojs.store.workflows import workflows as store

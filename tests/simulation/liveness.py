@@ -23,8 +23,7 @@ from ojs.domain.errors import BackendUnavailable, Conflict, OjsError, QueueFull
 from ojs.domain.job import envelope
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import TERMINAL, State
-from ojs.services.deliveries.manage import AllowedTargets
-from ojs.services.deliveries.parts import PushParts
+from ojs.services.deliveries.parts import AllowedTargets, PushParts
 from ojs.store.table import keys
 from tests.simulation import quiet
 from tests.simulation.invariants import Speech

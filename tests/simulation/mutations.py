@@ -22,21 +22,21 @@ from ojs.projections.counters import Tally
 from ojs.services.crons.firing import _Previous
 from ojs.services.dead_letter.archive import Archive
 from ojs.services.jobs.batch_finish import BatchFinish, BatchOutcome
-from ojs.services.jobs.fairness_backfill import FairnessBackfill
 from ojs.services.jobs.fetch import Fetch
-from ojs.services.jobs.sweep import JobSweep
 from ojs.services.jobs.transitions import JobChanges
 from ojs.services.permits.backpressure import NoRoomYet, QueueBounds, Reservation
 from ojs.services.permits.reconcile import ReconcileSweep
 from ojs.services.permits.repair import CountedPermits, PermitRepair
 from ojs.services.pools.configure import PoolConfiguration
 from ojs.services.queues.deletion import QueueDeletion
+from ojs.services.queues.fairness_backfill import FairnessBackfill
+from ojs.services.sweeping.jobs import JobSweep
+from ojs.store.bounds.depth_counter import DepthCounter, Room
 from ojs.store.crons.crons import CronStore
 from ojs.store.derived.projection import ProjectionStore
 from ojs.store.jobs import records as job_store
 from ojs.store.jobs.staged_batches import StagedBatches
 from ojs.store.permits import semaphore
-from ojs.store.permits.depth_counter import DepthCounter, Room
 from ojs.store.permits.semaphore import ConcurrencySemaphore
 from ojs.store.queues import replicas
 from ojs.store.queues.queues import QueueStore
@@ -513,7 +513,7 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     ),
     "nothing is archived": (nothing_is_archived, "archive"),
     "replays are not counted": (
-        _constant("ojs.domain.dead_letter.replay.count", lambda *_: 0),
+        _constant("ojs.domain.job.replay.count", lambda *_: 0),
         "replayed",
     ),
     "who has waited goes in": (who_has_waited_goes_in, "blocked"),

@@ -13,7 +13,7 @@ from ojs.domain.job.states import State
 from ojs.services.crons.firing import CronFiring
 from ojs.services.deliveries import settle
 from ojs.services.permits.reconcile import ReconcileSweep
-from ojs.store.permits.recount import Occupancy
+from ojs.store.derived.recount import Occupancy
 from ojs.store.table.table import Update
 from tests.simulation import mutations_leases
 from tests.simulation.mutations_late import Mutation, updates

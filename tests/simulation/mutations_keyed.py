@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from ojs.domain.dead_letter.bulk import BulkOperation
+from ojs.domain.bulk.operation import BulkOperation
 from ojs.domain.filters.jobs import JobFilter
 from ojs.domain.job.idempotency import IdempotencyKey
 from ojs.services.jobs.fetch import Fetch
-from ojs.services.jobs.listing import JobListing
+from ojs.services.listing.jobs import JobListing
 from ojs.services.permits import backpressure
 from ojs.store.jobs.idempotency_keys import IdempotencyKeys
 from tests.simulation.mutations_late import Mutation, dropped

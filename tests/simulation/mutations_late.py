@@ -21,10 +21,10 @@ from ojs.domain.job.job import Job
 from ojs.services.jobs import finish
 from ojs.services.jobs.enqueue import Enqueue
 from ojs.services.permits.lifecycle import Permits
+from ojs.store.derived.recount import Recount
 from ojs.store.jobs import records as job_store
 from ojs.store.jobs.lease_notes import LeaseNote
 from ojs.store.jobs.staged_batches import StagedBatches
-from ojs.store.permits.recount import Recount
 from ojs.store.table import keys, table
 from ojs.store.table.errors import classify
 from ojs.store.table.table import Put, Table, Update

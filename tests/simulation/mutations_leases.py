@@ -11,10 +11,10 @@ from unittest import mock
 from ojs.services.jobs import fetch
 from ojs.services.jobs.lost_leases import LostLeases
 from ojs.services.permits.reconcile import ReconcileSweep
+from ojs.store.derived.recount import Recount
 from ojs.store.jobs import lease_notes
 from ojs.store.jobs.lease_notes import LOOK_MS, LeaseNotes
 from ojs.store.jobs.records import JobStore
-from ojs.store.permits.recount import Recount
 from ojs.store.table import keys
 from ojs.store.table.table import Update
 from tests.simulation.mutations_late import Mutation, updates

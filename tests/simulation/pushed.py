@@ -17,8 +17,7 @@ from ojs.domain.errors import BackendUnavailable, NotFound
 from ojs.domain.job.job import Job
 from ojs.domain.job.permits import DELIVERY_PERMIT
 from ojs.domain.job.states import State
-from ojs.services.deliveries.manage import AllowedTargets
-from ojs.services.deliveries.parts import PushParts
+from ojs.services.deliveries.parts import AllowedTargets, PushParts
 from ojs.store.table import keys
 from tests.simulation import quiet
 from tests.simulation.actors import Operator, Producer, Worker

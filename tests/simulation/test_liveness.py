@@ -56,5 +56,5 @@ def test_a_queue_in_trouble_that_stops_the_others_is_found() -> None:
 @pytest.mark.exhaustive
 def test_a_bound_whose_writes_are_not_repeated_is_found() -> None:
     """As it was with more than 64: a release without an answer was given up."""
-    with mock.patch("ojs.store.permits.depth_counter._VIEWS", 0):
+    with mock.patch("ojs.store.bounds.depth_counter._VIEWS", 0):
         assert not measure("bounded 8", SEED, phase_ms=PHASE_MS).kept

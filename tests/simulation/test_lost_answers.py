@@ -16,7 +16,7 @@ from typing import TypeVar
 import pytest
 
 from ojs.domain.access import ANYBODY
-from ojs.domain.dead_letter.bulk import Action, JobIds
+from ojs.domain.bulk.operation import Action, JobIds
 from ojs.domain.errors import NotFound, OjsError
 from ojs.runtime import Runtime
 from ojs.store.table import keys

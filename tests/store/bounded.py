@@ -10,7 +10,7 @@ from ojs.domain.job import envelope
 from ojs.store.table import keys
 
 if TYPE_CHECKING:
-    from ojs.store.permits.depth_counter import DepthValue
+    from ojs.store.bounds.depth_counter import DepthValue
     from tests.store.conftest import World
 
 Worlds = Callable[[], AbstractContextManager["World"]]

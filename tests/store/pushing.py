@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ojs.domain.delivery.outcome import Outcome, Settled, Verdict, throttled, trouble
 from ojs.domain.errors import BackendUnavailable
-from ojs.services.deliveries.manage import AllowedTargets
-from ojs.services.deliveries.parts import PushParts
+from ojs.services.deliveries.parts import AllowedTargets, PushParts
 
 if TYPE_CHECKING:
     from ojs.clock import Clock

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ojs.domain.dead_letter.bulk import MAX_ERRORS, Action, BulkOperation, Phase, Refusal
+from ojs.domain.bulk.operation import MAX_ERRORS, Action, BulkOperation, Phase, Refusal
 from ojs.domain.errors import BackendUnavailable, Conflict, NotFound
 from ojs.domain.filters import dead_letters as dead_letter_filter
 from ojs.domain.filters.conditions import ArgsMatch
@@ -24,8 +24,9 @@ from ojs.domain.job import lifecycle
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.times import MAX_MS, format_ms
-from ojs.services.dead_letter import bulk
-from ojs.store.dead_letter.bulk import KEPT_S, OPERATION, _item
+from ojs.services.bulk import runner as bulk
+from ojs.services.bulk.run import SLICE
+from ojs.store.bulk.operations import KEPT_S, OPERATION, _item
 from ojs.store.jobs import items
 from ojs.store.table import keys, values
 from tests.store.bounded import bound, counter_value
@@ -74,7 +75,7 @@ def letters(world: World, count: int, queue: str = "mail", size: int = 10) -> li
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tenth of the jobs for a request and for a slice: as many slices, in a tenth of the time."""
     monkeypatch.setattr(bulk, "REQUEST_JOBS", bulk.REQUEST_JOBS // 10)
-    monkeypatch.setattr(bulk, "SLICE", bulk.SLICE // 10)
+    monkeypatch.setattr(bulk, "SLICE", SLICE // 10)
 
 
 def sweep(world: World, minutes: int = 1, limit: int = 5_000, run: Runtime | None = None) -> Any:
@@ -706,7 +707,7 @@ def test_a_pass_without_operations_is_one_call(exact: World) -> None:
 def test_contents_that_are_looked_at_are_few_at_a_time(
     exact: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "MAX_ARGS_BYTES", 20_000)
+    monkeypatch.setattr("ojs.services.bulk.run.MAX_ARGS_BYTES", 20_000)
     for number in range(10):
         die(exact, LARGE, number)
     load = exact.run.bulk._jobs.with_contents

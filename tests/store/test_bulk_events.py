@@ -11,12 +11,12 @@ from unittest import mock
 import pytest
 
 from ojs.domain.access import Principal, everything
-from ojs.domain.dead_letter.bulk import Action, JobIds
+from ojs.domain.bulk.operation import Action, JobIds
 from ojs.domain.filters.dead_letters import DeadLetterFilter
 from ojs.domain.filters.jobs import JobFilter
 from ojs.domain.job import envelope
 from ojs.domain.job.idempotency import IdempotencyKey
-from ojs.services.dead_letter import bulk
+from ojs.services.bulk import runner as bulk
 from ojs.store.table import keys
 from tests.store.faults import attempt, faults
 from tests.store.spending import spending

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ojs.domain.dead_letter.bulk import Action
+from ojs.domain.bulk.operation import Action
 from ojs.domain.errors import BackendUnavailable
 from ojs.domain.filters.dead_letters import EVERYTHING
 from ojs.domain.job.job import Job

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ojs import runtime
-from ojs.domain.dead_letter.copies import TTL_MS
 from ojs.domain.errors import BackendError, Conflict, OjsError, QueueFull
 from ojs.domain.job import envelope
 from ojs.domain.job import job as jobs
+from ojs.domain.job.copies import TTL_MS
 from ojs.domain.queue.queue import QueueState
-from ojs.services.dead_letter import copies as service
+from ojs.services.jobs import dead_letter_copies as service
 from ojs.settings import Settings
 from ojs.store.table import keys
 from tests.store.bounded import bound, counter_value

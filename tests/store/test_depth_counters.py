@@ -21,8 +21,8 @@ from ojs.domain.errors import BackendContended, BackendTimeout, QueueFull
 from ojs.domain.job import envelope
 from ojs.domain.job.job import Job
 from ojs.services.jobs import enqueue
+from ojs.store.bounds.depth_counter import PERIOD_MS, Room, period_of
 from ojs.store.jobs import staged_batches
-from ojs.store.permits.depth_counter import PERIOD_MS, Room, period_of
 from ojs.store.table import keys, values
 from ojs.store.table.errors import LostRace
 from tests.spread import spread

@@ -15,8 +15,8 @@ from ojs.domain.errors import BackendContended, QueueFull
 from ojs.domain.job.job import Job
 from ojs.services.jobs import enqueue
 from ojs.services.permits import reconcile as sweeping
+from ojs.store.bounds.depth_counter import KEPT_PERIODS, PERIOD_MS, Room, period_of
 from ojs.store.jobs import staged_batches
-from ojs.store.permits.depth_counter import KEPT_PERIODS, PERIOD_MS, Room, period_of
 from ojs.store.table import keys, values
 from ojs.store.table.errors import LostRace
 from ojs.store.table.table import Put

@@ -15,8 +15,8 @@ from ojs.domain.fair_queue.tags import Fairness, Share, arrival, tagged, ticks_o
 from ojs.domain.job import envelope
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY
 from ojs.domain.queue.queue import Queue
-from ojs.services.jobs import fairness_backfill
-from ojs.services.jobs.fairness_backfill import SETTLED_MS
+from ojs.services.queues import fairness_backfill
+from ojs.services.queues.fairness_backfill import SETTLED_MS
 from ojs.store.jobs.fair_queue import BackfillCursor, BackfillCursors
 from ojs.store.jobs.records import JobStore
 from ojs.store.table import keys

@@ -12,7 +12,7 @@ from ojs.domain.errors import Conflict, JobTypeNotAllowed, NotFound, QueueFull
 from ojs.domain.job.history import history
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
-from ojs.services.jobs.acts import JobActs
+from ojs.services.bulk.acts import JobActs
 from tests.store.bounded import counter_value
 from tests.store.faults import attempt, drain, faults, orphans
 from tests.store.spending import spending

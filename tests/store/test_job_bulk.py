@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ojs.domain import times
-from ojs.domain.dead_letter.bulk import Action, BulkOperation, JobIds, Phase
+from ojs.domain.bulk.operation import Action, BulkOperation, JobIds, Phase
 from ojs.domain.errors import Conflict, NotFound
 from ojs.domain.filters import jobs as job_filter
 from ojs.domain.filters.jobs import JobFilter
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import TERMINAL, State
-from ojs.services.dead_letter import bulk
-from ojs.store.dead_letter.bulk import OPERATION, _item
+from ojs.services.bulk import runner as bulk
+from ojs.store.bulk.operations import OPERATION, _item
 from ojs.store.jobs import items
 from ojs.store.table import values
 from tests.store.faults import attempt, faults

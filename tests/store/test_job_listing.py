@@ -16,7 +16,7 @@ from ojs.domain.filters.jobs import JobFilter
 from ojs.domain.job import lifecycle
 from ojs.domain.job.job import Job, Lease
 from ojs.domain.job.states import State
-from ojs.services.jobs.listing import ALL_CALLS, ALL_UNITS, CALLS, UNITS, JobsPage
+from ojs.services.listing.jobs import ALL_CALLS, ALL_UNITS, CALLS, UNITS, JobsPage
 from ojs.store.jobs import items
 from ojs.store.jobs.lease_notes import SLOTS
 from ojs.store.table import keys, values

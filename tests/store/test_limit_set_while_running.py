@@ -11,7 +11,7 @@ import pytest
 
 from ojs.domain.errors import QueueFull
 from ojs.services.permits import reconcile
-from ojs.store.permits.depth_counter import DepthCounter
+from ojs.store.bounds.depth_counter import DepthCounter
 from tests.simulation import world as simulated
 from tests.simulation.actors import Producer
 from tests.simulation.mutations_leases import reconcile_passes_over_notes

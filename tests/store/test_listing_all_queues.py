@@ -12,8 +12,8 @@ from ojs.domain.filters.jobs import JobFilter
 from ojs.domain.job import envelope
 from ojs.domain.job.states import State
 from ojs.services.for_each import in_threads, one_by_one
-from ojs.services.jobs import listing
-from ojs.services.jobs.listing import ALL_CALLS, ALL_UNITS
+from ojs.services.listing import jobs as listing
+from ojs.services.listing.jobs import ALL_CALLS, ALL_UNITS
 from tests.store.spending import spending
 from tests.store.streams import Projected, Stream
 

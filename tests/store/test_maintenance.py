@@ -9,7 +9,7 @@ from botocore.exceptions import ClientError, ConnectionClosedError
 
 from ojs.domain.errors import BackendUnavailable, InvalidRequest
 from ojs.domain.maintenance import EFFECTIVE_MS, NOTICED_MS
-from ojs.services.jobs import sweep as job_sweep
+from ojs.services.sweeping import jobs as job_sweep
 from ojs.store.table import keys
 from ojs.store.table.table import Table
 from tests.store import worker_pools

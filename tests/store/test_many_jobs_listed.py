@@ -22,14 +22,7 @@ from ojs.domain.filters import jobs as job_filter
 from ojs.domain.filters.jobs import JobFilter
 from ojs.domain.job.job import Job, Lease
 from ojs.domain.job.states import State
-from ojs.services.jobs.listing import (
-    ALL_CALLS,
-    ALL_UNITS,
-    CALLS,
-    MAX_RECORDS,
-    UNITS,
-    JobsPage,
-)
+from ojs.services.listing.jobs import ALL_CALLS, ALL_UNITS, CALLS, MAX_RECORDS, UNITS, JobsPage
 from ojs.store.jobs import items
 from ojs.store.table import keys
 from tests.store.spending import spending

@@ -31,8 +31,8 @@ from ojs.domain.times import format_ms
 from ojs.services.operations.metrics_sweep import LATE_MS, MetricsReport, MetricsSweep
 from ojs.store.dead_letter.counters import DeadLetterCounters
 from ojs.store.derived import statistics as stats_store
+from ojs.store.derived.pool_health import PoolHealthStore
 from ojs.store.queues import workers as worker_store
-from ojs.store.queues.pool_health import PoolHealthStore
 from ojs.store.queues.registry import QUIET_MS
 from ojs.store.table import keys
 from tests.spread import spread

@@ -12,7 +12,7 @@ from ojs.domain.dead_letter.override import JobOverride
 from ojs.domain.errors import TooManyQueues
 from ojs.domain.job import envelope
 from ojs.services.for_each import one_by_one
-from ojs.services.queues.new_queues import COUNTED_MS
+from ojs.services.jobs.new_queues import COUNTED_MS
 from ojs.settings import Settings
 from tests.store.spending import spending, warm
 

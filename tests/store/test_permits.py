@@ -18,7 +18,7 @@ from ojs.domain.errors import BackendUnavailable, Conflict
 from ojs.domain.job import envelope
 from ojs.domain.rate_limit.window import RateWindow
 from ojs.services.permits import repair as permit_repair
-from ojs.store.permits.recount import Recount
+from ojs.store.derived.recount import Recount
 from ojs.store.permits.semaphore import GONE_MS, SETTLED_MS, ConcurrencySemaphore
 from ojs.store.table import keys, values
 from tests.store.doubles import Projecting

@@ -12,10 +12,10 @@ from ojs.domain.pool.pool import Pool
 from ojs.domain.pool.statistics import PoolAlerts, Starved
 from ojs.domain.stats import MINUTE_MS
 from ojs.services.pools.health_sweep import PoolHealthReport, PoolHealthSweep
+from ojs.store.derived import pool_health
 from ojs.store.derived import statistics as stats_store
+from ojs.store.derived.pool_health import PoolHealthStore
 from ojs.store.permits.throttle_state import ThrottleStates
-from ojs.store.queues import pool_health
-from ojs.store.queues.pool_health import PoolHealthStore
 from ojs.store.table import keys
 from ojs.store.table.table import Update
 from tests.store import worker_pools

@@ -12,9 +12,9 @@ from botocore.exceptions import ReadTimeoutError
 
 from ojs.domain.access import ANYBODY
 from ojs.services.jobs.fetch import Fetch
-from ojs.store.permits import recount
-from ojs.store.permits.depth_counter import Room, period_of
-from ojs.store.permits.recount import Occupancy, Recount
+from ojs.store.bounds.depth_counter import Room, period_of
+from ojs.store.derived import recount
+from ojs.store.derived.recount import Occupancy, Recount
 from tests.simulation.mutations_checked import CHECKED
 from tests.store.permits import taken
 from tests.store.pushing import THROTTLED, Pushing

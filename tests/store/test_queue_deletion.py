@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from ojs.domain.dead_letter.bulk import Action
+from ojs.domain.bulk.operation import Action
 from ojs.domain.errors import (
     Conflict,
     InvalidRequest,

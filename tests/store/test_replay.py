@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ojs.domain.dead_letter import replay
 from ojs.domain.errors import BackendUnavailable
-from ojs.domain.job import envelope
+from ojs.domain.job import envelope, replay
 from ojs.domain.job.job import to_dict
 from ojs.store.table import keys
 from tests.store.dead_letters import Worlds, dead, die, letters, told

@@ -14,8 +14,8 @@ from botocore.exceptions import ClientError, ReadTimeoutError
 from ojs.clock import ManualClock
 from ojs.domain.errors import OjsError
 from ojs.domain.ids import IdSource
-from ojs.store.permits import depth_counter
-from ojs.store.permits.depth_counter import SLOTS, BoundReached, DepthCounter, Room
+from ojs.store.bounds import depth_counter
+from ojs.store.bounds.depth_counter import SLOTS, BoundReached, DepthCounter, Room
 from ojs.store.table.table import Table
 from tests.simulation.memory import Memory
 

@@ -9,7 +9,7 @@ import pytest
 
 from ojs.domain.filters.jobs import JobFilter
 from ojs.domain.job import envelope
-from ojs.services.jobs.listing import ALL_CALLS, ALL_UNITS, CALLS, UNITS
+from ojs.services.listing.jobs import ALL_CALLS, ALL_UNITS, CALLS, UNITS
 from tests.store.spending import spending
 from tests.store.streams import Projected, Stream
 

@@ -19,8 +19,7 @@ from ojs.domain.delivery.delivery import Delivery
 from ojs.domain.delivery.push import Target
 from ojs.domain.errors import Unsupported
 from ojs.runtime import Runtime, Stores, provided
-from ojs.services.deliveries.manage import AllowedTargets
-from ojs.services.deliveries.parts import PushParts
+from ojs.services.deliveries.parts import AllowedTargets, PushParts
 from ojs.settings import Settings
 from tests.architecture.modules import ROOT
 

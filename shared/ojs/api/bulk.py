@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from ojs import runtime
 from ojs.domain import times
 from ojs.domain.access import Scope
-from ojs.domain.dead_letter.bulk import MAX_ERRORS, Action, BulkOperation, JobIds, Refusal
+from ojs.domain.bulk.operation import MAX_ERRORS, Action, BulkOperation, JobIds, Refusal
 from ojs.domain.errors import InvalidRequest
 from ojs.domain.filters import jobs as job_filter
 from ojs.domain.filters.jobs import JobFilter
@@ -27,7 +27,7 @@ from ojs.http.endpoint import Implementation, Permission, Reach, Reply, Resource
 from ojs.http.parameters import PAGING
 
 if TYPE_CHECKING:
-    from ojs.services.dead_letter.bulk import BulkRun
+    from ojs.services.bulk.run import BulkRun
 
 # Events are shown for seven days, and deleted a day later.
 LOG_DAYS = 8

@@ -9,8 +9,8 @@ from urllib.parse import parse_qsl
 from ojs import runtime
 from ojs.api.bulk import BulkError
 from ojs.domain.access import Scope
-from ojs.domain.dead_letter import bulk as domain
-from ojs.domain.dead_letter.bulk import MAX_ERRORS, Action, Phase, Refusal
+from ojs.domain.bulk import operation as domain
+from ojs.domain.bulk.operation import MAX_ERRORS, Action, Phase, Refusal
 from ojs.domain.dead_letter.override import JobOverride
 from ojs.domain.dead_letter.statistics import DeadLetterStats
 from ojs.domain.errors import InvalidRequest, shorten
@@ -34,7 +34,7 @@ from ojs.http.views import jobs as views
 from ojs.records import record
 
 if TYPE_CHECKING:
-    from ojs.services.dead_letter.bulk import BulkRun
+    from ojs.services.bulk.run import BulkRun
 
 # The rest of a bulk operation is left to the sweep when the request has less time than this.
 _BULK_SPARE_MS = 8_000

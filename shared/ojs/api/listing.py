@@ -24,7 +24,7 @@ from ojs.http.parameters import MAX_OFFSET, MOMENT_SCHEMA, QUEUE_SCHEMA, one_of,
 from ojs.http.views.jobs import JobsPageAnswer
 
 if TYPE_CHECKING:
-    from ojs.services.jobs.unique_listing import UniqueHolder
+    from ojs.services.listing.unique_locks import UniqueHolder
 
 # Jobs of one page: each costs half a read unit.
 DEFAULT_LISTED = 20

@@ -19,8 +19,8 @@ from ojs.api.queue_config import ConfigSource
 from ojs.api.system import AuthorizerName
 from ojs.api.workflows import StepState
 from ojs.domain.access import KEY_ID, Scope
+from ojs.domain.bulk.operation import Phase
 from ojs.domain.cron.definition import OverlapName, OverlapPolicy
-from ojs.domain.dead_letter.bulk import Phase
 from ojs.domain.delivery import delivery as deliveries
 from ojs.domain.fair_queue import tags
 from ojs.domain.ids import UUID7

@@ -21,7 +21,7 @@ from ojs.http.views import jobs as views
 
 if TYPE_CHECKING:
     from ojs.services.jobs.batch_finish import BatchOutcome
-    from ojs.services.pools.workers import HeartbeatAnswer as Beat
+    from ojs.services.workers.workers import HeartbeatAnswer as Beat
 
 # With less time left, no more jobs are claimed or ended: the slowest one, and reading payloads,
 # must fit.

@@ -21,7 +21,6 @@ from ojs.records import record
 if TYPE_CHECKING:
     from ojs.domain.requests import Model
     from ojs.http.answer import Answer
-    from ojs.http.binding.request import Request
 
 BASE = "/ojs/v1"
 JOBS = "jobs"
@@ -84,7 +83,8 @@ class Reply:
     failed: OjsError | None = None
 
 
-Implementation = Callable[["Request"], Reply]
+# Takes a request, which knows its operation.
+Implementation = Callable[[Any], Reply]
 
 
 @record(frozen=True)

@@ -20,11 +20,11 @@ from ojs.projections.metrics import EmbeddedMetrics, MetricsOutlet
 from ojs.projections.outlets import Bus, EventBridge, FailureQueue, SqsFailureQueue
 from ojs.projections.project import ALWAYS, Projector
 from ojs.projections.workflows import WorkflowStream
+from ojs.store.bounds.depth_counter import DepthCounter
 from ojs.store.derived.projection import ProjectionStore
 from ojs.store.jobs.blobs import Blobs, S3Blobs
 from ojs.store.jobs.payloads import PayloadStore
 from ojs.store.jobs.records import JobStore
-from ojs.store.permits.depth_counter import DepthCounter
 from ojs.store.queues.registry import QueueRegistry
 from ojs.store.table import clients
 

@@ -1,4 +1,4 @@
-"""Ends of bulk operations (`ojs.store.dead_letter.bulk`) and of bulk enqueues
+"""Ends of bulk operations (`ojs.store.bulk.operations`) and of bulk enqueues
 (`ojs.store.jobs.bulk_pushes`), and the events that follow (ojs-bulk-operations section 12.1).
 """
 
@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ojs.domain.dead_letter.bulk import Action, Phase
+from ojs.domain.bulk.operation import Action, Phase
 from ojs.domain.events.types import EventType
 from ojs.projections.changes import NewEvent, TableChange
 from ojs.records import record

@@ -23,7 +23,7 @@ _Changed = Iterable[tuple[Job | None, Job | None]]
 
 
 class CopyMaker(Protocol):
-    """Makes and drops copies (`ojs.services.dead_letter.copies`)."""
+    """Makes and drops copies (`ojs.services.jobs.dead_letter_copies`)."""
 
     def make(self, record: Job) -> Job:
         """Make the copy of a dead letter, if it is still due. Raises OjsError."""

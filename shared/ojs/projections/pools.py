@@ -1,5 +1,5 @@
-"""Changes of worker pools, their health (`ojs.store.queues.pool_health`) and their workers, and the
-events that follow.
+"""Changes of worker pools, their health (`ojs.store.derived.pool_health`) and their workers, and
+the events that follow.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Changes of queues and of their depth counters (`ojs.store.permits.depth_counter`), and the events
+"""Changes of queues and of their depth counters (`ojs.store.bounds.depth_counter`), and the events
 that follow.
 
 Each image of a depth counter is below its warning threshold, above it, or full. Each step between

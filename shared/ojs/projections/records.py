@@ -29,9 +29,10 @@ from ojs.projections.workflows import WorkflowChange
 from ojs.records import record
 from ojs.store.crons import crons
 from ojs.store.deliveries import deliveries
+from ojs.store.derived import pool_health
 from ojs.store.derived.projection import committed_jobs
 from ojs.store.jobs import items
-from ojs.store.queues import pool_health, pools, queues, workers
+from ojs.store.queues import pools, queues, workers
 from ojs.store.table import keys, values
 from ojs.store.table.errors import UnreadableItem
 from ojs.store.table.schema import TABLE

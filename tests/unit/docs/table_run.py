@@ -21,18 +21,17 @@ from ojs.domain.rate_limit.limiter import limiter_name
 from ojs.domain.workflow import request
 from ojs.domain.workflow.advance import RetryMode
 from ojs.http import endpoint
-from ojs.services.deliveries.manage import AllowedTargets
-from ojs.services.deliveries.parts import PushParts
+from ojs.services.deliveries.parts import AllowedTargets, PushParts
 from ojs.services.operations.authentication import Authentication
 from ojs.services.operations.setup import Setup
 from ojs.settings import Settings
+from ojs.store.bounds.depth_counter import Room, period_of
 from ojs.store.deliveries.deliveries import DeliveryStore
 from ojs.store.deployment.access_keys import AccessKeyStore
 from ojs.store.deployment.notes import DeploymentStore
+from ojs.store.derived.pool_health import PoolHealthStore
 from ojs.store.derived.sharded import CLOSED_MS
 from ojs.store.jobs.blobs import MemoryBlobs
-from ojs.store.permits.depth_counter import Room, period_of
-from ojs.store.queues.pool_health import PoolHealthStore
 from ojs.store.table import keys, values
 from ojs.store.table.schema import TABLE
 from ojs.store.table.table import Table, Update

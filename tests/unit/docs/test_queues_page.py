@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ojs.domain.dead_letter import copies
+from ojs.domain.job import copies
 from ojs.domain.queue import config as queue_config
 from ojs.domain.queue.config import SYSTEM, QueueConfig, QueueConfigRequest
 from ojs.http.parameters import MAX_BLOCK_S, MAX_PRODUCER
-from ojs.services.dead_letter.copies import MAX_DROPS
+from ojs.services.jobs.dead_letter_copies import MAX_DROPS
 from ojs.services.permits import backpressure as bounds
 from ojs.services.permits import repair
 from ojs.store.permits import semaphore

@@ -25,17 +25,18 @@ from ojs.projections import counters
 from ojs.services.jobs import enqueue
 from ojs.services.permits.kinds import WORKER_KEPT_S
 from ojs.services.queues import deletion as ending
+from ojs.store.bulk import operations as bulk
 from ojs.store.crons import crons
-from ojs.store.dead_letter import bulk, replay
 from ojs.store.dead_letter import counters as dead_letters
-from ojs.store.derived import event_log, sharded, shards
+from ojs.store.dead_letter import replay
+from ojs.store.derived import event_log, pool_health, sharded, shards
 from ojs.store.derived import statistics as stats
 from ojs.store.jobs import fair_queue as store_tenants
 from ojs.store.jobs import items, staged_batches
 from ojs.store.jobs import payloads as texts
 from ojs.store.permits import key_limits as limits
 from ojs.store.permits import rate_window
-from ojs.store.queues import pool_health, workers
+from ojs.store.queues import workers
 from ojs.store.table import keys
 from ojs.store.table.schema import TABLE
 from ojs.store.table.table import MAX_TRANSACTION

@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from ojs.domain.dead_letter.copies import CopyTarget, Origin
+from ojs.domain.job.copies import CopyTarget, Origin
 from ojs.domain.job.failure import Failure
 from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, MISSING, Job, Lease
 from ojs.domain.job.retry import BackoffStrategy, OnExhaustion, RetryPolicy

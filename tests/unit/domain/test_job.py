@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ojs.domain import jsontext, times
-from ojs.domain.dead_letter import replay
-from ojs.domain.dead_letter.copies import Origin
-from ojs.domain.job import envelope, lifecycle
+from ojs.domain.job import envelope, lifecycle, replay
+from ojs.domain.job.copies import Origin
 from ojs.domain.job.envelope import SYSTEM_FIELDS, JobRequest
 from ojs.domain.job.failure import Failure
 from ojs.domain.job.job import MISSING, Job, Lease, expired, to_dict

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ojs.domain.dead_letter.copies import CopyTarget
 from ojs.domain.errors import Conflict
 from ojs.domain.ids import is_uuid7
 from ojs.domain.job import failure as failures
 from ojs.domain.job import lifecycle
+from ojs.domain.job.copies import CopyTarget
 from ojs.domain.job.failure import Failure
 from ojs.domain.job.job import Job, Lease
 from ojs.domain.job.retry import OnExhaustion, RetryPolicy

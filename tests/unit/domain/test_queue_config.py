@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ojs.domain import times
-from ojs.domain.dead_letter.copies import CopyTarget, Origin
 from ojs.domain.errors import InvalidRequest, OjsError
 from ojs.domain.job import retry
+from ojs.domain.job.copies import CopyTarget, Origin
 from ojs.domain.job.retention import DEAD_LETTERS, DeadLetterRetention, PruningPolicy, Retention
 from ojs.domain.queue import config as queue_config
 from ojs.domain.queue.config import Layers, QueueConfig

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from ojs.domain.dead_letter import replay, replay_rules
+from ojs.domain.dead_letter import replay_rules
 from ojs.domain.errors import InvalidRequest
+from ojs.domain.job import replay
 from ojs.domain.queue import config as queue_config
 from ojs.domain.queue.config import Layers
 

@@ -16,8 +16,8 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.page import Page
 from ojs.http.parameters import MAX_LIMIT, MAX_OFFSET
-from ojs.services.dead_letter import search as dead_letter
-from ojs.services.dead_letter.search import DeadLetterSearch
+from ojs.services.listing import dead_letters as dead_letter
+from ojs.services.listing.dead_letters import DeadLetterSearch
 from ojs.store.jobs import items
 from ojs.store.table import keys
 

@@ -13,7 +13,7 @@ from local.http_server import Request
 from ojs.domain.errors import BackendUnavailable
 from ojs.domain.filters.dead_letters import FIELDS
 from ojs.domain.requests import FILLED
-from ojs.services.dead_letter import bulk
+from ojs.services.bulk import runner as bulk
 from tests.spread import spread
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from ojs.domain import jsontext
 from ojs.domain.delivery import forms
 from ojs.domain.delivery.outcome import MalformedRecord
 from ojs.domain.errors import BackendUnavailable
-from ojs.services.deliveries.manage import AllowedTargets
-from ojs.services.deliveries.parts import PushParts
+from ojs.services.deliveries.parts import AllowedTargets, PushParts
 from ojs.settings import Settings
 from tests.store.pushing import DONE, FUNCTION, GONE, FakeTarget, Sends, Wakes
 from tests.unit.functions.client import Api

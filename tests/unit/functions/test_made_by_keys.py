@@ -12,8 +12,7 @@ import pytest
 from ojs import runtime
 from ojs.domain.access import ALL_SCOPES, ANYBODY, Principal
 from ojs.domain.errors import BackendUnavailable
-from ojs.services.deliveries.manage import AllowedTargets
-from ojs.services.deliveries.parts import PushParts
+from ojs.services.deliveries.parts import AllowedTargets, PushParts
 from ojs.services.operations.setup import Setup, SetupError
 from ojs.settings import Settings
 from ojs.store.deployment.access_keys import AccessKeyStore

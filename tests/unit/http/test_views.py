@@ -25,7 +25,7 @@ from ojs.http.binding.paging import PageWindow
 from ojs.http.contract import models
 from ojs.http.parameters import MAX_LIMIT
 from ojs.http.views import jobs as views
-from ojs.services.pools.workers import MAX_INFO_BYTES
+from ojs.services.workers.workers import MAX_INFO_BYTES
 from tests.spread import spread
 
 # What Lambda names when it refuses an answer.

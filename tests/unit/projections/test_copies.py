@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ojs.domain.dead_letter.copies import CopyTarget, Origin
+from ojs.domain.job.copies import CopyTarget, Origin
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.projections.dead_letters import came_to_wait, due

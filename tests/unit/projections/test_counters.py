@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ojs.domain.dead_letter.copies import Origin
 from ojs.domain.events.types import EventType
+from ojs.domain.job.copies import Origin
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.stats import DURATION_BUCKETS_S, QUEUE_TIME_BUCKETS_S

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 
 from ojs.domain import times
-from ojs.domain.dead_letter.copies import Origin
 from ojs.domain.job import failure as failures
 from ojs.domain.job import lifecycle
+from ojs.domain.job.copies import Origin
 from ojs.domain.job.failure import Failure
 from ojs.domain.job.job import Job
 from ojs.domain.job.retry import RetryPolicy

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ojs.domain.dead_letter.bulk import JobIds
+from ojs.domain.bulk.operation import JobIds
 from ojs.domain.delivery.delivery import DeliveryCounts
 from ojs.domain.errors import UnknownForm
 from ojs.domain.pool.pool import Pool
 from ojs.domain.queue.queue import Deletion, DeletionStrategy, PoolMark
+from ojs.store.bulk import operations as bulk
 from ojs.store.crons import crons
-from ojs.store.dead_letter import bulk
 from ojs.store.deliveries import deliveries
 from ojs.store.deployment import actions, maintenance
 from ojs.store.derived import shards

@@ -15,12 +15,14 @@ from typing import Any
 
 from ojs.domain import jsontext
 from ojs.domain.delivery.delivery import Delivery, delivery_of
-from ojs.domain.delivery.push import ID_PREFIX
 from ojs.domain.errors import InvalidPayload, InvalidRequest
 from ojs.domain.job import failure
 from ojs.domain.job.envelope import MAX_JOB_BYTES
 from ojs.domain.job.job import MISSING
 from ojs.records import record
+
+# What the id of an attempt begins with, in front of the token of its lease.
+ID_PREFIX = "del_"
 
 DELIVERY_ERROR = "delivery_error"
 # A target that is asked to wait longer is asked again after this.

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from ojs.domain.delivery.delivery import Delivery, worker_of
+from ojs.domain.delivery.outcome import ID_PREFIX, Outcome
 from ojs.domain.job.job import Job
 from ojs.records import record
 
-if TYPE_CHECKING:
-    from ojs.domain.delivery.outcome import Outcome
-
-ID_PREFIX = "del_"
 # Of an attempt whose outcome never came.
 _LOST = "visibility_timeout"
 

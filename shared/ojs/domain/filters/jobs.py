@@ -104,9 +104,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "queue": conditions.QUEUE,
     "state": Condition(
         lambda job, states: job.state in states,
-        lambda sent, now_ms: tuple(
-            dict.fromkeys(map(State, [sent] if isinstance(sent, str) else sent))
-        ),
+        lambda sent, now_ms: tuple(dict.fromkeys([sent] if isinstance(sent, State) else sent)),
         lambda states: [state.value for state in states],
         listed=True,
     ),

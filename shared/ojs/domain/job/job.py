@@ -9,16 +9,16 @@ from operator import attrgetter
 from typing import Any, Final
 
 from ojs.domain import jsontext, times
-from ojs.domain.dead_letter import replay
-from ojs.domain.dead_letter.copies import META, CopyTarget, Origin
 from ojs.domain.fair_queue.tags import Share
+from ojs.domain.job import replay
+from ojs.domain.job.copies import META, CopyTarget, Origin
 from ojs.domain.job.failure import ErrorEntry, Failure
 from ojs.domain.job.permits import QUEUE_PERMIT, RunPermits
 from ojs.domain.job.retention import RETENTION, Retention
 from ojs.domain.job.retry import DEFAULT, RetryPolicy
 from ojs.domain.job.states import State
+from ojs.domain.job.workflow_step import WorkflowStep
 from ojs.domain.rate_limit.limiter import RateLimit
-from ojs.domain.workflow.step import WorkflowStep
 from ojs.records import record
 
 SPECVERSION = "1.0"
@@ -126,7 +126,7 @@ class Job:
     fenced: bool = False
     # Bytes reserved for it at the depth counter of its bounded queue, until it is done.
     reserved_bytes: int | None = None
-    # The period in which they were reserved (`ojs.store.permits.depth_counter`).
+    # The period in which they were reserved (`ojs.store.bounds.depth_counter`).
     reserved_in: int | None = None
     # Its rate limit; and the name of its permit there while it is active, if version 0.2 claimed
     # it.

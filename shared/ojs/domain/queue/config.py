@@ -21,13 +21,13 @@ from typing import Annotated, Any, Final, assert_never
 
 from ojs.domain import jsontext, times
 from ojs.domain.dead_letter import replay_rules
-from ojs.domain.dead_letter.copies import TTL_MS, CopyTarget
 from ojs.domain.dead_letter.replay_rules import MAX_RULES, ReplayRuleRequest
 from ojs.domain.errors import InvalidRequest, known, naming_field
 from ojs.domain.fair_queue import tags as tenants
 from ojs.domain.fair_queue.tags import Fairness, TenantFairnessRequest
 from ojs.domain.fields import Duration, NumberRange, Printable
 from ojs.domain.job import envelope
+from ojs.domain.job.copies import TTL_MS, CopyTarget
 from ojs.domain.job.envelope import MAX_NAME_BYTES, MAX_TIMEOUT_MS, MAX_VISIBILITY_MS
 from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, DEFAULT_VISIBILITY_MS
 from ojs.domain.job.retention import (

@@ -20,8 +20,8 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.retention import PRUNED_EVERY_MS, DeadLetterRetention, PruningPolicy
 from ojs.records import record
 from ojs.services.dead_letter.archive import Archive
-from ojs.services.dead_letter.copies import DeadLetterCopies
-from ojs.services.dead_letter.search import still_listed
+from ojs.services.jobs.dead_letter_copies import DeadLetterCopies
+from ojs.services.listing.dead_letters import still_listed
 from ojs.services.sweeps import (
     GoOn,
     SweepReport,

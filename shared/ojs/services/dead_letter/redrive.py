@@ -29,16 +29,16 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.job.unique import fingerprint, held
 from ojs.domain.queue.queue import Queue
+from ojs.services.jobs.new_queues import NewQueues
 from ojs.services.jobs.placement import FairQueuePlacement
 from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.jobs.transitions import JobChanges
 from ojs.services.permits.backpressure import QueueBounds
 from ojs.services.permits.rate_limits import RateLimits, registered
-from ojs.services.queues.new_queues import NewQueues
+from ojs.store.bounds.depth_counter import period_of
 from ojs.store.jobs.payload_change import PayloadChange
 from ojs.store.jobs.records import JobStore
 from ojs.store.jobs.unique_locks import UniqueLock, UniqueLocks
-from ojs.store.permits.depth_counter import period_of
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table.errors import LostRace
 from ojs.store.table.races import retry_on_race
@@ -138,7 +138,7 @@ class Redrive:
         Its copy in a dead-letter queue is cancelled unless a worker has claimed it. Without `drops`
         no other job is dropped to make room. `known` has queues that were just read; queues read
         here are added to it. `replayed` records a replay by a rule
-        (`ojs.domain.dead_letter.replay`). Who overrides is a producer of what is to run: the queue
+        (`ojs.domain.job.replay`). Who overrides is a producer of what is to run: the queue
         must admit the `caller`, whose name is stored. `reaches` tells which queues' jobs may be
         shown to the caller.
 

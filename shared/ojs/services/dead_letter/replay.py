@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, MutableMapping, Sequence
 from dataclasses import field
 
-from ojs.domain.dead_letter import replay
 from ojs.domain.dead_letter.replay_rules import ReplayRule, read
 from ojs.domain.errors import BackendError, OjsError, QueueDraining, QueueFull
+from ojs.domain.job import replay
 from ojs.domain.job.job import Job
 from ojs.domain.queue.queue import Queue, QueueState
 from ojs.records import record
 from ojs.services.dead_letter.redrive import Redrive
-from ojs.services.dead_letter.search import still_listed
+from ojs.services.listing.dead_letters import still_listed
 from ojs.services.sweeps import (
     GoOn,
     SweepQueues,

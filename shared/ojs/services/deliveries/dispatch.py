@@ -33,7 +33,7 @@ from ojs.domain.errors import InvalidRequest, OjsError
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.records import record
-from ojs.services.deliveries.manage import AllowedTargets
+from ojs.services.deliveries.parts import AllowedTargets
 from ojs.services.deliveries.settle import Settle, SettledReport
 from ojs.services.deliveries.wake import DeliveryWake
 from ojs.services.jobs.fetch import DeliveryFetch, Fetch

@@ -6,14 +6,13 @@ settled by the lease, whatever became of the delivery.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ojs.clock import Clock
 from ojs.domain.access import ANYBODY, Principal
-from ojs.domain.delivery import addresses
 from ojs.domain.delivery import delivery as domain
 from ojs.domain.delivery.breaker import Breaker
 from ojs.domain.delivery.delivery import (
@@ -21,7 +20,6 @@ from ojs.domain.delivery.delivery import (
     OF_DEPLOYMENT,
     Delivery,
     DeliveryCounts,
-    DisabledReason,
 )
 from ojs.domain.delivery.outcome import Outcome
 from ojs.domain.delivery.push import Push
@@ -38,7 +36,7 @@ from ojs.domain.ids import IdSource
 from ojs.domain.job.job import Job, Lease
 from ojs.domain.job.states import State
 from ojs.domain.page import Page
-from ojs.records import record
+from ojs.services.deliveries.parts import PushParts
 from ojs.services.deliveries.wake import DeliveryWake
 from ojs.services.operations.key_states import KeyStates, check_time
 from ojs.services.sweeps import GoOn, always
@@ -50,66 +48,12 @@ from ojs.store.queues.pools import PoolStore
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table.races import retry_on_race
 
-if TYPE_CHECKING:
-    from ojs.services.deliveries.parts import PushParts
-
 # The class below has a method `list`.
 _Deliveries = list[Delivery]
 _BUSY = "Others are changing deliveries; try again."
 # A request that tests a target is answered in time.
 TEST_TIMEOUT_MS = 20_000
 TEST_TYPE = "ojs.test"
-
-
-@record(frozen=True)
-class AllowedTargets:
-    """What deliveries of this deployment may name: `functions` by ARN without alias or version,
-    endpoints on `egress_hosts` that `check_endpoint` lets pass (it raises ValueError with the
-    rule), and on the local server `handlers`, by name.
-    """
-
-    functions: Collection[str] = ()
-    egress_hosts: Collection[str] = ()
-    check_endpoint: Callable[[str], None] | None = None
-    handlers: Collection[str] = ()
-
-    def check(self, delivery: Delivery, *, named: str = "target.endpoint") -> None:
-        """Raise Unsupported or ValidationFailed, naming the field, for a target that is not
-        allowed. `named` is the field that has the endpoint.
-        """
-        if delivery.handler is not None and delivery.handler not in self.handlers:
-            rule = (
-                "Handlers by name are run by the local server alone, and those that it was told of "
-                "(--deliver); name a function's ARN."
-            )
-            raise Unsupported(rule, field="target.handler")
-        refused = self.refused(delivery)
-        if refused is DisabledReason.FUNCTION_NOT_ALLOWED:
-            raise ValidationFailed(
-                "target.function",
-                "is not among the functions that this deployment may run "
-                "(backend.add_worker, or the setting push_functions)",
-                value=delivery.function,
-            )
-        if delivery.endpoint is not None:
-            if self.check_endpoint is None:
-                raise Unsupported("Endpoints are not offered here.", field=named)
-            try:
-                self.check_endpoint(delivery.endpoint)
-            except ValueError as error:
-                raise ValidationFailed(named, str(error), value=delivery.endpoint) from None
-        if refused is DisabledReason.ENDPOINT_NOT_ALLOWED:
-            rule = f"has a host that the setting egress_hosts does not allow. Add {delivery.host}"
-            raise ValidationFailed(named, rule, value=delivery.endpoint)
-
-    def refused(self, delivery: Delivery) -> DisabledReason | None:
-        """Why jobs must not be sent to the target of a delivery; None if they may."""
-        function, host = delivery.unqualified_function, delivery.host
-        if function is not None and function not in self.functions:
-            return DisabledReason.FUNCTION_NOT_ALLOWED
-        if host is not None and not addresses.allowed(host, self.egress_hosts):
-            return DisabledReason.ENDPOINT_NOT_ALLOWED
-        return None
 
 
 class Deliveries:

@@ -27,10 +27,11 @@ from ojs.domain.job.envelope import MAX_BATCH, JobRequest, OnConflict, Specifica
 from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, Job
 from ojs.domain.job.states import State
 from ojs.domain.job.unique import fingerprint, held
+from ojs.domain.job.workflow_step import WorkflowStep
 from ojs.domain.queue.queue import Queue
-from ojs.domain.workflow.step import WorkflowStep
 from ojs.records import record
 from ojs.services.jobs.empty_lines import EmptyLines
+from ojs.services.jobs.new_queues import NewQueues
 from ojs.services.jobs.placement import FairQueuePlacement, FinishTags
 from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.jobs.transitions import JobEnded, ends_nothing
@@ -42,11 +43,10 @@ from ojs.services.permits.backpressure import (
 )
 from ojs.services.permits.lifecycle import Permits
 from ojs.services.permits.rate_limits import RateLimits, RateLimitStatus, registered
-from ojs.services.queues.new_queues import NewQueues
+from ojs.store.bounds.depth_counter import period_of
 from ojs.store.jobs.new_jobs import JobIdTaken
 from ojs.store.jobs.records import JobStore
 from ojs.store.jobs.unique_locks import UniqueLock, UniqueLocks
-from ojs.store.permits.depth_counter import period_of
 from ojs.store.table.errors import LostRace, NotDone
 from ojs.store.table.races import retry_on_race
 from ojs.store.table.table import MAX_TRANSACTION, Put, Update

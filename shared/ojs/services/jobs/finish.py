@@ -22,7 +22,7 @@ from ojs.domain.job import lifecycle, states
 from ojs.domain.job.envelope import MAX_JOB_BYTES
 from ojs.domain.job.job import MISSING, Job
 from ojs.domain.job.states import State, Trigger
-from ojs.services.dead_letter.copies import DeadLetterCopies
+from ojs.services.jobs.dead_letter_copies import DeadLetterCopies
 from ojs.services.jobs.placement import FairQueuePlacement
 from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.jobs.transitions import JobChanges

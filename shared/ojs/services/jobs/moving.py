@@ -16,7 +16,7 @@ from ojs.services.jobs.placement import FairQueuePlacement
 from ojs.services.jobs.transitions import JobChanges
 from ojs.services.permits.backpressure import QueueBounds
 from ojs.services.permits.lifecycle import Permits
-from ojs.store.permits.depth_counter import period_of
+from ojs.store.bounds.depth_counter import period_of
 
 
 class JobMove:

@@ -17,7 +17,7 @@ from ojs.domain.job import failure as failures
 from ojs.domain.job import lifecycle
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State, Trigger, sources
-from ojs.services.dead_letter.copies import DeadLetterCopies
+from ojs.services.jobs.dead_letter_copies import DeadLetterCopies
 from ojs.services.jobs.placement import FairQueuePlacement
 from ojs.services.jobs.transitions import JobChanges
 from ojs.store.deployment.maintenance import MaintenanceStore

@@ -46,10 +46,10 @@ from ojs.services.sweeps import (
 )
 from ojs.store.dead_letter.counters import BY_ERROR, BY_TYPE, DeadLetterCounters
 from ojs.store.deployment.maintenance import MaintenanceStore
+from ojs.store.derived.pool_health import PoolHealthStore
 from ojs.store.derived.statistics import KEPT_MS, StatisticsStore
 from ojs.store.queues import queues as queue_store
 from ojs.store.queues import workers as worker_store
-from ojs.store.queues.pool_health import PoolHealthStore
 from ojs.store.table import keys
 
 # Longer than the stream is behind: minutes that ended less than this ago are summed again.

@@ -37,12 +37,12 @@ from ojs.domain.stats import (
     rates,
 )
 from ojs.store.derived import statistics as store
+from ojs.store.derived.pool_health import PoolHealthStore
 from ojs.store.derived.statistics import Counters, ReadyLine
 from ojs.store.jobs.lease_notes import SLOTS_ITEM, LeaseNotes, slots_in_use
 from ojs.store.permits.key_limits import KeyLimits
 from ojs.store.permits.throttle_state import LimitName, ThrottleStates
 from ojs.store.queues import queues as queue_store
-from ojs.store.queues.pool_health import PoolHealthStore
 from ojs.store.queues.pools import PoolStore
 from ojs.store.table import keys
 

@@ -34,8 +34,8 @@ from ojs.domain.job.states import State
 from ojs.domain.queue.config import OverflowPolicy
 from ojs.domain.queue.queue import Queue
 from ojs.records import record
+from ojs.store.bounds.depth_counter import BoundReached, DepthCounter, DepthValue, Room
 from ojs.store.jobs.records import JobStore
-from ojs.store.permits.depth_counter import BoundReached, DepthCounter, DepthValue, Room
 from ojs.store.table.errors import LostRace, NotDone
 from ojs.store.table.table import MAX_TRANSACTION
 

@@ -40,8 +40,8 @@ from ojs.services.permits.kinds import (
     semaphore_of,
 )
 from ojs.services.permits.semaphore_permits import ReleasedPermits, SemaphorePermits
+from ojs.store.bounds.depth_counter import DepthCounter, Room
 from ojs.store.permits.counter_items import ANY_VERSION, PermitGrant
-from ojs.store.permits.depth_counter import DepthCounter, Room
 from ojs.store.permits.rate_window import RateWindowStore
 from ojs.store.permits.throttle_state import LimitName, ThrottleStates
 from ojs.store.queues.pools import PoolStore

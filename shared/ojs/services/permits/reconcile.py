@@ -37,7 +37,7 @@ from ojs.services.sweeps import (
     always,
     counting_failures,
 )
-from ojs.store.permits.depth_counter import (
+from ojs.store.bounds.depth_counter import (
     KEPT_PERIODS,
     PERIOD_MS,
     DepthCounter,
@@ -45,7 +45,7 @@ from ojs.store.permits.depth_counter import (
     LastRecount,
     period_of,
 )
-from ojs.store.permits.recount import Occupancy, Recount, RecountedQueue
+from ojs.store.derived.recount import Occupancy, Recount, RecountedQueue
 from ojs.store.queues.pools import PoolStore
 from ojs.store.queues.queues import QueueStore
 from ojs.store.queues.workers import WorkerStore

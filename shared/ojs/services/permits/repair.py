@@ -21,9 +21,9 @@ from ojs.domain.pool.pool import Pool, worker_semaphore
 from ojs.domain.queue.queue import Queue
 from ojs.records import record
 from ojs.services.permits.semaphore_permits import SemaphorePermits
+from ojs.store.derived.recount import Recount
 from ojs.store.jobs.records import JobStore
 from ojs.store.permits.counter_items import ANY_VERSION
-from ojs.store.permits.recount import Recount
 from ojs.store.permits.semaphore import taken, unnamed
 from ojs.store.table import keys
 from ojs.store.table.values import Item

@@ -12,8 +12,8 @@ from ojs.domain.page import Page
 from ojs.domain.pool import pool as domain
 from ojs.domain.pool.pool import MAX_POOLS_OF_QUEUE, Pool
 from ojs.domain.queue.queue import Queue, QueueState
-from ojs.services.jobs.fairness_backfill import FairnessBackfill
 from ojs.services.permits.repair import CountedPermits, PermitRepair
+from ojs.services.queues.fairness_backfill import FairnessBackfill
 from ojs.store.permits.semaphore import ConcurrencySemaphore
 from ojs.store.queues import pools as store
 from ojs.store.queues.queues import QueueStore

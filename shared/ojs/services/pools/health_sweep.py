@@ -32,9 +32,9 @@ from ojs.services.sweeps import (
     rotated,
 )
 from ojs.store.deployment.maintenance import MaintenanceStore
+from ojs.store.derived.pool_health import KEPT_S, PoolHealth, PoolHealthStore
 from ojs.store.derived.statistics import StatisticsStore
 from ojs.store.permits.throttle_state import LimitName, ThrottleStates
-from ojs.store.queues.pool_health import KEPT_S, PoolHealth, PoolHealthStore
 from ojs.store.queues.pools import PoolStore
 from ojs.store.table import keys
 

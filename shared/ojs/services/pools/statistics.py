@@ -24,8 +24,8 @@ from ojs.domain.pool.statistics import (
     share_of,
 )
 from ojs.domain.pool.worker import DEAD_AFTER_MS
+from ojs.store.derived.pool_health import PoolHealth, PoolHealthStore
 from ojs.store.derived.statistics import StatisticsStore
-from ojs.store.queues.pool_health import PoolHealth, PoolHealthStore
 from ojs.store.queues.pools import PoolStore
 from ojs.store.queues.queues import QueueStore
 from ojs.store.queues.workers import WorkerStore

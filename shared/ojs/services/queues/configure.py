@@ -20,8 +20,8 @@ from ojs.store.table.errors import LostRace
 from ojs.store.table.races import retry_on_race
 
 if TYPE_CHECKING:
-    from ojs.services.jobs.fairness_backfill import FairnessBackfill
     from ojs.services.permits.repair import PermitRepair
+    from ojs.services.queues.fairness_backfill import FairnessBackfill
 
 # How long to wait for requests that began before they could see a new bound; seconds.
 GRACE_S = 1.0

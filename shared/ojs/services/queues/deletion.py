@@ -37,8 +37,8 @@ from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.jobs.transitions import JobChanges
 from ojs.services.queues.configure import until_won
 from ojs.services.sweeps import GoOn, SweepCounts, always, counting_failures
+from ojs.store.bounds.depth_counter import DepthCounter
 from ojs.store.jobs.records import JobStore
-from ojs.store.permits.depth_counter import DepthCounter
 from ojs.store.permits.semaphore import ConcurrencySemaphore
 from ojs.store.queues import queues as store
 from ojs.store.table import keys

@@ -23,10 +23,10 @@ from ojs.domain.errors import BackendError, Duplicate, NotFound, OjsError
 from ojs.domain.job.job import Job
 from ojs.domain.job.retention import RETENTION
 from ojs.domain.job.states import State
+from ojs.domain.job.workflow_step import WorkflowStep
 from ojs.domain.workflow import advance as rules
 from ojs.domain.workflow.advance import Decision, Ending, GraphState, WorkflowState
 from ojs.domain.workflow.graph import Graph, StepState, bits, numbers
-from ojs.domain.workflow.step import WorkflowStep
 from ojs.records import record
 from ojs.services.sweeps import rotated
 from ojs.services.workflows.results import StepResults, step_name

@@ -11,10 +11,10 @@ from ojs.domain.errors import NotFound
 from ojs.domain.job.envelope import MAX_JOB_BYTES
 from ojs.domain.job.job import MISSING, Job
 from ojs.domain.job.states import State
+from ojs.domain.job.workflow_step import WorkflowStep
 from ojs.domain.workflow import results
 from ojs.domain.workflow.advance import GraphState
 from ojs.domain.workflow.graph import Graph
-from ojs.domain.workflow.step import WorkflowStep
 from ojs.records import record
 from ojs.store.jobs.records import JobStore
 from ojs.store.workflows.workflows import WorkflowRecord, WorkflowStore

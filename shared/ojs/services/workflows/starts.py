@@ -16,9 +16,9 @@ from ojs.domain.ids import IdSource
 from ojs.domain.job import envelope
 from ojs.domain.job.envelope import MAX_BATCH, MAX_JOB_BYTES, MAX_META_BYTES, JobRequest
 from ojs.domain.job.job import DEFAULT_QUEUE
+from ojs.domain.job.workflow_step import WorkflowStep
 from ojs.domain.workflow import results
 from ojs.domain.workflow.graph import Graph, bits, numbers
-from ojs.domain.workflow.step import WorkflowStep
 from ojs.services.jobs.enqueue import Alongside, Enqueue, Overtaken
 from ojs.services.workflows.results import StepResults, step_name
 from ojs.store.table.errors import LostRace, NotDone

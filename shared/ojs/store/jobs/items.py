@@ -11,16 +11,16 @@ from dataclasses import replace
 from typing import Any
 
 from ojs.domain import jsontext
-from ojs.domain.dead_letter.copies import CopyTarget, Origin
 from ojs.domain.fair_queue.tags import TAG_DIGITS, Share, tagged
 from ojs.domain.job import failure as failures
+from ojs.domain.job.copies import CopyTarget, Origin
 from ojs.domain.job.failure import ErrorEntry, Failure
 from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, MISSING, Job, Lease
 from ojs.domain.job.permits import RunPermits
 from ojs.domain.job.retry import RetryPolicy
 from ojs.domain.job.states import TERMINAL, State
+from ojs.domain.job.workflow_step import WorkflowStep
 from ojs.domain.rate_limit.limiter import RateLimit
-from ojs.domain.workflow.step import WorkflowStep
 from ojs.store.table import keys
 from ojs.store.table.record import Attribute, Record, flag, member
 from ojs.store.table.values import Item, size

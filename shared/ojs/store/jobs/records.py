@@ -32,6 +32,7 @@ from ojs.domain.job.job import DEFAULT_TIMEOUT_MS, MISSING, Job, JobPermits
 from ojs.domain.job.permits import RunPermits
 from ojs.domain.job.retention import RETENTION
 from ojs.domain.job.states import State, Trigger, sources
+from ojs.store.bounds.depth_counter import DepthCounter
 from ojs.store.jobs import items
 from ojs.store.jobs.finding import JobIndex
 from ojs.store.jobs.lease_notes import LeaseNotes
@@ -41,7 +42,6 @@ from ojs.store.jobs.progress import JobProgress
 from ojs.store.jobs.reading import JobReader
 from ojs.store.jobs.removal import JobRemoval
 from ojs.store.jobs.staged_batches import StagedBatches
-from ojs.store.permits.depth_counter import DepthCounter
 from ojs.store.queues.registry import QueueRegistry
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace, NotDone

@@ -7,8 +7,8 @@ from dataclasses import replace as changed
 
 from ojs.domain.ids import IdSource
 from ojs.domain.job.job import Job
+from ojs.store.bounds.depth_counter import DepthCounter
 from ojs.store.jobs.payloads import PayloadRef, PayloadStore, payloads_of
-from ojs.store.permits.depth_counter import DepthCounter
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
 from ojs.store.table.table import Table, Update

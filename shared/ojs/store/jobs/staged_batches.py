@@ -21,11 +21,11 @@ from ojs.domain.errors import BackendUnavailable, OjsError
 from ojs.domain.ids import IdSource
 from ojs.domain.job.job import Job
 from ojs.records import record
+from ojs.store.bounds.depth_counter import DepthCounter, Room
 from ojs.store.jobs import items
 from ojs.store.jobs.new_jobs import IS_NEW, JobIdTaken, PreparedJob, any_own, prepare
 from ojs.store.jobs.payloads import PayloadRef, PayloadStore
 from ojs.store.jobs.reading import JobReader
-from ojs.store.permits.depth_counter import DepthCounter, Room
 from ojs.store.queues.registry import QueueRegistry
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace

@@ -385,7 +385,7 @@ def reconfiguring(
         remove = [*remove, "tagging"]
     elif before.fairness is None:
         # Stored jobs have no tags, nor have those being pushed: see
-        # `ojs.services.jobs.fairness_backfill`.
+        # `ojs.services.queues.fairness_backfill`.
         backfill["tagging"] = now_ms
     return Update(
         keys.queue(before.name),

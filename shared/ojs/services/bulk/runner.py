@@ -2,9 +2,9 @@
 
 An operation scans the index of dead letters, oldest first, in slices: a page of the index, its job
 records in one call, one conditional write for each matching job, then a write of the progress. One
-on jobs in any state goes through a listing in the same way (`ojs.services.jobs.bulk`). The request
-that begins an operation does as much as fits, and the sweep carries on. The cost and memory for
-each job do not depend on the number of jobs.
+on jobs in any state goes through a listing in the same way (`ojs.services.bulk.of_jobs`). The
+request that begins an operation does as much as fits, and the sweep carries on. The cost and memory
+for each job do not depend on the number of jobs.
 
 Each job is dealt with only as it was found, so several workers on one
 operation never dispatch a job twice. After a crash, the jobs of the current slice are done or not;
@@ -14,13 +14,11 @@ those done but not counted yet stay uncounted.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import field, replace
-from itertools import accumulate
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 from ojs.clock import Clock
 from ojs.domain import times
-from ojs.domain.dead_letter.bulk import Action, BulkOperation, JobIds, Phase, Refusal
+from ojs.domain.bulk.operation import Action, BulkOperation, JobIds, Phase, Refusal
 from ojs.domain.errors import (
     BAD_CURSOR,
     BackendTimeout,
@@ -38,17 +36,15 @@ from ojs.domain.ids import IdSource, is_uuid7
 from ojs.domain.job.job import Job
 from ojs.domain.page import Page
 from ojs.domain.queue.queue import Queue
-from ojs.records import record
+from ojs.services.bulk.of_jobs import JobSlices
+from ojs.services.bulk.run import SLICE, TRIES, BulkRun, loaded
 from ojs.services.dead_letter.redrive import Redrive
-from ojs.services.dead_letter.search import DeadLetterSearch, still_listed
+from ojs.services.listing.dead_letters import DeadLetterSearch, still_listed
 from ojs.services.sweeps import GoOn, SweepCounts, SweepReport, always, counting_failures
-from ojs.store.dead_letter.bulk import BulkOperationStore, ClaimedOperation
+from ojs.store.bulk.operations import BulkOperationStore, ClaimedOperation
 from ojs.store.jobs.records import JobStore
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table.errors import LostRace
-
-if TYPE_CHECKING:
-    from ojs.services.jobs.bulk import JobSlices
 
 # Jobs that the request which begins an operation handles itself, at most.
 REQUEST_JOBS = 500
@@ -63,12 +59,7 @@ ROOM_MS = 20_000
 AGAIN_MS = 60_000
 # An operation that is not over by then is stopped: the queue that it waits for stays full.
 LIFETIME_MS = 7 * 86_400_000
-# One page of the index: one query and one BatchGet.
-SLICE = 100
-# Bytes of offloaded payloads in memory at a time, where a filter looks at args.
-MAX_ARGS_BYTES = 8_000_000
 _OPERATIONS = 20
-TRIES = 3
 _COUNTED = {
     Action.RETRY: "retried",
     Action.PURGE: "purged",
@@ -77,70 +68,6 @@ _COUNTED = {
     Action.DELETE_JOBS: "deleted",
     Action.ERASE_JOBS: "erased",
 }
-
-
-@record
-class BulkRun:
-    """One run of an operation: what it may still do, and what it did."""
-
-    claim: ClaimedOperation
-    jobs_left: int
-    looks_left: int
-    go_on: GoOn
-    # When the sweep should look at it next.
-    look_at_ms: int
-    job_ids: list[str] = field(default_factory=list)
-    errors: list[Refusal] = field(default_factory=list)
-    # The scan has reached the end.
-    over: bool = False
-    # The store failed; do not go on at once.
-    troubled: bool = False
-    # The next round begins later.
-    waits: bool = False
-
-    @property
-    def operation(self) -> BulkOperation:
-        """The operation as it is now."""
-        return self.claim.operation
-
-    def now(self, operation: BulkOperation) -> None:
-        """Replace the operation by what it is now."""
-        self.claim = replace(self.claim, operation=operation)
-
-    def done(self, job_id: str) -> None:
-        """Count a job that was dealt with."""
-        self.job_ids.append(job_id)
-        self.now(self.operation.done())
-
-    def refuse(self, refusal: Refusal) -> None:
-        """Count a job that could not be dealt with."""
-        self.errors.append(refusal)
-        self.now(self.operation.refused(refusal))
-
-    @property
-    def may_go_on(self) -> bool:
-        """Whether there is time, and the limits of the run are not reached."""
-        return not self.troubled and self.jobs_left > 0 and self.looks_left > 0 and self.go_on()
-
-    @property
-    def rests(self) -> bool:
-        """Whether the operation needs no further run now."""
-        idle = self.troubled or self.waits
-        return idle or self.operation.phase.over or self.operation.waiting_for_room
-
-
-def loaded(
-    jobs: JobStore, likely: list[tuple[str, Job | None]]
-) -> Iterator[tuple[str, Job | None]]:
-    """The same keys and jobs with payloads, MAX_ARGS_BYTES at a time."""
-    while likely:
-        sizes = accumulate(0 if job is None else job.content_bytes for _, job in likely)
-        fitting = max(1, sum(size <= MAX_ARGS_BYTES for size in sizes))
-        part, likely = likely[:fitting], likely[fitting:]
-        found = jobs.with_contents([job for _, job in part if job is not None])
-        by_id = {job.id: job for job in found}
-        for key, job in part:
-            yield key, None if job is None else by_id[job.id]
 
 
 class BulkRunner:

@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from ojs.domain import jsontext
-from ojs.domain.dead_letter.bulk import Action, BulkOperation, JobIds, Phase, Refusal
+from ojs.domain.bulk.operation import Action, BulkOperation, JobIds, Phase, Refusal
 from ojs.domain.errors import UnknownForm, known
 from ojs.domain.filters import jobs as job_filter
 from ojs.domain.filters.conditions import ArgsMatch

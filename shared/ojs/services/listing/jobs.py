@@ -39,8 +39,8 @@ from ojs.domain.page import Page
 from ojs.domain.queue.order import QueueOrders
 from ojs.domain.stats import DAY_MS, Activity, Levels
 from ojs.records import record
-from ojs.services.dead_letter.search import POSITION, still_listed
 from ojs.services.for_each import THREADS, ForEach
+from ojs.services.listing.dead_letters import POSITION, still_listed
 from ojs.store.derived.event_log import EventLog, StoredPage, just_before, ms_of
 from ojs.store.derived.sharded import ShardActivity
 from ojs.store.derived.statistics import QUEUE_DAYS_MS, StatisticsStore

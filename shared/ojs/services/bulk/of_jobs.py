@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from ojs.domain.dead_letter.bulk import Action, BulkOperation, JobIds, Refusal
+from ojs.domain.bulk.operation import Action, BulkOperation, JobIds, Refusal
 from ojs.domain.errors import (
     BackendTimeout,
     BackendUnavailable,
@@ -30,10 +30,10 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.queue.queue import Queue
 from ojs.domain.stats import DAY_MS
+from ojs.services.bulk.acts import JobActs
+from ojs.services.bulk.run import SLICE, TRIES, BulkRun, loaded
 from ojs.services.dead_letter.archive import Archive
-from ojs.services.dead_letter.bulk import SLICE, TRIES, BulkRun, loaded
-from ojs.services.jobs.acts import JobActs
-from ojs.services.jobs.listing import JobListing
+from ojs.services.listing.jobs import JobListing
 from ojs.store.jobs.blobs import ARCHIVE
 from ojs.store.jobs.records import JobStore
 from ojs.store.queues.queues import QueueStore

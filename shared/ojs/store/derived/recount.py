@@ -18,12 +18,12 @@ from ojs.domain.job.states import TERMINAL, State
 from ojs.domain.queue.queue import Queue
 from ojs.domain.stats import MINUTE_MS
 from ojs.records import record
+from ojs.store.bounds.depth_counter import DepthValue, Room, value_from
 from ojs.store.derived.sharded import ShardCounters
 from ojs.store.derived.statistics import StatisticsStore
 from ojs.store.jobs import items
 from ojs.store.jobs.lease_notes import LeaseNotes
 from ojs.store.jobs.staged_batches import STAGING_GRACE_MS, StagedBatches
-from ojs.store.permits.depth_counter import DepthValue, Room, value_from
 from ojs.store.queues.queues import from_item
 from ojs.store.table import keys
 from ojs.store.table.errors import Unreadable, readable

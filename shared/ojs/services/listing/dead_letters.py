@@ -1,7 +1,7 @@
 """Lists, shows and deletes dead letters: jobs that failed for good and are kept.
 
 They are retried by `ojs.services.dead_letter.redrive`, and many at a time by
-`ojs.services.dead_letter.bulk`.
+`ojs.services.bulk.runner`.
 """
 
 from __future__ import annotations

@@ -15,8 +15,6 @@ from typing import Any
 
 from ojs.clock import Clock
 from ojs.domain import jsontext, times
-from ojs.domain.dead_letter import copies as domain
-from ojs.domain.dead_letter.copies import CopyTarget, Origin
 from ojs.domain.errors import (
     BackendUnavailable,
     Duplicate,
@@ -25,17 +23,19 @@ from ojs.domain.errors import (
     QueueFull,
 )
 from ojs.domain.ids import IdSource
+from ojs.domain.job import copies as domain
 from ojs.domain.job import lifecycle
+from ojs.domain.job.copies import CopyTarget, Origin
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.queue.queue import Queue, QueueState
 from ojs.services.jobs.placement import FairQueuePlacement
 from ojs.services.permits.backpressure import QueueBounds
 from ojs.services.permits.lifecycle import Permits
+from ojs.store.bounds.depth_counter import period_of
 from ojs.store.dead_letter import copies as store
 from ojs.store.jobs.new_jobs import JobIdTaken
 from ojs.store.jobs.records import JobStore
-from ojs.store.permits.depth_counter import period_of
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table.errors import LostRace
 

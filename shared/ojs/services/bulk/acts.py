@@ -19,11 +19,11 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.states import TERMINAL, State, Trigger, sources
 from ojs.domain.queue.queue import Queue
 from ojs.services.dead_letter.redrive import Redrive
-from ojs.services.dead_letter.search import DeadLetterSearch
 from ojs.services.jobs.moving import JobMove
 from ojs.services.jobs.placement import FairQueuePlacement
 from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.jobs.transitions import JobChanges
+from ojs.services.listing.dead_letters import DeadLetterSearch
 from ojs.services.permits.rate_limits import RateLimits, registered
 from ojs.store.jobs.records import JobStore
 from ojs.store.table.races import retry_on_race

@@ -9,7 +9,7 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.states import TERMINAL, State
 from ojs.domain.page import Page
 from ojs.records import record
-from ojs.services.jobs.listing import JobListing
+from ojs.services.listing.jobs import JobListing
 from ojs.store.jobs.records import JobStore
 from ojs.store.jobs.unique_locks import UniqueLock, UniqueLocks
 

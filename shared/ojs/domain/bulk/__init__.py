@@ -1,0 +1,1 @@
+"""Bulk operations: what they are for, and how far they are."""

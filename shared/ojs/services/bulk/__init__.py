@@ -1,0 +1,1 @@
+"""Bulk operations: one runner, what one slice does, and acts on one job."""

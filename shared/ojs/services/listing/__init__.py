@@ -1,0 +1,1 @@
+"""Listings of jobs, dead letters and unique locks."""

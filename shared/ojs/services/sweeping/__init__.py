@@ -1,0 +1,1 @@
+"""What the sweep does with jobs that are due."""

@@ -1,0 +1,1 @@
+"""Workers: who they are, their state, and their heartbeats."""

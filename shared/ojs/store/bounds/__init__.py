@@ -1,0 +1,1 @@
+"""The store of the bounds of queues."""
