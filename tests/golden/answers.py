@@ -35,6 +35,17 @@ GIVEN: dict[str, Any] = {
     "template": {"type": "email.send", "args": [1], "meta": {"a": "b"}, "options": {"queue": "q"}},
     "content": {"args": [1]},
     "replayed": None,
+    "info": {
+        "hostname": "h",
+        "pid": 1,
+        "queues": ["q"],
+        "concurrency": 2,
+        "labels": ["a"],
+        "started_at": "now",
+        "version": "1",
+        "strategy": "strict",
+        "weights": {"q": 1},
+    },
     "own": {"max_size": 9, "concurrency": 5, "rate_limit": {"limit": 10, "period": "PT1M"}},
     "named": frozenset(["concurrency", "rate", "throttle"]),
     "now_ms": 0,
@@ -61,6 +72,7 @@ RECORDS: dict[str, Any] = {
     "Place": workflows.Place(_PART, 0, 1),
     "Seen": _SEEN,
     "WorkflowPart": _PART,
+    "WorkersAnswer": paging.Listed([], paging.PageWindow(), "cursor", 1, unknown=True),
     "JobsListAnswer": paging.Listed(
         [filled(Job, **GIVEN)], paging.PageWindow(), "cursor", 1, unknown=True
     ),

@@ -118,12 +118,21 @@ class Customer(Producer):
 class Eraser(Operator):
     """Begins erasures, and goes on with them."""
 
-    def __init__(self, world: World, name: str, erasing: Erasing) -> None:
+    def __init__(self, world: World, name: str, erasing: Erasing, stream: Stream) -> None:
         super().__init__(world, name)
         self._erasing = erasing
+        self._stream = stream
 
     def begin(self) -> None:
         self._erasing.begin(self.run)
+
+    def wait(self, ms: int) -> None:
+        """Wait, after the stream was read: an erasure may miss a job while that is a minute behind
+        (ADR 45).
+        """
+        for _ in range(len(self.world.watch.stream)):
+            self._stream.read()
+        super().wait(ms)
 
 
 def erasing(world: World) -> list[Acts]:
@@ -147,7 +156,7 @@ def erasing(world: World) -> list[Acts]:
     world.clock.advance(6_000)
     made: list[Acts] = []
     for name in ("o1", "o2"):
-        hand = Eraser(world, name, erasure)
+        hand = Eraser(world, name, erasure, stream)
         acts: Acts = [hand.go_on_with_bulk] * 3 + [partial(hand.wait, 20_001)] * 2
         acts += [hand.sweep, hand.retry, hand.begin]
         made.append([hand.does(act) for act in [hand.begin, *some(world.chance, acts, 5)]])

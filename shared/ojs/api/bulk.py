@@ -23,8 +23,7 @@ from ojs.http.binding.paging import Listed, Paged
 from ojs.http.binding.request import Request
 from ojs.http.contract import models
 from ojs.http.contract.models import NoOptions
-from ojs.http.contract.permissions import Permission, Reach
-from ojs.http.endpoint import Implementation, Reply, Resource, Success
+from ojs.http.endpoint import Implementation, Permission, Reach, Reply, Resource, Success
 from ojs.http.parameters import PAGING
 
 if TYPE_CHECKING:
@@ -99,14 +98,15 @@ def _shown(operation: BulkOperation) -> JobOperation:
 
 _o: BulkOperation = source()
 _l: Listed[BulkOperation] = source()
+_r: Refusal = source()
 
 
-class BulkError(AsIs):
+class BulkError(Answer[Refusal]):
     """Why one job could not be dealt with."""
 
-    job_id: Id
-    code: str
-    message: str
+    job_id: Id = _r.job_id
+    code: str = _r.code
+    message: str = _r.message
 
 
 class JobsFilter(AsIs):
@@ -160,7 +160,7 @@ class JobOperation(AsIs):
 class ManyJobsError(BulkError):
     """Why one job could not be dealt with."""
 
-    error: str = present("the same as message")
+    error: str = BulkError.message
 
 
 class ManyJobsItem(AsIs):
@@ -226,7 +226,7 @@ def _done(run: BulkRun) -> Mapping[str, Any]:
         "failed": len(errors),
         "skipped": len(errors),
         _DONE[operation.action]: succeeded,
-        "errors": [each.to_dict() | {"error": each.message} for each in errors[:MAX_ERRORS]],
+        "errors": ManyJobsError.each(errors[:MAX_ERRORS]),
         "operation": _shown(operation),
     }
     if isinstance(operation.wanted, JobIds):

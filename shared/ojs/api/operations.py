@@ -6,6 +6,7 @@ from ojs.api import (
     actions,
     bulk,
     crons,
+    dead_letter,
     deliveries,
     events,
     jobs,
@@ -19,16 +20,16 @@ from ojs.api import (
     statistics,
     system,
     work,
+    workers,
     workflows,
 )
 from ojs.http.binding.routes import Routes
-from ojs.http.contract import operations as contract
 from ojs.http.endpoint import Operation, declared
 
 OPERATIONS: tuple[Operation, ...] = (
-    *contract.OPERATIONS,
-    *declared(actions, bulk, crons, deliveries, events, jobs, keys, listing, maintenance, metrics),
-    *declared(pools, queues, rate_limits, statistics, system, work, workflows),
+    *declared(actions, bulk, crons, dead_letter, deliveries, events, jobs, keys, listing),
+    *declared(maintenance, metrics, pools, queues, rate_limits, statistics, system),
+    *declared(work, workers, workflows),
 )
 
 _ROUTES = Routes(OPERATIONS)

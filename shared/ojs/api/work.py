@@ -16,8 +16,7 @@ from ojs.http.answers import Count, Id, Job, Moment, OutcomeError, ProgressAnswe
 from ojs.http.binding import errors
 from ojs.http.binding.request import Request
 from ojs.http.contract import models
-from ojs.http.contract.permissions import Permission, Reach
-from ojs.http.endpoint import Reply, Resource, Success
+from ojs.http.endpoint import Permission, Reach, Reply, Resource, Success
 from ojs.http.views import jobs as views
 
 if TYPE_CHECKING:

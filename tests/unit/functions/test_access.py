@@ -27,8 +27,7 @@ from ojs.domain.access import (
 )
 from ojs.domain.errors import BackendError
 from ojs.environment import beginning_ms
-from ojs.http.contract.permissions import Reach
-from ojs.http.endpoint import Operation
+from ojs.http.endpoint import Operation, Reach
 from ojs.runtime import Runtime
 from ojs.store.deployment.access_keys import AccessKeyStore
 from ojs.store.table.table import Table

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,6 +59,10 @@ def test_numbered_pages_join_however_short_the_listing_s_own_are(
     assert shown == list(range(len(shown)))
 
 
+def described(window: paging.PageWindow, page: Page[int]) -> dict[str, Any]:
+    return cast("dict[str, Any]", paging.Pagination.of(paging.listed(window, page)))
+
+
 def test_a_page_is_filled_from_short_ones() -> None:
     page = paging.collect(paging.PageWindow(20, 20), Listing(100, short=7))
     assert page == Page(list(range(20, 40)), "40")
@@ -109,11 +115,11 @@ def test_a_page_and_an_offset_must_agree(query: dict[str, str]) -> None:
 def test_total_is_told_only_when_it_is_known() -> None:
     ends: Page[int] = Page([1, 2], None)
     goes_on: Page[int] = Page([1, 2], "c")
-    assert paging.described(paging.PageWindow(2, 4), ends)["total"] == 6
-    assert "total" not in paging.described(paging.PageWindow(2, 4), goes_on)
-    assert "total" not in paging.described(paging.PageWindow(2, 0, "c"), ends)
-    assert "total" not in paging.described(paging.PageWindow(2, 4), Page[int]([], None))
-    assert paging.described(paging.PageWindow(), Page[int]([], None))["total"] == 0
-    shown = paging.described(paging.PageWindow(2), goes_on)
+    assert described(paging.PageWindow(2, 4), ends)["total"] == 6
+    assert "total" not in described(paging.PageWindow(2, 4), goes_on)
+    assert "total" not in described(paging.PageWindow(2, 0, "c"), ends)
+    assert "total" not in described(paging.PageWindow(2, 4), Page[int]([], None))
+    assert described(paging.PageWindow(), Page[int]([], None))["total"] == 0
+    shown = described(paging.PageWindow(2), goes_on)
     assert shown["has_more"] is True
     assert shown["next_cursor"] == paging.sealed("c")

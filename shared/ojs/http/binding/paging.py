@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, TypeVar, cast
+from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar
 
 from ojs.domain.errors import BAD_CURSOR, InvalidRequest
 from ojs.domain.page import Page
@@ -24,9 +24,6 @@ from ojs.http.parameters import (
     MAX_QUEUES_OFFSET,
 )
 from ojs.records import record
-
-if TYPE_CHECKING:
-    from ojs.http.contract import answers
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -120,13 +117,6 @@ class _Listing(Protocol[T]):
     def __call__(self, *, limit: int, cursor: str | None) -> Page[T]: ...
 
 
-def read(query: Mapping[str, str], listing: _Listing[T]) -> tuple[Page[T], answers.Pagination]:
-    """Read the page that a query asks for, with its `pagination`. Raises InvalidRequest."""
-    part = window(query)
-    page = collect(part, listing)
-    return page, described(part, page)
-
-
 def collect(window: PageWindow, listing: _Listing[T]) -> Page[T]:
     """Read one page of `listing`.
 
@@ -163,26 +153,6 @@ def opened(text: str, name: str = "cursor") -> str:
         return base64.b64decode(padded, altchars=b"-_", validate=True).decode("utf-8")
     except (UnicodeError, binascii.Error):
         raise InvalidRequest(name, BAD_CURSOR, value=text) from None
-
-
-def position(window: PageWindow, next_cursor: str | None) -> answers.Position:
-    """Build the `pagination` object of a listing whose length is not known."""
-    return cast("answers.Position", Position.of(Listed((), window, next_cursor)))
-
-
-def described(
-    window: PageWindow, page: Page[Any], total: int | None = None, *, always: bool = False
-) -> answers.Pagination:
-    """Build the `pagination` object, as `listed` says."""
-    found = listed(window, page, total, always=always)
-    return cast("answers.Pagination", Pagination.of(found))
-
-
-def with_total(pagination: answers.Pagination) -> answers.Paged:
-    """The last fields of a page's answer; clients look for the total beside `pagination`, too."""
-    if "total" not in pagination:
-        return {"pagination": pagination}
-    return {"pagination": pagination, "total": pagination["total"]}
 
 
 @record(frozen=True)
