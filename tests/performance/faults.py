@@ -22,8 +22,8 @@ from ojs.clock import ManualClock
 from ojs.domain.access import ANYBODY, everything
 from ojs.domain.dead_letter.bulk import Action
 from ojs.domain.errors import Duplicate, OjsError, QueueFull
+from ojs.domain.filters.jobs import JobFilter
 from ojs.domain.job import envelope
-from ojs.domain.job.filter import JobFilter
 from ojs.domain.job.idempotency import IdempotencyKey
 from ojs.domain.job.states import TERMINAL, State
 from ojs.projections import unpublished

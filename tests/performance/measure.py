@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 from ojs import runtime
 from ojs.clock import ManualClock
 from ojs.domain.dead_letter.bulk import Action
-from ojs.domain.dead_letter.filter import DeadLetterFilter
 from ojs.domain.errors import QueueFull
+from ojs.domain.filters.dead_letters import DeadLetterFilter
 from ojs.domain.job import envelope
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State

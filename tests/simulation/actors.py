@@ -9,9 +9,9 @@ from typing import Any, Literal, TypeVar
 from botocore.exceptions import BotoCoreError, ClientError
 
 from ojs.domain.dead_letter.bulk import Action, JobIds
-from ojs.domain.dead_letter.filter import DeadLetterFilter
 from ojs.domain.errors import BackendError, BackendTimeout, BackendUnavailable, OjsError
-from ojs.domain.job.filter import JobFilter
+from ojs.domain.filters.dead_letters import DeadLetterFilter
+from ojs.domain.filters.jobs import JobFilter
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.maintenance import EFFECTIVE_MS

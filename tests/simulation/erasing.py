@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from ojs.domain.dead_letter.bulk import Action
-from ojs.domain.job.filter import JobFilter
+from ojs.domain.filters.jobs import JobFilter
 from tests.simulation import quiet
 from tests.simulation.actors import Operator, Producer, Stream, Worker
 from tests.simulation.acts import RETRY, some

@@ -11,7 +11,7 @@ from typing import Any
 from unittest import mock
 
 from ojs.domain.dead_letter.bulk import BulkOperation
-from ojs.domain.job.filter import JobFilter
+from ojs.domain.filters.jobs import JobFilter
 from ojs.domain.job.idempotency import IdempotencyKey
 from ojs.services.jobs.fetch import Fetch
 from ojs.services.jobs.listing import JobListing

@@ -15,14 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ojs.domain.dead_letter import filter as dead_letter_filter
 from ojs.domain.dead_letter.bulk import MAX_ERRORS, Action, BulkOperation, Phase, Refusal
-from ojs.domain.dead_letter.filter import EVERYTHING, ArgsMatch, DeadLetterFilter
 from ojs.domain.errors import BackendUnavailable, Conflict, NotFound
+from ojs.domain.filters import dead_letters as dead_letter_filter
+from ojs.domain.filters.conditions import ArgsMatch
+from ojs.domain.filters.dead_letters import EVERYTHING, DeadLetterFilter
 from ojs.domain.job import lifecycle
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
-from ojs.domain.times import MAX_MS
+from ojs.domain.times import MAX_MS, format_ms
 from ojs.services.dead_letter import bulk
 from ojs.store.dead_letter.bulk import KEPT_S, OPERATION, _item
 from ojs.store.jobs import items
@@ -121,6 +122,21 @@ def test_all_that_match_come_back_and_no_others(world: World) -> None:
     assert sweep(world, 2) == {}
 
 
+@pytest.mark.parametrize("action", [Action.RETRY, Action.PURGE])
+def test_a_filter_whose_field_matches_nothing_affects_no_job(world: World, action: Action) -> None:
+    die(world, {"customer": 1})
+    world.clock.advance(SECOND)
+    failing = {
+        "queue": "other", "type": "no.such", "error_type": "NoSuchError", "args": "nowhere",
+        "since": format_ms(world.clock.now_ms()),
+        **dict.fromkeys(("until", "before", "older_than"), "2001-01-01T00:00:00Z"),
+    }  # fmt: skip
+    assert {*failing} == {*dead_letter_filter.FIELDS}
+    for name, value in failing.items():
+        wanted = dead_letter_filter.parse({name: value}, now_ms=world.clock.now_ms())
+        assert (name, world.run.bulk.begin(action, wanted).operation.matched) == (name, 0)
+
+
 @pytest.mark.requirement("DL-14")
 @pytest.mark.parametrize("queue", ["mail", None])
 def test_every_part_of_the_filter_counts(world: World, queue: str | None) -> None:
@@ -132,17 +148,17 @@ def test_every_part_of_the_filter_counts(world: World, queue: str | None) -> Non
         queue=queue,
         type="test.job",
         error_type="SmtpError",
-        since_ms=now_ms - 3 * SECOND,
-        until_ms=now_ms,
+        since=now_ms - 3 * SECOND,
+        until=now_ms,
         args=ArgsMatch.of("$[1].customer=3"),
     )
     for other in (
-        replace(wanted, type="other.kind"),
-        replace(wanted, error_type="Boom"),
-        replace(wanted, since_ms=now_ms - SECOND // 2),
-        replace(wanted, until_ms=now_ms - 2 * SECOND),
-        replace(wanted, args=ArgsMatch.of("$[1].customer=4")),
-        replace(wanted, queue="other"),
+        wanted.but(type="other.kind"),
+        wanted.but(error_type="Boom"),
+        wanted.but(since=now_ms - SECOND // 2),
+        wanted.but(until=now_ms - 2 * SECOND),
+        wanted.but(args=ArgsMatch.of("$[1].customer=4")),
+        wanted.but(queue="other"),
     ):
         assert world.run.bulk.begin(Action.RETRY, other).operation.matched == 0
     done = world.run.bulk.begin(Action.RETRY, wanted)
@@ -547,8 +563,8 @@ moments = st.none() | st.integers(-62_135_596_800_000, MAX_MS)
             queue=st.none() | st.just("q"),
             type=st.none() | st.just("a.b"),
             error_type=st.none() | st.text(min_size=1),
-            since_ms=moments,
-            until_ms=moments,
+            since=moments,
+            until=moments,
             args=st.none() | st.sampled_from(["x", "$[0].a=1", '$["a b"]=[1]']).map(ArgsMatch.of),
         ),
         started_ms=st.integers(0, MAX_MS),

@@ -12,9 +12,9 @@ import pytest
 
 from ojs.domain.access import Principal, everything
 from ojs.domain.dead_letter.bulk import Action, JobIds
-from ojs.domain.dead_letter.filter import DeadLetterFilter
+from ojs.domain.filters.dead_letters import DeadLetterFilter
+from ojs.domain.filters.jobs import JobFilter
 from ojs.domain.job import envelope
-from ojs.domain.job.filter import JobFilter
 from ojs.domain.job.idempotency import IdempotencyKey
 from ojs.services.dead_letter import bulk
 from ojs.store.table import keys

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ojs.domain.dead_letter.bulk import Action
-from ojs.domain.dead_letter.filter import EVERYTHING
 from ojs.domain.errors import BackendUnavailable
+from ojs.domain.filters.dead_letters import EVERYTHING
 from ojs.domain.job.job import Job
 from ojs.runtime import Runtime
 from ojs.services.for_each import in_threads

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ojs.domain.dead_letter.filter import DeadLetterFilter
 from ojs.domain.dead_letter.statistics import MAX_NAMES, Counts, together
 from ojs.domain.errors import NotFound
+from ojs.domain.filters.dead_letters import DeadLetterFilter
 from ojs.domain.job import lifecycle
 from ojs.domain.job.job import Job
 from ojs.store.dead_letter import counters as dead_letters
@@ -97,7 +97,7 @@ def test_a_page_costs_the_same_among_ten_thousand(exact: World) -> None:
         asked: dict[str, DeadLetterFilter] = {
             "all": DeadLetterFilter(),
             "queue": DeadLetterFilter("q3"),
-            "time": DeadLetterFilter(since_ms=end_ms - 90_000, until_ms=end_ms),
+            "time": DeadLetterFilter(since=end_ms - 90_000, until=end_ms),
             "error": DeadLetterFilter(error_type="Boom"),
         }
         costs[size] = {}

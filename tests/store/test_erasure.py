@@ -15,8 +15,8 @@ from ojs.domain import times
 from ojs.domain.dead_letter.bulk import CLOCKS_MS, Action, JobIds, Phase
 from ojs.domain.dead_letter.override import JobOverride
 from ojs.domain.errors import NotFound
+from ojs.domain.filters.jobs import JobFilter
 from ojs.domain.job import envelope
-from ojs.domain.job.filter import JobFilter
 from ojs.domain.job.states import State
 from ojs.services.dead_letter import bulk
 from ojs.store.jobs.blobs import ARCHIVE

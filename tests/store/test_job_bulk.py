@@ -10,8 +10,8 @@ import pytest
 from ojs.domain import times
 from ojs.domain.dead_letter.bulk import Action, BulkOperation, JobIds, Phase
 from ojs.domain.errors import Conflict, NotFound
-from ojs.domain.job import filter as job_filter
-from ojs.domain.job.filter import JobFilter
+from ojs.domain.filters import jobs as job_filter
+from ojs.domain.filters.jobs import JobFilter
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import TERMINAL, State
 from ojs.services.dead_letter import bulk

@@ -11,9 +11,9 @@ import pytest
 
 from ojs.domain import jsontext, times
 from ojs.domain.errors import InvalidRequest
-from ojs.domain.job import filter as job_filter
+from ojs.domain.filters import jobs as job_filter
+from ojs.domain.filters.jobs import JobFilter
 from ojs.domain.job import lifecycle
-from ojs.domain.job.filter import JobFilter
 from ojs.domain.job.job import Job, Lease
 from ojs.domain.job.states import State
 from ojs.services.jobs.listing import ALL_CALLS, ALL_UNITS, CALLS, UNITS, JobsPage
@@ -143,7 +143,7 @@ def test_every_job_is_listed_once_and_no_other(seen: World, limit: int) -> None:
         found = [job.id for job in everything(seen, wanted, limit=limit)]
         assert sorted(found) == sorted(expected), fields
     middle_ms = sorted(job.created_ms for job in jobs)[len(jobs) // 2]
-    for wanted in (JobFilter(since_ms=middle_ms), JobFilter(until_ms=middle_ms)):
+    for wanted in (JobFilter(since=middle_ms), JobFilter(until=middle_ms)):
         found = [job.id for job in everything(seen, wanted, limit=limit)]
         assert sorted(found) == sorted(j.id for j in jobs if wanted.matches_record(j))
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ojs.domain import times
+from ojs.domain.filters.jobs import JobFilter
 from ojs.domain.job import envelope
-from ojs.domain.job.filter import JobFilter
 from ojs.domain.job.states import State
 from ojs.services.for_each import in_threads, one_by_one
 from ojs.services.jobs import listing

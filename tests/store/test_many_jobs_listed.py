@@ -18,8 +18,8 @@ import pytest
 
 from ojs.domain import jsontext, times
 from ojs.domain.events.types import EventType
-from ojs.domain.job import filter as job_filter
-from ojs.domain.job.filter import JobFilter
+from ojs.domain.filters import jobs as job_filter
+from ojs.domain.filters.jobs import JobFilter
 from ojs.domain.job.job import Job, Lease
 from ojs.domain.job.states import State
 from ojs.services.jobs.listing import (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ojs.domain.dead_letter.filter import DeadLetterFilter
+from ojs.domain.filters.dead_letters import DeadLetterFilter
 from ojs.domain.job import lifecycle
 from ojs.domain.job.failure import ErrorEntry, Failure, compact, entries_of
 from ojs.domain.job.job import Job

@@ -10,7 +10,6 @@ from unittest import mock
 import pytest
 
 from ojs.domain.dead_letter.bulk import Action
-from ojs.domain.dead_letter.filter import DeadLetterFilter
 from ojs.domain.errors import (
     Conflict,
     InvalidRequest,
@@ -21,6 +20,7 @@ from ojs.domain.errors import (
     QueueMayStay,
     QueueNotFound,
 )
+from ojs.domain.filters.dead_letters import DeadLetterFilter
 from ojs.domain.job import envelope
 from ojs.domain.job.job import JobPermits
 from ojs.domain.queue.queue import Deletion, DeletionStrategy, QueueState

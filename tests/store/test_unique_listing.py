@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ojs.domain.filters.jobs import JobFilter
 from ojs.domain.job import envelope
-from ojs.domain.job.filter import JobFilter
 from ojs.services.jobs.listing import ALL_CALLS, ALL_UNITS, CALLS, UNITS
 from tests.store.spending import spending
 from tests.store.streams import Projected, Stream

@@ -11,8 +11,8 @@ from ojs.domain import times
 from ojs.domain.access import Scope
 from ojs.domain.dead_letter.bulk import MAX_ERRORS, Action, BulkOperation, JobIds, Refusal
 from ojs.domain.errors import InvalidRequest
-from ojs.domain.job import filter as job_filter
-from ojs.domain.job.filter import JobFilter
+from ojs.domain.filters import jobs as job_filter
+from ojs.domain.filters.jobs import JobFilter
 from ojs.domain.job.states import State
 from ojs.domain.requests import Field
 from ojs.domain.stats import DAY_MS

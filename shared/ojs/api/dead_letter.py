@@ -10,12 +10,13 @@ from ojs import runtime
 from ojs.api.bulk import BulkError
 from ojs.domain.access import Scope
 from ojs.domain.dead_letter import bulk as domain
-from ojs.domain.dead_letter import filter as dead_letter_filter
 from ojs.domain.dead_letter.bulk import MAX_ERRORS, Action, Phase, Refusal
-from ojs.domain.dead_letter.filter import FIELDS, MAX_ARGS_CHARACTERS, DeadLetterFilter
 from ojs.domain.dead_letter.override import JobOverride
 from ojs.domain.dead_letter.statistics import DeadLetterStats
 from ojs.domain.errors import InvalidRequest, shorten
+from ojs.domain.filters import dead_letters as dead_letter_filter
+from ojs.domain.filters.conditions import MAX_ARGS_CHARACTERS
+from ojs.domain.filters.dead_letters import FIELDS, DeadLetterFilter
 from ojs.domain.job.envelope import MAX_NAME_BYTES, TYPE_PATTERN
 from ojs.domain.job.failure import MAX_NAME_CHARACTERS
 from ojs.domain.job.states import State

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from ojs import runtime
 from ojs.domain.access import Scope
-from ojs.domain.dead_letter.filter import MAX_ARGS_CHARACTERS
-from ojs.domain.job import filter as job_filter
+from ojs.domain.filters import jobs as job_filter
+from ojs.domain.filters.conditions import MAX_ARGS_CHARACTERS
+from ojs.domain.filters.jobs import KIND_PATTERN
 from ojs.domain.job import unique
 from ojs.domain.job.envelope import MAX_NAME_BYTES
-from ojs.domain.job.filter import KIND_PATTERN
 from ojs.domain.job.states import State
 from ojs.domain.pool.worker import MAX_ID_BYTES
 from ojs.domain.requests import Field

@@ -136,7 +136,7 @@ _MOMENT = {
 }
 _SHORT = r"(?=.)(\d{1,9}d)?(\d{1,9}h)?(\d{1,9}m)?(\d{1,9}s)?(\d{1,9}ms)?"
 _LENGTH = {"pattern": f"{_SHORT}|{_DURATION}", "maxLength": 64}
-# A step of a path in a filter of dead letters, as in `ojs.domain.dead_letter.filter`.
+# A step of a path in a filter of dead letters, as in `ojs.domain.filters.dead_letters`.
 _STEP = (
     r"\.(\*|[^0-9.\[=*\s][^.\[=]*)"
     r"|\[(\*|-?\d{1,9}|\"([^\"\\]|\\.)*\"|'([^'\\]|\\.)*')\]"

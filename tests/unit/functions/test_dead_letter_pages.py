@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ojs.domain.dead_letter.filter import DeadLetterFilter
 from ojs.domain.errors import InvalidRequest
+from ojs.domain.filters.dead_letters import DeadLetterFilter
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.page import Page

@@ -10,8 +10,8 @@ import pytest
 from functions.admin.handler import handler as admin
 from local.events import event_from_request
 from local.http_server import Request
-from ojs.domain.dead_letter.filter import FIELDS
 from ojs.domain.errors import BackendUnavailable
+from ojs.domain.filters.dead_letters import FIELDS
 from ojs.domain.requests import FILLED
 from ojs.services.dead_letter import bulk
 from tests.spread import spread

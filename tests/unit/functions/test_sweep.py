@@ -15,8 +15,8 @@ from functions.sweep.handler import handler
 from ojs import runtime
 from ojs.domain.counters import definitions as rows
 from ojs.domain.dead_letter.bulk import Action
-from ojs.domain.dead_letter.filter import EVERYTHING
 from ojs.domain.errors import BackendUnavailable
+from ojs.domain.filters.dead_letters import EVERYTHING
 from ojs.domain.job.states import State
 from ojs.domain.pool.backlog import Backlog
 from ojs.domain.queue.queue import Queue

@@ -16,13 +16,13 @@ from ojs.api import bulk, openapi, rate_limits
 from ojs.api import operations as contract
 from ojs.api import queues as queue_configs
 from ojs.domain.cron.definition import CronRequest, CronSettings
-from ojs.domain.dead_letter import filter as dead_letter_filter
 from ojs.domain.delivery import delivery as deliveries
 from ojs.domain.delivery.delivery import DeliveryRequest, DeliveryTestRequest
 from ojs.domain.errors import OjsError
+from ojs.domain.filters import dead_letters as dead_letter_filter
+from ojs.domain.filters import jobs as job_filter
 from ojs.domain.job import envelope
 from ojs.domain.job import failure as failures
-from ojs.domain.job import filter as job_filter
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.pool import pool as pools

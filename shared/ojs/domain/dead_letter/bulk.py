@@ -12,9 +12,9 @@ from enum import StrEnum
 from typing import Any
 
 from ojs.domain import times
-from ojs.domain.dead_letter.filter import DeadLetterFilter
 from ojs.domain.errors import OjsError
-from ojs.domain.job.filter import JobFilter
+from ojs.domain.filters.dead_letters import DeadLetterFilter
+from ojs.domain.filters.jobs import JobFilter
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import TERMINAL, State
 from ojs.records import record

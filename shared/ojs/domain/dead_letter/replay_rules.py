@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 from ojs.domain import jsontext, times
-from ojs.domain.dead_letter import filter as dead_letter_filter
-from ojs.domain.dead_letter.filter import DeadLetterFilter, FilterRequest
 from ojs.domain.errors import InvalidRequest
 from ojs.domain.fields import Duration, NumberRange, Printable
+from ojs.domain.filters import dead_letters as dead_letter_filter
+from ojs.domain.filters.dead_letters import DeadLetterFilter, FilterRequest
 from ojs.domain.requests import Field, Model
 from ojs.records import record
 

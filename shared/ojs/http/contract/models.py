@@ -20,14 +20,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from ojs.domain import access, ids, times
-from ojs.domain.dead_letter.filter import (
-    EVERY,
-    FIELDS,
-    FilterRequest,
-)
 from ojs.domain.dead_letter.override import JobOverride, JobOverrideRequest
 from ojs.domain.errors import InvalidRequest, Unsupported
 from ojs.domain.fields import Duration
+from ojs.domain.filters.dead_letters import EVERY, FIELDS, FilterRequest
+from ojs.domain.filters.jobs import FIELDS as JOB_FIELDS
+from ojs.domain.filters.jobs import EraseFilter, JobFilterRequest
 from ojs.domain.job import envelope
 from ojs.domain.job import failure as failures
 from ojs.domain.job.envelope import (
@@ -40,8 +38,6 @@ from ojs.domain.job.envelope import (
     Options,
     QueueName,
 )
-from ojs.domain.job.filter import FIELDS as JOB_FIELDS
-from ojs.domain.job.filter import EraseFilter, JobFilterRequest
 from ojs.domain.job.idempotency import HEADER, MAX_KEY_CHARACTERS
 from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.pool.pool import PoolName, Weight

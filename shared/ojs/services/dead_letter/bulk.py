@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 from ojs.clock import Clock
 from ojs.domain import times
 from ojs.domain.dead_letter.bulk import Action, BulkOperation, JobIds, Phase, Refusal
-from ojs.domain.dead_letter.filter import DeadLetterFilter
 from ojs.domain.errors import (
     BAD_CURSOR,
     BackendTimeout,
@@ -33,8 +32,9 @@ from ojs.domain.errors import (
     QueueFull,
     QueueMayStay,
 )
+from ojs.domain.filters.dead_letters import DeadLetterFilter
+from ojs.domain.filters.jobs import JobFilter
 from ojs.domain.ids import IdSource, is_uuid7
-from ojs.domain.job.filter import JobFilter
 from ojs.domain.job.job import Job
 from ojs.domain.page import Page
 from ojs.domain.queue.queue import Queue
@@ -338,7 +338,7 @@ class BulkRunner:
             known, _ = self._queues.get_many(sorted({job.queue for job in records.values()}))
         for key, job in self._candidates(wanted, entries, records):
             try:
-                meant = job is not None and wanted.matches_args(job)
+                meant = job is not None and wanted.matches_content(job)
                 if meant and job is not None and not self._handle(run, job, key, known):
                     return
             except QueueFull:
@@ -370,7 +370,7 @@ class BulkRunner:
             job = records.get(job_id)
             meant = job is not None and wanted.matches_record(job) and still_listed(job, key)
             likely.append((key, job if meant else None))
-        if wanted.args is None:
+        if not wanted.of_content:
             yield from likely
             return
         yield from loaded(self._jobs, likely)

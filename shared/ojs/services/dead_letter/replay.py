@@ -221,9 +221,9 @@ class ReplaySweep:
             return False
         if not rule.filter.matches_record(job):
             return False
-        if rule.filter.args is not None and job.content is None:
+        if rule.filter.of_content and job.content is None:
             (job,) = self._jobs.with_contents([job])
-        return rule.filter.matches_args(job)
+        return rule.filter.matches_content(job)
 
     def _replay(
         self,

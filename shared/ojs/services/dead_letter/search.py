@@ -10,8 +10,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import field, replace
 
-from ojs.domain.dead_letter.filter import EVERYTHING, DeadLetterFilter
 from ojs.domain.errors import BAD_CURSOR, InvalidRequest, NotFound
+from ojs.domain.filters.dead_letters import EVERYTHING, DeadLetterFilter
 from ojs.domain.ids import UUID7
 from ojs.domain.job.job import Job
 from ojs.domain.page import Page
@@ -139,7 +139,7 @@ class DeadLetterSearch:
                 if not look.missing or key == too_much:
                     return True
                 look.passed(key)
-                if key in likely and wanted.matches_args(likely[key]):
+                if key in likely and wanted.matches_content(likely[key]):
                     look.take(likely[key])
             if len(entries) <= size:
                 return False
@@ -158,7 +158,7 @@ class DeadLetterSearch:
             for job_id, key in entries
             if job_id in records and look.may_match(key, records[job_id])
         }
-        if look.wanted.args is None:
+        if not look.wanted.of_content:
             return likely, None
         within: dict[str, Job] = {}
         too_much = None

@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any
 
 from ojs.domain.dead_letter.bulk import Action, BulkOperation, JobIds, Refusal
-from ojs.domain.dead_letter.filter import same
 from ojs.domain.errors import (
     BackendTimeout,
     BackendUnavailable,
@@ -26,7 +25,7 @@ from ojs.domain.errors import (
     QueueFull,
     QueueMayStay,
 )
-from ojs.domain.job.filter import JobFilter
+from ojs.domain.filters.jobs import JobFilter
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.queue.queue import Queue
@@ -237,14 +236,9 @@ def _archived(wanted: object, shown: Mapping[str, Any]) -> bool:
     """Whether an erasure is for a job, as the archive shows it."""
     if isinstance(wanted, JobIds):
         return shown["id"] in wanted.ids
-    if not isinstance(wanted, JobFilter):
-        return False
-    meta, asked = shown.get("meta") or {}, wanted.meta or {}
-    return (
-        wanted.queue in (None, shown["queue"])
-        and wanted.matches_type(shown["type"])
-        and all(key in meta and same(meta[key], value) for key, value in asked.items())
-    )
+    assert isinstance(wanted, JobFilter)
+    job = Job(shown["id"], shown["type"], shown["queue"], State.DISCARDED, 0, content=shown)
+    return wanted.matches_record(job) and wanted.matches_content(job)
 
 
 def _as_asked(operation: BulkOperation, job: Job) -> bool:

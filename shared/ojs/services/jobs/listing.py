@@ -31,8 +31,8 @@ from ojs.clock import Clock
 from ojs.domain import jsontext, times
 from ojs.domain.errors import BAD_CURSOR, InvalidPayload, InvalidRequest
 from ojs.domain.events.types import EventType
+from ojs.domain.filters.jobs import JobFilter
 from ojs.domain.job import envelope
-from ojs.domain.job.filter import JobFilter
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import TERMINAL, State
 from ojs.domain.page import Page

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ojs.clock import Clock
-from ojs.domain.job import filter as job_filter
-from ojs.domain.job.filter import JobFilter
+from ojs.domain.filters import jobs as job_filter
+from ojs.domain.filters.jobs import JobFilter
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import TERMINAL, State
 from ojs.domain.page import Page
@@ -49,7 +47,7 @@ class UniqueListing:
         if not wanted.states:
             wanted = job_filter.limited(wanted, _WAITING)
         found = self._listing.page(
-            replace(wanted, unique=True),
+            wanted.but(unique=True),
             limit=limit,
             skip=skip,
             cursor=cursor,

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields as dataclass_fields
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 from ojs.domain import jsontext
 from ojs.domain.dead_letter.bulk import Action, BulkOperation, JobIds, Phase, Refusal
-from ojs.domain.dead_letter.filter import ArgsMatch, DeadLetterFilter
 from ojs.domain.errors import UnknownForm, known
+from ojs.domain.filters import jobs as job_filter
+from ojs.domain.filters.conditions import ArgsMatch
+from ojs.domain.filters.dead_letters import DeadLetterFilter
+from ojs.domain.filters.jobs import JobFilter
 from ojs.domain.ids import IdSource
-from ojs.domain.job import filter as job_filter
-from ojs.domain.job.filter import JobFilter
 from ojs.domain.page import Page
 from ojs.records import record
 from ojs.store.table import keys
@@ -32,6 +32,10 @@ from ojs.store.table.values import Item, Value
 
 # How long an operation is kept after its end.
 KEPT_S = 7 * 86_400
+# The fields of a stored filter of dead letters, and those of the filter.
+_STORED = {name: name for name in ("queue", "type", "error_type")} | {
+    "since_ms": "since", "until_ms": "until", "args": "args",
+}  # fmt: skip
 
 
 @record(frozen=True)
@@ -236,10 +240,13 @@ def _filter(wanted: DeadLetterFilter | JobFilter | JobIds) -> str | None:
         return None
     if isinstance(wanted, JobFilter):
         return jsontext.dumps(wanted.to_dict())
-    fields = {name: value for name, value in vars(wanted).items() if value is not None}
-    if wanted.args is not None:
-        fields["args"] = wanted.args.text
-    return jsontext.dumps(fields)
+    return jsontext.dumps(
+        {
+            stored: value.text if isinstance(value, ArgsMatch) else value
+            for stored, name in _STORED.items()
+            if (value := wanted.values.get(name)) is not None
+        }
+    )
 
 
 def _wanted(stored: Mapping[str, Any]) -> DeadLetterFilter | JobFilter | JobIds:
@@ -250,14 +257,13 @@ def _wanted(stored: Mapping[str, Any]) -> DeadLetterFilter | JobFilter | JobIds:
         return JobIds(tuple(str(UUID(bytes=one)) for one in each))
     fields: dict[str, Any] = jsontext.stored(stored["wanted"])
     # Without a rule that it does not know, this version would touch jobs that were not meant.
-    known_fields = [field.name for field in dataclass_fields(DeadLetterFilter)]
-    for name in fields.keys() - set(job_filter.FIELDS if action.of_jobs else known_fields):
+    for name in fields.keys() - set(job_filter.FIELDS if action.of_jobs else _STORED):
         raise UnknownForm("an operation that filters by", name)
     if action.of_jobs:
         return job_filter.parse(fields, now_ms=stored["started"])
-    if "args" in fields:
-        fields["args"] = ArgsMatch.of(fields["args"])
-    return DeadLetterFilter(**fields)
+    values = {_STORED[name]: value for name, value in fields.items()}
+    args = None if "args" not in values else ArgsMatch.of(values.pop("args"))
+    return DeadLetterFilter(**values, args=args)
 
 
 OPERATION = Record(

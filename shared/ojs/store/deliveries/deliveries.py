@@ -54,8 +54,8 @@ class DirectoryEntry:
 
 @record(frozen=True)
 class Directory:
-    """All deliveries by name. `revision` grows with each change, and is at least the version of each
-    delivery that was deleted.
+    """All deliveries by name. `revision` grows with each change, and is no less than the version of
+    each delivery that was deleted.
     """
 
     entries: Mapping[str, DirectoryEntry] = field(default_factory=dict)

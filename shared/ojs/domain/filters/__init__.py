@@ -1,0 +1,1 @@
+"""What requests ask for of jobs: each field is a row."""

@@ -1,0 +1,146 @@
+"""Filters of dead letters, for listings, bulk operations and replay rules.
+
+Only listings take an empty parameter for "not given". A bulk operation refuses a filter without
+fields, as it refuses an empty field. A replay rule accepts it, since its filter must be written
+down, applies to one queue, and deletes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from ojs.domain.errors import InvalidRequest
+from ojs.domain.filters import conditions
+from ojs.domain.filters.conditions import MAX_ARGS_CHARACTERS, Condition, Filter, all_applied
+from ojs.domain.job.envelope import JobType, QueueName
+from ojs.domain.job.failure import MAX_NAME_CHARACTERS, UNKNOWN_TYPE, kept_type
+from ojs.domain.job.job import Job
+from ojs.domain.requests import Field, Model
+
+# The error of an `all` that is not true.
+EVERY = "must be true, or left out where a filter says which dead letters are meant"
+
+
+class FilterRequest(Model):
+    """A filter as sent, in the body of a bulk operation or as parameters of a listing."""
+
+    filled = True
+
+    queue: QueueName | None = None
+    type: JobType | None = None
+    error_type: Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARACTERS)] | None = Field(
+        None, description="the type of the latest error; `Unknown` where there is none"
+    )
+    since: str | None = Field(None, description="discarded then or later; RFC 3339")
+    until: str | None = Field(None, description="discarded before; RFC 3339")
+    before: str | None = Field(None, description="the same as until")
+    older_than: str | None = Field(
+        None, description="discarded before; RFC 3339, or how long ago: `P30D`, `72h`"
+    )
+    args: Annotated[str, Field(min_length=1, max_length=MAX_ARGS_CHARACTERS)] | None = Field(
+        None,
+        description="a part of the JSON text of args; or, beginning with `$`, a JSON path of "
+        "children, indexes and `*` which leads somewhere, with `=` and a value that is found there",
+    )
+
+
+# The names of its fields, for tables of parameters.
+FIELDS = tuple(FilterRequest.model_fields)
+# Those that end the span. A filter keeps the earliest of them as `until`.
+_ENDS = ("until", "before", "older_than")
+
+
+def _discarded_ms(job: Job) -> int:
+    return job.discarded_ms or 0
+
+
+class DeadLetterFilter(Filter):
+    """A filter as it is applied: discarded at `since_ms` or later, and before `until_ms`."""
+
+    request = FilterRequest
+    conditions: ClassVar = {
+        "queue": conditions.QUEUE,
+        "type": conditions.TYPE,
+        "error_type": Condition(
+            lambda job, name: name == (job.error_type or UNKNOWN_TYPE),
+            lambda sent, now_ms: kept_type(sent),
+        ),
+        "since": conditions.since(_discarded_ms),
+        "until": conditions.until(_discarded_ms),
+        "before": conditions.until(_discarded_ms),
+        "older_than": conditions.until(_discarded_ms, conditions.age),
+        "args": conditions.ARGS,
+    }
+    spans: ClassVar = {"since": _ENDS}
+
+    def __init__(self, queue: str | None = None, **values: Any) -> None:
+        super().__init__(queue, **values)
+        self.until_ms: int | None = self.values.get("until")
+
+    @property
+    def everything(self) -> bool:
+        """Whether it matches all dead letters (of its queue, if it names one)."""
+        return self.values.keys() <= {"queue"}
+
+    @property
+    def picky(self) -> bool:
+        """Whether it has conditions besides queue and times, which the index cannot check."""
+        return not self.values.keys() <= {"queue", "since", "until"}
+
+    def matches_record(self, job: Job) -> bool:
+        """Whether a dead letter may match, by its job record."""
+        return job.dead_letter and super().matches_record(job)
+
+
+all_applied(FilterRequest, DeadLetterFilter.conditions)
+EVERYTHING = DeadLetterFilter()
+
+
+def parse(raw: object, *, now_ms: int, prefix: str = "filter.") -> DeadLetterFilter:
+    """The filter that a body describes; `{}` matches all dead letters. Raises as `Filter.read`."""
+    values = DeadLetterFilter.read(raw, now_ms=now_ms, prefix=prefix)
+    ends = [values.pop(name) for name in _ENDS if name in values]
+    return DeadLetterFilter(**values, until=min(ends, default=None))
+
+
+def parse_bulk(
+    filters: Mapping[str, Mapping[str, object]], every: object, *, now_ms: int
+) -> DeadLetterFilter:
+    """The filter of a bulk operation: one with conditions, or all dead letters.
+
+    Only `all` stands for all dead letters. An empty or missing filter may be one whose values were
+    lost on the way here.
+
+    Args:
+        filters: The filters of the request, each by the prefix of its fields' paths.
+        every: The value of `all`; None when it was not given.
+        now_ms: The time that `older_than` counts back from.
+
+    Raises InvalidRequest naming the field.
+    """
+    if every is not None:
+        if every is not True:
+            raise InvalidRequest("all", EVERY, value=every)
+        if filters:
+            raise InvalidRequest("all", "cannot be combined with a filter")
+        return EVERYTHING
+    if not filters:
+        rule = f"is required: one of {', '.join(FIELDS)}; or say all: true for all dead letters"
+        raise InvalidRequest("filter", rule)
+    (prefix, wanted), *others = filters.items()
+    if others:
+        raise InvalidRequest("filter", "cannot be combined with filters beside it")
+    if not wanted:
+        rule = f"must have one of {', '.join(FIELDS)}; for all dead letters say all: true instead"
+        raise InvalidRequest(prefix.rstrip(".") or "filter", rule)
+    return parse(wanted, now_ms=now_ms, prefix=prefix)
+
+
+def from_query(query: Mapping[str, str], *, now_ms: int) -> DeadLetterFilter:
+    """The filter that parameters of a listing describe; an empty value means "not given".
+
+    Raises InvalidRequest naming the parameter.
+    """
+    sent = {name: query[name] for name in FIELDS if query.get(name)}
+    return parse(sent, now_ms=now_ms, prefix="")
