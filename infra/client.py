@@ -56,7 +56,8 @@ def text() -> str:
     written = {name for name, _ in inspect.getmembers(by_hand, inspect.isfunction)}
     seen = {each.summary for each in OPERATIONS if NAMES.get(each.id, each.id) in written}
     parts = {}
-    for each in OPERATIONS:
+    # The other names of an operation are longer.
+    for each in sorted(OPERATIONS, key=lambda each: len(each.id)):
         left_out = (each.function == WORKERS and each.method == "POST") or each.id in OF_WORKERS
         if left_out or each.id in OTHER_NAMES or each.summary in seen:
             continue

@@ -42,7 +42,7 @@ request_rules.install()
 hypothesis_settings.register_profile("all", deadline=None, derandomize=True, database=None)
 _ALL = hypothesis_settings.get_profile("all")
 hypothesis_settings.register_profile("many", _ALL, max_examples=40)
-hypothesis_settings.register_profile("few", _ALL, max_examples=25)
+hypothesis_settings.register_profile("few", _ALL, max_examples=20)
 
 
 def pytest_configure(config: pytest.Config) -> None:

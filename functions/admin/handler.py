@@ -1,11 +1,7 @@
-"""The admin function: what operators use. Each module here binds the operations of one subject."""
+"""The admin function: what operators use."""
 
 from __future__ import annotations
 
-from functions.admin import (  # noqa: F401 (imported for the operations that they bind)
-    description,
-)
-from functions.admin.app import app
 from ojs import runtime
 from ojs.api import (
     actions,
@@ -27,27 +23,14 @@ from ojs.api import (
     workers,
     workflows,
 )
+from ojs.http.binding.access import Guard
+from ojs.http.binding.actions import ActionLog
+from ojs.http.binding.application import Application
 
-__all__ = ["app", "handler"]
-
-handler = app.serve(
-    actions,
-    bulk,
-    crons,
-    dead_letter,
-    deliveries,
-    events,
-    jobs,
-    keys,
-    listing,
-    maintenance,
-    metrics,
-    pools,
-    queues,
-    rate_limits,
-    statistics,
-    system,
-    workers,
-    workflows,
-).complete()
+app = Application("admin", Guard(runtime.current), ActionLog(runtime.current))
+handler = (
+    app.serve(actions, bulk, crons, dead_letter, deliveries, events, jobs, keys, listing)
+    .serve(maintenance, metrics, pools, queues, rate_limits, statistics, system)
+    .serve(workers, workflows)
+)
 runtime.prepare("dead_letter", "queues")

@@ -8,5 +8,5 @@ from ojs.http.binding.access import Guard
 from ojs.http.binding.application import Application
 
 app = Application("jobs", Guard(runtime.current))
-handler = app.serve(bulk, jobs, listing, work).complete()
+handler = app.serve(bulk, jobs, listing, work)
 runtime.prepare("enqueue", "batch_finish", "jobs")

@@ -8,5 +8,5 @@ from ojs.http.binding.access import Guard
 from ojs.http.binding.application import Application
 
 app = Application("workers", Guard(runtime.current))
-handler = app.serve(work, workers).complete()
+handler = app.serve(work, workers)
 runtime.prepare("fetch", "batch_finish", "jobs", "workers")

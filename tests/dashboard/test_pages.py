@@ -62,7 +62,7 @@ NARROWED = {
 }
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("look", ["light", pytest.param("dark", marks=pytest.mark.whole), "phone"])
 def test_every_page(screen: Opener, world: dict[str, str], look: str) -> None:
     shown = screen(**LOOKS[look]).open("overview")
     barriers: dict[str, list[str]] = {}

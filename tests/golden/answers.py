@@ -12,6 +12,7 @@ from typing import Any
 
 from ojs.api import workflows
 from ojs.api.operations import OPERATIONS
+from ojs.domain.filters.jobs import JobFilter
 from ojs.domain.job.job import Job
 from ojs.domain.workflow.advance import GraphState, WorkflowState
 from ojs.domain.workflow.graph import Callback, Graph, Step, StepKind
@@ -49,6 +50,7 @@ GIVEN: dict[str, Any] = {
     "named": frozenset(["concurrency", "rate", "throttle"]),
     "now_ms": 0,
     "events": [EVENT],
+    "wanted": JobFilter("q", type="email.send"),
     "settings": Settings(table="jobs", authorizer="keys", version="1.2.3", bus="bus"),
 }
 _GRAPH = Graph(
@@ -70,10 +72,10 @@ RECORDS: dict[str, Any] = {
     "Place": workflows.Place(_PART, 0, 1),
     "Seen": _SEEN,
     "WorkflowPart": _PART,
+    "WorkersAnswer": paging.Listed([], paging.PageWindow(), "cursor", 1, unknown=True),
     "JobsListAnswer": paging.Listed(
         [filled(Job, **GIVEN)], paging.PageWindow(), "cursor", 1, unknown=True
     ),
-    "WorkersAnswer": paging.Listed([], paging.PageWindow(), "cursor", 1, unknown=True),
     "WorkflowsAnswer": paging.Listed([_SEEN], paging.PageWindow(), "cursor", 1, unknown=True),
 }
 

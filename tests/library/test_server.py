@@ -325,7 +325,7 @@ def test_a_queue_is_drained_as_the_page_says(ojs_server: OjsServer) -> None:
     assert sorted(orders) == list(range(12))
 
 
-@pytest.mark.exhaustive
+@pytest.mark.whole
 def test_the_tests_of_the_page_as_their_reader_runs_them(tmp_path: Path) -> None:
     written(TEST_YOUR_JOBS, tmp_path)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "ojs_aws.testing.plugin"]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from threading import Barrier
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -100,51 +98,6 @@ def test_a_first_try_that_died_when_all_was_stored(exact: World, kind: str) -> N
     with mock.patch.object(IdempotencyKeys, "finish", side_effect=Died), pytest.raises(Died):
         push(exact.another(), jobs)
     check(exact, [again(exact, jobs, "k"), push(exact.another(), jobs)])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("at", range(1, 12, 2))
-def test_a_try_between_the_calls_of_another_one(exact: World, kind: str, at: int) -> None:
-    jobs, told = KINDS[kind](1), []
-
-    class Client:
-        """Lets the other try come before the call of this number."""
-
-        calls = 0
-
-        def __getattr__(self, name: str) -> Any:
-            method = getattr(exact.client, name)
-
-            def call(**arguments: Any) -> Any:
-                Client.calls += 1
-                if Client.calls == at:
-                    told.append(push(exact.another(), jobs))
-                return method(**arguments)
-
-            return call
-
-    slow = exact.another(Client())
-    first = attempt(lambda: push(slow, jobs))
-    told += [] if first is None else [first]
-    told.append(again(exact, jobs, "k"))
-    check(exact, told)
-
-
-@pytest.mark.parametrize("kind", ["a few", "a batch and others"])
-def test_two_at_once(exact: World, kind: str) -> None:
-    for number in range(6):
-        jobs, start, key = KINDS[kind](number), Barrier(2), f"k{number}"
-
-        def one(
-            run: Runtime, jobs: Any = jobs, start: Barrier = start, key: str = key
-        ) -> Outcomes | None:
-            start.wait()
-            found: Outcomes | None = attempt(lambda: push(run, jobs, key))
-            return found
-
-        with ThreadPoolExecutor(2) as pool:
-            told = [each for each in pool.map(one, [exact.another(), exact.another()]) if each]
-        check(exact, [*told, again(exact, jobs, key)])
 
 
 def test_a_refused_batch_is_never_staged_again(exact: World) -> None:

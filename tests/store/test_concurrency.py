@@ -116,63 +116,6 @@ def test_sweeps_side_by_side_count_a_lost_lease_once(exact: World) -> None:
         assert (found.state, found.attempt, len(found.errors or ())) == ("available", 1, 1)
 
 
-@pytest.mark.parametrize("bounded", [False, True])
-def test_refused_deletions_of_a_paused_queue_change_nothing(exact: World, bounded: bool) -> None:
-    """Nothing is handed out, every push is accepted, every deletion refused."""
-    exact.run.queues.configure("busy", {"max_size": 1_000} if bounded else {})
-    for n in range(20):
-        exact.push(n, queue="busy")
-    exact.clock.advance(1_000)
-    paused = exact.run.queues.pause("busy")
-    barrier = threading.Barrier(12 + 4 + 4)
-    over = threading.Event()
-    handed_out: list[str] = []
-    accepted: list[str] = []
-
-    def delete() -> int:
-        run, refused = exact.another(), 0
-        barrier.wait()
-        for _ in range(10):
-            with pytest.raises(Conflict, match="still holds jobs"):
-                run.deletion.delete("busy", "reject")
-            refused += 1
-        return refused
-
-    def fetch() -> int:
-        run, looks = exact.another(), 0
-        barrier.wait()
-        while not over.is_set():
-            handed_out.extend(job.id for job in run.fetch.fetch(["busy"], 5, "w"))
-            looks += 1
-        return looks
-
-    def push() -> int:
-        run, count = exact.another(), 0
-        barrier.wait()
-        while not over.is_set():
-            request = envelope.parse({"type": "a", "args": [], "queue": "busy"})
-            accepted.append(run.enqueue.push(request).job.id)
-            count += 1
-        return count
-
-    with ThreadPoolExecutor(20) as pool:
-        busy = [pool.submit(act) for act in (fetch, push) for _ in range(4)]
-        deletions = [pool.submit(delete) for _ in range(12)]
-        try:
-            assert [one.result() for one in deletions] == [10] * 12
-        finally:
-            over.set()
-        assert all(one.result() for one in busy)
-    assert handed_out == []
-    assert exact.run.queues.get("busy") == paused
-    exact.run.queues.resume("busy")
-    assert len(accepted) == len(set(accepted))
-    left = 20 + len(accepted)
-    while jobs := exact.fetch("busy", 100):
-        left -= len(jobs)
-    assert left == 0
-
-
 @pytest.mark.parametrize(
     "strategy", ["discard", pytest.param("move", marks=pytest.mark.exhaustive)]
 )

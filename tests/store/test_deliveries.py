@@ -12,7 +12,7 @@ from ojs.domain.access import ANYBODY
 from ojs.domain.delivery.breaker import FAULTS, FIRST_OPEN_MS
 from ojs.domain.delivery.delivery import DeliveryState, DisabledReason
 from ojs.domain.delivery.outcome import SPREADING_MS
-from ojs.domain.errors import Conflict, InvalidRequest, NotFound, OjsError, Unsupported
+from ojs.domain.errors import Conflict, NotFound
 from ojs.domain.job import envelope
 from ojs.domain.job.permits import permit_name
 from ojs.domain.job.states import State
@@ -702,48 +702,6 @@ def test_a_queue_has_one_delivery(pushing: Pushing) -> None:
     pushing.put("four", queues=["a"])
     found = pushing.world.run.deliveries.list(limit=10).items
     assert [each.name for each in found] == ["four", "two"]
-
-
-@pytest.mark.parametrize(
-    ("body", "error", "field"),
-    [
-        ({"target": {}}, InvalidRequest, "target"),
-        ({"target": {"function": FUNCTION, "handler": "a:b"}}, InvalidRequest, "target"),
-        ({"target": {"function": f"{FUNCTION}2"}}, InvalidRequest, "target.function"),
-        ({"target": {"function": "work"}}, InvalidRequest, "target.function"),
-        ({"target": {"endpoint": "ftp://a.example/"}}, InvalidRequest, "target.endpoint"),
-        ({"target": {"endpoint": "https://u:p@a.example/"}}, InvalidRequest, "target.endpoint"),
-        ({"queues": []}, InvalidRequest, "queues"),
-        ({"queues": ["a", "a"]}, InvalidRequest, "queues"),
-        ({"pool": "p"}, InvalidRequest, "queues"),
-        ({"concurrency": 0}, InvalidRequest, "concurrency"),
-        ({"concurrency": 1_001}, InvalidRequest, "concurrency"),
-        ({"timeout_ms": 900_001}, InvalidRequest, "timeout_ms"),
-        ({"batch_size": 2}, InvalidRequest, "batch_size"),
-        ({"form": "push2"}, InvalidRequest, "form"),
-        ({"signing_secret": "short"}, InvalidRequest, "signing_secret"),
-        ({"signing_secrets": ["a" * 8] * 3}, InvalidRequest, "signing_secrets"),
-        ({"config": {"max_concurrency": 3}, "concurrency": 4}, InvalidRequest, None),
-        ({"nonsense": 1}, InvalidRequest, "nonsense"),
-    ],
-)
-def test_bad_input_is_refused_and_nothing_is_stored(
-    pushing: Pushing, body: dict[str, Any], error: type[OjsError], field: str | None
-) -> None:
-    whole = {"target": {"function": FUNCTION}, "queues": ["default"], **body}
-    before = pushing.world.items()
-    with pytest.raises(error) as refused:
-        pushing.world.run.deliveries.put("work", whole)
-    if field is not None:
-        assert field in str(refused.value.details.get("field", refused.value.details))
-    assert pushing.world.items() == before
-
-
-def test_nothing_is_pushed_without_a_dispatch_queue(world: World) -> None:
-    body = {"target": {"function": FUNCTION}, "queues": ["default"]}
-    with pytest.raises(Unsupported):
-        world.run.deliveries.put("work", body)
-    assert world.run.wake is None
 
 
 def test_an_alias_of_an_allowed_function_is_allowed(pushing: Pushing) -> None:

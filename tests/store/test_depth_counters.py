@@ -21,7 +21,6 @@ from ojs.domain.errors import BackendContended, BackendTimeout, QueueFull
 from ojs.domain.job import envelope
 from ojs.domain.job.job import Job
 from ojs.services.jobs import enqueue
-from ojs.services.permits.backpressure import QueueBounds
 from ojs.store.jobs import staged_batches
 from ojs.store.permits.depth_counter import PERIOD_MS, Room, period_of
 from ojs.store.table import keys, values
@@ -235,37 +234,6 @@ def test_one_counter_serves_all_lanes(streamed: Worlds, producers: int) -> None:
         assert counts(world) == behind(world) == (0, 0)
 
 
-@pytest.mark.parametrize("staged", [False, True])
-def test_batches_get_in_whole_or_not_at_all(streamed: Worlds, staged: bool) -> None:
-    limit = 10 if staged else 100
-    with (
-        streamed() as world,
-        mock.patch.object(enqueue, "MAX_TRANSACTION", limit),
-        mock.patch.object(staged_batches, "MAX_TRANSACTION", limit),
-    ):
-        configure(world, max_size=100)
-        outcomes: list[bool] = []
-
-        def push(run: Runtime) -> None:
-            try:
-                run.enqueue.push_batch([request(n) for n in range(30)])
-            except QueueFull:
-                outcomes.append(False)
-            else:
-                outcomes.append(True)
-
-        crowd(world, [push] * 8)
-        assert Counter(outcomes) == {True: 3, False: 5}
-        assert counts(world) == behind(world)
-        assert counts(world)[0] == 90
-        history = History.of(Stream(world.client, world.table).take())
-        assert (history.most_counted, history.too_few) == (90, 0)
-        # More than could ever fit.
-        with pytest.raises(QueueFull):
-            world.run.enqueue.push_batch([request(n) for n in range(101)])
-        assert counts(world)[0] == 90
-
-
 def test_a_batch_over_several_queues_takes_room_in_all_or_in_none(exact: World) -> None:
     for queue, bound in (("a", 10), ("b", 3)):
         configure(exact, queue, max_size=bound)
@@ -276,85 +244,6 @@ def test_a_batch_over_several_queues_takes_room_in_all_or_in_none(exact: World) 
     exact.run.enqueue.push_batch([request(n, "ab"[n % 2]) for n in range(6)])
     assert counts(exact, "a") == behind(exact, "a")
     assert counts(exact, "b")[0] == 3
-
-
-@pytest.mark.exhaustive
-def test_the_oldest_give_way_to_many_at_once(streamed: Worlds) -> None:
-    with streamed() as world:
-        configure(world, max_size=20, overflow_policy="drop_oldest")
-        accepted: list[str] = []
-        refused: list[int] = []
-
-        def push(run: Runtime) -> None:
-            for n in range(10):
-                try:
-                    accepted.append(run.enqueue.push(request(n)).job.id)
-                except QueueFull:
-                    # Others took the room that it made, every time.
-                    refused.append(n)
-
-        crowd(world, [push] * 12)
-        assert (len(accepted), refused) == (120, [])
-        records = Stream(world.client, world.table).take()
-        history = History.of(records)
-        assert (history.most_jobs, history.most_counted, history.too_few) == (20, 20, 0)
-        assert counts(world) == behind(world)
-        assert counts(world)[0] == 20
-        states = Counter(world.run.jobs.get(job_id).state for job_id in accepted)
-        assert states == {"available": 20, "discarded": len(accepted) - 20}
-        projected = Projected(world.client, world.table, world.clock)
-        assert projected.run(records) == []
-        told = Counter(event["type"] for event in projected.events())
-        dropped = len(accepted) - 20
-        assert told["backpressure.dropped"] == told["queue.overflow"] == dropped
-        assert told["job.discarded"] == dropped
-        assert told["backpressure.rejected"] == len(refused)
-        day = projected.stats(QUEUE, keys.day("2026-05-28"))
-        assert day["dropped"] == day["o_drop_oldest"] - len(refused) == dropped
-        (one,) = [e for e in projected.events() if e["type"] == "queue.overflow"][:1]
-        assert one["subject"] == one["data"]["queue"] == QUEUE
-        assert set(one["data"]) == {"queue", "job_id", "job_type"}
-        # It became full once, and stayed so.
-        assert told["queue.full"] == told["backpressure.warning"] == 1
-
-
-@pytest.mark.parametrize("producers", [8, pytest.param(32, marks=pytest.mark.exhaustive)])
-def test_a_full_queue_takes_all_as_long_as_something_can_be_dropped(
-    streamed: Worlds, producers: int
-) -> None:
-    """Producers that come at once, with four jobs each."""
-    with streamed() as world:
-        configure(world, max_size=100, overflow_policy="drop_oldest")
-        fill(world, 100)
-        crowd(world, [pushing([request(n) for n in range(4)])] * producers)
-        records = Stream(world.client, world.table).take()
-        history = History.of(records)
-        assert (history.most_jobs, history.most_counted, history.too_few) == (100, 100, 0)
-        assert counts(world) == behind(world)
-        assert counts(world)[0] == 100
-        projected = Projected(world.client, world.table, world.clock)
-        assert projected.run(records) == []
-        dropped = [e["data"]["job_id"] for e in projected.events() if e["type"] == "queue.overflow"]
-        assert len(dropped) == len(set(dropped)) == 4 * producers
-        told = Counter(event["type"] for event in projected.events())
-        assert (told["queue.full"], told["backpressure.rejected"]) == (1, 0)
-
-
-@pytest.mark.exhaustive
-def test_batches_drop_many_at_once(exact: World) -> None:
-    """50 in each transaction, without those that others are quicker with; each once."""
-    configure(exact, max_size=200, overflow_policy="drop_oldest")
-    fill(exact, 200)
-    with spending(exact) as spent:
-        exact.run.enqueue.push_batch([request(n) for n in range(150)])
-    # The queue; the counter twice; the line, its end, the records; who went, and the new ones.
-    assert spent.calls <= 3 + 4 + 3 + 10
-    # Together more than the queue holds: what others dropped for theirs cannot be dropped yet.
-    crowd(exact, [pushing([request(n) for n in range(60)], batch=True)] * 6)
-    assert counts(exact) == behind(exact)
-    assert counts(exact)[0] == 200
-    states = Counter(i["state"]["S"] for i in exact.items() if "state" in i and "type" in i)
-    assert states == {"available": 200, "discarded": 150 + 6 * 60}
 
 
 def test_a_job_that_was_taken_spoils_no_transaction_of_others(exact: World) -> None:
@@ -480,48 +369,6 @@ def test_what_it_costs_to_replace_a_unique_job_of_a_bounded_queue(exact: World) 
     (new, replaced), (new_bounded, replaced_bounded) = spent[:2], spent[2:]
     assert (new_bounded[0] - new[0], new_bounded[1] - new[1]) == (1, 1)
     assert (replaced_bounded[0] - replaced[0], replaced_bounded[1] - replaced[1]) == (1, 1)
-
-
-@pytest.mark.exhaustive
-def test_who_waits_for_room_gets_it_when_there_is_some(exact: World) -> None:
-    configure(exact, max_size=5, overflow_policy="block")
-    slept: list[float] = []
-
-    def pushing(run: Runtime, sleep: Callable[[float], None]) -> None:
-        run.enqueue._bounds = QueueBounds(
-            jobs=run.enqueue._jobs,
-            clock=exact.clock,
-            depth=run.stores.depth,
-            stored=lambda *_: 0,
-            sleep=sleep,
-        )
-
-    for n in range(5):
-        exact.run.enqueue.push(request(n))
-
-    def push(run: Runtime) -> None:
-        def work_off(_: float) -> None:
-            drain(run, 1)
-
-        pushing(run, work_off)
-        for n in range(10):
-            run.enqueue.push(request(n), wait_ms=10_000)
-
-    crowd(exact, [push] * 8)
-    assert counts(exact) == behind(exact)
-    assert counts(exact)[0] <= 5
-
-    def wait(seconds: float) -> None:
-        slept.append(seconds)
-        exact.clock.advance(round(seconds * 1_000))
-
-    while counts(exact)[0] < 5:
-        exact.run.enqueue.push(request())
-    pushing(exact.run, wait)
-    with pytest.raises(QueueFull):
-        exact.run.enqueue.push(request(), wait_ms=2_000)
-    assert 1.9 <= sum(slept) <= 2.1
-    assert counts(exact)[0] == 5
 
 
 # --- events, from the real stream -----------------------------------------------------------------

@@ -55,25 +55,6 @@ def queues_of(run: runtime.Runtime) -> list[str]:
     return run.stores.queues.all_names()
 
 
-def test_a_job_makes_no_queue_beyond_the_limit(world: World, limited: Limited) -> None:
-    run = limited(3)
-    for queue in ("a", "b", "c"):
-        push(run, queue)
-    before = world.items()
-    for asked in (("d",), ("a", "d")):
-        with pytest.raises(TooManyQueues) as refused:
-            push(run, *asked)
-        assert refused.value.details == {"field": "queue", "queue": "d", "limit": 3}
-        assert "max_queues" in refused.value.message
-    assert world.items() == before
-    # Those that are there go on, and operators may make more.
-    push(run, "a", "c")
-    run.queues.create("d", {})
-    push(run, "d")
-    run.queues.pause("e")
-    assert queues_of(run) == ["a", "b", "c", "d", "e"]
-
-
 def test_a_batch_makes_all_its_queues_or_none(limited: Limited) -> None:
     run = limited(5)
     push(run, *named("a", 3))

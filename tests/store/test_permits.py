@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -563,100 +563,6 @@ def test_a_job_that_ends_while_the_sweep_looks_releases_its_permit_once(exact: W
     assert value_of(exact) in (0, 1)
     reconcile_at_rest(exact, 1)
     assert value_of(exact) == 0
-
-
-class Calm:
-    """Many may be at it, or one alone lets time pass: no request lasts longer than it may."""
-
-    def __init__(self) -> None:
-        self._many, self._one, self._lock = 0, False, threading.Condition()
-
-    @contextmanager
-    def busy(self) -> Iterator[None]:
-        with self._lock:
-            self._lock.wait_for(lambda: not self._one)
-            self._many += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._many -= 1
-                self._lock.notify_all()
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        with self._lock:
-            self._one = True
-            self._lock.wait_for(lambda: self._many == 0)
-            yield
-            self._one = False
-            self._lock.notify_all()
-
-
-@pytest.mark.exhaustive
-def test_permits_are_repaired_under_fetches_and_sweeps_at_once_and_no_limit_is_passed(
-    exact: World,
-) -> None:
-    limit, workers = 3, 8
-    configure(exact, concurrency=limit)
-    push(exact, 200)
-    calm, running, lock = Calm(), set[str](), threading.Lock()
-    done, most, repaired, died = threading.Event(), [0], Counter[str](), list[int]()
-
-    def work(number: int) -> int:
-        run, name, ended = exact.another(), f"w{number}", 0
-        while not done.is_set():
-            with calm.busy():
-                got = run.fetch.fetch([QUEUE], 1 + number % 2, name)
-                with lock:
-                    running.update(job.id for job in got)
-                    most[0] = max(most[0], len(running))
-            if got and number == 0 and ended < 3:
-                with calm.busy(), lock:
-                    # It dies after the end of its job.
-                    with mock.patch.object(run.finish._changes._permits, "release"):
-                        run.finish.ack(got[0].id, worker_id=name)
-                    running.discard(got.pop(0).id)
-                ended += 1
-                died.append(number)
-            for job in got:
-                with calm.busy():
-                    with lock:
-                        running.discard(job.id)
-                    run.finish.ack(job.id, worker_id=name)
-            time.sleep(0.002)
-        return ended
-
-    def sweep() -> None:
-        run = exact.another()
-        while not done.is_set():
-            counts = run.reconcile.run_once(exact.clock.now_ms(), 100)
-            with lock:
-                repaired.update(counts)
-
-    with ThreadPoolExecutor(workers + 2) as pool:
-        tasks = [pool.submit(work, number) for number in range(workers)]
-        sweeps = [pool.submit(sweep) for _ in range(2)]
-        for at in range(200):
-            time.sleep(0.15)
-            with calm.alone():
-                exact.clock.advance(GONE_MS)
-            # A dozen rounds as a rule, and as many as it takes where the machine is busy.
-            if at >= 11 and repaired["slotted"] and len(died) == 3:
-                break
-        done.set()
-        lost = sum(task.result(timeout=60) for task in tasks)
-        for task in sweeps:
-            task.result(timeout=60)
-    assert lost == 3
-    assert repaired["slotted"]
-    assert most[0] <= limit
-    assert value_of(exact) >= active(exact) == 0
-    reconcile_at_rest(exact)
-    assert value_of(exact) == 0
-    # On a quick machine all jobs are done by now.
-    push(exact, 9)
-    assert len(exact.fetch(count=9)) == limit
 
 
 # --- cost -----------------------------------------------------------------------------------------

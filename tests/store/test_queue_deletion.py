@@ -79,26 +79,6 @@ def test_reject_refuses_a_queue_that_holds_any_job_and_leaves_it_as_it_was(
     assert world.run.queues.get("old").paused
 
 
-@pytest.mark.requirement("QC-11", "QC-54")
-def test_an_empty_queue_is_gone_at_once_and_a_push_makes_it_anew(world: World) -> None:
-    world.push(queue="old")
-    (job,) = world.fetch("old", worker="w")
-    world.run.finish.ack(job.id, worker_id="w")
-    bound(world, "old", max_size=5)
-    ending, deleted = world.run.deletion.delete("old", "reject")
-    assert (ending.affected, deleted) == (0, True)
-    assert names(world) == []
-    with pytest.raises(NotFound):
-        world.run.queues.get("old")
-    assert world.state(job) == "completed"
-    again = world.push(queue="old")
-    assert world.run.queues.get("old").config.max_size is None
-    world.clock.advance(700 * SECOND)
-    world.sweep()
-    assert [found.id for found in world.fetch("old")] == [again.id]
-    assert world.run.stores.queues.tombstones(limit=10) == []
-
-
 @pytest.mark.requirement("QC-10", "QC-16", "QC-47")
 def test_discard_ends_what_waits_and_lets_what_runs_go_on(world: World) -> None:
     bound(world, "old", max_size=50)
@@ -267,37 +247,6 @@ def test_a_push_that_was_under_way_is_not_lost(world: World, strategy: str) -> N
         queue = "old" if strategy == "reject" else "new"
         assert (found.state, found.queue) == ("available", queue)
         assert [one.id for one in world.fetch(queue)] == [job.id]
-
-
-@pytest.mark.requirement("QC-14")
-@pytest.mark.parametrize(
-    ("strategy", "target", "field"),
-    [
-        (None, None, "strategy"),
-        ("burn", None, "strategy"),
-        (5, None, "strategy"),
-        ("move", None, "target_queue"),
-        ("move", "old", "target_queue"),
-        ("move", "No Queue", "target_queue"),
-        ("move", 7, "target_queue"),
-        ("move", "_default", "target_queue"),
-        ("discard", "new", "target_queue"),
-    ],
-)
-def test_a_wrong_deletion_is_refused_and_its_field_named(
-    world: World, strategy: Any, target: Any, field: str
-) -> None:
-    job = world.push(queue="old")
-    with pytest.raises(InvalidRequest) as refused:
-        world.run.deletion.delete("old", strategy, target)
-    assert refused.value.field == field
-    assert world.state(job) == "available"
-    assert world.run.queues.get("old").state == "active"
-
-
-def test_a_queue_that_is_not_there_cannot_be_deleted(world: World) -> None:
-    with pytest.raises(NotFound):
-        world.run.deletion.delete("nowhere", "discard")
 
 
 @pytest.mark.exhaustive
@@ -754,27 +703,6 @@ def test_a_paused_queue_that_is_drained_is_worked_off(world: World) -> None:
     world.run.finish.ack(job.id, worker_id="w")
     world.sweep()
     assert names(world) == []
-
-
-def test_a_push_may_be_tried_again_while_a_queue_may_stay(world: World) -> None:
-    world.run.queues.configure("old", {})
-    begun(world, "reject")
-    for push in (
-        lambda: world.push(queue="old"),
-        lambda: world.run.enqueue.push_batch(
-            [envelope.parse({"type": "a", "args": [], "queue": "old"})]
-        ),
-    ):
-        with pytest.raises(QueueMayStay) as refused:
-            push()
-        assert (refused.value.retryable, refused.value.retry_after_s) == (True, 1)
-        assert refused.value.details["current_state"] == "draining"
-    world.sweep()
-    world.push(queue="old")
-    begun(world, "discard")
-    with pytest.raises(QueueDraining) as final:
-        world.push(queue="old")
-    assert not final.value.retryable
 
 
 def test_a_dead_letter_leaves_its_copy_where_a_queue_may_stay(world: World) -> None:

@@ -367,35 +367,6 @@ def test_16_fetchers_at_once_never_pass_the_limit(
 
 
 @pytest.mark.exhaustive
-def test_16_workers_drain_a_key_with_never_more_than_its_concurrency_running(exact: World) -> None:
-    limit = {"key": "k", "concurrency": 3}
-    pushed = {limited(exact, limit, n).id for n in range(60)}
-    running: set[str] = set()
-    done: set[str] = set()
-    most = [0]
-    lock = threading.Lock()
-
-    def work(number: int) -> None:
-        run = exact.another()
-        while len(done) < len(pushed):
-            for job in run.fetch.fetch(["default"], 1, f"w{number}"):
-                with lock:
-                    running.add(job.id)
-                    most[0] = max(most[0], len(running))
-                with lock:
-                    running.discard(job.id)
-                    done.add(job.id)
-                run.finish.ack(job.id, worker_id=f"w{number}")
-
-    with ThreadPoolExecutor(16) as pool:
-        for one in [pool.submit(work, number) for number in range(16)]:
-            one.result(timeout=240)
-    assert done == pushed
-    assert most[0] <= 3
-    assert permits(exact, "k") == 0
-
-
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_fetch_that_dies_anywhere_neither_passes_the_limit_nor_loses_a_permit(
     exact: World, count: int

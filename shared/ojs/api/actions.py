@@ -11,8 +11,7 @@ from ojs.http.answers import Moment
 from ojs.http.binding import paging
 from ojs.http.binding.paging import Listed, Pagination
 from ojs.http.binding.request import Request
-from ojs.http.contract.permissions import Permission, Reach
-from ojs.http.endpoint import Reply, Resource
+from ojs.http.endpoint import Permission, Reach, Reply, Resource
 from ojs.http.parameters import PAGING
 
 if TYPE_CHECKING:

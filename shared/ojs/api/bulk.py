@@ -23,8 +23,7 @@ from ojs.http.binding.paging import Listed, Paged
 from ojs.http.binding.request import Request
 from ojs.http.contract import models
 from ojs.http.contract.models import NoOptions
-from ojs.http.contract.permissions import Permission, Reach
-from ojs.http.endpoint import Implementation, Reply, Resource, Success
+from ojs.http.endpoint import Implementation, Permission, Reach, Reply, Resource, Success
 from ojs.http.parameters import PAGING
 
 if TYPE_CHECKING:

@@ -29,8 +29,7 @@ from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Paged, Pagination
 from ojs.http.binding.request import Request
 from ojs.http.contract.models import NoOptions
-from ojs.http.contract.permissions import Permission, Reach
-from ojs.http.endpoint import BASE, Parameter, Reply, Resource, Success
+from ojs.http.endpoint import BASE, Parameter, Permission, Reach, Reply, Resource, Success
 from ojs.http.parameters import LIMIT, MOMENT_SCHEMA, PAGING, SEALED, one_of, whole
 from ojs.http.views import backpressure
 from ojs.http.views import jobs as job_views
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from ojs.services.crons.manage import RegisteredCron
     from ojs.services.jobs.enqueue import Pushed
 
+CronState = Literal["active", "paused", "ended"]
 MAX_PREVIEW = 100
 DEFAULT_PREVIEW = 5
 # The largest template that is shown at each place of an answer about one cron job, and in a list:
@@ -103,7 +103,7 @@ class _Preview:
     firings: Sequence[Firing]
 
 
-def _status(cron: CronJob) -> Literal["active", "paused", "ended"]:
+def _status(cron: CronJob) -> CronState:
     if not cron.enabled:
         return "paused"
     # It has no next tick if `ends_at` comes before it.
@@ -150,7 +150,7 @@ class Cron(Answer[_Seen]):
     omitted: Omitted = shown(_s.omitted, absent=True)
     overlap_policy: OverlapPolicy = _d.overlap
     enabled: bool = _c.enabled
-    status: Literal["active", "paused", "ended"] = made(_status, _c)
+    status: CronState = made(_status, _c)
     description: str | None = _d.description
     starts_at: Moment = shown(moment(_d.starts_ms), absent=True)
     ends_at: Moment = shown(moment(_d.ends_ms), absent=True)

@@ -27,12 +27,10 @@ from ojs.http.binding import paging
 from ojs.http.binding.paging import Listed, Paged
 from ojs.http.binding.request import Request
 from ojs.http.contract import models
-from ojs.http.contract.permissions import Permission, Reach
-from ojs.http.endpoint import Parameter, Reply, Resource, Success
+from ojs.http.endpoint import Parameter, Permission, Reach, Reply, Resource, Success
 from ojs.http.parameters import MOMENT_SCHEMA, PAGING, QUEUE_SCHEMA, one_of, text
 from ojs.http.views import backpressure
 from ojs.http.views import jobs as views
-from ojs.http.views.jobs import JobsPageAnswer
 from ojs.records import record
 
 if TYPE_CHECKING:
@@ -62,7 +60,6 @@ class _Done:
 _s: DeadLetterStats = source()
 _c = _s.counts
 _id: str = source()
-_r: Refusal = source()
 _d: _Done = source()
 _o: domain.BulkOperation = source()
 _l: Listed[domain.BulkOperation] = source()
@@ -236,7 +233,7 @@ def _begun(request: Request, action: Action, wanted: DeadLetterFilter) -> _Done:
 @both.endpoint(
     "GET",
     Permission(Scope.ADMIN_READ, Reach.FILTER),
-    Success(JobsPageAnswer, "One page of dead letters, latest first."),
+    Success(views.JobsPageAnswer, "One page of dead letters, latest first."),
     query=(*_FILTERS, _STATE, *PAGING),
 )
 def list_dead_letters(request: Request) -> Reply:
@@ -254,7 +251,7 @@ def list_dead_letters(request: Request) -> Reply:
     if wanted.everything and (page.next_cursor is not None or window.cursor is not None):
         seen = window.offset + len(page.items) + (page.next_cursor is not None)
         total = current.dead_letter_stats.total(wanted.queue, least=seen)
-    return Reply(views.jobs_page(window, page, total))
+    return Reply(views.JobsPageAnswer.of(paging.listed(window, page, total, always=True)))
 
 
 @both.endpoint("GET /stats", _LOOK, DeadLetterStatsAnswer, derived=True)

@@ -22,8 +22,7 @@ from ojs.http.binding import paging
 from ojs.http.binding.paging import Paged
 from ojs.http.binding.request import Request
 from ojs.http.contract.models import NoOptions
-from ojs.http.contract.permissions import Permission, Reach
-from ojs.http.endpoint import BASE, Reply, Resource, Success
+from ojs.http.endpoint import BASE, Permission, Reach, Reply, Resource, Success
 from ojs.http.parameters import PAGING
 from ojs.records import record
 

@@ -19,8 +19,7 @@ from ojs.http.answers import Moment
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Position
 from ojs.http.binding.request import Request
-from ojs.http.contract.permissions import Permission, Reach
-from ojs.http.endpoint import Parameter, Reply, Resource
+from ojs.http.endpoint import Parameter, Permission, Reach, Reply, Resource
 from ojs.http.parameters import MAX_OFFSET, MOMENT_SCHEMA, listed, whole
 from ojs.records import record
 

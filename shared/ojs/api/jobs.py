@@ -48,8 +48,7 @@ from ojs.http.binding.errors import JobsRefused
 from ojs.http.binding.request import Request
 from ojs.http.contract import models
 from ojs.http.contract.models import NoOptions
-from ojs.http.contract.permissions import Permission, Reach
-from ojs.http.endpoint import BASE, Parameter, Reply, Resource, Success
+from ojs.http.endpoint import BASE, Parameter, Permission, Reach, Reply, Resource, Success
 from ojs.http.parameters import (
     DEFAULT_LIMIT,
     LIMIT,

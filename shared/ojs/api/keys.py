@@ -15,8 +15,7 @@ from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Pagination
 from ojs.http.binding.request import Request
 from ojs.http.contract import models
-from ojs.http.contract.permissions import Permission, Reach
-from ojs.http.endpoint import BASE, Parameter, Reply, Resource, Success
+from ojs.http.endpoint import BASE, Parameter, Permission, Reach, Reply, Resource, Success
 from ojs.http.parameters import PAGING, one_of
 from ojs.records import record
 

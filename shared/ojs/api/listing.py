@@ -19,8 +19,7 @@ from ojs.http.answers import Id, Moment
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Paged
 from ojs.http.binding.request import Request
-from ojs.http.contract.permissions import Permission, Reach
-from ojs.http.endpoint import Parameter, Reply, Resource, Success
+from ojs.http.endpoint import Parameter, Permission, Reach, Reply, Resource, Success
 from ojs.http.parameters import MAX_OFFSET, MOMENT_SCHEMA, QUEUE_SCHEMA, one_of, paged, text, whole
 from ojs.http.views.jobs import JobsPageAnswer
 

@@ -14,8 +14,7 @@ from ojs.http.answer import Answer, maybe, moment, shown, source
 from ojs.http.answers import Moment
 from ojs.http.binding.request import Request
 from ojs.http.contract.models import Configuration
-from ojs.http.contract.permissions import Permission, Reach
-from ojs.http.endpoint import Reply, Resource
+from ojs.http.endpoint import Permission, Reach, Reply, Resource
 from ojs.records import record
 
 if TYPE_CHECKING:

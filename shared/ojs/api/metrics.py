@@ -24,8 +24,7 @@ from ojs.http.answer import AsIs, absent
 from ojs.http.answers import Count, Moment, Rate
 from ojs.http.binding import query
 from ojs.http.binding.request import Request
-from ojs.http.contract.permissions import Permission, Reach
-from ojs.http.endpoint import Parameter, Reply, Resource, Success
+from ojs.http.endpoint import Parameter, Permission, Reach, Reply, Resource, Success
 from ojs.http.parameters import one_of
 from ojs.records import record
 

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, made from the contract, the request models and the answer types.
+"""The OpenAPI 3.1 document, made from the operations, the request models and the answer types.
 
 Built once per container, on first request.
 """
@@ -12,19 +12,26 @@ from inspect import cleandoc
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
-from pydantic import TypeAdapter
-
 from ojs.api.bulk import FinalState, JobAction
+from ojs.api.crons import CronState
 from ojs.api.operations import OPERATIONS
+from ojs.api.queue_config import ConfigSource
+from ojs.api.system import AuthorizerName
 from ojs.api.workflows import StepState
 from ojs.domain.access import KEY_ID, Scope
-from ojs.domain.cron.definition import OverlapName
+from ojs.domain.cron.definition import OverlapName, OverlapPolicy
+from ojs.domain.dead_letter.bulk import Phase
 from ojs.domain.delivery import delivery as deliveries
 from ojs.domain.fair_queue import tags
 from ojs.domain.ids import UUID7
 from ojs.domain.job import envelope, retry
+from ojs.domain.job.retention import PruningPolicy
 from ojs.domain.job.states import State
+from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.pool.pool import SHOWN_BACK, PoolRequest
+from ojs.domain.pool.worker import Directive
+from ojs.domain.queue.config import OverflowPolicy
+from ojs.domain.queue.queue import DeletionStrategy, QueueState
 from ojs.domain.rate_limit import limiter as limits
 from ojs.domain.requests import Model, RequestField, split
 from ojs.domain.workflow.advance import WorkflowState
@@ -32,11 +39,12 @@ from ojs.domain.workflow.graph import Callback, StepTrigger
 from ojs.http.answer import Answer, fields, is_kept
 from ojs.http.answers import ErrorAnswer
 from ojs.http.binding import errors, negotiation
-from ojs.http.contract import answers, models
-from ojs.http.contract import operations as contract
+from ojs.http.contract import models
 from ojs.http.endpoint import Operation, Parameter
-from ojs.http.parameters import PRODUCER, QUEUE_SCHEMA, text
+from ojs.http.parameters import POOL_SCHEMA, PRODUCER, QUEUE_SCHEMA, text
 
+# For a wrong request, a wrong version, or a store that fails.
+COMMON_ERRORS = (400, 422, 500, 503, 504)
 _REF = "#/components/schemas/{model}"
 
 # Status → name of the response, and what it means.
@@ -108,7 +116,7 @@ _PATH_PARAMETERS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "operation": ({"type": "string", "pattern": UUID7.pattern}, "the operation's id"),
     "worker": (models.WORKER_ID_SCHEMA, "the worker's id"),
     "queue": (QUEUE_SCHEMA, "the queue's name"),
-    "pool": (contract.POOL_SCHEMA, "the worker pool's name"),
+    "pool": (POOL_SCHEMA, "the worker pool's name"),
     "delivery": (
         text(deliveries.DELIVERY_PATTERN, deliveries.MAX_DELIVERY_BYTES),
         "the delivery's name",
@@ -260,7 +268,6 @@ _TYPE_RULES: Mapping[str, dict[str, Any]] = {
 
 # Operation → example of a request.
 EXAMPLES: Mapping[str, Mapping[str, Any]] = {
-    **{each.id: {} for each in contract.OPERATIONS if each.request is models.NoOptions},
     **{each.id: each.example for each in OPERATIONS if each.example is not None},
 }
 
@@ -320,23 +327,23 @@ _SHARED: Mapping[str, Mapping[str, Any]] = {
     "JsonObject": {"type": "object", "additionalProperties": True},
     "JobStateName": _one_of(State),
     "FinalStateName": _one_of(FinalState),
-    "QueueStateName": _one_of(answers.QueueStateName),
+    "QueueStateName": _one_of(QueueState),
     "WorkerStateName": _one_of(models.WorkerState),
-    "OperationStateName": _one_of(answers.OperationState),
+    "OperationStateName": _one_of(Phase),
     "JobAction": _one_of(JobAction),
-    "Directive": _one_of(answers.Directive),
-    "DispatchStrategy": _one_of(answers.DispatchStrategy),
-    "DeletionStrategy": _one_of(answers.DeletionStrategy),
-    "OverflowPolicy": _one_of(answers.OverflowPolicy),
-    "PruningPolicy": _one_of(answers.PruningPolicy),
-    "ConfigSource": _one_of(answers.ConfigSource),
+    "Directive": _one_of(Directive),
+    "DispatchStrategy": _one_of(DispatchStrategy),
+    "DeletionStrategy": _one_of(DeletionStrategy),
+    "OverflowPolicy": _one_of(OverflowPolicy),
+    "PruningPolicy": _one_of(PruningPolicy),
+    "ConfigSource": _one_of(ConfigSource),
     "BackoffStrategy": _one_of(envelope.Backoff),
     "OnExhaustion": _one_of(retry.OnExhaustion),
     "OnConflict": _one_of(envelope.OnConflict),
     "OnLimit": _one_of(limits.OnLimit),
     "DeliveryForm": _one_of(deliveries.Form),
-    "CronStateName": _one_of(answers.CronState),
-    "CronOverlap": _one_of(answers.CronOverlap),
+    "CronStateName": _one_of(CronState),
+    "CronOverlap": _one_of(OverlapPolicy),
     "CronOverlapName": _one_of(OverlapName),
     "TenantFairnessStrategy": _one_of((tags.FAIR_SHARE,)),
     "WorkflowKind": _one_of(models.WorkflowKind),
@@ -347,7 +354,7 @@ _SHARED: Mapping[str, Mapping[str, Any]] = {
     "RetryModeName": _one_of(models.RetryModeName),
     "UniqueKey": _one_of(envelope.Dimension),
     "AccessScope": _one_of(Scope),
-    "AuthorizerName": _one_of(answers.AuthorizerName),
+    "AuthorizerName": _one_of(AuthorizerName),
 }
 _ANNOTATIONS = frozenset({"title", "description", "default"})
 
@@ -427,16 +434,12 @@ def _operation(operation: Operation, schemas: dict[str, Any], *, closed: bool) -
             "headers": _headers((*_ALWAYS, *success.headers)) | _sometimes(success.sometimes),
         }
         if success.shape is not None:
-            if isinstance(success.shape, str):
-                _define(success.shape, getattr(answers, success.shape), schemas)
-                ref = _REF.format(model=success.shape)
-            else:
-                ref = _named(success.shape, schemas)["$ref"]
+            ref = _named(success.shape, schemas)["$ref"]
             responses[str(status)]["content"] = _content(ref)
         if success.text:
             content = responses[str(status)].setdefault("content", {})
             content["text/plain"] = {"schema": {"type": "string"}}
-    for status in (*operation.errors, *contract.COMMON_ERRORS, *((401, 403) if closed else ())):
+    for status in (*operation.errors, *COMMON_ERRORS, *((401, 403) if closed else ())):
         # A failing health check answers with its own body.
         ref = f"#/components/responses/{_ERRORS[status][0]}"
         responses.setdefault(str(status), {"$ref": ref})
@@ -653,10 +656,8 @@ def _named(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
         schemas[name] = {**_one_of(kind), "title": name, "description": about}
     elif issubclass(kind, Model):
         _define_request(kind, schemas)
-    elif issubclass(kind, Answer):
-        _define_answer(kind, schemas)
     else:
-        _define(name, kind, schemas)
+        _define_answer(kind, schemas)
     return {"$ref": _REF.format(model=name)}
 
 
@@ -668,9 +669,12 @@ def _define_answer(kind: type[Answer[Any]], schemas: dict[str, Any]) -> None:
     properties, required = {}, []
     for name, field in fields(kind):
         described = _type(field.annotation, schemas)
-        if len(described.get("enum", ())) == 1:
-            described["const"] = described.pop("enum")[0]
-        if all("$ref" not in one for one in (described, *described.get("anyOf", ()))):
+        choices = described.get("anyOf", [])
+        for one in (described, *choices):
+            if len(one.get("enum", ())) == 1:
+                one["const"] = one.pop("enum")[0]
+        named = [one for one in choices if one != {"type": "null"}] or [described]
+        if len(named) > 1 or "$ref" not in named[0]:
             described = {"title": name.replace("_", " ").title(), **described}
         properties[name] = described | ({"description": field.says} if field.says else {})
         if not field.absent:
@@ -686,18 +690,6 @@ def _define_answer(kind: type[Answer[Any]], schemas: dict[str, Any]) -> None:
     if is_kept(kind):
         schema["additionalProperties"] = True
     schemas[kind.__name__] = _anchored(_completed(kind.__name__, schema))
-
-
-def _define(name: str, shape: Any, schemas: dict[str, Any]) -> None:
-    """Add a type of answers and all types it refers to to the schemas."""
-    if name in schemas:
-        return
-    schema = TypeAdapter(shape).json_schema(mode="serialization", ref_template=_REF)
-    for inner, definition in schema.pop("$defs", {}).items():
-        found = _anchored(_completed(inner, definition))
-        if schemas.setdefault(inner, found).get("properties") != found.get("properties"):
-            raise ValueError(f"two types are called {inner}")
-    schemas[name] = _anchored(_completed(name, schema))
 
 
 def _completed(name: str, schema: dict[str, Any]) -> dict[str, Any]:

@@ -24,14 +24,12 @@ from ojs.api import (
     workflows,
 )
 from ojs.http.binding.routes import Routes
-from ojs.http.contract import operations as contract
 from ojs.http.endpoint import Operation, declared
 
 OPERATIONS: tuple[Operation, ...] = (
-    *contract.OPERATIONS,
     *declared(actions, bulk, crons, dead_letter, deliveries, events, jobs, keys, listing),
-    *declared(maintenance, metrics, pools, queues, rate_limits, statistics, system, work),
-    *declared(workers, workflows),
+    *declared(maintenance, metrics, pools, queues, rate_limits, statistics, system),
+    *declared(work, workers, workflows),
 )
 
 _ROUTES = Routes(OPERATIONS)

@@ -19,10 +19,8 @@ from ojs.http.answers import Count, Fraction, Moment, Positive
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Paged, Pagination
 from ojs.http.binding.request import Request
-from ojs.http.contract.operations import POOL_SCHEMA
-from ojs.http.contract.permissions import Permission, Reach
-from ojs.http.endpoint import BASE, Parameter, Reply, Resource, Success
-from ojs.http.parameters import PAGING, QUEUES_PAGING
+from ojs.http.endpoint import BASE, Parameter, Permission, Reach, Reply, Resource, Success
+from ojs.http.parameters import PAGING, POOL_SCHEMA, QUEUES_PAGING
 
 if TYPE_CHECKING:
     from ojs.domain.pool.statistics import QueueShare as Share

@@ -11,8 +11,9 @@ from ojs.domain.requests import Field
 from ojs.http.answer import AsIs, absent, derived
 from ojs.http.answers import Bound, Count, Fraction, RetryDefaults
 
+ConfigSource = Literal["queue", "_default", "system"]
 ConfigSources = Annotated[
-    dict[str, Literal["queue", "_default", "system"]],
+    dict[str, ConfigSource],
     Field(description="where each field comes from: set here, in the policy, or nowhere"),
 ]
 

@@ -18,8 +18,7 @@ from ojs.http.answers import Count, Moment, Positive
 from ojs.http.binding.request import Request
 from ojs.http.contract import models
 from ojs.http.contract.models import NoOptions
-from ojs.http.contract.permissions import Permission, Reach
-from ojs.http.endpoint import BASE, Parameter, Reply, Resource, Success
+from ojs.http.endpoint import BASE, Parameter, Permission, Reach, Reply, Resource, Success
 from ojs.http.parameters import one_of
 from ojs.http.views import backpressure
 from ojs.records import record

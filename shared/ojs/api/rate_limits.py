@@ -24,8 +24,7 @@ from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Paged
 from ojs.http.binding.request import Request
 from ojs.http.contract import models
-from ojs.http.contract.permissions import Permission, Reach
-from ojs.http.endpoint import Reply, Resource
+from ojs.http.endpoint import Permission, Reach, Reply, Resource
 from ojs.http.parameters import PAGING
 from ojs.records import record
 

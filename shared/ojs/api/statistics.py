@@ -27,8 +27,7 @@ from ojs.http.answers import Bound, Count, Fraction, Moment, Rate
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Paged, Pagination
 from ojs.http.binding.request import Request
-from ojs.http.contract.permissions import Permission, Reach
-from ojs.http.endpoint import Parameter, Reply, Resource
+from ojs.http.endpoint import Parameter, Permission, Reach, Reply, Resource
 from ojs.http.parameters import (
     MOMENT_SCHEMA,
     QUEUE_SCHEMA,

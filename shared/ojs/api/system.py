@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ojs import runtime
 from ojs.domain.access import Scope
 from ojs.domain.cron import schedule
 from ojs.domain.errors import OjsError
 from ojs.domain.requests import Field
-from ojs.http.answer import Answer, derived, given, made, shown, source
+from ojs.http.answer import Answer, AsIs, derived, given, made, shown, source
 from ojs.http.answers import Count, Positive
 from ojs.http.binding.request import Request
-from ojs.http.contract.permissions import Permission, Reach
-from ojs.http.endpoint import Reply, Resource, Success
+from ojs.http.endpoint import Permission, Reach, Reply, Resource, Success
 from ojs.records import record
 
 if TYPE_CHECKING:
@@ -319,3 +319,24 @@ def list_middleware(_request: Request) -> Reply:
     """
     chain = runtime.current().middleware
     return Reply(MiddlewareAnswer.of([] if chain is None else chain.names))
+
+
+class OpenApiAnswer(AsIs, kept=True):
+    """An OpenAPI document."""
+
+    openapi: str
+    info: dict[str, Any]
+    paths: dict[str, Any]
+    components: dict[str, Any]
+
+
+@system.endpoint("GET /openapi.json", _ANYBODY, OpenApiAnswer, strict_query=False)
+def openapi(_request: Request) -> Reply:
+    """Read this description.
+
+    The OpenAPI 3.1 document.
+    """
+    # It is made of all operations, this one among them. No other one should wait for it.
+    document = import_module("ojs.api.openapi").document
+    settings = runtime.current().settings
+    return Reply(document(settings.version, settings.authorizer))

@@ -1,4 +1,4 @@
-"""What workers do with jobs: they fetch them, end them, and tell how far they are."""
+"""What workers do: they fetch jobs and end them, and are heard of."""
 
 from __future__ import annotations
 
@@ -9,22 +9,25 @@ from ojs import runtime
 from ojs.domain.access import Scope
 from ojs.domain.errors import BackendError, InvalidRequest, OjsError
 from ojs.domain.job.states import State
+from ojs.domain.pool.worker import Directive
 from ojs.domain.requests import Field
-from ojs.http.answer import AsIs, absent, present
+from ojs.http.answer import Answer, AsIs, absent, present, source
 from ojs.http.answers import Count, Id, Job, Moment, OutcomeError, ProgressAnswer
 from ojs.http.binding import errors
 from ojs.http.binding.request import Request
 from ojs.http.contract import models
-from ojs.http.contract.permissions import Permission, Reach
-from ojs.http.endpoint import Reply, Resource, Success
+from ojs.http.endpoint import Permission, Reach, Reply, Resource, Success
 from ojs.http.views import jobs as views
 
 if TYPE_CHECKING:
     from ojs.services.jobs.batch_finish import BatchOutcome
+    from ojs.services.pools.workers import HeartbeatAnswer as Beat
 
 # With less time left, no more jobs are claimed or ended: the slowest one, and reading payloads,
 # must fit.
 _SPARE_MS = 10_000
+
+_b: Beat = source()
 
 
 class Outcome(AsIs):
@@ -90,6 +93,24 @@ class NackAnswer(AsIs):
     next_retry_at: Moment = absent()
     discarded_at: Moment = absent()
     completed_at: Moment = absent()
+
+
+class HeartbeatAnswer(Answer["Beat"]):
+    """The answer to a heartbeat: what the worker must do."""
+
+    state: Directive = _b.state
+    directive: Directive = state
+    jobs_extended: list[Id] = _b.jobs_extended
+    cancelled_jobs: list[Id] = _b.cancelled_jobs
+    server_time: Moment = _b.server_time
+
+
+class BeatAnswer(AsIs):
+    """A worker was heard."""
+
+    acknowledged: Literal[True]
+    worker_id: str
+    state: str
 
 
 # --- endpoints ------------------------------------------------------------------------------------
@@ -168,7 +189,7 @@ def _failed(*ended: Sequence[BatchOutcome]) -> OjsError | None:
     return next((result for result in results if isinstance(result, BackendError)), None)
 
 
-def touch_jobs(request: Request, job_ids: Sequence[str]) -> None:
+def _touch_jobs(request: Request, job_ids: Sequence[str]) -> None:
     """Raise PermissionDenied unless the caller may touch the queues of these jobs.
 
     For a key that is limited to queues this costs one read. Jobs that do not exist are left to the
@@ -194,7 +215,7 @@ def ack_job(request: Request) -> Reply:
         return Reply({"acks": views.outcomes(outcomes)}, 207, failed=_failed(outcomes))
     body = models.parse(models.AckRequest, raw)
     request.about(job_id=body.job_id)
-    touch_jobs(request, [body.job_id])
+    _touch_jobs(request, [body.job_id])
     job = runtime.current().finish.ack(body.job_id, **body.outcome())
     return Reply(views.acknowledged(job))
 
@@ -224,7 +245,7 @@ def nack_job(request: Request) -> Reply:
         return Reply({"nacks": views.outcomes(outcomes)}, 207, failed=_failed(outcomes))
     body = models.parse(models.NackRequest, raw)
     request.about(job_id=body.job_id)
-    touch_jobs(request, [body.job_id])
+    _touch_jobs(request, [body.job_id])
     job = runtime.current().finish.nack(body.job_id, **body.outcome())
     return Reply(views.failed(job))
 
@@ -261,6 +282,53 @@ def nack_job_by_path(request: Request) -> Reply:
 
 
 @workers.endpoint(
+    "POST /heartbeat",
+    _WORKS,
+    HeartbeatAnswer,
+    errors=(409, 413),
+    request=models.HeartbeatRequest,
+    example={"worker_id": "worker-1", "active_jobs": [_JOB_ID], "state": "running"},
+)
+def heartbeat(request: Request) -> Reply:
+    """Extend leases, take directives."""
+    body = request.parsed(models.HeartbeatRequest)
+    _touch_jobs(request, body.job_ids() or [])
+    beat = runtime.current().workers.beat(
+        body.worker_id,
+        active_jobs=body.job_ids(),
+        active_count=body.count(),
+        visibility_timeout_ms=body.visibility_timeout_ms,
+        state=body.state,
+        info=body.info(),
+        pool=body.pool,
+        caller=request.principal,
+    )
+    return Reply(HeartbeatAnswer.of(beat))
+
+
+@workers.endpoint(
+    "POST /beat",
+    _WORKS,
+    BeatAnswer,
+    errors=(409, 413),
+    request=models.BeatRequest,
+    example={"worker_id": "worker-1", "state": "drain", "active_jobs": 2},
+)
+def beat(request: Request) -> Reply:
+    """Announce draining."""
+    body = request.parsed(models.BeatRequest)
+    runtime.current().workers.drain(
+        body.worker_id,
+        state=body.state,
+        active_jobs=len(body.job_ids()) if body.count() is None else body.count(),
+        info=body.info(),
+        pool=body.pool,
+        caller=request.principal,
+    )
+    return Reply({"acknowledged": True, "worker_id": body.worker_id, "state": body.state})
+
+
+@workers.endpoint(
     "POST /progress",
     _WORKS,
     ProgressAnswer,
@@ -273,7 +341,7 @@ def report_worker_progress(request: Request) -> Reply:
     body = request.parsed(models.WorkerProgressRequest)
     if body.percentage is None and body.data is None:
         raise InvalidRequest("percentage", "is required unless data is given")
-    touch_jobs(request, [body.job_id])
+    _touch_jobs(request, [body.job_id])
     progress = runtime.current().jobs.report_progress(
         body.job_id,
         progress=None if body.percentage is None else body.percentage / 100,

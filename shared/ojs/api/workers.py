@@ -1,33 +1,25 @@
-"""Workers: what they report of themselves, and what operators tell them.
-
-What concerns their jobs (fetch, ack, nack) is in `ojs.api.work`.
-"""
+"""Workers: what they report of themselves, and what operators tell them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from ojs import runtime
-from ojs.api.work import touch_jobs
 from ojs.domain.access import Scope
 from ojs.domain.job.job import DEFAULT_VISIBILITY_MS
 from ojs.domain.pool import worker as domain
 from ojs.domain.pool.worker import DEAD_AFTER_MS, HEARTBEAT_INTERVAL_S, Directive
 from ojs.domain.requests import Field
 from ojs.http.answer import Answer, AsIs, absent, derived, made, moment, shown, source
-from ojs.http.answers import Count, Id, Moment
+from ojs.http.answers import Count, Moment
 from ojs.http.binding import paging
 from ojs.http.binding.paging import Listed, Paged
 from ojs.http.binding.request import Request
 from ojs.http.contract import models
-from ojs.http.contract.permissions import Permission, Reach
-from ojs.http.endpoint import Reply, Resource
+from ojs.http.endpoint import Permission, Reach, Reply, Resource
 from ojs.http.parameters import PAGING
 from ojs.records import record
-
-if TYPE_CHECKING:
-    from ojs.services.pools.workers import HeartbeatAnswer as Beat
 
 
 @record(frozen=True)
@@ -52,29 +44,9 @@ def _states(listed: Listed[_Known]) -> list[str] | None:
 
 _k: _Known = source()
 _l: Listed[_Known] = source()
-_b: Beat = source()
 _states_of: list[str] = source()
-_said: tuple[str, str] = source()
 _registered: tuple[str, int] = source()
 _id: str = source()
-
-
-class HeartbeatAnswer(Answer["Beat"]):
-    """The answer to a heartbeat: what the worker must do."""
-
-    state: Directive = _b.state
-    directive: Directive = state
-    jobs_extended: list[Id] = _b.jobs_extended
-    cancelled_jobs: list[Id] = _b.cancelled_jobs
-    server_time: Moment = _b.server_time
-
-
-class BeatAnswer(Answer[tuple[str, str]]):
-    """A worker was heard."""
-
-    acknowledged: Literal[True] = True
-    worker_id: str = _said[0]
-    state: str = _said[1]
 
 
 class RegisterAnswer(Answer[tuple[str, int]]):
@@ -162,7 +134,6 @@ class WorkersAnswer(Paged[_Known]):
 
 _LOOK = Permission(Scope.ADMIN_READ, Reach.ALL)
 _MANAGE = Permission(Scope.ADMIN_WRITE, Reach.ALL)
-_JOBS = Permission(Scope.WORK, Reach.NAMED)
 _ITSELF = Permission(Scope.WORK, Reach.NONE)
 
 workers = Resource("workers", "workers")
@@ -172,59 +143,6 @@ both = Resource("workers", "workers", also={"admin_{}": "admin/workers"})
 
 def _answer(worker: domain.Worker) -> Reply:
     return Reply(WorkerAnswer.of(_Known(worker, runtime.current().clock.now_ms())))
-
-
-@workers.endpoint(
-    "POST /heartbeat",
-    _JOBS,
-    HeartbeatAnswer,
-    errors=(409, 413),
-    request=models.HeartbeatRequest,
-    example={
-        "worker_id": "worker-1",
-        "active_jobs": ["019414d4-8b2e-7c3a-b5d1-f0e2a3b4c5d6"],
-        "state": "running",
-    },
-    strict_query=False,
-)
-def heartbeat(request: Request) -> Reply:
-    """Extend leases, take directives."""
-    body = request.parsed(models.HeartbeatRequest)
-    touch_jobs(request, body.job_ids() or [])
-    beat = runtime.current().workers.beat(
-        body.worker_id,
-        active_jobs=body.job_ids(),
-        active_count=body.count(),
-        visibility_timeout_ms=body.visibility_timeout_ms,
-        state=body.state,
-        info=body.info(),
-        pool=body.pool,
-        caller=request.principal,
-    )
-    return Reply(HeartbeatAnswer.of(beat))
-
-
-@workers.endpoint(
-    "POST /beat",
-    _JOBS,
-    BeatAnswer,
-    errors=(409, 413),
-    request=models.BeatRequest,
-    example={"worker_id": "worker-1", "state": "drain", "active_jobs": 2},
-    strict_query=False,
-)
-def beat(request: Request) -> Reply:
-    """Announce draining."""
-    body = request.parsed(models.BeatRequest)
-    runtime.current().workers.drain(
-        body.worker_id,
-        state=body.state,
-        active_jobs=len(body.job_ids()) if body.count() is None else body.count(),
-        info=body.info(),
-        pool=body.pool,
-        caller=request.principal,
-    )
-    return Reply(BeatAnswer.of((body.worker_id, body.state)))
 
 
 @workers.endpoint(

@@ -42,8 +42,7 @@ from ojs.http.contract.models import (
     WorkflowKind,
     WorkflowRequest,
 )
-from ojs.http.contract.permissions import Permission, Reach
-from ojs.http.endpoint import BASE, Parameter, Reply, Resource, Success
+from ojs.http.endpoint import BASE, Parameter, Permission, Reach, Reply, Resource, Success
 from ojs.http.parameters import PAGING, PRODUCER, SEALED, one_of, whole
 from ojs.http.views import backpressure
 from ojs.http.views.jobs import MAX_ANSWER_BYTES, MAX_COPY_BYTES, sent_bytes

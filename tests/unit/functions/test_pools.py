@@ -131,26 +131,6 @@ def test_what_is_refused_stores_nothing(api: Api) -> None:
     assert api.get("/ojs/v1/queues").json["queues"] == []
 
 
-@pytest.mark.parametrize(
-    ("path", "query", "field"),
-    [
-        (BASE, {"limit": "0"}, "limit"),
-        (BASE, {"limit": "201"}, "limit"),
-        (BASE, {"cursor": "not ours"}, "cursor"),
-        (BASE, {"cursor": "YXxi"}, "cursor"),
-        (BASE, {"pool": "general"}, "pool"),
-        (STATS, {"limit": "101"}, "limit"),
-        (STATS, {"pool": "a|b"}, "pool"),
-        (STATS, {"pool": "x" * 65}, "pool"),
-        (STATS, {"cursor": "Tm8gU3VjaA"}, "cursor"),
-        (STATS, {"queue": "critical"}, "queue"),
-    ],
-)
-def test_a_wrong_parameter_is_named(api: Api, path: str, query: dict[str, str], field: str) -> None:
-    reply = api("GET", path, query=query)
-    assert (reply.status, reply.error["details"]["field"]) == (400, field)
-
-
 def test_a_method_takes_no_parameter_that_it_does_not_know(api: Api) -> None:
     put(api)
     for method in ("GET", "PUT", "DELETE"):

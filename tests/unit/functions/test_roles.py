@@ -11,8 +11,7 @@ from ojs.api import operations as contract
 from ojs.clock import ManualClock
 from ojs.domain.access import ALL_SCOPES, role_arn
 from ojs.domain.errors import BackendError
-from ojs.http.contract.permissions import Reach
-from ojs.http.endpoint import Operation
+from ojs.http.endpoint import Operation, Reach
 from ojs.runtime import Runtime
 from ojs.store.table.table import Table
 from tests.spread import spread

@@ -14,9 +14,7 @@ from functions.sweep import metrics
 from functions.sweep.handler import handler
 from ojs import runtime
 from ojs.domain.counters import definitions as rows
-from ojs.domain.dead_letter.bulk import Action
 from ojs.domain.errors import BackendUnavailable
-from ojs.domain.filters.dead_letters import EVERYTHING
 from ojs.domain.job.states import State
 from ojs.domain.pool.backlog import Backlog
 from ojs.domain.queue.queue import Queue
@@ -28,7 +26,6 @@ from ojs.settings import Settings
 from ojs.store.queues.registry import QUIET_MS
 from ojs.store.table import keys
 from ojs.store.table.table import Update
-from tests.store.permits import lost_permit
 
 if TYPE_CHECKING:
     from ojs.store.jobs.finding import DueLine
@@ -239,32 +236,6 @@ def test_counters_are_repaired_before_the_end(api: Api, monkeypatch: pytest.Monk
     handler(EVENT, Context(module.RECONCILE_SPARE_MS))
     now_ms = api.clock.now_ms()
     assert asked == [(now_ms, module.RECOUNTS, True), (now_ms, module.RECOUNTS, False)]
-
-
-@pytest.mark.requirement("FS-19")
-def test_jobs_of_a_queue_that_has_become_fair_are_given_tags(
-    api: Api, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def told() -> list[dict[str, int]]:
-        found = [line for line in caplog.records if line.message == "gave jobs tags"]
-        return [vars(line)["counts"] for line in found]
-
-    for _ in range(3):
-        api.push("mail")
-    monkeypatch.setattr(
-        "ojs.services.jobs.fairness_backfill.FairnessBackfill.begin", lambda *_, **__: None
-    )
-    api("PUT", "/ojs/v1/queues/mail/config", {"tenant_fairness": {"enabled": True}})
-    # Not without time to do so.
-    handler(EVENT, Context(module.BULK_SPARE_MS))
-    assert told() == [{"more": 1}]
-    handler(EVENT, Context(50_000))
-    assert told()[-1] == {"tagging": 1, "tagged": 3, "passes": 1}
-    # Nothing is to be done: nothing is told of.
-    api.clock.advance(60_000)
-    before = len(told())
-    handler(EVENT, Context(50_000))
-    assert len(told()) == before
 
 
 @pytest.mark.requirement("BP-k")
@@ -482,25 +453,6 @@ def test_the_sweep_is_bounded(api: Api, monkeypatch: pytest.MonkeyPatch) -> None
     assert handler(EVENT, Context(10**9))["promoted"] == module.MAX_PASSES
 
 
-@pytest.mark.requirement("DL-14")
-def test_bulk_operations_are_carried_on(
-    api: Api, gauges: Gauges, caplog: pytest.LogCaptureFixture
-) -> None:
-    for _ in range(3):
-        api.dead()
-    api.runtime.bulk.begin(Action.RETRY, EVERYTHING, go_on=lambda: False)
-    api.clock.advance(1_000)
-    # With little time left other things come first.
-    handler(EVENT, Context(module.BULK_SPARE_MS))
-    assert api.fetch() == []
-    with caplog.at_level("INFO"):
-        handler(EVENT, Context(50_000))
-    assert len(api.fetch(count=10)) == 3
-    told = [r.__dict__["counts"] for r in caplog.records if "bulk" in r.getMessage()]
-    assert [counts["retried"] for counts in told] == [3]
-    assert len(gauges.asked) == 2
-
-
 def test_dead_letters_come_back_and_go_and_it_is_told(
     api: Api, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -586,25 +538,6 @@ def test_only_so_many_pools_and_queues_are_told_of(capsys: pytest.CaptureFixture
     assert len(lines) == metrics.MAX_POOLS + 20
     assert not [line for line in lines if line.get("pool", "")[1:] >= "100"]
     assert not [line for line in lines if line.get("queue", "")[1:] >= "020"]
-
-
-@pytest.mark.requirement("FS-8")
-def test_a_place_in_a_pool_that_no_job_takes_is_free_again(
-    api: Api, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Whoever took it died before it claimed a job, of which there is no record."""
-    caplog.set_level("INFO")
-    pool = api.runtime.pools.put("general", {"queues": ["low"], "concurrency": 1})[0]
-    now_ms = api.clock.now_ms()
-    lost_permit(api.runtime, pool.semaphore, limit=1, now_ms=now_ms)
-    api.push("low")
-    asked = {"worker_id": "w", "pool": "general"}
-    assert api.fetch("low", **asked) == []
-    api.clock.advance(61_000)
-    handler(EVENT, None)
-    told = [line.__dict__["counts"] for line in caplog.records if "pool permits" in line.message]
-    assert {"slotted": 1, "slots_freed": 1} in told
-    assert len(api.fetch("low", **asked)) == 1
 
 
 def test_pools_leave_the_gauges_their_time(api: Api, gauges: Gauges) -> None:

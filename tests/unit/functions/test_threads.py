@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
-from ojs.http.binding.application import Answer, Application
+from ojs.api import workers
+from ojs.http.binding.application import Application
 from ojs.http.binding.request import Request
+from ojs.http.endpoint import Implementation, Reply
 from tests.unit.functions.client import OPEN, event_of
 
 
@@ -15,18 +18,20 @@ def test_requests_in_threads_do_not_mix() -> None:
     """Each of many simultaneous requests gets the answer to itself."""
     threads = 16
     together = threading.Barrier(threads)
-    app = Application("workers", OPEN)
+    app = Application("workers", OPEN).serve(workers)
 
-    @app.operation("worker_health")
-    def slow(request: Request) -> Answer:
+    def slow(request: Request) -> Reply:
         before = request.named
         together.wait()
-        return Answer({"before": before, "after": request.named})
+        return Reply({"before": before, "after": request.named})
 
-    @app.operation("remove_worker")
-    def other(request: Request) -> Answer:
+    def other(request: Request) -> Reply:
         together.wait()
-        return Answer({"before": request.named, "after": request.named, "removed": True})
+        return Reply({"before": request.named, "after": request.named, "removed": True})
+
+    implementations: dict[str, Implementation] = {"worker_health": slow, "remove_worker": other}
+    for name, implementation in implementations.items():
+        app._bound[name] = replace(app._bound[name], implementation=implementation)
 
     def call(number: int) -> None:
         path, method = f"/ojs/v1/workers/w{number}", "DELETE"

@@ -29,24 +29,7 @@ RULE = {"name": "a", "filter": {}, "delay": "PT1H", "max_replays": 1}
 # Configuration → the field that is wrong, and the one that was meant.
 CONFIGS: list[tuple[dict[str, Any], str, str]] = [
     ({"max_siz": 5}, "max_siz", "max_size"),
-    ({"Max_size": 5}, "Max_size", "max_size"),
-    ({"overflow_polcy": "block"}, "overflow_polcy", "overflow_policy"),
-    ({"backpressure": {"max_dept": 5}}, "backpressure.max_dept", "max_depth"),
-    ({"retention": {"complete": "P1D"}}, "retention.complete", "completed"),
-    (
-        {"dead_letter": {"prunning_policy": "archive"}},
-        "dead_letter.prunning_policy",
-        "pruning_policy",
-    ),
-    (
-        {"dead_letter": {"retention": {"max_aged": "P1D"}}},
-        "dead_letter.retention.max_aged",
-        "max_age",
-    ),
     ({"default_retry": {"max_attempt": 3}}, "default_retry.max_attempt", "max_attempts"),
-    ({"rate_limit": {"limit": 1, "period": "PT1S", "perod": 1}}, "rate_limit.perod", "period"),
-    ({"tenant_fairness": {"enable": True}}, "tenant_fairness.enable", "enabled"),
-    ({"replay_rules": [{**RULE, "enable": True}]}, "replay_rules[0].enable", "enabled"),
     (
         {"replay_rules": [{**RULE, "filter": {"typ": "a"}}]},
         "replay_rules[0].filter.typ",

@@ -345,19 +345,12 @@ def test_an_idempotency_key_is_refused_and_an_id_does_the_same(api: Api) -> None
 @pytest.mark.parametrize(
     ("method", "below", "query", "field"),
     [
-        ("GET", "", {"state": "waiting"}, "state"),
-        ("GET", "", {"stat": "running"}, "stat"),
-        ("GET", "", {"limit": "0"}, "limit"),
         ("GET", "", {"cursor": "YQ"}, "cursor"),
         ("GET", "/wf_1", {}, "id"),
-        ("GET", f"/{ID}", {"limit": "1001"}, "limit"),
         ("GET", f"/{ID}", {"cursor": "YQ"}, "cursor"),
         ("GET", f"/{ID}/results", {}, "step"),
-        ("GET", f"/{ID}/results", {"step": "-1"}, "step"),
-        ("GET", f"/{ID}/results", {"step": "0"}, "step"),
         ("GET", f"/{ID}/results", {"step": "99"}, "step"),
         ("GET", f"/{ID}/results", {"step": "1", "cursor": "YQ"}, "cursor"),
-        ("GET", f"/{ID}/progress", {"limit": "1"}, "limit"),
     ],
 )
 def test_wrong_parameters(
@@ -406,12 +399,6 @@ def test_lists_by_state_and_name_in_pages(api: Api) -> None:
         seen += [each["id"] for each in page["workflows"]]
         cursor = page["pagination"].get("next_cursor", "")
     assert (seen, cursor) == (made[::-1], "")
-
-
-@pytest.mark.parametrize("name", ["state", "name"])
-def test_an_empty_filter_is_refused(api: Api, name: str) -> None:
-    reply = api.get(BASE, **{name: ""})
-    assert (reply.status, reply.error["details"]["field"]) == (400, name)
 
 
 def test_a_workflow_that_is_over_is_kept_as_long_as_its_jobs(api: Api) -> None:

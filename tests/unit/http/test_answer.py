@@ -10,8 +10,7 @@ import pytest
 from ojs.domain.access import Scope
 from ojs.http.answer import Answer, fields, if_true, length, moment, shown, source, unless_empty
 from ojs.http.contract.models import NackRequest, NoOptions
-from ojs.http.contract.permissions import Permission, Reach
-from ojs.http.endpoint import Reply, Resource, Success
+from ojs.http.endpoint import Permission, Reach, Reply, Resource, Success
 
 READ = Permission(Scope.JOBS_READ, Reach.NONE)
 GONE = Success(None, "It is gone.")

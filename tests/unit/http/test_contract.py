@@ -22,16 +22,13 @@ from ojs.domain.delivery.delivery import DeliveryRequest, DeliveryTestRequest
 from ojs.domain.job import envelope
 from ojs.domain.pool import pool as pools
 from ojs.domain.pool.pool import PoolRequest
-from ojs.domain.pool.worker import STOPPING, Directive
+from ojs.domain.pool.worker import STOPPING
 from ojs.domain.queue import config as queue_config
 from ojs.domain.rate_limit.limiter import OverrideRequest
 from ojs.domain.workflow import request as workflow_request
 from ojs.http import endpoint
 from ojs.http.binding import errors as http_errors
-from ojs.http.binding.application import Answer, Application
-from ojs.http.binding.request import Request
-from ojs.http.contract import answers, models
-from tests.unit.functions.client import OPEN
+from ojs.http.contract import models
 
 ROOT = Path(__file__).parents[3]
 IDS = [operation.id for operation in contract.OPERATIONS]
@@ -70,25 +67,11 @@ def test_every_path_has_a_function(path: str, function: str) -> None:
 
 
 @pytest.mark.parametrize("function", endpoint.HTTP_FUNCTIONS)
-def test_a_function_binds_all_its_operations(function: str) -> None:
-    module = importlib.import_module(f"functions.{function}.handler")
-    assert module.handler.function == function
-    assert module.handler.complete() is module.handler
-
-
-def test_what_is_not_bound_or_bound_twice_is_an_error() -> None:
-    app = Application("admin", OPEN)
-    with pytest.raises(ValueError, match="not bound in admin: openapi"):
-        app.complete()
-
-    @app.operation("openapi")
-    def bound(_request: Request) -> Answer:
-        return Answer({})
-
-    with pytest.raises(ValueError, match="bound twice"):
-        app.operation("openapi")(bound)
-    with pytest.raises(ValueError, match="no operation nonsense"):
-        app.operation("nonsense")(bound)
+def test_a_function_serves_all_its_operations(function: str) -> None:
+    handler = importlib.import_module(f"functions.{function}.handler").handler
+    expected = {each.id for each in contract.OPERATIONS if each.function == function}
+    assert handler.function == function
+    assert handler._bound.keys() == expected
 
 
 def test_the_document_describes_what_is_served_and_nothing_else() -> None:
@@ -120,12 +103,6 @@ def test_every_reference_in_the_document_leads_somewhere() -> None:
     schemas = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
     assert schemas <= used
     jsontext.dumps(document)
-
-
-def test_every_answer_shape_is_used() -> None:
-    used = {success.shape for op in contract.OPERATIONS for success in op.answers.values()}
-    shapes = {name for name in vars(answers) if name.endswith("Answer")}
-    assert shapes == {shape for shape in used if isinstance(shape, str)}
 
 
 # Requests that the domain reads itself.
@@ -185,7 +162,6 @@ def test_every_error_has_a_status_that_the_document_knows() -> None:
 
 
 def test_names_of_states_are_those_of_the_domain() -> None:
-    assert set(get_args(answers.Directive)) == set(Directive)
     assert set(get_args(models.WorkerState)) == STOPPING | {"running"}
 
 
@@ -205,7 +181,6 @@ def test_a_container_loads_no_more_than_it_needs() -> None:
     ).stdout.split()
     unwanted = {
         "ojs.api.openapi",
-        "ojs.http.contract.answers",
         "aws_xray_sdk",
         "jsonschema",
         "local",

@@ -59,6 +59,10 @@ def test_numbered_pages_join_however_short_the_listing_s_own_are(
     assert shown == list(range(len(shown)))
 
 
+def described(window: paging.PageWindow, page: Page[int]) -> dict[str, Any]:
+    return cast("dict[str, Any]", paging.Pagination.of(paging.listed(window, page)))
+
+
 def test_a_page_is_filled_from_short_ones() -> None:
     page = paging.collect(paging.PageWindow(20, 20), Listing(100, short=7))
     assert page == Page(list(range(20, 40)), "40")
@@ -106,10 +110,6 @@ def test_a_page_and_an_offset_must_agree(query: dict[str, str]) -> None:
     assert refused.value.field == "page"
     same = {"page": "3", "offset": "40", "limit": "20"}
     assert paging.window(same) == paging.PageWindow(20, 40)
-
-
-def described(window: paging.PageWindow, page: Page[int]) -> dict[str, Any]:
-    return cast("dict[str, Any]", paging.Pagination.of(paging.listed(window, page)))
 
 
 def test_total_is_told_only_when_it_is_known() -> None:

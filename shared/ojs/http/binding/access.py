@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ojs.domain.access import ANYBODY, Principal
 from ojs.domain.errors import Unauthenticated, forbidden
-from ojs.http.contract.permissions import Reach
+from ojs.http.endpoint import Reach
 
 if TYPE_CHECKING:
     from ojs.http.binding.request import Request

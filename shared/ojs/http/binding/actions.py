@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ojs.domain.access import Scope
 from ojs.domain.errors import OjsError
 from ojs.http.binding import errors
-from ojs.http.contract.permissions import Reach
+from ojs.http.endpoint import Reach
 
 if TYPE_CHECKING:
     from ojs.http.binding.request import Request

@@ -1,13 +1,11 @@
 """From an API Gateway event to an answer: routing, errors, headers and the request log.
 
-Routes are those of the contract. Bodies are read by `ojs.domain.jsontext`, so that numbers keep
-their form.
+Bodies are read by `ojs.domain.jsontext`, so that numbers keep their form.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cached_property
 from types import ModuleType
 from typing import Any, cast
@@ -26,17 +24,12 @@ from ojs.http.binding.actions import ActionLog
 from ojs.http.binding.request import Request
 from ojs.http.binding.routes import Routes
 from ojs.http.contract import features
-from ojs.http.contract import operations as contract
-from ojs.http.endpoint import Implementation, Operation, Reply, declared
+from ojs.http.endpoint import Operation, Reply, declared
 from ojs.records import record
 
 logger = Logger()
 
 _GATEWAY_TIMEOUT_MS = 30_000
-
-
-# What functions call a reply that are not declared in `ojs.api` yet.
-Answer = Reply
 
 
 @record
@@ -55,7 +48,7 @@ class _Call:
 
 
 class Application:
-    """One HTTP function: binds implementations to the operations of the contract."""
+    """One HTTP function: it serves the operations of resources."""
 
     def __init__(self, function: str, guard: Guard, actions: ActionLog | None = None) -> None:
         """`actions` is for a function with operations of operators."""
@@ -66,49 +59,17 @@ class Application:
         self._clock: Clock = SystemClock()
         self._started_ms = self._clock.now_ms()
         self._ids = IdSource(self._clock)
-        self._expected = {
-            each.id: each for each in contract.OPERATIONS if each.function == function
-        }
         self._bound: dict[str, Operation] = {}
 
     def uptime_s(self) -> int:
         """Seconds since this container (or the local server) started."""
         return (self._clock.now_ms() - self._started_ms) // 1_000
 
-    def operation(
-        self, *operation_ids: str, strict_query: bool = False
-    ) -> Callable[[Implementation], Implementation]:
-        """Bind an implementation. Raises ValueError for an operation unknown or bound already.
-
-        `strict_query`: a query parameter that the operation does not have is refused.
-        """
-
-        def bind(implementation: Implementation) -> Implementation:
-            for operation_id in operation_ids:
-                if operation_id not in self._expected:
-                    raise ValueError(f"{self.function} has no operation {operation_id}")
-                if operation_id in self._bound:
-                    raise ValueError(f"operation {operation_id} is bound twice")
-                self._bound[operation_id] = replace(
-                    self._expected[operation_id],
-                    implementation=implementation,
-                    strict_query=strict_query,
-                )
-            return implementation
-
-        return bind
-
     def serve(self, *modules: ModuleType) -> Application:
         """Serve the resources in these modules, as far as they are this function's."""
         for operation in declared(*modules):
             if operation.function == self.function:
                 self._bound[operation.id] = operation
-        return self
-
-    def complete(self) -> Application:
-        """Raise ValueError unless every operation of the function is bound."""
-        if missing := self._expected.keys() - self._bound.keys():
-            raise ValueError(f"not bound in {self.function}: {', '.join(sorted(missing))}")
         return self
 
     @cached_property

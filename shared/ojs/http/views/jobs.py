@@ -17,11 +17,10 @@ from ojs.domain.job import job as jobs
 from ojs.domain.job.foreign import MAX_WARNINGS
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
-from ojs.domain.page import Page
 from ojs.http.answer import made, source
 from ojs.http.answers import Job as ShownJob
 from ojs.http.binding import errors, paging
-from ojs.http.binding.paging import Listed, Paged, PageWindow
+from ojs.http.binding.paging import Listed, Paged
 
 if TYPE_CHECKING:
     from ojs.services.jobs.batch_finish import BatchOutcome
@@ -366,9 +365,3 @@ class JobsPageAnswer(Paged[Job]):
         made(lambda found: _listed(found, (MAX_ANSWER_BYTES - _AROUND_BYTES) // 2), _l.items),
     )
     items: list[ShownJob] = jobs
-
-
-def jobs_page(window: PageWindow, page: Page[Job], total: int | None = None) -> dict[str, Any]:
-    """A page of jobs, under both names that clients know; whole as far as they fit."""
-    found = JobsPageAnswer.of(paging.listed(window, page, total, always=True))
-    return cast("dict[str, Any]", found)

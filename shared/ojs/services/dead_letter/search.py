@@ -25,7 +25,7 @@ from ojs.store.table.races import retry_on_race
 POSITION = re.compile(r"\d{15}\|" + UUID7.pattern)
 # How many index entries one request reads. It is the same for every page, so a page that is cut
 # short by it is the last that has a number, and no job falls between two pages. The deepest
-# numbered page (ojs.http.contract.operations: 1 000 skipped, 200 shown) is well within.
+# numbered page (ojs.http.parameters: 1 000 skipped, 200 shown) is well within.
 MAX_READ = 1_500
 # Bytes of offloaded payloads read where args are searched: some 30 calls to the bucket.
 MAX_ARGS_BYTES = 8_000_000
