@@ -63,14 +63,14 @@ _WORKFLOW = replace(
     starting=0,
 )
 _PART = WorkflowPart(_WORKFLOW, _GRAPH, after_last=2, jobs={1: filled(Job, **GIVEN)}, failed=(1,))
-_SEEN = workflows.Seen(_WORKFLOW, _PART, CancelledWorkflow(_WORKFLOW, 1, 2, 3))
+_SEEN = workflows._Stage(_WORKFLOW, _PART, CancelledWorkflow(_WORKFLOW, 1, 2, 3))
 # Records of answers, and of kinds, that are not made in this way.
 RECORDS: dict[str, Any] = {
     "Event": EVENT,
     "CronTemplate": GIVEN["template"],
     "Settings": GIVEN["settings"],
     "Place": workflows.Place(_PART, 0, 1),
-    "Seen": _SEEN,
+    "_Stage": _SEEN,
     "WorkflowPart": _PART,
     "WorkersAnswer": paging.Listed([], paging.PageWindow(), "cursor", 1, unknown=True),
     "JobsListAnswer": paging.Listed(

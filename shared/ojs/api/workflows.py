@@ -258,7 +258,7 @@ def _depends_on(graph: Graph, node: int, outer: Sequence[int]) -> list[str] | No
 
 
 @record(frozen=True)
-class Seen:
+class _Stage:
     """A workflow, its steps, and what a cancellation did, as far as an answer has them."""
 
     record: WorkflowRecord
@@ -354,12 +354,12 @@ def _places(view: WorkflowPart) -> list[Place]:
     return [Place(view, index, node) for index, node in enumerate(outer)]
 
 
-_s: Seen = source()
+_s: _Stage = source()
 _r = _s.record
 _c = maybe(_s.done)
 _v: WorkflowPart = source()
 _p: Place = source()
-_l: Listed[Seen] = source()
+_l: Listed[_Stage] = source()
 _e: Results = source()
 
 
@@ -389,7 +389,7 @@ class _Failures(Answer["WorkflowPart"]):
     errors: list[WorkflowError] = shown(made(_errors, _v), absent=True, says="of these jobs")
 
 
-class WorkflowMetadata(Answer[Seen]):
+class WorkflowMetadata(Answer[_Stage]):
     """Times of a workflow, and counts of its jobs: how they have ended."""
 
     created_at: Moment = moment(_r.created_ms)
@@ -409,7 +409,7 @@ class WorkflowMetadata(Answer[Seen]):
     _failures: _Failures = shown(_Failures.of(_s.view), absent=True)
 
 
-class Workflow(Answer[Seen]):
+class Workflow(Answer[_Stage]):
     """A workflow without its steps."""
 
     id: Id = _r.id
@@ -462,14 +462,14 @@ class WorkflowDetail(Workflow):
     omitted: Omitted = shown(cast("list[str] | None", None), absent=True)
 
 
-class WorkflowAnswer(Answer[Seen]):
+class WorkflowAnswer(Answer[_Stage]):
     """A workflow, wrapped and at the top level; there without its steps where they are many."""
 
     workflow: WorkflowDetail = _s.whole
     _top: WorkflowDetail = _s.small
 
 
-class WorkflowsAnswer(Paged[Seen]):
+class WorkflowsAnswer(Paged[_Stage]):
     """A page of workflows."""
 
     workflows: list[Workflow] = Workflow.each(_l.items)
@@ -485,7 +485,7 @@ class WorkflowCancelled(Workflow):
     steps_running: Count = shown(_c.running, says="jobs that run, and may end")
 
 
-class WorkflowCancelledAnswer(Answer[Seen]):
+class WorkflowCancelledAnswer(Answer[_Stage]):
     """A workflow that was cancelled, wrapped and at the top level."""
 
     workflow: WorkflowCancelled = WorkflowCancelled.of(_s)
@@ -578,7 +578,7 @@ workflows = Resource("workflows", "workflows")
 
 
 def _shown(view: WorkflowPart) -> WorkflowAnswer:
-    return WorkflowAnswer.of(Seen(view.record, view))
+    return WorkflowAnswer.of(_Stage(view.record, view))
 
 
 @workflows.endpoint(
@@ -635,10 +635,10 @@ def list_workflows(request: Request) -> Reply:
     name = request.query.get("name")
     listing = runtime.current().workflow_reading.listing(request.principal, state=state, name=name)
     found = paging.asked(request.query, listing)
-    return Reply(WorkflowsAnswer.of(found.of([Seen(each) for each in found.items])))
+    return Reply(WorkflowsAnswer.of(found.of([_Stage(each) for each in found.items])))
 
 
-def _nothing(*, limit: int, cursor: str | None) -> Page[Seen]:
+def _nothing(*, limit: int, cursor: str | None) -> Page[_Stage]:
     del limit, cursor
     return Page([], None)
 
@@ -702,7 +702,7 @@ def cancel_workflow(request: Request) -> Reply:
     current, workflow_id = runtime.current(), request.named
     current.workflow_reading.check_reach(workflow_id, request.principal)
     done = current.workflow_control.cancel(workflow_id)
-    return Reply(WorkflowCancelledAnswer.of(Seen(done.record, done=done)))
+    return Reply(WorkflowCancelledAnswer.of(_Stage(done.record, done=done)))
 
 
 @workflows.endpoint(

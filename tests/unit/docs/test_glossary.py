@@ -19,6 +19,7 @@ PAGE = (ROOT / "docs" / "glossary.md").read_text("utf-8")
 # The types of requests and answers, which may have the name of what they show.
 CONTRACT = {
     SOURCE / "api",
+    SOURCE / "http" / "answers.py",
     SOURCE / "http" / "contract",
     SOURCE / "http" / "binding" / "paging.py",
 }
@@ -63,6 +64,7 @@ ROLES = {
     "erase": "a request for an erasure",
     "adjustment": "a value before and after",
     "answer": "the body of an answer",
+    "as": "`AsIs`: an answer that the domain builds",
     "reply": "status, headers and body",
     "routes": "the operations by their paths",
     "shown": "how a field of an answer is described",
