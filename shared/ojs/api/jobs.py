@@ -29,6 +29,7 @@ from ojs.domain.job.trace import TRACEPARENT, TRACESTATE
 from ojs.domain.requests import Field
 from ojs.http.answer import AsIs, absent, present
 from ojs.http.answers import (
+    ClientMoment,
     Count,
     ErrorAnswer,
     ErrorsOmitted,
@@ -117,7 +118,7 @@ class BulkJob(AsIs):
     queue: str
     state: State
     created_at: Moment
-    scheduled_at: Moment = absent()
+    scheduled_at: ClientMoment = absent()
 
 
 class BulkItem(AsIs):

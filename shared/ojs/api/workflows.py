@@ -632,10 +632,16 @@ def list_workflows(request: Request) -> Reply:
         if told == _NEVER:
             return Reply(WorkflowsAnswer.of(paging.asked(request.query, _nothing)))
         state = WorkflowState.RUNNING if told == _ALSO_RUNNING else WorkflowState(told)
-    name = request.query.get("name")
+    name = query.single(request.query, "name", _named)
     listing = runtime.current().workflow_reading.listing(request.principal, state=state, name=name)
     found = paging.asked(request.query, listing)
     return Reply(WorkflowsAnswer.of(found.of([_Stage(each) for each in found.items])))
+
+
+def _named(name: str) -> str:
+    if len(name) > MAX_NAME_BYTES:
+        raise ValueError(f"must have at most {MAX_NAME_BYTES} characters")
+    return name
 
 
 def _nothing(*, limit: int, cursor: str | None) -> Page[_Stage]:
