@@ -185,7 +185,7 @@ def test_the_total_is_what_the_counters_say(seen: World) -> None:
     )
     # Of all queues as the sweep added them up.
     seen.run.metrics_sweep.run_once(seen.clock.now_ms(), 1_000)
-    for wanted in (JobFilter(), JobFilter(states=(State.COMPLETED,))):
+    for wanted in (JobFilter(), JobFilter(state=(State.COMPLETED,))):
         assert seen.run.listing.page(wanted, limit=1).total == sum(
             wanted.matches_record(job) for job in jobs
         )
@@ -391,7 +391,7 @@ def test_many_idle_queues_and_lanes_make_pages_short_not_dear(seen: World) -> No
     last = seen.push(queue="z.last")
     some = {seen.push(queue="a.lanes").id for _ in range(12)}
     project(seen)
-    wanted = JobFilter(states=(State.AVAILABLE,))
+    wanted = JobFilter(state=(State.AVAILABLE,))
     found = [job.id for job in everything(seen, wanted, limit=20)]
     assert sorted(found) == sorted({*some, last.id})
     # As many pages as there are lanes with jobs, and some for the names of queues.
@@ -413,7 +413,7 @@ def test_the_first_page_of_all_queues_shows_jobs_of_some(seen: World, state: str
     (running,) = seen.fetch("b")
     seen.run.jobs.report_progress(running.id, progress=0.4)
     project(seen)
-    wanted = JobFilter(states=(State(state),))
+    wanted = JobFilter(state=(State(state),))
     # A container learns of the stream's shards with its first page.
     seen.run.listing.page(wanted, limit=20)
     with spending(seen) as spent:
@@ -447,10 +447,10 @@ def test_jobs_of_a_batch_are_listed_when_it_is_committed(world: World) -> None:
     world.run.table.write_many(puts=[items.record_of(job) for job in jobs])
     batch = {"pk": keys.batch("token"), "sk": keys.RECORD, "state": "staging"}
     world.run.table.write_many(puts=[batch])
-    for wanted in (JobFilter("mail", (State.SCHEDULED,)), JobFilter(states=(State.SCHEDULED,))):
+    for wanted in (JobFilter("mail", (State.SCHEDULED,)), JobFilter(state=(State.SCHEDULED,))):
         assert everything(world, wanted, limit=10) == []
     world.run.table.delete(keys.batch("token"), keys.RECORD)
-    for wanted in (JobFilter("mail", (State.SCHEDULED,)), JobFilter(states=(State.SCHEDULED,))):
+    for wanted in (JobFilter("mail", (State.SCHEDULED,)), JobFilter(state=(State.SCHEDULED,))):
         assert len(everything(world, wanted, limit=10)) == 3
 
 
@@ -485,7 +485,7 @@ def test_ended_jobs_are_found_after_days_without_any(seen: World) -> None:
     project(seen)
     seen.clock.advance(120_000)
     seen.run.metrics_sweep.run_once(seen.clock.now_ms(), 1_000)
-    found = everything(seen, JobFilter(states=(State.COMPLETED,)), limit=5)
+    found = everything(seen, JobFilter(state=(State.COMPLETED,)), limit=5)
     assert [job.id for job in found] == [last.id, first.id]
     # One whose retention is over is not shown, though it may still be there.
     seen.clock.advance(11 * DAY_MS)
@@ -592,14 +592,14 @@ def log_of(world: World, pages: int, *, results: Sequence[int]) -> None:
 @pytest.mark.exhaustive
 def test_large_event_pages_are_read_few_at_a_time(world: World) -> None:
     log_of(world, 12, results=[100_000])
-    found = everything(world, JobFilter(states=(State.COMPLETED,)), limit=20)
+    found = everything(world, JobFilter(state=(State.COMPLETED,)), limit=20)
     assert len(found) == 12
 
 
 def test_many_small_event_pages_are_counted_whole(exact: World) -> None:
     """What a page has beside its events counts, and half units that are not full."""
     log_of(exact, 100, results=[2_600, 0])
-    found = everything(exact, JobFilter(states=(State.COMPLETED,)), limit=90)
+    found = everything(exact, JobFilter(state=(State.COMPLETED,)), limit=90)
     assert len(found) == 200
 
 

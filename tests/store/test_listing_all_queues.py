@@ -82,7 +82,7 @@ def test_a_first_page_among_fifty_queues_has_every_job(seen: World) -> None:
 def test_pages_have_numbers_over_all_queues(seen: World) -> None:
     pushed = {seen.push(queue=f"q-{number:02}").id for number in range(30)}
     project(seen)
-    wanted, found = JobFilter(states=(State.AVAILABLE,)), set[str]()
+    wanted, found = JobFilter(state=(State.AVAILABLE,)), set[str]()
     for page in range(3):
         shown = seen.run.listing.page(wanted, limit=10, skip=10 * page)
         found |= {job.id for job in shown.items}
@@ -137,7 +137,7 @@ def test_a_first_page_among_busy_queues_is_full(seen: World, count: int, swept: 
         assert set(page) <= there
         assert len(page) == min(50, len(there)), state
         if swept or state is State.AVAILABLE:
-            assert seen.run.listing.page(JobFilter(states=(state,)), limit=5).total == len(there)
+            assert seen.run.listing.page(JobFilter(state=(state,)), limit=5).total == len(there)
 
 
 def test_a_job_that_no_sweep_has_counted_is_listed(
@@ -177,5 +177,5 @@ def test_queues_are_read_side_by_side(seen: World) -> None:
     assert len(one_page(seen, limit=5, states=(State.AVAILABLE,))) == 5
     assert rounds[3:] == [6]
     seen.run.listing._for_each = in_threads
-    shown = seen.run.listing.page(JobFilter(states=(State.AVAILABLE,)), limit=50).items
+    shown = seen.run.listing.page(JobFilter(state=(State.AVAILABLE,)), limit=50).items
     assert [job.queue for job in shown] == [f"q-{number:02}" for number in range(20)]

@@ -651,7 +651,7 @@ def test_any_query_is_answered_or_refused(
     reply = api("GET", path_of(operation), query=query)
     assert reply.status in (200, 400, 404), reply.text
     if reply.status == 400:
-        assert reply.error["details"]["field"] in query
+        assert reply.error["details"]["field"].partition("[")[0] in query
     else:
         # What is taken is described as right.
         for parameter in operation.query:

@@ -142,8 +142,9 @@ kinds = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def made(kind: Any, known: Mapping[str, Any_] | None = None) -> Any_:
     """Any instance of a class of records."""
     hints = get_type_hints(kind)
-    given = {each.name: some(hints[each.name]) for each in fields(kind) if each.compare}
-    return st.builds(kind, **{**given, **(known or {})})
+    known = known or {}
+    own = [each.name for each in fields(kind) if each.compare and each.name not in known]
+    return st.builds(kind, **{name: some(hints[name]) for name in own}, **known)
 
 
 def some(hint: Any) -> Any_:
