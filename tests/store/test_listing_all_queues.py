@@ -60,7 +60,7 @@ def test_jobs_of_a_batch_are_on_the_first_page(seen: World, projected: bool) -> 
     pushed = batch(seen, "a", 3)
     if projected:
         project(seen)
-    assert set(one_page(seen, states=(State.AVAILABLE,))) == pushed
+    assert set(one_page(seen, state=(State.AVAILABLE,))) == pushed
 
 
 def test_a_first_page_among_fifty_queues_has_every_job(seen: World) -> None:
@@ -73,8 +73,8 @@ def test_a_first_page_among_fifty_queues_has_every_job(seen: World) -> None:
     }
     seen.clock.advance(11 * 60_000)
     project(seen)
-    assert set(one_page(seen, states=(State.SCHEDULED,))) == scheduled
-    assert len(one_page(seen, limit=5, states=(State.SCHEDULED,))) == 5
+    assert set(one_page(seen, state=(State.SCHEDULED,))) == scheduled
+    assert len(one_page(seen, limit=5, state=(State.SCHEDULED,))) == 5
     locks = seen.run.unique_locks.page(JobFilter(), limit=50).items
     assert {held.job.id for held in locks} == unique
 
@@ -95,7 +95,7 @@ def test_a_job_is_listed_though_its_queue_counts_none_yet(seen: World) -> None:
     seen.clock.advance(3_600_000)
     project(seen)
     job = seen.push(queue="old")
-    assert one_page(seen, states=(State.AVAILABLE,)) == [job.id]
+    assert one_page(seen, state=(State.AVAILABLE,)) == [job.id]
 
 
 def busy(world: World, count: int) -> dict[State, set[str]]:
@@ -133,7 +133,7 @@ def test_a_first_page_among_busy_queues_is_full(seen: World, count: int, swept: 
         seen.clock.advance(61_000)
         seen.run.metrics_sweep.run_once(seen.clock.now_ms(), 1_000)
     for state, there in ids.items():
-        page = one_page(seen, states=(state,))
+        page = one_page(seen, state=(state,))
         assert set(page) <= there
         assert len(page) == min(50, len(there)), state
         if swept or state is State.AVAILABLE:
@@ -152,13 +152,13 @@ def test_a_job_that_no_sweep_has_counted_is_listed(
     seen.run.metrics_sweep.run_once(seen.clock.now_ms(), 1_000)
     scheduled.add(seen.push(queue="c", scheduled_at=later).id)
     project(seen)
-    assert set(one_page(seen, states=(State.SCHEDULED,))) == scheduled
+    assert set(one_page(seen, state=(State.SCHEDULED,))) == scheduled
     seen.run.queues.configure("d", {"lanes": 3})
     lanes = [seen.push(n, queue="d") for n in range(9)]
     assert len({job.lane for job in lanes}) > 1
     project(seen)
     seen.run.metrics_sweep.run_once(seen.clock.now_ms(), 1_000)
-    assert {job.id for job in lanes} < set(one_page(seen, states=(State.AVAILABLE,)))
+    assert {job.id for job in lanes} < set(one_page(seen, state=(State.AVAILABLE,)))
 
 
 def test_queues_are_read_side_by_side(seen: World) -> None:
@@ -172,9 +172,9 @@ def test_queues_are_read_side_by_side(seen: World) -> None:
         return one_by_one(act, of)
 
     seen.run.listing._for_each = each
-    assert len(one_page(seen, states=(State.AVAILABLE,))) == 20
+    assert len(one_page(seen, state=(State.AVAILABLE,))) == 20
     assert rounds == [8, 8, 4]
-    assert len(one_page(seen, limit=5, states=(State.AVAILABLE,))) == 5
+    assert len(one_page(seen, limit=5, state=(State.AVAILABLE,))) == 5
     assert rounds[3:] == [6]
     seen.run.listing._for_each = in_threads
     shown = seen.run.listing.page(JobFilter(state=(State.AVAILABLE,)), limit=50).items
