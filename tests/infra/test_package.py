@@ -124,7 +124,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Clean:
     return Clean(tmp_path_factory.mktemp("clean"), wheel)
 
 
-@pytest.mark.whole
+@pytest.mark.exhaustive
 def test_the_quick_start_of_each_page_works_with_the_wheel_alone(
     clean: Clean, tmp_path: Path
 ) -> None:
@@ -164,7 +164,7 @@ def test_the_worker_and_its_producer(ojs_server):
 """
 
 
-@pytest.mark.whole
+@pytest.mark.exhaustive
 def test_an_app_synthesises_with_the_wheel_alone(clean: Clean, tmp_path: Path) -> None:
     # CDK itself and pydantic, as they are here; of this project only the wheel.
     (site,) = (clean.folder / "clean/lib").glob("python*/site-packages")
