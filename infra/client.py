@@ -1,7 +1,7 @@
 """Writes the methods of the library's client that follow from the operations: `make facts`.
 
-What a method does beyond one request (ids that are chosen, times, a job as the answer) is written
-by hand in `ojs_aws.client.operations`. An operation with a function there is left out here.
+A method that does more than send one request (it chooses an id, converts times, or returns a job) is
+a function in `ojs_aws.client.operations`. This module writes no method for such an operation.
 """
 
 from __future__ import annotations

@@ -30,10 +30,6 @@ def _post(path: str, body: Any = None, *, repeatable: bool = False) -> Call[Answ
     return Call("POST", path, json_object, {} if body is None else body, repeatable=repeatable)
 
 
-def _put(path: str, body: Any) -> Call[Answer]:
-    return Call("PUT", path, json_object, body)
-
-
 def _delete(path: str, body: Any = None) -> Call[Answer]:
     return Call("DELETE", path, json_object, body)
 
@@ -42,9 +38,9 @@ def _job(answer: Answer) -> Job:
     return Job.of(answer.get("job", answer))
 
 
-def _acted(path: str, body: Any = None, method: str = "POST") -> Call[Job]:
+def _acted(path: str, body: Any = None) -> Call[Job]:
     # Once done it is refused as a conflict, so that it is not sent again in doubt.
-    return Call(method, path, _job, {} if body is None else body, repeatable=False)
+    return Call("POST", path, _job, {} if body is None else body, repeatable=False)
 
 
 def moment(value: Moment) -> str:

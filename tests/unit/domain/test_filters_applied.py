@@ -10,6 +10,7 @@ import pytest
 
 from ojs.domain.filters import dead_letters, jobs
 from ojs.domain.filters.conditions import all_applied
+from ojs.domain.job.states import State
 from ojs.domain.requests import Model
 
 
@@ -27,3 +28,10 @@ def test_a_field_that_nothing_applies_is_an_error(wanted: type[Model]) -> None:
 def test_a_value_without_a_row_is_an_error() -> None:
     with pytest.raises(TypeError, match="attempts"):
         jobs.JobFilter(attempts=1)
+
+
+def test_a_filter_for_none_of_its_states_does_not_become_one_for_all() -> None:
+    wanted = jobs.JobFilter(state=(State.COMPLETED,))
+    with pytest.raises(ValueError, match="names none of these states: active, available"):
+        jobs.limited(wanted, (State.AVAILABLE, State.ACTIVE))
+    assert jobs.limited(jobs.JobFilter(), (State.ACTIVE,)).states == (State.ACTIVE,)

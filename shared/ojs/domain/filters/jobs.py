@@ -182,8 +182,13 @@ def parse(raw: object, *, now_ms: int, prefix: str = "filter.") -> JobFilter:
 
 
 def limited(wanted: JobFilter, states: Collection[State]) -> JobFilter:
-    """The filter for no other states than these."""
-    return wanted.but(state=[state for state in State if state in states and wanted.wants(state)])
+    """The filter for no other states than these. Raises ValueError if it names none of them: without
+    a state it would match all jobs.
+    """
+    kept = [state for state in State if state in states and wanted.wants(state)]
+    if not kept:
+        raise ValueError(f"{wanted} names none of these states: {', '.join(sorted(states))}")
+    return wanted.but(state=kept)
 
 
 def from_query(query: Mapping[str, str], *, now_ms: int) -> JobFilter:
