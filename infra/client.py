@@ -1,7 +1,7 @@
 """Writes the methods of the library's client that follow from the operations: `make facts`.
 
-A method that does more than send one request (it chooses an id, converts times, or returns a job) is
-a function in `ojs_aws.client.operations`. This module writes no method for such an operation.
+A method that does more than send one request (it chooses an id, converts times, or returns a job)
+is a function in `ojs_aws.client.operations`. This module writes no method for such an operation.
 """
 
 from __future__ import annotations

@@ -182,8 +182,8 @@ def parse(raw: object, *, now_ms: int, prefix: str = "filter.") -> JobFilter:
 
 
 def limited(wanted: JobFilter, states: Collection[State]) -> JobFilter:
-    """The filter for no other states than these. Raises ValueError if it names none of them: without
-    a state it would match all jobs.
+    """The filter for no other states than these. Raises ValueError if it names none of them:
+    without a state it would match all jobs.
     """
     kept = [state for state in State if state in states and wanted.wants(state)]
     if not kept:
