@@ -45,8 +45,9 @@ export function Chart(props: { label: string; times: number[]; lines: Line[]; he
         height,
         cursor: { y: false, drag: { x: false, y: false } },
         legend: { show: false },
+        padding: [null, 30, null, null],
         scales: { y: { range: (_, __, most) => [0, Math.max(1, most * 1.1)] } },
-        axes: [{ ...axis, values: (_, ticks, __, ___, step) => ticks.map((tick) => clock(tick, step)) }, { ...axis, size: 48, values: (_, ticks) => ticks.map((tick) => short(tick)) }],
+        axes: [{ ...axis, size: 30, values: (_, ticks, __, ___, step) => ticks.map((tick) => clock(tick, step)) }, { ...axis, size: 48, values: (_, ticks) => ticks.map((tick) => short(tick)) }],
         series: [
           {},
           ...lines.map((line) => ({

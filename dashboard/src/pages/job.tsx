@@ -92,7 +92,7 @@ export function JobPage({ name: id }: { name: string }) {
           <Card title="Timeline">
             <Facts of={([
               ["Created", "created_at"], ["Scheduled for", "scheduled_at"], ["Available", "enqueued_at"], ["Started", "started_at"],
-              ["Next attempt", "next_retry_at"], ["Completed", "completed_at"], ["Cancelled", "cancelled_at"], ["Expires", "expires_at"],
+              ["Next attempt", "next_retry_at"], ["Finished", "completed_at"], ["Cancelled", "cancelled_at"], ["Expires", "expires_at"],
             ] as const).map(([label, field]) => [label, data[field] && <Time at={data[field]} />])} />
             {data.started_at && data.enqueued_at && <p class="dim">Wait {duration(Date.parse(data.started_at) - Date.parse(data.enqueued_at))}{data.completed_at && <> · Run {duration(Date.parse(data.completed_at) - Date.parse(data.started_at))}</>}</p>}
           </Card>

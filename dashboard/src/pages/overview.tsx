@@ -17,7 +17,7 @@ const SPANS = {
 } as const;
 type Span = keyof typeof SPANS;
 
-export function History({ queue, title = "Throughput" }: { queue?: string; title?: string }) {
+export function History({ queue, title = "Throughput", height }: { queue?: string; title?: string; height?: number }) {
   const [span, choose] = useState<Span>("hour");
   const { back, period, every } = SPANS[span];
   const read = usePoll(
@@ -45,13 +45,13 @@ export function History({ queue, title = "Throughput" }: { queue?: string; title
       ))}
     >
       <Trouble read={read} />
-      <When read={read}>{() => <Chart label={`${title}, ${SPANS[span].said}, jobs per ${period === "1m" ? "minute" : "hour"}`} times={shown.times} lines={shown.lines} />}</When>
+      <When read={read}>{() => <Chart label={`${title}, ${SPANS[span].said}, jobs per ${period === "1m" ? "minute" : "hour"}`} times={shown.times} lines={shown.lines} height={height} />}</When>
     </Card>
   );
 }
 
-/** The status of the table: DynamoDB calls a table that works ACTIVE. */
-export const condition = (status: string | undefined) => (status === "ACTIVE" ? "healthy" : status ?? "unknown");
+/** The status of the table for readers. */
+export const condition = (status: string | undefined) => (status === "ok" ? "healthy" : status ?? "unknown");
 
 interface Alarm { text: string; to: string; bad: boolean }
 
@@ -128,7 +128,7 @@ function Everything() {
         <Count label="Dead letters" of={stats.data?.dead_letter} to="/dead-letters" tone="red" note={dead.data?.newest_at && <>Last <Time at={dead.data.newest_at} /></>} />
       </div>
       <div class="cards">
-        <div class="wide"><History /></div>
+        <div class="wide"><History height={260} /></div>
         <Card title="Alerts">
           {found.length ? (
             <ul class="alarms">{found.map((each) => <li key={each.text} data-bad={each.bad ? "" : undefined}><Link to={each.to}>{each.text}</Link></li>)}</ul>
