@@ -96,7 +96,8 @@ class JobContext:
         """Raise JobCancelled if the handler must stop. Call it regularly in a long handler.
 
         Raises:
-            JobCancelled: The job was cancelled or timed out, its lease expired, or the worker stops.
+            JobCancelled: The job was cancelled or timed out, its lease expired, or the worker
+                stops.
         """
         if self._reason:
             raise JobCancelled(self._reason)
