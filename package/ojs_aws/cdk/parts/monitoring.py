@@ -198,8 +198,8 @@ class Monitoring(Construct):
             return
         name = events.EventField.from_path("$.detail.subject")
         told = (
-            f"Delivery {name} of {self.settings.service} was disabled. Likely cause: its target was "
-            "deleted, or rejects calls. Next step: fix the target, then resume the delivery: "
+            f"Delivery {name} of {self.settings.service} was disabled. Likely cause: its target "
+            "was deleted, or rejects calls. Next step: fix the target, then resume the delivery: "
             f"POST /ojs/v1/admin/deliveries/{name}/resume. Its jobs stay in their queues."
         )
         events.Rule(
@@ -229,7 +229,8 @@ class Monitoring(Construct):
         return "Find their operations in the log of function api."
 
     def refused(self) -> cloudwatch.Metric:
-        """Return the number of responses with 401 or 403, from the access log or the function's log.
+        """Return the number of responses with 401 or 403, from the access log or the function's
+        log.
 
         Other metrics don't distinguish them from other client errors.
         """
@@ -497,9 +498,9 @@ ALARMS = (
     ),
     Alarm(
         "stream-failures",
-        "Changes could not be processed, so statistics and events lack them. Likely cause: an error "
-        "of the stream consumer. Next step: read the records and the error in the messages of the "
-        "failure queue.",
+        "Changes could not be processed, so statistics and events lack them. Likely cause: an "
+        "error of the stream consumer. Next step: read the records and the error in the messages "
+        "of the failure queue.",
         lambda of: of.stream_failures,
         1,
     ),
@@ -515,9 +516,9 @@ ALARMS = (
     ),
     Alarm(
         "server-errors",
-        "Requests fail with status 5xx. Likely cause: errors of the server, or an overloaded table. "
-        "Next step: check the logs of the {0.answering}. The correlation_id there is the request ID "
-        "of the response.",
+        "Requests fail with status 5xx. Likely cause: errors of the server, or an overloaded "
+        "table. Next step: check the logs of the {0.answering}. The correlation_id there is the "
+        "request ID of the response.",
         _errors,
         "alarm_server_errors",
     ),
@@ -531,8 +532,8 @@ ALARMS = (
     ),
     Alarm(
         "refused",
-        "Rejected requests (401 or 403) increased. Likely cause: a key expired or was revoked, or a "
-        "client tries invalid keys. Next step: {0.who}",
+        "Rejected requests (401 or 403) increased. Likely cause: a key expired or was revoked, "
+        "or a client tries invalid keys. Next step: {0.who}",
         lambda of: _math(
             "increase of rejected requests", "DIFF(FILL(refused, 0))", {"refused": of.refused()}
         ),
@@ -543,17 +544,17 @@ ALARMS = (
     ),
     Alarm(
         "authorizer-errors",
-        "Clients can't be authenticated. Requests with a key fail with status 500. Likely cause: the "
-        "table is unavailable. Next step: check the log of function authorizer.",
+        "Clients can't be authenticated. Requests with a key fail with status 500. Likely cause: "
+        "the table is unavailable. Next step: check the log of function authorizer.",
         lambda of: of.functions[AUTHORIZER].metric_errors(period=_FIVE_MINUTES),
         "alarm_server_errors",
         where=lambda of: AUTHORIZER in of.functions,
     ),
     Alarm(
         "middleware",
-        "The deployment's middleware fails or is too slow. Enqueue requests return 500 or 504, and "
-        "cron jobs don't run. Likely cause: an error of a middleware function. Next step: search the "
-        "logs for 'Middleware failed'.",
+        "The deployment's middleware fails or is too slow. Enqueue requests return 500 or 504, "
+        "and cron jobs don't run. Likely cause: an error of a middleware function. Next step: "
+        "search the logs for 'Middleware failed'.",
         lambda of: of.own(MIDDLEWARE_FAILED),
         1,
         where=lambda of: of.settings.middleware,
@@ -574,14 +575,14 @@ ALARMS = (
     ),
     Alarm(
         "function-throttles",
-        "Function calls are throttled. Clients receive 503, or can't be authenticated. Likely cause: "
+        "Function calls are throttled, so requests fail or can't be authenticated. Likely cause: "
         "the account's concurrency or the reserved_concurrency is used up. Next step: increase it.",
         lambda of: _sum(
             (
                 each.metric_throttles(period=_FIVE_MINUTES)
                 for name, each in of.functions.items()
-                # CloudFormation retries this function. For functions that read a queue, the age of the
-                # oldest message is measured.
+                # CloudFormation retries this function. For functions that read a queue, the age of
+                # the oldest message is measured.
                 if name not in (SETUP, *PUSHERS)
             ),
             "throttles",
