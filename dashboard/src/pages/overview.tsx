@@ -65,7 +65,7 @@ function alarms(stats: Json, now: number): Alarm[] {
   if (jobs.available && !stats.workers)
     found.push({ text: `${plural(jobs.available, "available job")}, no active workers`, to: "/workers", bad: true });
   if (throughput.failed_per_minute > 0)
-    found.push({ text: `${throughput.failed_per_minute} jobs/min are discarded after all retries`, to: "/dead-letters", bad: throughput.failed_per_minute > throughput.processed_per_minute / 10 });
+    found.push({ text: `${throughput.failed_per_minute} ${throughput.failed_per_minute === 1 ? "job/min is" : "jobs/min are"} discarded after all retries`, to: "/dead-letters", bad: throughput.failed_per_minute > throughput.processed_per_minute / 10 });
   if (now - Date.parse(stats.computed_at) > 5 * MINUTE)
     found.push({ text: "Statistics are more than 5 minutes old. Check the sweep function", to: "/settings", bad: true });
   return found;
