@@ -237,6 +237,7 @@ def test_cron_jobs(shown: Screen, call: Caller) -> None:
     shown.page.locator("dialog .refused", has_text="never fires").wait_for()
     shown.answer("Create", expression="0 3 * * *", timezone="Asia/Tokyo")
     shown.page.locator("h1", has_text="nightly").wait_for()
+    shown.page.locator("dd", has_text="Daily at 03:00").wait_for()
     shown.page.locator(".rank li", has_text="03:00:00+09:00").nth(3).wait_for()
     shown.page.get_by_role("button", name="Run now: nightly").click()
     shown.told("nightly: job enqueued")

@@ -31,7 +31,7 @@ PAGES = {
     "waiting": "report.build",
     "dead-letters": "CardExpired",
     "dead-letters?queue=billing": "Replay rules",
-    "cron": "daily-report",
+    "cron": "Monday to Friday at 09:00",
     "cron/daily-report": "America/New_York",
     "workflows": "onboarding",
     "workers": "mailer-1",
@@ -196,6 +196,33 @@ def test_an_open_overview_asks_seldom(screen: Opener, world: dict[str, str]) -> 
     shown.page.evaluate(hide, False)
     with shown.page.expect_request("**/ojs/v1/**"):
         shown.page.clock.run_for(1_000)
+
+
+def test_a_legend_has_totals_and_at_the_mouse_values(screen: Opener, world: dict[str, str]) -> None:
+    shown = screen().open("overview")
+    shown.quiet()
+    total = shown.page.locator(".legend", has_text="Total")
+    total.wait_for()
+    shown.page.locator(".chart .u-over").hover()
+    total.wait_for(state="detached")
+    shown.page.locator(".legend", has_text="Enqueued 0").wait_for()
+    shown.page.mouse.move(0, 0)
+    total.wait_for()
+
+
+def test_a_date_filter_is_a_date_field_with_focus_or_a_value(
+    screen: Opener, world: dict[str, str]
+) -> None:
+    shown = screen().open("jobs")
+    field = shown.page.locator('.filters [name="since"]')
+    assert field.get_attribute("type") == "text"
+    assert field.get_attribute("placeholder") == "Any time"
+    field.focus()
+    shown.page.locator('.filters [name="since"][type="datetime-local"]').fill("2026-01-02T03:04")
+    shown.press("Search")
+    shown.page.wait_for_url("**/jobs?since=2026-01-02T02**")
+    field = shown.page.locator('.filters [name="since"][type="datetime-local"]')
+    assert field.input_value() == "2026-01-02T03:04"
 
 
 def test_times_are_in_the_readers_zone(screen: Opener, world: dict[str, str]) -> None:

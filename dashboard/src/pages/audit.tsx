@@ -1,5 +1,6 @@
 import { useState } from "preact/hooks";
 import { get, type Json, query } from "../api";
+import { label } from "../format";
 import { usePoll } from "../live";
 import { Card, Empty, Page, Pager, Table, Text, Time, When } from "../ui";
 
@@ -23,7 +24,7 @@ export function Audit() {
           <Table rows={data.items} label="Actions" part={data.more} id={(action) => action.id} empty={<Empty title="No changes in the last 90 days" />} columns={[
             { name: "Time", cell: (action) => <Time at={action.at} /> },
             { name: "Actor", cell: (action) => action.actor ? <Text>{action.actor}</Text> : <span class="dim">no authentication</span>, by: (action) => action.actor ?? "" },
-            { name: "Action", cell: (action) => String(action.operation).replace(/^(admin|crons)_/, "").replaceAll("_", " "), by: (action) => action.operation },
+            { name: "Action", cell: (action) => label(String(action.operation).replace(/^(admin|crons)_/, "")), by: (action) => action.operation },
             { name: "Request", cell: (action) => <code><bdi>{action.method} {decoded(action.path)}</bdi></code> },
             { name: "Status", cell: (action) => <span data-tone={action.status < 400 ? "green" : "red"}>{action.status}</span>, by: (action) => action.status ?? 0 },
             { name: "Key", wide: true, cell: (action) => action.key ? <code>{action.key}</code> : <span class="dim">–</span> },

@@ -48,7 +48,7 @@ function All() {
         <Card title="Health">
           <Trouble read={health} />
           <When read={health}>{(data) => <Facts of={[
-            ["Server", <State of={data.status} />], ["DynamoDB", <><State of={condition(data.backend.status)} /> {data.backend.latency_ms !== undefined && `${data.backend.latency_ms} ms`}</>],
+            ["Server", <State of={condition(data.status)} />], ["DynamoDB", <><State of={condition(data.backend.status)} /> {data.backend.latency_ms !== undefined && `${data.backend.latency_ms} ms`}</>],
             ["Uptime", duration(1_000 * data.uptime_seconds)], ["Specification", data.version],
           ]} />}</When>
         </Card>
