@@ -187,7 +187,7 @@ class Hour:
         self._call("DELETE", f"/jobs/{last['id']}")
         for number in (9, 10):
             self._report(number, delay_until="+PT2H")
-        self.until(35)
+        self.until(30)
 
     def _report(self, number: int, **options: object) -> None:
         args = {"region": "eu", "month": f"2026-{number + 1:02}"}
@@ -195,24 +195,33 @@ class Hour:
         push(self._call, "reports-eu", "report.build", args, retry=retry, **options)
 
 
-def _shoot(browser: Any, url: str, hour: Hour) -> None:
-    for scheme, ending in (("light", ""), ("dark", "-dark")):
-        context = browser.new_context(
-            color_scheme=scheme, viewport=SIZE, device_scale_factor=2, reduced_motion="reduce",
-            locale="en-US",
-        )  # fmt: skip
-        # The page has the clock of the server.
-        context.add_init_script(
-            f"""{{ const Real = Date; globalThis.Date = class extends Real {{
-            constructor(...of) {{ of.length ? super(...of) : super(Real.now() + {hour.moved_ms}); }}
-            static now() {{ return Real.now() + {hour.moved_ms}; }} }}; }}"""
+def _shoot(browser: Any, url: str, hour: Hour) -> dict[str, bytes]:
+    """The screenshots by name, of one moment as far as possible: they are all taken first."""
+    screens = {
+        ending: Screen(
+            browser.new_context(
+                color_scheme=scheme, viewport=SIZE, device_scale_factor=2, reduced_motion="reduce",
+                locale="en-US",
+            ),
+            url,
         )
-        shown = Screen(context, url)
-        for name, path in (
-            ("overview", "overview"),
-            ("jobs", "jobs?queue=reports-eu"),
-            ("job", f"jobs/{hour.dead}"),
-        ):  # fmt: skip
+        for scheme, ending in (("light", ""), ("dark", "-dark"))
+    }  # fmt: skip
+    for shown in screens.values():
+        # The page has the clock of the server.
+        shown.page.add_init_script(
+            f"""{{ const Real = Date, ahead = {hour.moved_ms};
+            globalThis.Date = class extends Real {{
+            constructor(...of) {{ of.length ? super(...of) : super(Real.now() + ahead); }}
+            static now() {{ return Real.now() + ahead; }} }}; }}"""
+        )
+    taken = {}
+    for name, path in (
+        ("overview", "overview"),
+        ("jobs", "jobs?queue=reports-eu"),
+        ("job", f"jobs/{hour.dead}"),
+    ):
+        for ending, shown in screens.items():
             shown.open(path).quiet()
             if name == "jobs":
                 for row in (2, 3, 4):
@@ -226,18 +235,14 @@ def _shoot(browser: Any, url: str, hour: Hour) -> None:
                 if (card.getBoundingClientRect().bottom > innerHeight)
                     card.style.visibility = "hidden"; }"""
             )
-            _save(shown.page, FOLDER / f"dashboard-{name}{ending}.png")
-        context.close()
+            taken[f"dashboard-{name}{ending}.png"] = shown.page.screenshot()
+    return taken
 
 
-def _save(page: Any, path: Path) -> None:
+def _save(page: Any, screenshot: bytes, path: Path) -> None:
     """Write a screenshot as a PNG with a palette."""
     width, height = 2 * SIZE["width"], 2 * SIZE["height"]
-    png = base64.b64encode(page.screenshot()).decode()
-    # The content security policy of the dashboard allows no data: URLs, so a blank page does it.
-    blank = page.context.browser.new_page()
-    palette, text = blank.evaluate(_PALETTE, [png, width, height])
-    blank.close()
+    palette, text = page.evaluate(_PALETTE, [base64.b64encode(screenshot).decode(), width, height])
     indexes = base64.b64decode(text)
     rows = b"".join(b"\0" + indexes[row * width : (row + 1) * width] for row in range(height))
 
@@ -267,7 +272,8 @@ def main() -> None:
         hour = Hour(call)
         hour.run()
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=FLAGS)
-        _shoot(browser, server.url, hour)
+        for name, screenshot in _shoot(browser, server.url, hour).items():
+            _save(browser.new_page(), screenshot, FOLDER / name)
         browser.close()
         server.end()
 
