@@ -54,7 +54,8 @@ _WARM_STEPS, _STEP_MS = 96, 900_000
 _SWEPT_EVERY = 8
 _MINUTE_MS, _MINUTES = 60_000, 120
 # Jobs a second that are pushed to a function, and how many of them are counted.
-_PUSHED = {0.4: 10, 1: 20, 10: 100}
+# Jobs per second and containers, and how many jobs are counted.
+_PUSHED = {(0.4, 1): 10, (1, 1): 20, (10, 1): 100, (10, 4): 100, (10, 10): 100}
 _DIGITS = 4
 
 Spent = dict[str, float]
@@ -547,7 +548,12 @@ def pushed(connect: Callable[[], Counting]) -> dict[str, Spent]:
     """By jobs a second: a job that is pushed to a function; and a job of a batch of stream records
     that the consumer looks at, up to how many of them.
     """
-    found = {f"{rate:g}": Pushed(connect(), rate).count(jobs) for rate, jobs in _PUSHED.items()}
+    found = {
+        f"{rate:g}" if containers == 1 else f"{rate:g} by {containers}": Pushed(
+            connect(), rate, containers
+        ).count(jobs)
+        for (rate, containers), jobs in _PUSHED.items()
+    }
     bench = connect()
     pushing = Pushed(bench, 1)
     pushing.count(1)
