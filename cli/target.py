@@ -89,7 +89,7 @@ def answered(ask: Callable[[], T], otherwise: T) -> T:
     except CommandError as error:
         if error.status not in (Exit.BUSY, Exit.UNREACHABLE):
             raise
-        note(f"error: {error}. Retrying")
+        note(f"error: {str(error).rstrip('.')}. Retrying")
         return otherwise
 
 
