@@ -56,20 +56,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 error = answer.get("error", {})
                 code = error.get("code")
                 if status == 201:
-                    counts["pushed"] += 1
+                    counts["enqueued"] += 1
                 elif status == 409 and code == "duplicate":
-                    counts["there already"] += 1
+                    counts["existing"] += 1
                 else:
-                    counts["refused"] += 1
+                    counts["rejected"] += 1
                     why = f"{job['id']} {status} {code}: {error.get('message')}"
                     print(f"{name}:{number}: {why}", file=sys.stderr)
     except RestoreError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     finally:
-        outcomes = ("pushed", "there already", "refused")
+        outcomes = ("enqueued", "existing", "rejected")
         print(", ".join(f"{counts[outcome]} {outcome}" for outcome in outcomes))
-    return 1 if counts["refused"] else 0
+    return 1 if counts["rejected"] else 0
 
 
 def jobs(name: str) -> Iterator[dict[str, Any]]:

@@ -219,7 +219,7 @@ def test_malformed_http_is_answered_400_in_plain_words(
     assert answer.startswith(b"HTTP/1.1 400 ")
     message = json.loads(answer.partition(b"\r\n\r\n")[2])["refused"]
     assert complaint in message
-    assert message.startswith("Malformed HTTP: ")
+    assert message.startswith("Invalid HTTP: ")
     for python in ("bytearray", "b'", "%r", "{", "\\x"):
         assert python not in message
     assert application.seen == []

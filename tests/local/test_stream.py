@@ -329,7 +329,7 @@ def test_it_delivers_by_itself_and_survives_an_engine_that_fails(
     assert delivered.wait(60)
     schedule.stop()
     # Said once, however often it happens in a row.
-    assert capsys.readouterr().err.count("the stream cannot be read") == 1
+    assert capsys.readouterr().err.count("Reading the stream failed") == 1
 
 
 class Queue:
