@@ -155,7 +155,7 @@ def _publish_later(current: Runtime, go_on: GoOn) -> None:
 
     pages = projections.publish_later(current.settings, current.table, go_on, sleep=current.sleep)
     if pages:
-        logger.info("published later", extra={"pages": pages})
+        logger.info("Delayed events published", extra={"pages": pages})
 
 
 def _tell_of(sweep: str, failures: Iterable[SweepFailure]) -> None:
@@ -163,7 +163,7 @@ def _tell_of(sweep: str, failures: Iterable[SweepFailure]) -> None:
     for failure in failures:
         error = failure.error
         logger.error(
-            "a part of a sweep failed",
+            "Part of a sweep failed",
             extra={
                 "sweep": sweep,
                 "what": failure.what,
@@ -218,27 +218,27 @@ def _run(current: Runtime, sweep: Sweep, part: Part, go_on: GoOn) -> SweepReport
 
 def _swept(_: Runtime, report: SweepReport) -> None:
     if result := {name: count for name, count in report.items() if name != "more"}:
-        logger.info("swept", extra={"counts": result, "more": report.more})
+        logger.info("Sweep completed", extra={"counts": result, "more": report.more})
 
 
 def _reconciled(current: Runtime, report: SweepReport) -> None:
     """Warn operators of queues without a bound, once for each container."""
     if report.get("unbounded") and current not in _warned:
         _warned.add(current)
-        logger.warning("queues have no bound", extra={"count": report["unbounded"]})
+        logger.warning("Queues without a size limit found", extra={"count": report["unbounded"]})
 
 
 def _checked_workflows(current: Runtime, report: SweepReport) -> None:
     """Tell operators of workflows in which nothing happens: of each once an hour."""
     if stalled := report.get("stalled"):
-        logger.warning("workflows stand still", extra={"count": stalled})
+        logger.warning("Stalled workflows found", extra={"count": stalled})
         metrics.write_stalled(stalled, service=current.settings.service)
 
 
 def _replayed(_: Runtime, report: ReplayReport) -> None:
     for skipped in report.skipped:
         # It may be a duplicate, or of a type that its queue does not take any more.
-        logger.warning("a dead letter cannot be replayed", extra=asdict(skipped))
+        logger.warning("Replaying a dead letter failed", extra=asdict(skipped))
 
 
 def _checked_pools(current: Runtime, report: PoolHealthReport) -> None:
@@ -247,7 +247,7 @@ def _checked_pools(current: Runtime, report: PoolHealthReport) -> None:
 
 
 def _measured(current: Runtime, report: MetricsReport) -> None:
-    logger.debug("measured", extra={"counts": dict(report)})
+    logger.debug("Metrics measured", extra={"counts": dict(report)})
     settings = current.settings
     metrics.write(
         report,
