@@ -67,28 +67,28 @@ class Part:
 PARTS = {
     "jobs": Part(PASS_LIMIT, SPARE_MS, passes=MAX_PASSES),
     # Workflows that are to be looked at.
-    "workflows": Part(200, BULK_SPARE_MS, "looked at workflows"),
+    "workflows": Part(200, BULK_SPARE_MS, "Workflows checked"),
     # Queues that deliveries serve.
     "deliveries": Part(2_000, BULK_SPARE_MS),
     # Dead letters that bulk operations retry or purge.
-    "bulk": Part(10_000, BULK_SPARE_MS, "carried on bulk operations", frozenset({"more"})),
+    "bulk": Part(10_000, BULK_SPARE_MS, "Bulk operations continued", frozenset({"more"})),
     # Jobs that get start tags.
     "fairness_backfill": Part(
-        10_000, BULK_SPARE_MS, "gave jobs tags", frozenset({"tagging", "passes"})
+        10_000, BULK_SPARE_MS, "Start tags set", frozenset({"tagging", "passes"})
     ),
     # Queues whose jobs are counted one by one.
-    "reconcile": Part(RECOUNTS, RECONCILE_SPARE_MS, "reconciled", _USUAL_COUNTS),
+    "reconcile": Part(RECOUNTS, RECONCILE_SPARE_MS, "Queue counters reconciled", _USUAL_COUNTS),
     # Workers whose permits are counted.
-    "pool_permits": Part(2_000, RECONCILE_SPARE_MS, "repaired pool permits", _USUAL_COUNTS),
+    "pool_permits": Part(2_000, RECONCILE_SPARE_MS, "Pool permits repaired", _USUAL_COUNTS),
     # Limits that throttle.
-    "throttle": Part(100, RECONCILE_SPARE_MS, "looked at limits", frozenset({"holding"})),
+    "throttle": Part(100, RECONCILE_SPARE_MS, "Rate limits checked", frozenset({"holding"})),
     # Cron jobs that are looked at when the rules of time zones have changed.
-    "zones": Part(5_000, DEAD_LETTERS_SPARE_MS, "aimed cron jobs anew"),
+    "zones": Part(5_000, DEAD_LETTERS_SPARE_MS, "Cron jobs rescheduled"),
     # Dead letters that replay rules look at, and that are pruned.
-    "replay": Part(10_000, DEAD_LETTERS_SPARE_MS, "replayed", frozenset({"looked"})),
-    "prune": Part(10_000, DEAD_LETTERS_SPARE_MS, "pruned"),
+    "replay": Part(10_000, DEAD_LETTERS_SPARE_MS, "Dead letters replayed", frozenset({"looked"})),
+    "prune": Part(10_000, DEAD_LETTERS_SPARE_MS, "Dead letters pruned"),
     # Worker pools.
-    "pool_health": Part(100, DEAD_LETTERS_SPARE_MS, "looked at pools", frozenset({"pools"})),
+    "pool_health": Part(100, DEAD_LETTERS_SPARE_MS, "Worker pools checked", frozenset({"pools"})),
     # Queues that are looked at before they rest.
     "rest": Part(500, DEAD_LETTERS_SPARE_MS),
     # Reads in search of the oldest jobs.

@@ -179,7 +179,7 @@ def test_an_engine_that_fails_on_its_data_is_not_replaced(
     [
         (b"no database at all, " * 500, "not a database"),
         (b"SQLite format 3\x00", "not a database"),
-        (b"\x00", "not dynoxide's"),
+        (b"\x00", "not a dynoxide database"),
     ],
 )
 @pytest.mark.parametrize("preference", ["auto", "dynoxide", "ministack"])
@@ -285,8 +285,8 @@ def test_ministack_s_folder_that_is_a_file(started: Started, tmp_path: Path) -> 
 def test_data_of_both_are_refused(started: Started, tmp_path: Path, preference: str) -> None:
     database, state = dynoxide_data(tmp_path, "ojs"), ministack_data(tmp_path)
     message = refusal(tmp_path, preference)
-    assert f"{database} is dynoxide's" in message
-    assert f"{state.parent} has data of MiniStack" in message
+    assert f"{database} of dynoxide" in message
+    assert f"{state.parent} of MiniStack" in message
     assert f"mv {state.parent} {state.parent}.old" in message
     assert started.names == []
     # As the message says.

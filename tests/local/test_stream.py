@@ -228,7 +228,7 @@ def test_a_record_that_always_fails_is_given_up_and_named(
     assert world.function.got.count("1") == TRIES
     printed = capsys.readouterr().err
     assert printed.count("\n") == 1
-    assert "stream record 1 (INSERT of" in printed
+    assert "Stream record skipped: 1 (INSERT of" in printed
     assert "J|poison" in printed
     assert "available" not in printed  # nothing of what it holds
 

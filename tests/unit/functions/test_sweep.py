@@ -474,7 +474,7 @@ def test_dead_letters_come_back_and_go_and_it_is_told(
         handler(EVENT, Context(50_000))
     first, second, third = jobs
     told = {line.message: line.__dict__ for line in caplog.records}
-    assert told["replayed"]["counts"] == {"looked": 3, "replayed": 1, "skipped": 1}
+    assert told["Dead letters replayed"]["counts"] == {"looked": 3, "replayed": 1, "skipped": 1}
     skipped = told["Replaying a dead letter failed"]
     assert (skipped["job_id"], skipped["rule"], skipped["queue"]) == (second, "a", "default")
     assert {job["id"] for job in api.fetch(count=5)} == {first, holder}
@@ -488,7 +488,7 @@ def test_dead_letters_come_back_and_go_and_it_is_told(
         # With little time left it waits.
         handler(EVENT, Context(module.DEAD_LETTERS_SPARE_MS))
     told = {line.message: line.__dict__ for line in caplog.records}
-    assert told["pruned"]["counts"] == {"pruned": 2}
+    assert told["Dead letters pruned"]["counts"] == {"pruned": 2}
     for job_id in (second, third):
         assert api.get(f"/ojs/v1/dead-letter/{job_id}").status == 404
 
