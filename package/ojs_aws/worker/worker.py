@@ -49,7 +49,7 @@ class Worker:
         concurrency: int = 10,
         processes: bool = False,
         lease_s: float = 60.0,
-        heartbeat_s: float = 10.0,
+        heartbeat_s: float | None = None,
         timeout_s: float | None = 1_800.0,
         grace_s: float = 25.0,
         poll_s: float = 4.0,
@@ -72,7 +72,8 @@ class Worker:
             processes: If true, functions run in processes. Default: false.
             lease_s: Duration of a lease in seconds. Jobs of a crashed worker run again after this
                 time. Default: 60.
-            heartbeat_s: Interval of heartbeats in seconds. At most a third of `lease_s`.
+            heartbeat_s: Longest interval of heartbeats in seconds, at most a third of `lease_s`.
+                Default: a third of `lease_s`, at most 20. The server can ask for a shorter one.
                 Default: 10.
             timeout_s: Maximum duration of one attempt in seconds, for jobs without a timeout. None
                 for no limit. Default: 1,800.
