@@ -162,7 +162,7 @@ def test_middleware_that_is_not_there_is_told_before_it_is_deployed(
 def test_middleware_may_not_replace_what_the_functions_have(sources: Path, hooks: Path) -> None:
     for name in ("ojs", "functions", "botocore"):
         (hooks / name).mkdir()
-        with pytest.raises(bundling.BundlingError, match=f"{name} is a name that is taken"):
+        with pytest.raises(bundling.BundlingError, match=f"the name {name} is reserved"):
             bundling.build(with_middleware(hooks, "hooks:add"))
         (hooks / name).rmdir()
     assert not list((sources / "build").glob("bundle-*"))
