@@ -557,10 +557,10 @@ def test_a_bridge_takes_from_its_queue_what_is_stored_and_may_do_no_more(whole: 
     [
         ({"to": "mail"}, "job_type"),
         ({"body": "text"}, "job_type"),
-        ({"job_type": "a", "body": "xml"}, "body: 'xml'"),
-        ({"job_type": "a", "batch_size": 101}, "batch_size: 101"),
-        ({"job_type": "a", "batch_size": 0}, "batch_size: 0"),
-        ({"job_type": "a", "alarm_age_s": 59}, "alarm_age_s: 59"),
+        ({"job_type": "a", "body": "xml"}, "body: must be json or text, but is 'xml'"),
+        ({"job_type": "a", "batch_size": 101}, "batch_size: must be 1 to 100, but is 101"),
+        ({"job_type": "a", "batch_size": 0}, "batch_size: must be 1 to 100, but is 0"),
+        ({"job_type": "a", "alarm_age_s": 59}, "alarm_age_s: must be at least 60, but is 59"),
     ],
 )
 def test_a_bridge_that_contradicts_itself_is_refused(

@@ -193,8 +193,8 @@ def test_with_iam_a_function_url_grants_nothing_by_path(
           "jwt_audience": ("jobs",)}, "authorizer"),
         ({"entry": "private_api", "cors_origins": ("https://jobs.example.com",)}, "cors_origins"),
         ({"entry": "function_url", "throttle_burst": 5}, "throttle_burst"),
-        ({"entry": "function_url", "memory_mb_by_function": {"jobs": 512}}, "jobs: only with"),
-        ({"memory_mb_by_function": {"api": 512}}, "api: only with"),
+        ({"entry": "function_url", "memory_mb_by_function": {"jobs": 512}}, "jobs: requires"),
+        ({"memory_mb_by_function": {"api": 512}}, "api: requires"),
         ({"entry": "rest"}, "entry"),
     ],
 )  # fmt: skip

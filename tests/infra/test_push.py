@@ -388,10 +388,16 @@ def test_what_cannot_be_pushed_to_is_refused(shop: Shop, code: Callable[[], lamb
 
     account = str(PLACE.account)
     for other, why in (
-        (imported("eu-west-1", account), "another region: eu-west-1, not eu-central-1"),
-        (imported("eu-central-1", "9" * 12), "another account: 999999999999"),
-        (imported("eu-central-1", account), "the role of .* is not known"),
-        (function(shop.stack, "Retries", retry_attempts=1), "event age of its own already"),
+        (
+            imported("eu-west-1", account),
+            "in the region of the deployment, eu-central-1, but is in eu-west-1",
+        ),
+        (
+            imported("eu-central-1", "9" * 12),
+            "in the account of the deployment, .* but is in 999999999999",
+        ),
+        (imported("eu-central-1", account), "the role of .* is unknown"),
+        (function(shop.stack, "Retries", retry_attempts=1), "already has destinations"),
     ):
         with pytest.raises(ValueError, match=why):
             jobs.add_worker(other, queues=["x"])

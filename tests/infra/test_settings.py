@@ -261,7 +261,7 @@ def test_a_mistake_is_told_without_a_trace(
 ) -> None:
     monkeypatch.setattr(app, "App", lambda: App(context={"authorizer": "jwt"}))
     assert app.main() == 1
-    assert "jwt_issuer: authorizer=jwt needs it" in capsys.readouterr().err
+    assert "jwt_issuer: required with authorizer=jwt" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
