@@ -227,7 +227,7 @@ def test_a_taken_port_is_one_clear_line(server: RunningServer, tmp_path: Path) -
     status, error = start_fails("--port", str(server.port), "--data", str(tmp_path))
     assert status == 1
     assert error.count("\n") == 1
-    assert f"port {server.port}" in error
+    assert f"127.0.0.1:{server.port}: " in error
     assert "Address already in use" in error
 
 
@@ -281,7 +281,7 @@ def test_data_are_never_left_for_another_engine(
     assert first.end() == 0
     other = "ministack" if kind == "dynoxide" else "dynoxide"
     refused = start_fails("--port", "0", "--data", str(data), "--engine", other)
-    one_line(refused, f"only {kind} can read", f"{other} is not started")
+    one_line(refused, f"only {kind} can read", f"{other} can't use it")
     again = RunningServer(data, tmp_path / "again")
     assert f"engine  {kind}" in again.printed
     assert again.call("GET", f"/ojs/v1/jobs/{job['id']}")[0] == 200
