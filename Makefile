@@ -1,4 +1,4 @@
-# OJS backend on AWS primitives. `make help` lists what there is to do.
+# OJS backend on AWS primitives. `make help` lists the targets.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -13,22 +13,22 @@ ENGINE ?= auto
 PYTHON ?=
 ARGS ?=
 SEEDS ?= 10000
-# A file of tests is run by one process, since its tests may share an engine; in the order of their
-# names, as those with many short tests, by which both processes end together, come last.
+# One process runs all tests of a file, because they can share an engine. Files run in alphabetical
+# order: files with many short tests come last, so that both processes end at the same time.
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
 VENV := .venv
 PY := $(VENV)/bin/python
-# MiniStack pins an SDK of its own. The server looks for it here, within its own environment.
+# MiniStack pins another SDK version. The server expects it here, in its own environment.
 EMULATOR := $(VENV)/emulator
-# Apart from all else: what draws pictures is no part of what runs or is tested.
+# Separate, because the packages that draw plots are not part of the server or its tests.
 PLOTS := build/plots
-# Likewise what makes clients out of the OpenAPI document, for a test.
+# Separate too: the packages that generate clients from the OpenAPI document, for a test.
 CLIENTS := build/clients
-# What builds the wheel and says what is in it.
+# The packages that build the wheel and list its content.
 PACKAGING := build/packaging
 PACKAGE := build/package
-# The dashboard as it is served, and what tests drive a browser with.
+# The built dashboard, and the browser driver of its tests.
 DASHBOARD := build/dashboard
 BROWSER := build/browser
 PIP_OPTIONS := -qq --disable-pip-version-check --require-hashes
@@ -36,9 +36,9 @@ PIP_INSTALL := $(PY) -m pip install $(PIP_OPTIONS)
 NPM_CI := npm ci --no-audit --no-fund --loglevel=error
 
 export PYTHONPATH := shared:package:.
-# The tests start dozens of Python processes, each of which would compile everything anew.
+# The tests start dozens of Python processes, and each would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
-# CDK's bridge to Node warns of every Node release it does not know; it is tested with what is here.
+# CDK's bridge to Node warns about Node releases that it doesn't know. The installed one is tested.
 export JSII_SILENCE_WARNING_UNTESTED_NODE_VERSION := 1
 export JSII_SILENCE_WARNING_DEPRECATED_NODE_VERSION := 1
 export JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION := 1
@@ -57,15 +57,15 @@ help: ## List the targets
 	  'PYTHON=' 'the Python (3.11 or later) to make .venv with'
 
 .PHONY: run
-run: $(VENV)/.local $(VENV)/.engine try-dashboard ## Start the local server, with data kept in DATA
+run: $(VENV)/.local $(VENV)/.engine try-dashboard ## Start the local server, with its data in DATA
 	@exec $(PY) -m local --port $(PORT) --data $(DATA) --engine $(ENGINE) $(ARGS)
 
 .PHONY: test
-test: setup ## Run the tests, without those that take long
+test: setup ## Run the fast tests
 	@$(PY) -m pytest $(PARALLEL) -m 'not exhaustive' $(ARGS)
 
 .PHONY: test-exhaustive
-test-exhaustive: setup dashboard-types $(CLIENTS)/.installed $(PACKAGING)/.installed $(BROWSER)/.installed ## Run the tests that take long, and properties with many examples
+test-exhaustive: setup dashboard-types $(CLIENTS)/.installed $(PACKAGING)/.installed $(BROWSER)/.installed ## Run the slow tests, and property tests with many examples
 	@$(PY) -m pytest $(PARALLEL) -m '(exhaustive or hypothesis) and not whole' $(ARGS)
 
 .PHONY: test-all
@@ -73,25 +73,25 @@ test-all: setup dashboard-types $(CLIENTS)/.installed $(PACKAGING)/.installed $(
 	@$(PY) -m pytest $(PARALLEL) $(ARGS)
 
 .PHONY: check
-check: setup dashboard-types audit $(CLIENTS)/.installed $(PACKAGING)/.installed $(BROWSER)/.installed ## Run audit, linter, formatter check, type checker and all tests
+check: setup dashboard-types audit $(CLIENTS)/.installed $(PACKAGING)/.installed $(BROWSER)/.installed ## Run the audit, linter, formatter check, type checker, and all tests
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(PY) -m pytest $(PARALLEL) $(ARGS)
 
-# Those of functions and tools alike. What the advisory services do not know is told and is no
-# failure; nor is a registry that has no such service. A known vulnerability is one.
+# For packages of functions and tools. A package that the advisory services don't know is reported,
+# and is not a failure. Neither is a registry without such a service. A known vulnerability is.
 .PHONY: audit
-audit: setup ## Look for known vulnerabilities in the pinned packages
+audit: setup ## Check the pinned packages for known vulnerabilities
 	@for set in runtime local emulator dev package; do echo "requirements/$$set.txt"; \
 	  $(VENV)/bin/pip-audit --requirement requirements/$$set.txt --require-hashes --disable-pip \
 	    --progress-spinner off; done
 	@echo 'package-lock.json'; npm audit --loglevel=error --audit-level=high || \
 	  { ! npm audit --json 2>/dev/null | grep -q '"auditReportVersion"' && \
-	    echo 'The advisory service of the npm registry did not answer: not audited.'; }
+	    echo 'No response from the advisory service of the npm registry: packages not audited.'; }
 
 .PHONY: simulate
-simulate: $(VENV)/.dev ## Simulate SEEDS runs with faults, and report what was covered
+simulate: $(VENV)/.dev ## Simulate SEEDS runs with faults, and report the coverage
 	@POWERTOOLS_LOG_LEVEL=CRITICAL $(PY) -m tests.simulation.run --seeds $(SEEDS) --processes 2 $(ARGS)
 
 .PHONY: format
@@ -104,12 +104,12 @@ deploy-local: setup ## Deploy to a local cloud (MiniStack) and print the API's U
 	@$(PY) -m infra.deploy_local $(ARGS)
 
 .PHONY: plots
-plots: $(VENV)/.local $(VENV)/.engine $(PLOTS)/.installed ## Draw the pictures of the documentation anew
+plots: $(VENV)/.local $(VENV)/.engine $(PLOTS)/.installed ## Draw the plots of the documentation again
 	@$(PLOTS)/bin/python docs/plots/strategies.py $(abspath $(PY))
 	@$(PLOTS)/bin/python docs/plots/prices.py
 
 .PHONY: prices
-prices: | $(PY) ## Print what a million jobs cost (ARGS='request_ms=12 …')
+prices: | $(PY) ## Print the price of 1 million jobs (ARGS='request_ms=12…')
 	@$(PY) -m docs.numbers.prices $(ARGS)
 
 .PHONY: scale
@@ -121,7 +121,7 @@ lines: | $(PY) ## Count lines of code (ARGS='--base REV' compares with a revisio
 	@$(PY) tests/performance/lines.py $(ARGS)
 
 .PHONY: numbers
-numbers: setup ## Count units anew, and write them, prices and ceilings into the pages
+numbers: setup ## Measure units again, and write units, prices, and ceilings into the pages
 	@POWERTOOLS_LOG_LEVEL=CRITICAL $(PY) -m tests.performance.counted
 	@$(PY) -m docs.numbers.pages
 
@@ -129,8 +129,8 @@ numbers: setup ## Count units anew, and write them, prices and ceilings into the
 synth: setup ## Write the CloudFormation templates to cdk.out
 	@node_modules/.bin/cdk synth --quiet $(ARGS)
 
-# The functions' own packages are installed for this machine, to say what they are and what licences
-# they have. Nothing of them is in the wheel: bundling fetches them by the hashes that it carries.
+# The functions' packages are installed on this machine to list them and their licenses. The wheel
+# doesn't contain them: bundling downloads them by the hashes in the wheel.
 .PHONY: package
 package: $(PACKAGING)/.installed dashboard ## Build the wheel with the CDK construct into DIST, and check it
 	@rm -rf $(PACKAGE) $(DIST)/ojs_backend_aws-*.whl; mkdir -p $(PACKAGE)
@@ -144,23 +144,23 @@ package: $(PACKAGING)/.installed dashboard ## Build the wheel with the CDK const
 	@$(PACKAGING)/bin/twine check --strict $(DIST)/*.whl
 
 .PHONY: facts
-facts: | $(PY) ## Write what the construct knows of the server, and the attributes of docs/table.md
+facts: | $(PY) ## Write the server facts for the construct, the client, and docs/table.md
 	@$(PY) -m infra.facts
 	@$(PY) -m docs.numbers.attributes
 
 .PHONY: golden
-golden: | $(PY) ## Write down anew what must not change while declarations move
+golden: | $(PY) ## Write the golden files again, which refactoring must not change
 	@$(PY) -m tests.golden.contents
 
-# Pins are worked out against the public index alone, whatever this machine's pip is told: the
-# machine's own addresses and builds must not get into the files.
+# Pins are resolved with the public index only, regardless of this machine's pip configuration: its
+# addresses and local builds must not get into the files.
 PIP_COMPILE := env -u PIP_FIND_LINKS -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL \
   PIP_CONFIG_FILE=/dev/null CUSTOM_COMPILE_COMMAND='make lock' \
   ../$(PY) -m piptools compile --quiet --generate-hashes --allow-unsafe --strip-extras \
   --no-emit-index-url --no-emit-find-links --no-emit-trusted-host $(if $(UPGRADE),--upgrade)
 
 .PHONY: lock
-lock: $(VENV)/.dev ## Work out the pinned versions again (UPGRADE=1: the newest)
+lock: $(VENV)/.dev ## Resolve the pinned versions again (UPGRADE=1: the newest)
 	@cd requirements && for set in runtime local emulator dev plots clients package browser; do \
 	  $(PIP_COMPILE) --output-file=$$set.txt $$set.in; done
 	@for folder in . dashboard tests/dashboard tests/local/clients; do npm install --prefix $$folder --package-lock-only \
@@ -169,13 +169,13 @@ lock: $(VENV)/.dev ## Work out the pinned versions again (UPGRADE=1: the newest)
 .PHONY: dashboard
 dashboard: $(DASHBOARD)/index.html ## Build the dashboard
 
-# Wanted, not needed: the local server says so where it is not there.
+# Optional: without it, the local server reports that the dashboard is not built.
 .PHONY: try-dashboard
 try-dashboard:
 	@mkdir -p build; if ! command -v npm >/dev/null; then \
-	  echo 'npm not found: no dashboard, all else works'; \
+	  echo 'npm not found: the dashboard is not built. The API works without it'; \
 	elif ! $(MAKE) --silent dashboard 2>build/dashboard.log; then \
-	  echo 'The dashboard could not be built, all else works; build/dashboard.log says why'; fi
+	  echo 'The dashboard build failed. The API works without it. See build/dashboard.log'; fi
 
 .PHONY: dashboard-types
 dashboard-types: dashboard/node_modules/.dev ## Check the types of the dashboard's code
@@ -189,58 +189,58 @@ pictures: setup $(BROWSER)/.installed ## Take the pictures of the dashboard agai
 setup: $(VENV)/.dev $(EMULATOR)/.installed $(VENV)/.node-tools dashboard ## Install everything the other targets need
 
 .PHONY: clients
-clients: $(CLIENTS)/.installed ## Install what makes clients out of the OpenAPI document, for a test
+clients: $(CLIENTS)/.installed ## Install the generators of clients from the OpenAPI document, for a test
 
 .PHONY: clean
-clean: ## Remove what was built or installed; the data in DATA stay
+clean: ## Delete everything built or installed, except the data in DATA
 	rm -rf $(VENV) node_modules dashboard/node_modules build dist cdk.out .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
-# --- what is installed; each stamp is older than its lock file when that has changed -------------
+# --- installations: a stamp is older than its lock file if that has changed ----------------------
 
 $(PY):
 	@for python in $(or $(PYTHON),python3 python3.13 python3.12 python3.14 python3.11); do \
 	  if "$$python" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' \
 	    >/dev/null 2>&1; then exec "$$python" -m venv --clear $(VENV); fi; done; \
-	echo 'No Python 3.11 or later with venv found; name one: make PYTHON=/path/to/python3' >&2; exit 1
+	echo 'Python 3.11 or later with venv not found. Set it: make PYTHON=/path/to/python3' >&2; exit 1
 
 $(VENV)/.local: requirements/local.txt | $(PY)
-	@echo 'Installing the Python packages of the local server …'
+	@echo 'Installing the Python packages of the local server…'
 	@$(PIP_INSTALL) -r $<
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.txt | $(PY)
-	@echo 'Installing the Python packages for development …'
+	@echo 'Installing the Python packages for development…'
 	@$(PIP_INSTALL) -r $<
 	@touch $@ $(VENV)/.local
 
 $(EMULATOR)/.installed: requirements/emulator.txt | $(PY)
-	@echo 'Installing MiniStack …'
+	@echo 'Installing MiniStack…'
 	@$(PY) -m venv --clear --without-pip $(EMULATOR)
 	@$(PY) -m pip --python $(EMULATOR) install $(PIP_OPTIONS) -r $<
 	@touch $@
 
-# dynoxide is wanted, not needed: without npm, or a binary for this platform, it is MiniStack.
+# dynoxide is optional: without npm, or a binary for this platform, the engine is MiniStack.
 $(VENV)/.engine: package-lock.json | $(PY) $(EMULATOR)/.installed
 	@if ! command -v npm >/dev/null; then \
 	  echo 'npm not found: the engine will be MiniStack, unless dynoxide is on the PATH'; \
 	elif $(NPM_CI) --omit=dev >/dev/null; then touch $@; \
-	else echo 'npm could not install the engine: it will be MiniStack'; fi
+	else echo 'npm could not install dynoxide: the engine will be MiniStack'; fi
 
 $(PLOTS)/.installed: requirements/plots.txt | $(PY)
-	@echo 'Installing the Python packages that draw pictures …'
+	@echo 'Installing the Python packages that draw plots…'
 	@$(PY) -m venv --clear $(PLOTS)
 	@$(PLOTS)/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
 $(PACKAGING)/.installed: requirements/package.txt | $(PY)
-	@echo 'Installing what builds the wheel …'
+	@echo 'Installing the packages that build the wheel…'
 	@$(PY) -m venv --clear $(PACKAGING)
 	@$(PACKAGING)/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
 dashboard/node_modules/.installed: dashboard/package-lock.json
-	@echo 'Installing what builds the dashboard …'
+	@echo 'Installing the packages that build the dashboard…'
 	@$(NPM_CI) --prefix dashboard --omit=dev --ignore-scripts >/dev/null
 	@touch $@
 
@@ -251,9 +251,9 @@ dashboard/node_modules/.dev: dashboard/package-lock.json
 $(DASHBOARD)/index.html: dashboard/node_modules/.installed dashboard/build.mjs dashboard/index.html $(shell find dashboard/src -type f)
 	@cd dashboard && node build.mjs ../$(DASHBOARD)
 
-# A browser is the machine's: Debian's, where there is none yet.
+# Use the machine's browser. Without one, install Debian's.
 $(BROWSER)/.installed: requirements/browser.txt tests/dashboard/package-lock.json | $(PY)
-	@echo 'Installing what drives a browser …'
+	@echo 'Installing the browser driver…'
 	@command -v chromium >/dev/null || { $(if $(filter 0,$(shell id -u)),,sudo) sh -c \
 	  'apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y \
 	  --no-install-recommends chromium fonts-dejavu-core' >/dev/null; }
@@ -264,7 +264,7 @@ $(BROWSER)/.installed: requirements/browser.txt tests/dashboard/package-lock.jso
 	@touch $@
 
 $(CLIENTS)/.installed: requirements/clients.txt tests/local/clients/package-lock.json | $(PY)
-	@echo 'Installing what makes clients out of the OpenAPI document …'
+	@echo 'Installing the generators of clients…'
 	@$(PY) -m venv --clear $(CLIENTS)
 	@$(CLIENTS)/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r $<
 	@cp tests/local/clients/package.json tests/local/clients/package-lock.json $(CLIENTS)
@@ -273,7 +273,7 @@ $(CLIENTS)/.installed: requirements/clients.txt tests/local/clients/package-lock
 
 $(VENV)/.node-tools: package-lock.json | $(PY)
 	@command -v npm >/dev/null || { \
-	  echo 'npm not found: install Node.js 20 or later (only `make run` does without)' >&2; exit 1; }
-	@echo 'Installing the Node tools …'
+	  echo 'npm not found. Install Node.js 20 or later (only `make run` works without it)' >&2; exit 1; }
+	@echo 'Installing the Node tools…'
 	@$(NPM_CI) >/dev/null
 	@touch $@ $(VENV)/.engine

@@ -1,1 +1,1 @@
-"""`ojs-aws`: the command line tool of operators."""
+"""`ojs-aws`: the command line tool for operators."""

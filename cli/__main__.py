@@ -1,4 +1,4 @@
-"""`ojs-aws`: runs a command, and prints an error in one line."""
+"""`ojs-aws`: runs a command, and prints an error on one line."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         each.add(commands)
     parser.set_defaults(server=None)
     options = parser.parse_args(arguments)
-    # CDK and the `aws` command read this one, and Python's SDK does not.
+    # CDK and the AWS CLI read AWS_REGION. The Python SDK reads AWS_DEFAULT_REGION only.
     if region := os.environ.get("AWS_REGION"):
         os.environ["AWS_DEFAULT_REGION"] = region
     try:
         options.run(options)
         sys.stdout.flush()
     except CommandError as error:
-        note(f"ojs-aws: {error}")
+        note(f"error: {error}")
         return error.status
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except BrokenPipeError:
-        # Whoever read the output has had enough. Nothing is left to be written at the end.
+        # The reader closed the pipe. Redirect the final flush, so that it doesn't fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     finally:
         if options.server is not None:
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 if __name__ == "__main__":
     for stream in (sys.stdout, sys.stderr):
-        # A terminal that is not for all characters gets escapes, too.
+        # Escape characters that the encoding of the terminal can't represent.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     sys.exit(main())

@@ -1,6 +1,6 @@
-"""Work on many jobs: counted, confirmed, and followed to its end.
+"""Bulk operations: dry run, confirmation, and progress.
 
-The server does the work, and goes on when nobody watches.
+The server runs the operation, and continues if the command ends.
 """
 
 from __future__ import annotations
@@ -18,25 +18,27 @@ if TYPE_CHECKING:
 
 Read = Callable[[str], Any]
 _INTERVAL_S = 1.0
-# Failures in a row after which an operation is followed no more.
+# Consecutive failures after which the command stops following an operation.
 _TRIES = 60
 _LISTED = 20
 _GOING_ON = ("running", "stopping")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add what all commands have that work on many jobs."""
-    parser.add_argument("--dry-run", action="store_true", help="only count them")
-    parser.add_argument("--yes", "-y", action="store_true", help="do not ask")
+    """Add the options of all bulk commands."""
+    parser.add_argument("--dry-run", action="store_true", help="count the jobs, and change nothing")
+    parser.add_argument("--yes", "-y", action="store_true", help="don't ask for confirmation")
 
 
 def add_operation(commands: Any) -> None:
-    """Add the command that shows an operation to the parser."""
-    parser = commands.add_parser("operation", help="list, follow or stop work on many jobs")
+    """Add the command for operations to the parser."""
+    parser = commands.add_parser("operation", help="list, follow, or stop bulk operations")
     parser.add_argument(
-        "id", nargs="?", type=target.name, help="which one to follow; lists the latest without"
+        "id", nargs="?", type=target.name, help="ID of an operation to follow; default: list all"
     )
-    parser.add_argument("--stop", action="store_true", help="what is done stays done")
+    parser.add_argument(
+        "--stop", action="store_true", help="stop it; completed changes are not reverted"
+    )
     output.add_json(parser)
     target.add_arguments(parser)
     parser.set_defaults(run=_operation)
@@ -46,7 +48,7 @@ def _operation(options: argparse.Namespace) -> None:
     server = target.server(options)
     if options.id is None:
         if options.stop:
-            raise CommandError("--stop: which one?", Exit.USAGE)
+            raise CommandError("--stop: requires the ID of an operation", Exit.USAGE)
         _list(server, options)
         return
     read, stop = server.get_job_operation, server.stop_job_operation
@@ -71,7 +73,7 @@ def _list(server: Server, options: argparse.Namespace) -> None:
         for operation in found:
             output.as_json(operation)
         return
-    columns = ("ID", "ACTION", "STATE", "#FOUND", "#DONE", "#NOT", "STARTED", "FILTER")
+    columns = ("ID", "ACTION", "STATE", "#MATCHED", "#SUCCEEDED", "#FAILED", "STARTED", "FILTER")
     names = ("id", "action", "state", "matched", "succeeded", "failed", "started_at")
     output.print_table(
         columns,
@@ -80,22 +82,31 @@ def _list(server: Server, options: argparse.Namespace) -> None:
 
 
 def confirm(question: str, options: argparse.Namespace) -> None:
-    """Ask whether to go on. Raises CommandError if not, or if there is no terminal to ask on."""
+    """Ask for confirmation. Raises CommandError without it, and without a terminal."""
     if options.yes:
         return
     if not sys.stdin.isatty():
         raise CommandError(
-            f"{question} There is no terminal to ask this on: --yes answers it", Exit.USAGE
+            f"--yes: required without a terminal, to confirm: {question}", Exit.USAGE
         )
     print(f"{output.printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise CommandError("nothing was done")
+        raise CommandError("cancelled; nothing was changed")
 
 
 def follow(read: Read, begun: Any, total: int | None = None) -> Any:
-    """Watch an operation until it ends, with a bar if there is a terminal. Returns it as it ended.
+    """Follow an operation until it ends, with a progress bar on a terminal.
 
-    Raises CommandError, also for Ctrl-C: the operation goes on.
+    Args:
+        read: Reads the operation by its ID.
+        begun: Response that contains the operation.
+        total: Number of jobs, if known.
+
+    Returns:
+        The operation in its final state.
+
+    Raises:
+        CommandError: The server is unreachable, or Ctrl-C was pressed. The operation continues.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -114,20 +125,20 @@ def follow(read: Read, begun: Any, total: int | None = None) -> Any:
                 operation = _later(read, operation)
     except KeyboardInterrupt:
         raise CommandError(
-            f"done so far: {output.number(_handled(operation), 'job')}. The server goes on: "
-            f"`ojs-aws operation {operation['id']}` follows it, and --stop stops it",
+            f"{output.number(_handled(operation), 'job')} processed. The operation continues. To "
+            f"follow it, run `ojs-aws operation {operation['id']}`. To stop it, add --stop",
             Exit.INTERRUPTED,
         ) from None
 
 
 def _later(read: Read, operation: Any) -> Any:
-    """An operation a moment later. Raises CommandError if the server stays away."""
+    """Read an operation after a pause. Raises CommandError if the server stays unreachable."""
     for _ in range(_TRIES):
         output.wait(_INTERVAL_S)
         answer = target.answered(partial(read, operation["id"]), None)
         if answer is not None:
             return answer["operation"]
-    message = f"the server does not answer; `ojs-aws operation {operation['id']}` follows the work"
+    message = f"no response. Run `ojs-aws operation {operation['id']}` to follow the operation"
     raise CommandError(message, Exit.UNREACHABLE)
 
 
@@ -138,16 +149,17 @@ def _handled(operation: Any) -> int:
 
 
 def report(operation: Any, options: argparse.Namespace) -> None:
-    """Print what an operation did. Raises CommandError if some jobs could not be dealt with."""
+    """Print the result of an operation. Raises CommandError if some jobs failed."""
     if options.json:
         output.as_json(operation)
     elif operation.get("dry_run"):
         print(f"matched: {output.number(operation['matched'], 'job')}")
     else:
-        print(f"{operation['action']}: {operation['succeeded']} done, {operation['failed']} not")
+        done, failed = operation["succeeded"], operation["failed"]
+        print(f"{operation['action']}: {done} succeeded, {failed} failed")
     for error in operation["errors"]:
         output.note(f"{error['job_id']}: {error['message']}")
     if operation["failed"]:
-        raise CommandError(f"not dealt with: {output.number(operation['failed'], 'job')}")
+        raise CommandError(f"{output.number(operation['failed'], 'job')} failed")
     if operation["state"] == "stopped":
-        raise CommandError("the operation was stopped before its end")
+        raise CommandError("the operation was stopped before it finished")

@@ -1,4 +1,4 @@
-"""`ojs-aws dead`: dead letters, listed, counted by group, and brought back."""
+"""`ojs-aws dead`: lists, counts, and retries dead letters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cli.jobs import add_limit, add_span, listed, print_jobs
 from cli.target import CommandError, Exit, Server
 
 _PAGE = 200
-# How far dead letters are counted before they are brought back, one page after the other.
+# Maximum number of dead letters that are counted before a retry, page by page.
 _COUNTED = 2_000
 _FILTER = ("queue", "type", "error_type", "since", "until", "older_than", "args")
 _GROUPS = {"queue": "by_queue", "type": "by_type", "error": "by_error_type"}
@@ -19,18 +19,18 @@ _GROUPS = {"queue": "by_queue", "type": "by_type", "error": "by_error_type"}
 
 def add(commands: Any) -> None:
     """Add the command and its subcommands to the parser."""
-    parser = commands.add_parser("dead", help="list, count and retry dead letters")
+    parser = commands.add_parser("dead", help="list, count, and retry dead letters")
     actions = parser.add_subparsers(required=True, metavar="list|groups|retry")
-    found = actions.add_parser("list", help="list dead letters, latest first")
+    found = actions.add_parser("list", help="list dead letters, newest first")
     _add_filter(found)
     add_limit(found)
     found.set_defaults(run=_list)
-    groups = actions.add_parser("groups", help="count dead letters by queue, type and error")
-    groups.add_argument("--by", choices=tuple(_GROUPS), help="only by this")
+    groups = actions.add_parser("groups", help="count dead letters by queue, type, and error")
+    groups.add_argument("--by", choices=tuple(_GROUPS), help="count by this field only")
     groups.set_defaults(run=_groups)
-    retry = actions.add_parser("retry", help="bring dead letters back that match, or all")
+    retry = actions.add_parser("retry", help="retry matching dead letters, or all")
     _add_filter(retry)
-    retry.add_argument("--all", action="store_true", help="all there are, instead of a filter")
+    retry.add_argument("--all", action="store_true", help="retry all dead letters")
     bulk.add_options(retry)
     retry.set_defaults(run=_retry)
     for each in (found, groups, retry):
@@ -39,14 +39,14 @@ def add(commands: Any) -> None:
 
 
 def _add_filter(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--queue", help="only of this queue")
-    parser.add_argument("--type", help="only of this type")
-    parser.add_argument("--error-type", help="only whose latest error is of this type")
+    parser.add_argument("--queue", help="dead letters of this queue")
+    parser.add_argument("--type", help="dead letters of this job type")
+    parser.add_argument("--error-type", help="dead letters whose last error has this type")
     add_span(parser, "discarded")
     parser.add_argument(
-        "--older-than", metavar="WHEN", help="discarded before: RFC 3339, or how long ago: `7d`"
+        "--older-than", metavar="WHEN", help="discarded before this time: RFC 3339, or an age: `7d`"
     )
-    parser.add_argument("--args", help="only whose args contain this, or have this JSON path")
+    parser.add_argument("--args", help="dead letters whose args contain this text or JSON path")
 
 
 def _filter(options: argparse.Namespace) -> dict[str, Any]:
@@ -80,14 +80,14 @@ def _groups(options: argparse.Namespace) -> None:
             counts = sorted(stats[field].items(), key=lambda each: -each[1])
             output.print_table((group.upper(), "#DEAD LETTERS"), counts)
             print()
-    print(output.printable(f"{stats['total']} in all, as of {stats.get('computed_at', 'now')}"))
+    print(output.printable(f"{stats['total']} in total, as of {stats.get('computed_at', 'now')}"))
 
 
 def _retry(options: argparse.Namespace) -> None:
     server = target.server(options)
     wanted = _filter(options)
     if bool(wanted) == options.all:
-        raise CommandError("say which by a filter, or --all", Exit.USAGE)
+        raise CommandError("--all: required without a filter, rejected with one", Exit.USAGE)
     total = None
     if options.dry_run or not options.yes:
         total, whole = _count(server, wanted)
@@ -106,7 +106,7 @@ def _retry(options: argparse.Namespace) -> None:
 
 
 def _count(server: Server, wanted: dict[str, Any]) -> tuple[int, bool]:
-    """How many dead letters match, and whether these are all: the API has no count of its own."""
+    """Count matching dead letters. Returns whether the count is complete. The API has no count."""
     count = 0
     for answer in server.pages(server.list_dead_letters, **wanted, limit=_PAGE):
         if count >= _COUNTED:

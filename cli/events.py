@@ -1,4 +1,4 @@
-"""`ojs-aws events`: what happened lately, and what happens."""
+"""`ojs-aws events`: lists recent events, and follows new ones."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ _INTERVAL_S = 2.0
 
 def add(commands: Any) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser("events", help="what happened lately, oldest first")
-    parser.add_argument("--follow", "-f", action="store_true", help="and go on, until Ctrl-C")
-    parser.add_argument("--type", help="types of event, separated by commas: `job.completed,job.*`")
-    parser.add_argument("--queue", help="only of these queues, separated by commas")
-    parser.add_argument("--job-type", help="only of jobs of these types, separated by commas")
-    parser.add_argument("--since", type=moment, help="only then or later: RFC 3339, or `2h` ago")
+    parser = commands.add_parser("events", help="list recent events, oldest first")
+    parser.add_argument("--follow", "-f", action="store_true", help="continue until Ctrl-C")
+    parser.add_argument("--type", help="event types, separated by commas: `job.completed,job.*`")
+    parser.add_argument("--queue", help="events of these queues, separated by commas")
+    parser.add_argument("--job-type", help="events of these job types, separated by commas")
     parser.add_argument(
-        "--limit", type=int, default=_SHOWN, help=f"how many of the latest (default: {_SHOWN})"
+        "--since", type=moment, help="events since this time: RFC 3339, or an age: `2h`"
+    )
+    parser.add_argument(
+        "--limit", type=int, default=_SHOWN, help=f"number of recent events (default: {_SHOWN})"
     )
     output.add_json(parser)
     target.add_arguments(parser)
@@ -46,7 +48,7 @@ def _run(options: argparse.Namespace) -> None:
         if not answer["has_more"]:
             output.wait(_INTERVAL_S)
         after = {**wanted, "after": answer["cursor"], "limit": _MOST}
-        # After a failure from the same cursor on: no event is missed.
+        # After a failure, use the same cursor again, so that no event is missed.
         nothing = {**answer, "has_more": False, "events": []}
         answer = target.answered(partial(server.list_events, **after), nothing)
         _show(answer["events"], options)

@@ -1,4 +1,4 @@
-"""`ojs-aws jobs`, `job`, `retry`, `cancel` and `delete`."""
+"""`ojs-aws jobs`, `job`, `retry`, `cancel`, and `delete`."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from ojs.domain import times
 from ojs_aws.client.call import place
 
 _SHOWN = 20
-# The largest page; and of ids in one request.
+# Maximum page size, and maximum number of IDs per request.
 _PAGE = 100
 _MOST_IDS = 1_000
 _AGO = re.compile(r"(\d{1,6})([smhd])")
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _CLOCK = SystemClock()
-# Not shown: the same for each job, or told by the history.
+# Not shown: the same for each job, or included in the history.
 _HIDDEN = ("id", "specversion", "errors", "metadata")
 _VERBS = {
-    "retry": "make dead letters and retryable jobs available",
-    "cancel": "cancel jobs that are not final",
-    "delete": "delete final jobs for good",
+    "retry": "retry dead letters and retryable jobs",
+    "cancel": "cancel jobs that are not in a final state",
+    "delete": "permanently delete jobs in a final state",
 }
 
 
@@ -40,20 +40,22 @@ def add(commands: Any) -> None:
     listed.add_argument("--order", choices=("asc", "desc"))
     add_limit(listed)
     listed.set_defaults(run=_list)
-    job = commands.add_parser("job", help="show one job, and what happened to it")
-    job.add_argument("id", type=target.name, help="the job's id")
+    job = commands.add_parser("job", help="show a job and its history")
+    job.add_argument("id", type=target.name, help="ID of the job")
     job.set_defaults(run=_show)
     for each in (listed, job):
         output.add_json(each)
         target.add_arguments(each)
     for verb, does in _VERBS.items():
-        many = commands.add_parser(verb, help=f"{does}: those that are named, or that match")
+        many = commands.add_parser(verb, help=f"{does}, by ID or by filter")
         many.add_argument(
-            "id", nargs="*", type=target.name, help="the jobs' ids, instead of a filter"
+            "id", nargs="*", type=target.name, help="IDs of the jobs, instead of a filter"
         )
         add_filter(many)
         many.add_argument(
-            "--older-than", metavar="WHEN", help="ended before: RFC 3339, or how long ago: `7d`"
+            "--older-than",
+            metavar="WHEN",
+            help="finished before this time: RFC 3339, or an age: `7d`",
         )
         bulk.add_options(many)
         output.add_json(many)
@@ -63,34 +65,34 @@ def add(commands: Any) -> None:
 
 
 def add_filter(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say which jobs."""
-    parser.add_argument("--queue", help="only of this queue")
-    parser.add_argument("--state", help="only in this state, or in several, separated by commas")
-    parser.add_argument("--type", help="only of this type, or of those that begin so: `mail.*`")
-    parser.add_argument("--tag", help="only with this tag")
+    """Add the options that filter jobs."""
+    parser.add_argument("--queue", help="jobs of this queue")
+    parser.add_argument("--state", help="jobs in these states, separated by commas")
+    parser.add_argument("--type", help="jobs of this type, or with this prefix: `mail.*`")
+    parser.add_argument("--tag", help="jobs with this tag")
     add_span(parser, "created")
-    parser.add_argument("--args", help="only whose args contain this, or have this JSON path")
+    parser.add_argument("--args", help="jobs whose args contain this text or JSON path")
 
 
 def add_span(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add the options for a span of time."""
-    for name, does in (("since", "then or later"), ("until", "before")):
+    """Add the options for a time range."""
+    for name, does in (("since", "at or after"), ("until", "before")):
         parser.add_argument(
             f"--{name}", type=moment, metavar="WHEN",
-            help=f"only {what} {does}: RFC 3339, or how long ago: `2h`",
+            help=f"{what} {does} this time: RFC 3339, or an age: `2h`",
         )  # fmt: skip
 
 
 def add_limit(parser: argparse.ArgumentParser) -> None:
-    """Add the option for the length of a list."""
+    """Add the option for the maximum length of a list."""
     parser.add_argument(
         "--limit", type=output.count, default=_SHOWN, metavar="N",
-        help=f"at most so many (default: {_SHOWN}); 0 for all",
+        help=f"maximum number of rows (default: {_SHOWN}); 0 for all",
     )  # fmt: skip
 
 
 def moment(text: str, clock: Clock = _CLOCK) -> str:
-    """A time as the API reads it: as it is, or, of `2h`, so long ago."""
+    """Return a time in the format of the API. An age such as `2h` is relative to now."""
     if (ago := _AGO.fullmatch(text)) is None:
         return text
     return times.format_ms(max(0, clock.now_ms() - int(ago[1]) * _UNITS_MS[ago[2]]))
@@ -104,9 +106,9 @@ def listed(
     page: int,
     what: str = "jobs",
 ) -> Iterator[Any]:
-    """The items of a listing, up to the limit; notes what is left out. Raises CommandError."""
+    """Yield the items of a list, up to the limit, and note omitted ones. Raises CommandError."""
     limit = options.limit or None
-    # One more tells whether there are more.
+    # Request one more item, to know whether more exist.
     query = {**wanted, "limit": page if limit is None else min(page, limit + 1)}
     left_out = total = 0
 
@@ -121,16 +123,16 @@ def listed(
     items = every()
     yield from islice(items, limit)
     if left_out:
-        output.note(f"not searched, as their args are large: {output.number(left_out, 'job')}")
+        output.note(f"not searched, because their args are large: {output.number(left_out, 'job')}")
     if limit is not None and next(items, None) is not None:
-        shown = f"{limit} of {total} {what} are shown" if total > limit else "There are more"
-        output.note(f"{shown}: --limit {limit * 10}, or --limit 0 for all")
+        shown = f"{limit} of {total} {what} shown" if total > limit else f"more {what} exist"
+        output.note(f"{shown}. Use --limit {limit * 10}, or --limit 0 for all")
 
 
 def print_jobs(
     jobs: Iterator[Any], columns: Sequence[str], row: Any, options: argparse.Namespace
 ) -> None:
-    """Print jobs as a table, or as JSON while they come."""
+    """Print jobs as a table, or each one immediately as JSON."""
     if options.json:
         for job in jobs:
             output.as_json(job)
@@ -141,7 +143,7 @@ def print_jobs(
 def _list(options: argparse.Namespace) -> None:
     wanted = _filter(options) | {"sort": options.sort, "order": options.order}
     server = target.server(options)
-    # `list_jobs` of the library needs another scope.
+    # `list_jobs` of the library requires another scope.
     found = listed(server, partial(server.ask, "GET", "admin/jobs"), wanted, options, _PAGE)
     columns = ("ID", "STATE", "QUEUE", "TYPE", "#ATTEMPT", "#PRIORITY", "CREATED", "ARGS")
     print_jobs(found, columns, _row, options)
@@ -168,10 +170,10 @@ def _show(options: argparse.Namespace) -> None:
     try:
         history = list(server.each(server.job_history, job_id=options.id, limit=200))
     except CommandError as error:
-        # The history has a scope of its own.
+        # The history requires a separate scope.
         if error.status is not Exit.NOT_ALLOWED:
             raise
-        output.note(f"without its history: {error}")
+        output.note(f"the history is not available: {error}")
         history = []
     if options.json:
         output.as_json({"job": job, "history": history})
@@ -201,9 +203,11 @@ def _many(verb: str, options: argparse.Namespace) -> None:
     server = target.server(options)
     wanted = _filter(options)
     if bool(options.id) == bool(wanted):
-        raise CommandError("name jobs by their ids, or by a filter", Exit.USAGE)
+        raise CommandError("id: required without a filter, rejected with one", Exit.USAGE)
     if len(options.id) > _MOST_IDS:
-        raise CommandError(f"at most {_MOST_IDS} ids at once", Exit.USAGE)
+        raise CommandError(
+            f"id: must have at most {_MOST_IDS:,} IDs, but has {len(options.id):,}", Exit.USAGE
+        )
     if len(options.id) == 1 and not options.dry_run:
         _one(server, verb, options)
         return
@@ -223,7 +227,7 @@ def _many(verb: str, options: argparse.Namespace) -> None:
 
 
 def _begun(server: Server, verb: str, body: dict[str, Any], total: int | None = None) -> Any:
-    """Begin an operation, and follow it to its end."""
+    """Start an operation, and follow it until it ends."""
     begun = server.ask("POST", f"admin/jobs/bulk/{verb}", body)
     return bulk.follow(server.get_job_operation, begun, total)
 

@@ -1,4 +1,4 @@
-"""`ojs-aws keys` and `ojs-aws roles`: create, list and revoke access keys, and roles' scopes."""
+"""`ojs-aws keys` and `ojs-aws roles`: manage access keys, and scopes of IAM roles."""
 
 from __future__ import annotations
 
@@ -20,37 +20,42 @@ def add(commands: Any) -> None:
     for what, about, created in (
         (
             "keys",
-            "create, list and revoke access keys",
-            "create a key; its secret is printed to standard output and never shown again",
+            "create, list, and revoke access keys",
+            "create a key; prints its secret to standard output, once",
         ),
         (
             "roles",
-            "say what IAM roles may do, list that, and revoke it (authorizer=iam)",
-            "give a role a name, scopes and queues",
+            "grant scopes to IAM roles, list the grants, and revoke them (authorizer=iam)",
+            "grant scopes and queues to a role",
         ),
     ):
         parser = commands.add_parser(what, help=about)
         actions = parser.add_subparsers(required=True, metavar="create|list|revoke")
         create = actions.add_parser("create", help=created)
-        create.add_argument("name", help="name of its holder, as in `producers` of a queue")
+        create.add_argument("name", help="name of the holder, as in `producers` of a queue")
         if what == "roles":
-            create.add_argument("role", metavar="ARN", help="of an IAM role or user")
+            create.add_argument("role", metavar="ARN", help="ARN of an IAM role or user")
         create.add_argument(
             "--scope", action="append", required=True, choices=SCOPES,
-            help="what it may do; repeat it",
+            help="scope to grant; can be repeated",
         )  # fmt: skip
         create.add_argument(
-            "--queue", action="append", metavar="NAME", help="a queue it may touch, or `prefix*`"
+            "--queue",
+            action="append",
+            metavar="NAME",
+            help="allowed queue, or `prefix*`; can be repeated",
         )
-        create.add_argument("--expires", metavar="WHEN", help="RFC 3339, or +P90D; never without")
+        create.add_argument(
+            "--expires", metavar="WHEN", help="expiry time: RFC 3339, or +P90D; default: never"
+        )
         create.set_defaults(run=_create, role=None)
         listed = actions.add_parser("list", help=f"list all {what}, without secrets")
-        listed.add_argument("--json", action="store_true", help="as JSON, one a line")
+        listed.add_argument("--json", action="store_true", help="print JSON, one object per line")
         listed.set_defaults(run=_list, only_roles=what == "roles")
-        revoke = actions.add_parser("revoke", help="revoke one; it may do nothing any more")
-        revoke.add_argument("id", help=f"its id, which `{what} list` shows")
+        revoke = actions.add_parser("revoke", help="revoke one")
+        revoke.add_argument("id", help=f"ID, as shown by `{what} list`")
         revoke.add_argument(
-            "--made", action="store_true", help="and those that it made, and that these made"
+            "--made", action="store_true", help="also revoke all keys that it created, at any depth"
         )
         revoke.set_defaults(run=_revoke)
         for each in (create, listed, revoke):
@@ -82,12 +87,12 @@ def _list(options: argparse.Namespace) -> None:
 
 def _revoke(options: argparse.Namespace) -> None:
     if not options.id.isalnum():
-        raise target.CommandError("a key's id has letters and digits only", target.Exit.USAGE)
+        raise target.CommandError("id: must have letters and digits only", target.Exit.USAGE)
     made: Literal["revoke"] | None = "revoke" if options.made else None
     answer = target.server(options).revoke_key(options.id, made=made)
     print(printable(_line(answer["key"])))
     for each in answer.get("also_revoked", ()):
-        print(printable(f"{each}  revoked with it"))
+        print(printable(f"{each}  also revoked"))
 
 
 def _line(key: dict[str, Any]) -> str:

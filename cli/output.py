@@ -1,7 +1,7 @@
-"""What commands print: tables for people, JSON for programs.
+"""Output of commands: tables for people, JSON for programs.
 
-Names, args and messages come from clients, who may be hostile: what is not printable is shown as an
-escape, so that no text can move the cursor, colour the terminal or write over another.
+Names, args, and messages come from clients and can be malicious. Characters that are not printable
+are escaped, so no text can move the cursor, change colors, or overwrite other text.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-# As wide as any table is, where no terminal says how wide it is.
+# Width of tables if the output is not a terminal.
 _PIPE_WIDTH = 1_000
 _CUT = 60
 
 
 def printable(value: object) -> str:
-    """A value as text on one line; control characters and the like are escaped."""
+    """Format a value on one line, with control characters escaped."""
     return "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode()
         for each in str(value).encode("utf-8", "backslashreplace").decode()
@@ -31,35 +31,35 @@ def printable(value: object) -> str:
 
 
 def compact(value: Any, *, cut: int | None = _CUT) -> str:
-    """A JSON value on one line, of at most `cut` characters."""
+    """Format a JSON value on one line of at most `cut` characters."""
     text = printable(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
     return text if cut is None or len(text) <= cut else f"{text[: cut - 1]}…"
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add the option for output that programs read."""
-    parser.add_argument("--json", action="store_true", help="as JSON, one object a line")
+    """Add the option for JSON output."""
+    parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
 
 
 def count(text: str) -> int:
-    """An option that says how many. Raises ArgumentTypeError."""
+    """Parse a number option. Raises ArgumentTypeError."""
     if not (text.isascii() and text.isdigit()):
         raise argparse.ArgumentTypeError("must be a whole number, or 0 for all")
     return int(text)
 
 
 def as_json(value: Any) -> None:
-    """Print a value for programs. Everything but ASCII is escaped by JSON itself."""
+    """Print a value as JSON, with non-ASCII characters escaped."""
     print(json.dumps(value), flush=True)
 
 
 def note(text: str) -> None:
-    """Print a line that is no part of the result."""
+    """Print a line to standard error."""
     print(printable(text), file=sys.stderr, flush=True)
 
 
 def console(stream: TextIO | None = None) -> Console:
-    """A console for a stream, standard output by default."""
+    """Return a console for a stream. Default: standard output."""
     from rich.console import Console
 
     stream = stream or sys.stdout
@@ -68,7 +68,7 @@ def console(stream: TextIO | None = None) -> Console:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
-    """A table. Numbers stand at the right of a column whose title begins with `#`."""
+    """Return a table. Columns whose title starts with `#` are right-aligned."""
     from rich.table import Table
     from rich.text import Text
 
@@ -90,12 +90,12 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
 
 
 def number(count: int | str, noun: str) -> str:
-    """So many of something."""
+    """Format a count with its noun."""
     return f"{count} {noun}" if str(count) == "1" else f"{count} {noun}s"
 
 
 def span(seconds: float | None) -> str:
-    """A length of time, as `3m 12s`."""
+    """Format a duration, for example `3m 12s`."""
     if seconds is None:
         return ""
     whole = int(seconds)
@@ -105,5 +105,5 @@ def span(seconds: float | None) -> str:
 
 
 def wait(seconds: float) -> None:
-    """Let time pass."""
+    """Wait for a number of seconds."""
     time.sleep(seconds)

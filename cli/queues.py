@@ -1,4 +1,4 @@
-"""`ojs-aws queues`, which lists queues, and `pause` and `resume`: whether jobs are handed out."""
+"""`ojs-aws queues` lists queues. `pause` and `resume` stop and restart dispatch."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _COUNTS = ("available", "active", "scheduled", "retryable", "pending")
 
 def add(commands: Any) -> None:
     """Add the commands to the parser."""
-    queues = commands.add_parser("queues", help="list queues, and how many jobs they have")
+    queues = commands.add_parser("queues", help="list queues with their job counts")
     queues.add_argument(
-        "--sort", help="`name`, or with the most first: `depth`, `available`, `active`, `oldest`, …"
+        "--sort", help="`name`, or in descending order `depth`, `available`, `active`, `oldest`, …"
     )
     add_limit(queues)
     output.add_json(queues)
     target.add_arguments(queues)
     queues.set_defaults(run=_list)
     for verb, does in (
-        ("pause", "hand out no more jobs of queues; those that run go on"),
-        ("resume", "hand out jobs of queues again"),
+        ("pause", "pause queues: no jobs are dispatched; active jobs continue"),
+        ("resume", "resume paused queues"),
     ):
         parser = commands.add_parser(verb, help=does)
-        parser.add_argument("queue", nargs="+", type=target.name, help="a queue's name")
+        parser.add_argument("queue", nargs="+", type=target.name, help="name of a queue")
         output.add_json(parser)
         target.add_arguments(parser)
         parser.set_defaults(run=partial(_run, verb))

@@ -1,4 +1,4 @@
-"""`ojs-aws status`: the queues, and how they do."""
+"""`ojs-aws status`: shows queues with depth, age, and throughput."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ _PAGE = 100
 _INTERVAL_S = 5.0
 _COLUMNS = (
     "QUEUE", "STATE", "#DEPTH", "#AVAILABLE", "#ACTIVE", "#SCHEDULED", "#RETRYABLE", "#DISCARDED",
-    "OLDEST WAITS", "#DONE/MIN", "#DISCARDED/MIN",
+    "OLDEST AVAILABLE", "#COMPLETED/MIN", "#DISCARDED/MIN",
 )  # fmt: skip
 
 
 def add(commands: Any) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser(
-        "status", help="the queues: how many jobs wait, for how long, and how many are done"
+        "status", help="show queues: depth, age of the oldest available job, and throughput"
     )
     parser.add_argument(
-        "queue", nargs="*", type=target.name, help="these queues (default: those with most jobs)"
+        "queue", nargs="*", type=target.name, help="names of queues (default: the largest ones)"
     )
     parser.add_argument(
         "--limit", type=output.count, default=_SHOWN, metavar="N",
-        help=f"at most so many queues (default: {_SHOWN}), 0 for all; each is one request",
+        help=f"maximum number of queues (default: {_SHOWN}), 0 for all; one request per queue",
     )  # fmt: skip
     parser.add_argument(
         "--watch", type=float, nargs="?", const=_INTERVAL_S, metavar="SECONDS",
-        help=f"again and again, until Ctrl-C (default: every {_INTERVAL_S:g} s)",
+        help=f"refresh until Ctrl-C (default interval: {_INTERVAL_S:g} s)",
     )  # fmt: skip
     output.add_json(parser)
     target.add_arguments(parser)
@@ -46,7 +46,9 @@ def add(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> None:
     if options.watch is not None and not options.watch >= 1:
-        raise CommandError("--watch: at least 1 s", Exit.USAGE)
+        raise CommandError(
+            f"--watch: must be at least 1 second, but is {options.watch:g}", Exit.USAGE
+        )
     server = target.server(options)
     if options.watch is not None and sys.stdout.isatty() and not options.json:
         _watch(server, options)
@@ -63,20 +65,20 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _watch(server: Server, options: argparse.Namespace) -> None:
-    """Draw the table anew in its place."""
+    """Redraw the table in place."""
     from rich.live import Live
 
     drawn = _drawn(_read(server, options))
     with Live(drawn, console=output.console(), auto_refresh=False) as live:
         while True:
             output.wait(options.watch)
-            # After a failure what was read last stays there.
+            # After a failure, the previous table stays.
             drawn = target.answered(lambda: _drawn(_read(server, options)), drawn)
             live.update(drawn, refresh=True)
 
 
 def _read(server: Server, options: argparse.Namespace) -> dict[str, Any]:
-    """The totals, and the queues that are shown, those with most jobs first."""
+    """Return the totals and the shown queues, largest first."""
     names, left_out = options.queue, 0
     if not names:
         found = sorted(
@@ -90,7 +92,7 @@ def _read(server: Server, options: argparse.Namespace) -> dict[str, Any]:
         try:
             queues.append(server.ask("GET", place("admin/queues/{}", name)))
         except CommandError as error:
-            # A queue that was listed may be deleted by now.
+            # A listed queue can be deleted before it is read.
             if options.queue or error.status is not Exit.NOT_FOUND:
                 raise
     return {
@@ -141,9 +143,9 @@ def _drawn(found: dict[str, Any]) -> RenderableType:
     parts = (
         f"{output.number(totals['queues'], 'queue')}{more}",
         output.number(totals["workers"], "worker"),
-        f"{output.number(_depth(totals['jobs']), 'job')} not done",
+        f"{output.number(_depth(totals['jobs']), 'job')} not completed",
         output.number(totals["dead_letter"], "dead letter"),
-        f"{totals['throughput']['processed_per_minute']:g} done a minute",
+        f"{totals['throughput']['processed_per_minute']:g} completed/min",
     )
     line = ", ".join(parts)
     return Group(output.table(_COLUMNS, rows), Text(""), Text(line))

@@ -1,4 +1,4 @@
-"""The server that a command talks to, and the key it uses, or the signature."""
+"""The server that a command uses, and its authentication."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ T = TypeVar("T")
 
 
 class Exit(IntEnum):
-    """What a command ends with; docs/terminal.md has the same list."""
+    """Exit status of a command. docs/terminal.md lists the same values."""
 
     DONE = 0
-    FAILED = 1  # also: some of many jobs were not dealt with
+    FAILED = 1  # also: some of the jobs failed
     USAGE = 2
-    UNREACHABLE = 3  # no server answers there, or it is none of this kind
+    UNREACHABLE = 3  # no response, or not an OJS server
     NOT_ALLOWED = 4  # 401, 403
     NOT_FOUND = 5  # 404
     REFUSED = 6  # any other 4xx
-    BUSY = 7  # 429, 503, 504: try again later
+    BUSY = 7  # 429, 503, 504: retry later
     INTERRUPTED = 130  # Ctrl-C
 
 
 class CommandError(Exception):
-    """The command failed; the message is for the user, the exit status for scripts."""
+    """The command failed. The message is for the user, the exit status for scripts."""
 
     def __init__(self, message: str, status: Exit = Exit.FAILED) -> None:
         super().__init__(message)
@@ -44,55 +44,59 @@ class CommandError(Exception):
 
 
 class Server(Client):
-    """An OJS server. No request is repeated: when an answer is lost, a second request could create
-    a second key.
+    """An OJS server. Requests are not retried: after a lost response, a retry could create a
+    second key.
     """
 
     def __init__(self, url: str, key: str | None = None, signer: Signer | None = None) -> None:
-        """`key` is None where no key is needed, or requests are signed. Raises CommandError."""
+        """Create a client. `key` is None without authentication, or with signed requests.
+
+        Raises CommandError.
+        """
         from httpx import InvalidURL
 
         try:
             super().__init__(url, key=key, iam=signer or False, retry=RetryPolicy(tries=1))
         except (ValueError, InvalidURL) as error:
-            raise CommandError(f"{url} does not answer: {error}", Exit.UNREACHABLE) from None
+            raise CommandError(f"can't use {url}: {error}", Exit.UNREACHABLE) from None
 
     def run(self, call: Call[T]) -> T:
-        """The answer to a call. Raises CommandError."""
+        """Send a call and return its result. Raises CommandError."""
         try:
             answer = super().run(call)
         except ApiError as error:
             raise _refused(error) from None
         except Unreachable as error:
-            doubt = "; the server may have carried it out"
+            doubt = ". The server may have processed the request"
             message = f"{error}{doubt if error.sent and call.method != 'GET' else ''}"
             raise CommandError(message, Exit.UNREACHABLE) from None
         if not answer:
-            raise CommandError("the answer is empty: is that an OJS server?", Exit.UNREACHABLE)
+            raise CommandError("the response is empty. Is this an OJS server?", Exit.UNREACHABLE)
         return answer
 
     def ask(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
-        """The answer to a request that the library has no method for. Raises CommandError."""
+        """Send a request that the library has no method for. Raises CommandError."""
         return self.run(Call(method, path, json_object, body, query))
 
 
 def answered(ask: Callable[[], T], otherwise: T) -> T:
-    """What a request that only reads is answered; something else where the server is busy or away,
-    which is told. Raises CommandError for other failures.
+    """Send a read request. If the server is busy or unreachable, note it and return `otherwise`.
+
+    Raises CommandError for other failures.
     """
     try:
         return ask()
     except CommandError as error:
         if error.status not in (Exit.BUSY, Exit.UNREACHABLE):
             raise
-        note(f"ojs-aws: {error}; trying again")
+        note(f"error: {str(error).rstrip('.')}. Retrying")
         return otherwise
 
 
 def name(text: str) -> str:
-    """An argument that is one part of a path. Raises ArgumentTypeError for one that none can be."""
+    """Parse an argument that is one path segment. Raises ArgumentTypeError."""
     if text in ("", ".", ".."):
-        raise argparse.ArgumentTypeError(f"'{text}' is no name")
+        raise argparse.ArgumentTypeError(f"must be a name, but is '{text}'")
     return text
 
 
@@ -103,26 +107,26 @@ _STATUS = {401: Exit.NOT_ALLOWED, 403: Exit.NOT_ALLOWED, 404: Exit.NOT_FOUND} | 
 
 def _refused(error: ApiError) -> CommandError:
     if not (error.code or error.message):
-        message = f"HTTP {error.status} without a reason in JSON: is that an OJS server?"
+        message = f"HTTP {error.status} without an error code. Is this an OJS server?"
         return CommandError(message, Exit.UNREACHABLE)
-    # API Gateway's own errors have no code.
+    # Errors of API Gateway have no code.
     message = f"{error.code or f'HTTP {error.status}'}: {error.message}"
     if error.retry_after_s:
-        message += f" (try again in {error.retry_after_s:g} s)"
+        message += f" (retry after {error.retry_after_s:g} s)"
     fallback = Exit.REFUSED if error.status < 500 else Exit.FAILED
     return CommandError(message, _STATUS.get(error.status, fallback))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that name a server."""
+    """Add the options that select a server."""
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
-        "--url", help=f"the server (default: $OJS_URL, or {_LOCAL_URL}, the local server)"
+        "--url", help=f"URL of the server (default: $OJS_URL, or the local server {_LOCAL_URL})"
     )
     where.add_argument(
         "--stage",
-        help="a deployed stage: its URL is read with your AWS credentials, and so is its first key "
-        "unless another key is given",
+        help="name of a deployment: reads its URL, and its bootstrap key unless you pass another, "
+        "with your AWS credentials",
     )
     who = parser.add_mutually_exclusive_group()
     who.add_argument(
@@ -133,13 +137,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     who.add_argument(
         "--key-file",
         type=Path,
-        help="file that holds the key to use (default: $OJS_KEY, or none). A key is never given on "
-        "the command line, where other users of the machine would see it",
+        help="file with the access key (default: $OJS_KEY, or no key). A key on the command line "
+        "would be visible to other users of the machine",
     )
 
 
 def server(options: argparse.Namespace) -> Server:
-    """The server that the options name; `options.server` is to be closed. Raises CommandError."""
+    """Return the server of the options. Close `options.server`. Raises CommandError."""
     signer = _signer() if options.iam else None
     key = None if options.iam else _key(options.key_file)
     url = options.url or os.environ.get("OJS_URL") or _LOCAL_URL
@@ -150,8 +154,9 @@ def server(options: argparse.Namespace) -> Server:
 
 
 def _signer() -> Signer:
-    """Signs with the credentials that the SDK finds, those of a profile among them. Raises
-    CommandError, later too.
+    """Return a signer with the credentials of the SDK, including profiles.
+
+    Raises CommandError, also when it signs.
     """
     import boto3
     from botocore.exceptions import BotoCoreError, ClientError
@@ -162,8 +167,8 @@ def _signer() -> Signer:
         def get(self) -> Credentials:
             own = session.get_credentials()
             if own is None:
-                raise LookupError("no AWS credentials were found to sign requests with")
-            # The SDK reads those that expire again.
+                raise LookupError("no AWS credentials found to sign requests with")
+            # The SDK refreshes expiring credentials.
             key_id, secret, token = own.get_frozen_credentials()[:3]
             return Credentials(key_id or "", secret or "", token)
 
@@ -187,11 +192,11 @@ def _key(file: Path | None) -> str | None:
     try:
         return file.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"the key file {file} cannot be read: {error}") from None
+        raise CommandError(f"--key-file: can't read {file}: {error}") from None
 
 
 def _deployed(stage: str, key: str | None, signer: Signer | None) -> tuple[str, str | None]:
-    """A stage's URL, and the key for it: its first one, unless there is another or a signer."""
+    """Return the URL and the key of a stage. Default: its bootstrap key, unless it has a signer."""
     import boto3
     from botocore.exceptions import BotoCoreError, ClientError
 
@@ -201,8 +206,8 @@ def _deployed(stage: str, key: str | None, signer: Signer | None) -> tuple[str, 
             secret = outputs(stage, "data").get("FirstKeySecretArn")
             if secret is None:
                 raise CommandError(
-                    f"stage {stage} has no keys: with authorizer=iam say --iam; with a JWT the "
-                    "command cannot ask"
+                    f"--stage: {stage} has no access keys. With authorizer=iam, pass --iam. The "
+                    "command doesn't support authorizer=jwt"
                 )
             client = boto3.client("secretsmanager")
             key = client.get_secret_value(SecretId=secret)["SecretString"].strip()
@@ -212,7 +217,7 @@ def _deployed(stage: str, key: str | None, signer: Signer | None) -> tuple[str, 
 
 
 def outputs(stage: str, stack: str) -> dict[str, str]:
-    """The outputs of one of a stage's stacks. Raises the SDK's errors, CommandError."""
+    """Return the outputs of a stack. Raises errors of the SDK, and CommandError."""
     import boto3
 
     name = f"ojs-{stage}-{stack}"

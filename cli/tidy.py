@@ -1,4 +1,4 @@
-"""`ojs-aws tidy`: removes orphans: parts of jobs and cron jobs left by functions that died."""
+"""`ojs-aws gc`: deletes orphans, which functions that crashed during a write have left."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 def add(commands: Any) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser(
-        "tidy",
-        help="remove parts of jobs and cron jobs that were left by functions that died while "
-        "writing them; reads the whole table, with your AWS credentials",
+        "gc",
+        aliases=["tidy"],
+        help="garbage-collect parts of jobs and cron jobs that crashed functions left behind; "
+        "reads the whole table, with your AWS credentials",
     )
-    parser.add_argument("--stage", required=True, help="the deployed stage")
-    parser.add_argument("--dry-run", action="store_true", help="only count them")
+    parser.add_argument("--stage", required=True, help="name of the deployment")
+    parser.add_argument("--dry-run", action="store_true", help="count them, and delete nothing")
     parser.set_defaults(run=_run)
 
 
@@ -39,5 +40,5 @@ def _run(options: argparse.Namespace) -> None:
         done = Tidy(leftovers, time.sleep).run(remove=not options.dry_run)
     except (BotoCoreError, ClientError, OjsError) as error:
         raise target.CommandError(f"AWS: {error}") from None
-    what = "would be removed" if options.dry_run else "removed"
-    print(f"{done.parts} parts of jobs and cron jobs looked at, {done.removed} {what}")
+    what = "would be deleted" if options.dry_run else "deleted"
+    print(f"{done.parts} parts of jobs and cron jobs checked, {done.removed} {what}")

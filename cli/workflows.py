@@ -1,4 +1,4 @@
-"""`ojs-aws workflows`: list workflows, show one with its steps, cancel it, retry it."""
+"""`ojs-aws workflows`: lists, shows, cancels, and retries workflows."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ _PAGE = 100
 
 def add(commands: Any) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser("workflows", help="list, show, cancel or retry workflows")
+    parser = commands.add_parser("workflows", help="list, show, cancel, or retry workflows")
     verbs = parser.add_subparsers(required=True, metavar="verb")
-    listed = verbs.add_parser("list", help="list workflows, latest first")
-    listed.add_argument("--state", choices=_STATES, help="only in this state")
-    listed.add_argument("--name", help="only of this name")
+    listed = verbs.add_parser("list", help="list workflows, newest first")
+    listed.add_argument("--state", choices=_STATES, help="workflows in this state")
+    listed.add_argument("--name", help="workflows with this name")
     add_limit(listed)
     listed.set_defaults(run=_list)
     show = verbs.add_parser("show", help="show a workflow and its steps")
     show.set_defaults(run=_show)
-    cancel = verbs.add_parser("cancel", help="start nothing more of it; jobs that run may finish")
+    cancel = verbs.add_parser("cancel", help="cancel a workflow; its active jobs can finish")
     cancel.set_defaults(run=partial(_act, "cancel"))
-    retry = verbs.add_parser("retry", help="run a workflow that is over again")
+    retry = verbs.add_parser("retry", help="retry a finished workflow")
     retry.add_argument(
-        "--mode", choices=_MODES, default=_MODES[0], help="what runs again (default: failed)"
+        "--mode", choices=_MODES, default=_MODES[0], help="steps to run again (default: failed)"
     )
     retry.set_defaults(run=partial(_act, "retry"))
     for each in (show, cancel, retry):
-        each.add_argument("id", type=target.name, help="the workflow's id")
+        each.add_argument("id", type=target.name, help="ID of the workflow")
     for each in (listed, show, cancel, retry):
         output.add_json(each)
         target.add_arguments(each)
@@ -52,10 +52,10 @@ def _list(options: argparse.Namespace) -> None:
         for each in shown:
             output.as_json(each)
     else:
-        columns = ("ID", "STATE", "TYPE", "NAME", "#DONE", "#FAILED", "CREATED")
+        columns = ("ID", "STATE", "TYPE", "NAME", "#COMPLETED", "#FAILED", "CREATED")
         output.print_table(columns, [_row(each) for each in shown])
     if limit is not None and next(found, None) is not None:
-        output.note(f"There are more: --limit {limit * 10}, or --limit 0 for all")
+        output.note(f"more workflows exist. Use --limit {limit * 10}, or --limit 0 for all")
 
 
 def _row(workflow: Any) -> tuple[object, ...]:
@@ -74,7 +74,7 @@ def _show(options: argparse.Namespace) -> None:
         for part in parts:
             output.as_json(part)
         return
-    columns = ("ID", "STATE", "TYPE", "NAME", "#DONE", "#FAILED", "CREATED")
+    columns = ("ID", "STATE", "TYPE", "NAME", "#COMPLETED", "#FAILED", "CREATED")
     output.print_table(columns, [_row(parts[0])])
     print()
     rows: list[tuple[object, ...]] = []
@@ -84,9 +84,9 @@ def _show(options: argparse.Namespace) -> None:
 
 
 def _steps(steps: Any, depth: int, rows: list[tuple[object, ...]]) -> None:
-    """The rows of steps; those of a workflow inside stand below it, indented."""
+    """Append the rows of steps. Steps of a nested workflow are indented."""
     for step in steps:
-        # A step without an id of its own has its place for one.
+        # A step without an ID has its index as the ID.
         name = step.get("id", str(step["index"]))
         if name == str(step["index"]):
             name = step.get("callback") or name
@@ -110,6 +110,6 @@ def _act(verb: str, options: argparse.Namespace) -> None:
     if verb == "cancel":
         said += (
             f": {output.number(workflow['steps_cancelled'], 'step')} cancelled, "
-            f"{workflow['steps_running']} still running"
+            f"{workflow['steps_running']} still active"
         )
     print(output.printable(said))

@@ -37,7 +37,7 @@ def report(
         outcome = run(event)
     except Exception as error:
         # Any error is reported: without an answer CloudFormation waits for an hour.
-        logger.exception("a custom resource failed", resource=event.get("LogicalResourceId"))
+        logger.exception("Custom resource failed", resource=event.get("LogicalResourceId"))
         _answer(event, "FAILED", f"{type(error).__name__}: {error}", Outcome(known))
         return
     _answer(event, "SUCCESS", "", outcome)
@@ -63,4 +63,4 @@ def _answer(event: Mapping[str, Any], status: str, reason: str, outcome: Outcome
         retries=3,
     )
     if answer.status >= 400:
-        logger.error("CloudFormation did not take the answer", status=answer.status)
+        logger.error("CloudFormation rejected the response", status=answer.status)

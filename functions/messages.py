@@ -32,14 +32,14 @@ def bodies(event: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         try:
             body = jsontext.loads(record.get("body") or "", max_depth=_MAX_DEPTH)
         except InvalidPayload as error:
-            logger.error("a message cannot be read", extra={"reason": str(error)})  # noqa: TRY400
+            logger.error("Reading a message failed", extra={"reason": str(error)})  # noqa: TRY400
             body = None
         yield str(record.get("messageId")), body
 
 
 def failed(message: str, error: OjsError) -> str:
     """Log why a message is to come again; returns its id."""
-    logger.warning("a message is to come again", extra={"reason": str(error)})
+    logger.warning("Message returned for retry", extra={"reason": str(error)})
     return message
 
 

@@ -20,9 +20,9 @@ def compose(
     code: lambda_.Code,
     environment: Environment | None = None,
 ) -> None:
-    """Add the stacks of one deployment to `app`; all functions run `code`.
+    """Add the stacks of one deployment to `app`. All functions use `code`.
 
-    Only a firewall needs to know the `environment` beforehand: it is in another region.
+    Only a firewall requires `environment`, because it is in another region.
     """
     env = environment if settings.waf else None
     data = DataStack(app, settings, env)
@@ -34,16 +34,16 @@ def compose(
 
 
 def main() -> int:
-    """Bundle the functions and write the cloud assembly; the exit status."""
+    """Bundle the functions and write the cloud assembly. Returns the exit status."""
     app = App()
     try:
         settings = from_context(app.node.get_all_context())
     except ValueError as error:
-        # A mistake in the settings or on this machine: a traceback would only hide the message.
-        print(f"error in the settings: {error}", file=sys.stderr)
+        # An error in the settings or on this machine: a traceback would hide the message.
+        print(f"error: settings: {error}", file=sys.stderr)
         return 1
     code = bundling.code(settings)
-    # Which the CDK command line finds out from the credentials.
+    # The CDK command line determines them from the credentials.
     account, region = (os.environ.get(f"CDK_DEFAULT_{each}") for each in ("ACCOUNT", "REGION"))
     compose(app, settings, code, Environment(account=account, region=region))
     app.synth()

@@ -1,4 +1,4 @@
-"""Deploy everything to a cloud on this machine: `python -m infra.deploy_local`."""
+"""Deploys everything to a cloud on this machine: `python -m infra.deploy_local`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Start MiniStack, deploy, print where the API is, and wait for Ctrl-C; the exit status."""
+    """Start MiniStack, deploy, print the URL, and wait for Ctrl-C. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m infra.deploy_local", description=__doc__)
     parser.add_argument(
         "--port", type=int, default=4566, help="port of the local cloud (default: 4566)"
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--keep",
         action="store_true",
-        help="leave the local cloud running and return; deploying again updates it",
+        help="leave the local cloud running and return; a later deployment updates it",
     )
     options = parser.parse_args(arguments)
     try:
@@ -43,45 +43,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\nstopped")
+        print("\nStopped.")
     return 0
 
 
 def _run(port: int, *, keep: bool) -> None:
     if is_ministack(port):
-        print(f"deploying to the MiniStack that runs on port {port}", flush=True)
+        print(f"Deploying to the running MiniStack on port {port}", flush=True)
         _show(deploy(port), port)
         return
     started = time.monotonic()
     cloud = LocalCloud(port, ROOT / "build" / f"local-cloud-{port}")
     with contextlib.ExitStack() as undo:
         undo.enter_context(cloud)
-        print(f"MiniStack runs on port {port}; log: {cloud.log}", flush=True)
+        print(f"Started MiniStack on port {port}; log: {cloud.log}", flush=True)
         deployment = deploy(port)
-        print(f"\ndeployed in {time.monotonic() - started:.0f} s")
+        print(f"\nDeployed in {time.monotonic() - started:.0f} s")
         _show(deployment, port)
         if keep:
             undo.pop_all()
-            print(f"MiniStack keeps running; `kill -TERM -- -{cloud.process.pid}` ends it")
+            print(f"MiniStack continues. To stop it, run `kill -TERM -- -{cloud.process.pid}`")
         else:
-            print("Ctrl-C stops it and forgets everything")
+            print("Stop with Ctrl-C. All data are deleted.")
             signal.pause()
 
 
 def _show(deployment: Deployment, port: int) -> None:
     url = deployment.direct_url
     environment = client_environment(port)
-    # The region that the `aws` command and Python's SDK read.
+    # The AWS CLI and the Python SDK read this region.
     names = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION")
     settings = " ".join(f"{name}={environment[name]}" for name in names)
     print(
         f"""
 API       {deployment.api_url}
-          {url}  (where names below localhost do not resolve)
+                    {url}  (if names below localhost don't resolve)
 table     {deployment.table}
 
-The first key of this cloud, which may do everything. It ends with the cloud, and is printed for
-that reason alone; on AWS it is in Secrets Manager, and nowhere else.
+Bootstrap key of this cloud, with all scopes. It is printed only here, because it is deleted with
+the cloud. On AWS, it is stored in Secrets Manager only.
 
   export OJS_KEY={deployment.key}
 

@@ -1,7 +1,7 @@
-"""What the construct and the client know of the server, written down for them: `make facts`.
+"""Writes facts about the server for the construct and the client: `make facts`.
 
-The construct is installed into other people's CDK apps, where a package named `ojs` is somebody
-else's: it imports nothing of this one, and reads this file. A test compares the two.
+The construct is installed into other CDK apps, where a package named `ojs` can be another one. So
+it doesn't import the server, and reads this file. A test compares it with the code.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FILE = ROOT / "package" / "ojs_aws" / "cdk" / "server.json"
 
 
 def facts() -> dict[str, Any]:
-    """The facts as they are in the code now."""
+    """Return the current facts of the code."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     found = {
         "version": project["version"],
@@ -42,7 +42,7 @@ def facts() -> dict[str, Any]:
 
 
 def text() -> str:
-    """As they are in the file: one fact a line, and one operation."""
+    """Format the facts: one line per fact, and one per operation."""
     found = facts()
     listed = ",\n  ".join(map(json.dumps, found.pop("operations")))
     lines = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in found.items()]
@@ -51,7 +51,7 @@ def text() -> str:
 
 
 def main() -> int:
-    """Write the file, and the client's methods."""
+    """Write the file and the client's generated methods."""
     FILE.write_text(text(), "utf-8")
     client.FILE.write_text(client.text(), "utf-8")
     return 0

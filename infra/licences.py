@@ -1,6 +1,6 @@
-"""Licences of the packages that functions are bundled with: `python -m infra.licences SBOM PAGE`.
+"""Lists licenses of the bundled packages: `python -m infra.licences SBOM PAGE`.
 
-Fails for a package that tells none, or one that nobody has looked at.
+Fails for a package without a license, or with one that is not reviewed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-# Each lets the package be used and handed on with this project (Apache-2.0), its notice kept.
+# Reviewed licenses: they allow redistribution with this project (Apache-2.0) with a notice.
 LOOKED_AT = frozenset({
     "Apache-2.0", "License :: OSI Approved :: Apache Software License",
     "BSD-3-Clause", "License :: OSI Approved :: BSD License",
@@ -20,9 +20,9 @@ LOOKED_AT = frozenset({
 
 
 def licences(sbom: Mapping[str, Any]) -> dict[str, str]:
-    """Licences by package and version, of an SBOM in the form of CycloneDX.
+    """Return the licenses by package and version, from a CycloneDX SBOM.
 
-    Raises ValueError with all packages that tell none, or one that nobody has looked at.
+    Raises ValueError with all packages that have no license, or one that is not reviewed.
     """
     found, unknown = {}, []
     for component in sbom["components"]:
@@ -32,7 +32,7 @@ def licences(sbom: Mapping[str, Any]) -> dict[str, str]:
             unknown.append(f"{name}: {', '.join(sorted(told)) or 'none'}")
         found[name] = ", ".join(sorted(told & LOOKED_AT))
     if unknown:
-        raise ValueError(f"licences that nobody has looked at: {'; '.join(unknown)}")
+        raise ValueError(f"licenses not reviewed: {'; '.join(unknown)}")
     return dict(sorted(found.items()))
 
 
@@ -42,7 +42,7 @@ def _name(told: Mapping[str, Any]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the page; the exit status."""
+    """Write the page. Returns the exit status."""
     sbom, page = map(Path, arguments)
     try:
         found = licences(json.loads(sbom.read_text("utf-8")))
@@ -51,9 +51,9 @@ def main(arguments: list[str]) -> int:
         return 1
     rows = [f"| {name} | {licence} |" for name, licence in found.items()]
     head = [
-        "# Licences of what functions are bundled with",
+        "# Licenses of the bundled packages",
         "",
-        "| Package | Licence |",
+        "| Package | License |",
         "|---|---|",
     ]
     page.write_text("\n".join([*head, *rows, ""]), "utf-8")

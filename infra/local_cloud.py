@@ -1,8 +1,8 @@
-"""A whole cloud on this machine: MiniStack, and a real `cdk deploy` into it.
+"""A cloud on this machine: MiniStack, with a real `cdk deploy`.
 
-Nothing here can reach AWS: every tool gets the emulator's endpoint, made-up credentials, and none
-of the account settings of this machine. MiniStack is set to check IAM (`AUTH`), so that a
-function that calls what its role does not allow fails here as it would on AWS.
+No tool can reach AWS: each one uses the emulator's endpoint, dummy credentials, and none of the
+account settings of this machine. MiniStack checks IAM (`AUTH`), so a function that exceeds the
+permissions of its role fails here as on AWS.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ REGION = "us-east-1"
 STAGE = "local"
 
 _START_TIMEOUT_S = 30
-# It keeps nothing that could be lost, and a connection left open would hold it up for long.
+# MiniStack keeps no data, and an open connection would delay its end.
 _STOP_TIMEOUT_S = 2
 
-# Settings of `cdk deploy` besides cdk.json: code for this machine, nothing kept when it goes.
+# Settings of `cdk deploy` in addition to cdk.json: code for this machine, and no retained data.
 _CONTEXT = {
     "bundle": "host",
     "stage": STAGE,
@@ -47,30 +47,28 @@ _CONTEXT = {
 
 
 class LocalCloudError(RuntimeError):
-    """The emulator did not start, or a deployment into it failed; the message says how."""
+    """The emulator did not start, or a deployment failed. The message contains the reason."""
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """What was deployed and where to find it."""
+    """The resources of a deployment."""
 
     api_url: str
-    """The API's URL as CloudFormation reports it: a name below `localhost`."""
+    """URL of the API, as CloudFormation reports it: a name below `localhost`."""
     direct_url: str
-    """The same API by IP address, for machines that do not resolve names below `localhost`."""
+    """URL of the API with an IP address, if names below `localhost` don't resolve."""
     table: str
     bucket: str
     failure_queue_url: str
     key: str
-    """The first key, which may do everything; empty where there are none. It is worth nothing
-    outside this machine.
-    """
+    """Bootstrap key with all scopes. Empty without access keys. Valid on this machine only."""
 
 
 class LocalCloud:
-    """A MiniStack process. Use as a context manager: leaving it ends all its processes.
+    """A MiniStack process. As a context manager, it ends all its processes on exit.
 
-    `folder` takes its log and its working files, and is emptied first.
+    `folder` receives its log and working files, and is emptied first.
     """
 
     def __init__(self, port: int, folder: Path) -> None:
@@ -80,23 +78,23 @@ class LocalCloud:
         self._folder = folder
 
     def __enter__(self) -> Self:
-        """Start MiniStack and wait until it answers.
+        """Start MiniStack and wait until it responds.
 
-        Raises LocalCloudError when the port is taken, or MiniStack is missing or does not come up.
+        Raises LocalCloudError if the port is in use, or MiniStack is missing or doesn't start.
         """
         if port_taken(self.port):
             raise LocalCloudError(
-                f"port {self.port} is taken; choose another with --port, or end what listens there"
+                f"--port: {self.port} is in use. Use another port, or stop the program that uses it"
             )
         program = find_ministack()
         if program is None:
-            raise LocalCloudError("MiniStack is not installed: make setup installs it")
+            raise LocalCloudError("MiniStack is not installed. To install it, run make setup")
         shutil.rmtree(self._folder, ignore_errors=True)
         temporary = self._folder / "tmp"
         temporary.mkdir(parents=True)
         with self.log.open("wb") as log:
-            # A session of its own: one signal to its group ends MiniStack together with the
-            # processes that run the functions, and Ctrl-C reaches us first.
+            # A separate session: one signal to its group ends MiniStack and the processes of the
+            # functions, and Ctrl-C reaches this process first.
             self.process = subprocess.Popen(
                 [str(program)],
                 env={
@@ -130,13 +128,13 @@ class LocalCloud:
         raise LocalCloudError(f"MiniStack did not start on port {self.port}:\n{tail}")
 
     def __exit__(self, *_: object) -> None:
-        """End MiniStack and every function process it started."""
+        """Stop MiniStack and the processes of its functions."""
         process = self.process
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_STOP_TIMEOUT_S)
-        # Its children may outlive it: the group still exists as long as one does.
+        # Children can outlive it: the group exists as long as one of them runs.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -144,15 +142,15 @@ class LocalCloud:
 
 
 def deploy(port: int, *, quiet: bool = False, **settings: str) -> Deployment:
-    """Bootstrap the emulated account and deploy both stacks with the CDK command line.
+    """Bootstrap the emulated account, and deploy all stacks with the CDK command line.
 
-    `quiet` keeps CDK's output back unless it fails; `settings` are further ones of the deployment.
-    Raises LocalCloudError when CDK does.
+    `quiet` shows CDK's output only after a failure. `settings` are more settings of the deployment.
+    Raises LocalCloudError if CDK fails.
     """
     context = {**_CONTEXT, **settings}
     with tempfile.TemporaryDirectory(prefix="ojs-deploy-") as folder:
         outputs_file = Path(folder) / "outputs.json"
-        # From a folder without cdk.json: bootstrapping needs no app, so none is run for it.
+        # Run it in a folder without cdk.json, because bootstrapping needs no app.
         bootstrap = ["bootstrap", f"aws://{ACCOUNT}/{REGION}", "--no-notices"]
         _cdk(bootstrap, port=port, folder=Path(folder), quiet=True)
         _cdk(
@@ -180,8 +178,8 @@ def deploy(port: int, *, quiet: bool = False, **settings: str) -> Deployment:
 
 
 def _first_key(secret: str, port: int) -> str:
-    """The key that the deployment left in its secret."""
-    # Not imported above: starting the emulator alone needs no SDK.
+    """Return the bootstrap key from its secret."""
+    # Imported here, because starting the emulator needs no SDK.
     import boto3
 
     client = boto3.client(
@@ -189,16 +187,16 @@ def _first_key(secret: str, port: int) -> str:
         endpoint_url=f"http://127.0.0.1:{port}",
         region_name=REGION,
         aws_access_key_id="test",
-        aws_secret_access_key="test",  # noqa: S106  # the emulator's, which is no secret
+        aws_secret_access_key="test",  # noqa: S106  # a dummy value of the emulator
     )
     value: str = client.get_secret_value(SecretId=secret)["SecretString"]
     if not value:
-        raise LocalCloudError("the deployment has left no key in its secret")
+        raise LocalCloudError("the deployment has not created a bootstrap key")
     return value
 
 
 def client_environment(port: int) -> dict[str, str]:
-    """Environment in which AWS tools talk to the emulator, as its account's owner."""
+    """Return the environment for AWS tools that use the emulator as the account's owner."""
     return {
         **_clean_environment(),
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
@@ -211,7 +209,7 @@ def client_environment(port: int) -> dict[str, str]:
 
 
 def is_ministack(port: int) -> bool:
-    """Whether a MiniStack answers on this port."""
+    """Whether MiniStack responds on this port."""
     try:
         url = f"http://127.0.0.1:{port}/_ministack/health"
         with urllib.request.urlopen(url, timeout=2) as answer:
@@ -221,13 +219,13 @@ def is_ministack(port: int) -> bool:
 
 
 def port_taken(port: int) -> bool:
-    """Whether anything listens on this port."""
+    """Whether a program listens on this port."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def free_port() -> int:
-    """A port that nothing listens on now."""
+    """Return a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -238,7 +236,7 @@ def _cdk(arguments: list[str], *, port: int, folder: Path, quiet: bool) -> None:
     local = ROOT / "node_modules" / ".bin" / "cdk"
     command = str(local) if local.exists() else shutil.which("cdk")
     if command is None:
-        raise LocalCloudError("the CDK command line is missing: npm ci installs it")
+        raise LocalCloudError("the CDK command line is missing. To install it, run npm ci")
     quietly = {"CDK_DISABLE_CLI_TELEMETRY": "true", "NODE_NO_WARNINGS": "1"}
     result = subprocess.run(
         [command, *arguments],
@@ -255,7 +253,7 @@ def _cdk(arguments: list[str], *, port: int, folder: Path, quiet: bool) -> None:
 
 
 def _clean_environment() -> dict[str, str]:
-    """The environment without what would lead to a real account or past the bundle.
+    """Return the environment without settings of a real account or paths to the sources.
 
     Functions inherit MiniStack's environment: with PYTHONPATH they could import the sources.
     """
@@ -270,7 +268,7 @@ def _clean_environment() -> dict[str, str]:
 
 @contextlib.contextmanager
 def terminated_like_interrupted() -> Iterator[None]:
-    """Within the block SIGTERM raises KeyboardInterrupt, so that cleaning up happens."""
+    """Convert SIGTERM to KeyboardInterrupt in the block, so that it cleans up."""
 
     def interrupt(_number: int, _frame: object) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""The stacks: what must survive, what can be deployed anew at any time, and a firewall if asked."""
+"""The stacks: persistent data, the service that you can recreate, and an optional firewall."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class _Stack(Stack):
-    """One of a deployment's stacks, which is named for the deployment and for its part in it."""
+    """A stack of a deployment. Its name consists of the deployment's name and its part."""
 
     def __init__(
         self,
@@ -43,9 +43,9 @@ class _Stack(Stack):
             f"{settings.service}-{part}",
             env=env,
             description=f"Open Job Spec backend: {description}",
-            # How assets and template get to the account: on AWS through the roles that
-            # bootstrapping made; at the local emulator, which checks policies but not every
-            # condition in those roles', directly as the account's owner.
+            # Access to the account for assets and templates. On AWS through the bootstrap roles.
+            # The emulator doesn't check all conditions of these roles, so there directly as the
+            # owner.
             synthesizer=CliCredentialsStackSynthesizer()
             if settings.is_local
             else DefaultStackSynthesizer(),
@@ -59,7 +59,7 @@ class _Stack(Stack):
 
 
 class DataStack(_Stack):
-    """The state: table, payload bucket, first key, encryption key."""
+    """Persistent data: table, payload bucket, bootstrap key, and encryption key."""
 
     def __init__(
         self, scope: Construct, settings: DeploymentSettings, env: Environment | None
@@ -76,7 +76,7 @@ class DataStack(_Stack):
 
 
 class ServiceStack(_Stack):
-    """The service: functions, HTTP API, schedules, stream, event bus, alarms, dashboard, logs."""
+    """The service: functions, API, schedules, stream, event bus, alarms, dashboard, and logs."""
 
     def __init__(
         self,
@@ -87,8 +87,8 @@ class ServiceStack(_Stack):
         env: Environment | None,
     ) -> None:
         super().__init__(scope, "service", "HTTP API, functions, schedules, events", settings, env)
-        # Known by the name that adds nothing to what is inside: the service stack has always held
-        # it directly, and what is deployed keeps its names.
+        # The ID adds nothing to the names of its resources: earlier versions had them directly in
+        # the stack, and deployed resources keep their names.
         self.jobs = jobs = OpenJobSpec(
             self, "Default", settings=settings, storage=storage, code=code
         )
@@ -103,7 +103,7 @@ class ServiceStack(_Stack):
 
 
 class EdgeStack(_Stack):
-    """The firewall in front of the API, in the one region from which CloudFront takes a web ACL."""
+    """The firewall in front of the API, in the only region where CloudFront accepts a web ACL."""
 
     def __init__(
         self, scope: Construct, service: ServiceStack, settings: DeploymentSettings
@@ -117,7 +117,7 @@ class EdgeStack(_Stack):
             cross_region_references=service.region != EDGE_REGION,
         )
         api = service.jobs.api
-        assert isinstance(api, Api), "a firewall goes with an HTTP API"
+        assert isinstance(api, Api), "a firewall requires an HTTP API"
         domain = f"{api.http.api_id}.execute-api.{service.region}.{Aws.URL_SUFFIX}"
         named = service.jobs.domain
         assert named is not None

@@ -1,4 +1,4 @@
-"""The local server: the deployed functions, behind HTTP, on a DynamoDB engine of this machine.
+"""The local server: the deployed functions behind HTTP, with a DynamoDB engine on this machine.
 
-Nothing here is ever shipped in a Lambda.
+No Lambda function contains this package.
 """

@@ -1,4 +1,4 @@
-"""API Gateway's part in asking who calls: by keys, and where the first is left; or by IAM roles."""
+"""Authentication as API Gateway does it: by access keys, or by IAM roles."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ FIRST_KEY = "first-key"
 
 
 class KeyFile:
-    """The first key in a file that only its owner may read, as Secrets Manager keeps it on AWS."""
+    """The bootstrap key in a file that only its owner can read. Replaces Secrets Manager."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def read(self) -> str | None:
-        """The key; None as long as there is none."""
+        """The key, or None if the file doesn't exist."""
         try:
             return self.path.read_text().strip() or None
         except FileNotFoundError:
             return None
 
     def write_once(self, text: str, _token: str) -> str:
-        """Write it: no other server has this folder."""
+        """Write the key. No other server uses this folder."""
         written = self.path.with_name(f"{self.path.name}.new")
         written.unlink(missing_ok=True)
-        # A reader never sees half of it, and other users never see any of it.
+        # Readers never see a partial file, and other users can't read it.
         with os.fdopen(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(f"{text}\n")
         written.replace(self.path)
@@ -55,48 +55,51 @@ _SIGNED = re.compile(
 
 
 class SignedAccess:
-    """Takes requests that are signed as with `authorizer=iam`, but checks no signature: there is no
-    IAM here. What stands for the id of an AWS access key is the name of the role that asks. So this
-    is for a server that only its own machine reaches.
+    """Accepts requests that are signed as with `authorizer=iam`, without checking the signature.
+
+    The field for the AWS access key ID contains the name of the role. So the server must be
+    reachable from its own machine only.
     """
 
     def prepare(self, _setup: Setup) -> None:
-        """Nothing is made beforehand: the role `operator` may do everything."""
+        """Do nothing: the role `operator` has all scopes without a record."""
 
     def context(self, event: Mapping[str, Any]) -> dict[str, Any]:
-        """What API Gateway adds to the context of a request. On AWS one without a signature does
-        not get this far.
+        """Return the authorizer context of a request.
+
+        On AWS, API Gateway rejects requests without a signature.
         """
         headers = {name.lower(): value for name, value in (event.get("headers") or {}).items()}
         found = _SIGNED.fullmatch(headers.get("authorization", ""))
         return {"iam": {"userArn": f"{ROLES}{found['name']}"}} if found else {}
 
     def may_reset(self, event: Mapping[str, Any]) -> bool:
-        """Whether the caller may empty the server."""
+        """Whether the caller can reset the server."""
         return self.context(event) == {"iam": {"userArn": OPERATOR}}
 
 
 class Access:
-    """Asks for keys, as the deployed API does, but remembers none: revoked is refused at once."""
+    """Requires access keys, without a cache: a revoked key is rejected immediately."""
 
     def __init__(self, authentication: Authentication, first: KeyFile) -> None:
         self.first = first
         self._authentication = authentication
 
     def prepare(self, setup: Setup) -> None:
-        """Have the first key in the table, new or not. Raises SetupError."""
+        """Create the bootstrap key in the table, or keep the existing one. Raises SetupError."""
         access_runtime.use(self._authentication)
         setup.leave_first_key(self.first)
 
     def context(self, event: Mapping[str, Any]) -> dict[str, Any]:
-        """What API Gateway adds to the context of a request. On AWS one without the header does
-        not get this far; here the function refuses it, with the body that clients know.
+        """Return the authorizer context of a request.
+
+        On AWS, API Gateway rejects requests without the header. Here the function rejects them.
         """
         answer = authorizer.handler(event, LambdaContext("authorizer"))
         return {"lambda": answer["context"]}
 
     def may_reset(self, event: Mapping[str, Any]) -> bool:
-        """Whether the caller may empty the server."""
+        """Whether the caller can reset the server."""
         principal = Principal.of(self.context(event)["lambda"])
         return (
             principal is not None

@@ -1,8 +1,8 @@
-"""`python -m local.archive FILE…`: push archived jobs again, through the API of any deployment.
+"""`python -m local.archive FILE…`: enqueues archived jobs again, through any deployment's API.
 
-Files are those of the archive (`ojs.services.dead_letter.archive`), packed or not; `-` is standard
-input. Each job is a new one with the type, args, meta, queue and id it had: one that is there
-already is left alone, so that the same files can be pushed twice.
+Files are from the archive (`ojs.services.dead_letter.archive`), compressed or not. `-` is standard
+input. Each new job has the type, args, meta, queue, and ID of the archived job. An existing job
+is unchanged, so the same files can be used twice.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ _PACKED = b"\x1f\x8b"
 _BUSY = frozenset({429, 502, 503, 504})
 _TRIES = 8
 _LONGEST_WAIT_S = 30.0
-# Fields of the life that is over.
+# Fields of the previous attempts.
 _OF_THAT_LIFE = (replay.COUNT, replay.AT, replay.RULE)
 
 
 class RestoreError(Exception):
-    """It cannot go on; the message is one line for the person who asked."""
+    """The command failed. The message is one line for the user."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Push what the files hold; the exit status: 0 if every job is there now."""
+    """Enqueue the jobs in the files. Returns 0 if all jobs exist afterwards."""
     parser = argparse.ArgumentParser(
-        prog="python -m local.archive", description="Push archived jobs again."
+        prog="python -m local.archive", description="Enqueue archived jobs again."
     )
-    parser.add_argument("files", nargs="+", metavar="FILE", help="archived jobs; - is stdin")
-    parser.add_argument("--url", default="http://localhost:8080", help="the server's")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="archived jobs; - for stdin")
+    parser.add_argument("--url", default="http://localhost:8080", help="URL of the server")
     options = parser.parse_args(arguments)
     counts: Counter[str] = Counter()
     try:
@@ -56,37 +56,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 error = answer.get("error", {})
                 code = error.get("code")
                 if status == 201:
-                    counts["pushed"] += 1
+                    counts["enqueued"] += 1
                 elif status == 409 and code == "duplicate":
-                    counts["there already"] += 1
+                    counts["existing"] += 1
                 else:
-                    counts["refused"] += 1
+                    counts["rejected"] += 1
                     why = f"{job['id']} {status} {code}: {error.get('message')}"
                     print(f"{name}:{number}: {why}", file=sys.stderr)
     except RestoreError as error:
-        print(f"ojs: {error}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 1
     finally:
-        outcomes = ("pushed", "there already", "refused")
+        outcomes = ("enqueued", "existing", "rejected")
         print(", ".join(f"{counts[outcome]} {outcome}" for outcome in outcomes))
-    return 1 if counts["refused"] else 0
+    return 1 if counts["rejected"] else 0
 
 
 def jobs(name: str) -> Iterator[dict[str, Any]]:
-    """The jobs of a file as they are to be pushed. Raises RestoreError."""
+    """Yield the new jobs of a file. Raises RestoreError."""
     try:
         with sys.stdin.buffer if name == "-" else Path(name).open("rb") as file:
             for number, line in enumerate(_lines(cast("BufferedReader", file)), 1):
                 try:
                     yield request(jsontext.loads(line))
                 except (InvalidPayload, KeyError, TypeError, AttributeError):
-                    raise RestoreError(f"{name}:{number} is no archived job") from None
+                    raise RestoreError(f"{name}:{number} is not an archived job") from None
     except (OSError, EOFError) as error:
-        raise RestoreError(f"{name} cannot be read: {error}") from error
+        raise RestoreError(f"can't read {name}: {error}") from error
 
 
 def _lines(file: BufferedReader) -> Iterator[bytes]:
-    """The lines of a file, unpacked if it is packed."""
+    """Return the lines of a file, decompressed if necessary."""
     if file.peek(len(_PACKED)).startswith(_PACKED):
         with gzip.GzipFile(fileobj=file) as unpacked:
             yield from unpacked
@@ -95,27 +95,27 @@ def _lines(file: BufferedReader) -> Iterator[bytes]:
 
 
 def request(archived: dict[str, Any]) -> dict[str, Any]:
-    """What to push for an archived job. Raises KeyError."""
+    """Return the request body for an archived job. Raises KeyError."""
     meta = {key: value for key, value in archived["meta"].items() if key not in _OF_THAT_LIFE}
     wanted = {name: archived[name] for name in ("id", "type", "queue", "args")}
     return wanted | ({"meta": meta} if meta else {})
 
 
 class Server:
-    """Where jobs are pushed to."""
+    """The server that receives the jobs."""
 
     def __init__(self, url: str) -> None:
-        """Raises RestoreError for what is no URL."""
+        """Raise RestoreError if the URL is invalid."""
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise RestoreError(f"{url} is not an http or https URL")
+            raise RestoreError(f"--url: must be an http or https URL, but is {url}")
         secure = parts.scheme == "https"
         kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
         self._connection = kind(parts.hostname, parts.port, timeout=30)
         self._path = parts.path.rstrip("/").removesuffix("/ojs/v1") + "/ojs/v1/jobs"
 
     def push(self, job: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        """Status and answer; tried again while the server is busy. Raises RestoreError."""
+        """Send a job, and retry while the server is busy. Raises RestoreError."""
         body = jsontext.dumps(job).encode()
         wait_s = 0.5
         for attempt in range(1, _TRIES + 1):

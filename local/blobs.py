@@ -16,9 +16,10 @@ _LONGEST_NAME = 200
 
 
 class FolderBlobs:
-    """Large payloads as files, one per key. Same promises as `ojs.store.jobs.blobs.S3Blobs`.
+    """Stores large payloads as files, one per key. Same guarantees as
+    `ojs.store.jobs.blobs.S3Blobs`.
 
-    A put is there whole or not at all: it is written under another name, flushed, and renamed.
+    A put is atomic: the file is written with another name, flushed, and renamed.
     Raises BackendUnavailable when the file system fails.
     """
 
@@ -27,7 +28,7 @@ class FolderBlobs:
         folder.mkdir(parents=True, exist_ok=True)
 
     def put(self, key: str, body: bytes, *, content_type: str = JSON) -> None:
-        """Store durably, replacing what was there."""
+        """Store a value durably. Replaces an existing value."""
         try:
             self._path(key).parent.mkdir(parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(dir=self._folder, prefix="~")
@@ -44,7 +45,7 @@ class FolderBlobs:
             raise _unavailable(error) from error
 
     def get(self, key: str) -> bytes:
-        """Read; raises KeyError when there is nothing."""
+        """Read a value. Raises KeyError if it doesn't exist."""
         try:
             return self._path(key).read_bytes()
         except FileNotFoundError:
@@ -53,33 +54,34 @@ class FolderBlobs:
             raise _unavailable(error) from error
 
     def delete(self, key: str) -> None:
-        """Remove; no error when there is nothing."""
+        """Delete a value, if it exists."""
         try:
             self._path(key).unlink(missing_ok=True)
         except OSError as error:
             raise _unavailable(error) from error
 
     def names(self, prefix: str, *, after: str, limit: int) -> list[str]:
-        """The next keys of the archive that begin so, behind a key, in order."""
+        """Return the next archive keys with this prefix, after a key, in order."""
         root = self._folder / ARCHIVE.rstrip("/")
         paths = (path.relative_to(self._folder) for path in root.rglob("*") if path.is_file())
         keys = ("/".join(map(unquote, path.parts)) for path in paths)
         return sorted(key for key in keys if key.startswith(prefix) and key > after)[:limit]
 
     def clear(self) -> None:
-        """Remove everything."""
+        """Delete all values."""
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def _path(self, key: str) -> Path:
         if key.startswith(ARCHIVE):
-            # To be read by people: a folder for each part of the key. A part that begins with a dot
-            # would lead elsewhere.
+            # The archive is for people: one folder for each part of the key. A part that starts
+            # with a dot could leave the folder.
             parts = (quote(part, safe="").replace("~", "%7E") for part in key.split("/"))
             return self._folder.joinpath(
                 *(f"%2E{part[1:]}" if part.startswith(".") else part for part in parts)
             )
-        # Quoted, so that no key can leave the folder or meet another; "~" marks unfinished files.
+        # Quoted, so that a key can't leave the folder or equal another one. "~" marks partial
+        # files.
         name = quote(key, safe="").replace("~", "%7E").replace(".", "%2E")
         if len(name) > _LONGEST_NAME:
             name = "sha256-" + hashlib.sha256(key.encode()).hexdigest()
@@ -87,4 +89,4 @@ class FolderBlobs:
 
 
 def _unavailable(error: OSError) -> BackendUnavailable:
-    return BackendUnavailable(f"The payload folder cannot be used: {error.strerror or error}.")
+    return BackendUnavailable(f"The payload folder can't be used: {error.strerror or error}.")

@@ -1,8 +1,7 @@
-"""What deliveries have in the cloud, in this process: queues that wake them, a sender, and handlers
-in the place of Lambda functions, whose outcomes come as records of a destination do.
+"""Push delivery in one process: queues of wake-ups, a sender, and handlers instead of functions.
 
-Nothing of it is kept: what was under way when the server ended comes back when its leases end, and
-what is waiting is found by the sweep.
+Outcomes of handlers have the format of Lambda destination records. Nothing is persistent. If the
+server ends, the leases of its jobs expire, and the sweep finds waiting jobs.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ from ojs.services.for_each import in_threads
 from ojs.targets.guard import Blocked, Connector, place
 from ojs.targets.https_target import HttpsTarget
 
-# What is posted to the endpoints of `--deliver` is signed with it.
+# Secret that signs requests to the endpoints of `--deliver`.
 LOCAL_SECRET = "whsec_local_development_only"  # noqa: S105 - on this machine alone
-# Handlers, and calls of endpoints, at the same time.
+# Maximum number of concurrent handlers, and of concurrent endpoint requests.
 MAX_CALLS = 32
 _RUNS = 4
-# As often as a queue brings a message again, and how long it waits before that at first.
+# Maximum number of retries, and pause before the first retry, as for a queue's messages.
 _TRIES = 5
 _FIRST_PAUSE_S = 0.2
-# The clock of a test may be moved while a timer waits.
+# Maximum wait of a timer, because tests can move the clock.
 _LOOK_S = 0.5
 _ARN = "arn:aws:sqs:local:000000000000:"
 
@@ -52,8 +51,10 @@ class LocalDeliveries:
         self, clock: Clock, *, handlers: Collection[str] = (), folder: Path = Path(),
         loopback: bool = False,
     ) -> None:  # fmt: skip
-        """`handlers` may be named by deliveries, as `module:function` with modules in `folder`;
-        with `loopback` endpoints may be on this machine.
+        """Create the deliveries.
+
+        With `handlers`, deliveries can name `module:function`, with modules in `folder`. With
+        `loopback`, endpoints can be on this machine.
         """
         self._clock = clock
         self._loopback = loopback
@@ -69,7 +70,7 @@ class LocalDeliveries:
 
     @property
     def parts(self) -> PushParts:
-        """What a runtime needs of it."""
+        """Return the collaborators of a runtime."""
         return PushParts(
             wakes=self._timers,
             target=self._target,
@@ -80,12 +81,12 @@ class LocalDeliveries:
         )
 
     def start(self, dispatch: Callable[[], Dispatch]) -> None:
-        """Begin; `dispatch` is asked for each time, since a reset makes another one."""
+        """Start. `dispatch` is called for each use, because a reset replaces the dispatcher."""
         self._dispatch = dispatch
         self._timers.start()
 
     def stop(self) -> None:
-        """End all of it; what is under way is given up."""
+        """Stop all of it. Running pushes are abandoned."""
         self._dispatch = None
         self._timers.stop()
         self._processes.stop()
@@ -93,7 +94,7 @@ class LocalDeliveries:
         self._calls.shutdown(cancel_futures=True)
 
     def send(self, delivery: str, pushes: Sequence[Push]) -> Sequence[Push]:
-        """Have pushes sent by somebody who waits for the outcome; see `SendQueue`."""
+        """Send pushes in threads that wait for the outcome. See `SendQueue`."""
         for push in pushes:
             self._calls.submit(self._send, delivery, push)
         return ()
@@ -102,24 +103,26 @@ class LocalDeliveries:
         try:
             place(url, loopback=self._loopback)
         except Blocked as refusal:
-            here = "" if self._loopback else "; --allow-loopback-endpoints lets this machine in"
+            here = (
+                "" if self._loopback else ". To allow this machine, use --allow-loopback-endpoints"
+            )
             raise ValueError(f"{refusal}{here}") from None
 
     def _target(self, delivery: Delivery) -> Target:
         return self._functions if delivery.handler is not None else self._endpoints
 
-    # --- what threads do -------------------------------------------------------------------------
+    # --- threads ----------------------------------------------------------------------------------
 
     def _run(self, name: str) -> None:
-        self._runs.submit(self._try, f"dispatch of {name}", lambda it: it.run(name))
+        self._runs.submit(self._try, f"Dispatch of {name}", lambda it: it.run(name))
 
     def _send(self, delivery: str, push: Push) -> None:
         self._try(
-            f"push of {push.job.id}", lambda it: it.send_one(delivery, push.job.id, push.token)
+            f"Push of {push.job.id}", lambda it: it.send_one(delivery, push.job.id, push.token)
         )
 
     def _came(self, told: Sequence[Settled]) -> None:
-        """Settle outcomes."""
+        """Process outcomes."""
 
         def settle(dispatch: Dispatch) -> None:
             report = dispatch.settle(told)
@@ -129,7 +132,7 @@ class LocalDeliveries:
         self._try("outcome", settle)
 
     def _try(self, what: str, act: Callable[[Dispatch], object]) -> None:
-        """Do it, and again if the engine was busy, as a queue brings its messages again."""
+        """Run an action, and retry while the engine is busy, like a queue with redelivery."""
         for tried in range(_TRIES):
             dispatch = self._dispatch
             if dispatch is None:
@@ -140,7 +143,7 @@ class LocalDeliveries:
                 if tried + 1 == _TRIES:
                     print(f"{what} failed: {error}", file=sys.stderr)
                 time.sleep(_FIRST_PAUSE_S * 2**tried)
-            except Exception:  # noqa: BLE001 - the next one must come whatever this one did
+            except Exception:  # noqa: BLE001 - the next message must be processed
                 print(f"{what} failed", file=sys.stderr)
                 traceback.print_exc(file=sys.stderr)
                 return
@@ -149,7 +152,7 @@ class LocalDeliveries:
 
 
 class Timers:
-    """Wakes deliveries: each once for all that was asked before it is looked at."""
+    """Wakes deliveries: once for all requests since the last time."""
 
     def __init__(self, clock: Clock, run: Callable[[str], None]) -> None:
         self._clock = clock
@@ -160,11 +163,11 @@ class Timers:
         self._thread = threading.Thread(target=self._watch, name="wake-ups", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End; nothing is woken any more."""
+        """Stop."""
         with self._changed:
             self._ended = True
             self._changed.notify()
@@ -172,7 +175,7 @@ class Timers:
             self._thread.join()
 
     def wake(self, names: Iterable[str], *, delay_s: int = 0) -> None:
-        """Have deliveries looked at; see `WakeQueue`."""
+        """Schedule the check of deliveries. See `WakeQueue`."""
         at_ms = self._clock.now_ms() + 1_000 * delay_s
         with self._changed:
             for name in names:
@@ -195,7 +198,7 @@ class Timers:
                 self._run(name)
 
     def _take(self) -> list[str]:
-        """What is due, each name once."""
+        """Return the due names, each once."""
         found: dict[str, None] = {}
         while self._due and self._due[0][0] <= self._clock.now_ms():
             found[heapq.heappop(self._due)[1]] = None
@@ -203,15 +206,15 @@ class Timers:
 
 
 class Submit(Protocol):
-    """Has something done by another thread."""
+    """Runs a call in another thread."""
 
     def __call__(self, act: Callable[..., object], /, *arguments: Any) -> object:
-        """Call it there with these arguments."""
+        """Run a function with these arguments."""
         ...
 
 
 class HandlerTarget:
-    """Calls Python handlers as Lambda calls functions asynchronously."""
+    """Calls Python handlers like Lambda invokes functions asynchronously."""
 
     def __init__(
         self,
@@ -226,14 +229,14 @@ class HandlerTarget:
         self._came = came
 
     def waits_for(self, push: Push, *, delivery: Delivery) -> bool:
-        """Never."""
+        """Return False: a handler is always called by this process."""
         del push, delivery
         return False
 
     def send(
         self, pushes: Sequence[Push], *, delivery: Delivery, wait: bool = False
     ) -> Sequence[Outcome | None]:
-        """Call the delivery's handler for these pushes; see `Target`."""
+        """Call the delivery's handler for these pushes. See `Target`."""
         events = forms.events(
             pushes,
             delivery.form,
@@ -253,14 +256,14 @@ class HandlerTarget:
 
     def _call(self, event: PushEvent, delivery: Delivery, came_ms: int) -> None:
         if self._clock.now_ms() - came_ms > EVENT_AGE_MS:
-            # Too many were waiting for a thread: as Lambda has it for a function without room.
+            # Too many calls wait for a thread. Lambda reports a throttled function in the same way.
             record = _record(event, "EventAgeExceeded")
         else:
             record = self._record(event, delivery)
         self._came(outcome.settled_by(record))
 
     def _record(self, event: PushEvent, delivery: Delivery) -> dict[str, Any]:
-        """The record that Lambda would send to the function's destination."""
+        """Return the record that Lambda would send to the function's destination."""
         timeout_s = delivery.timeout_ms / 1_000
         try:
             text = self._processes.call(
@@ -271,7 +274,7 @@ class HandlerTarget:
             response = {"statusCode": 200, "functionError": "Unhandled"}
             return _record(event, "RetriesExhausted", response, error.payload)
         except InvalidPayload:
-            answer = None  # nested too deeply, say: no answer
+            answer = None  # for example, nested too deeply
         return _record(event, "Success", {"statusCode": 200}, answer)
 
 
@@ -288,7 +291,7 @@ def _record(
 
 
 def described(queue: str, target: str) -> dict[str, Any]:
-    """The delivery that `--deliver QUEUE=TARGET` stands for."""
+    """Return the delivery for `--deliver QUEUE=TARGET`."""
     if "://" in target:
         return {"target": {"endpoint": target}, "queues": [queue], "signing_secret": LOCAL_SECRET}
     return {"target": {"handler": target}, "queues": [queue]}

@@ -1,4 +1,4 @@
-"""The engine as a DynamoDB: clients of it, and the project's table on it."""
+"""Clients of the engine, and the table."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from ojs.store.table.table import Put, Table
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-# As many calls to the engine at once as there are likely to be requests at once.
+# Connections: the likely number of concurrent requests.
 _CONNECTIONS = 128
 
 
 class StaleData(Exception):
-    """The engine's data were written by a version with another schema."""
+    """A version with another schema wrote the data."""
 
 
 def connect(url: str) -> DynamoDBClient:
-    """A client for a local engine, with credentials that are worth nothing."""
+    """Return a client for a local engine, with dummy credentials."""
     config = clients.DYNAMODB_CONFIG.merge(Config(max_pool_connections=_CONNECTIONS))
     return clients.dynamodb(**_arguments(url, config))
 
 
 def connect_to_streams(url: str) -> Any:
-    """A client for the streams of a local engine's tables."""
+    """Return a client for the streams of a local engine's tables."""
     return clients.client("dynamodbstreams", **_arguments(url, clients.CONFIG))
 
 
@@ -40,7 +40,7 @@ def _arguments(url: str, config: Config) -> dict[str, Any]:
         "endpoint_url": url,
         "region_name": "us-east-1",
         "aws_access_key_id": "local",
-        "aws_secret_access_key": "local",  # the engines take anything
+        "aws_secret_access_key": "local",  # the engines accept any value
         "config": config,
     }
 
@@ -48,10 +48,10 @@ def _arguments(url: str, config: Config) -> dict[str, Any]:
 def create_table(
     client: DynamoDBClient, name: str, clock: Clock, *, forget: Callable[[], None]
 ) -> None:
-    """Create the table, with its stream, unless it is there.
+    """Create the table with its stream, unless it exists.
 
-    `forget` is called before it is created. A table of a version that had no stream gets one.
-    Raises StaleData when it has another schema.
+    `forget` is called before the table is created. A table without a stream, from an older version,
+    receives one. Raises StaleData if its schema differs.
     """
     wanted = schema.create_table_arguments(name, stream=True)
     try:
@@ -67,17 +67,17 @@ def create_table(
     indexes = {index["IndexName"] for index in found.get("GlobalSecondaryIndexes", [])}
     if indexes != {index["IndexName"] for index in wanted["GlobalSecondaryIndexes"]}:
         raise StaleData(
-            "the data folder holds a table of another version; remove it or choose another folder"
+            "--data: the table in the data folder has another schema. Delete the folder, or use "
+            "another"
         )
     if not found.get("StreamSpecification", {}).get("StreamEnabled"):
-        # In this order, and by writes that may come again: a server that is killed in between
-        # does it all again.
+        # In this order, with repeatable writes: a server that is killed in between repeats both.
         _count(client, name, clock)
         client.update_table(TableName=name, **schema.stream_arguments())
 
 
 def _count(client: DynamoDBClient, name: str, clock: Clock) -> None:
-    """Count the jobs that are older than the stream. No write may happen meanwhile."""
+    """Count the jobs that are older than the stream. No write may happen at the same time."""
     tally = Tally()
     staged: set[str] = set()
     records: list[values.Item] = []
@@ -91,7 +91,7 @@ def _count(client: DynamoDBClient, name: str, clock: Clock) -> None:
             elif pk.startswith(keys.job("")):
                 records.append(item)
     for job in map(items.job_of, records):
-        # Jobs of a batch that is not committed are counted when it is.
+        # Jobs of a batch that is not committed yet are counted at the commit.
         if job.batch not in staged:
             tally.move(None, job)
     table = Table(client, name)

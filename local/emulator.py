@@ -1,7 +1,7 @@
-"""Where MiniStack is: in an environment of its own, as it pins an SDK, within that of the server.
+"""Location of MiniStack: in a separate environment within the server's, because it pins an SDK.
 
-It stands for DynamoDB (`local.engines`) and for a whole cloud (`infra.local_cloud`), each time as a
-process of its own. Nothing here imports it.
+It emulates DynamoDB (`local.engines`) and a whole cloud (`infra.local_cloud`), each time in a
+separate process. No module imports it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,6 @@ from pathlib import Path
 
 
 def find_ministack() -> Path | None:
-    """Its program, where `make` or `python -m ojs_aws.testing install` has installed it."""
+    """Return its program, as `make` or `python -m ojs_aws.testing install` installs it."""
     program = Path(sys.prefix) / "emulator" / "bin" / "ministack"
     return program if program.is_file() else None

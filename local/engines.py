@@ -1,9 +1,9 @@
-"""The DynamoDB engine behind the local server: a child process on a loopback port.
+"""The DynamoDB engine of the local server: a child process on a loopback port.
 
-dynoxide (native, SQLite) where its binary is to be had, else MiniStack (pure Python); where data
-are, only the engine that wrote them (`local.engine_data`). The child is started in a session of its
-own, so that Ctrl-C in the terminal reaches only the server, which then stops it in order; where the
-system can, the child also ends when the server is killed.
+The engine is dynoxide (native, SQLite) if its binary exists, otherwise MiniStack (Python). Existing
+data can be used only with the engine that wrote them (`local.engine_data`). The child runs in a
+separate session: Ctrl-C in the terminal reaches only the server, which then stops the child. Where
+the system supports it, the child also ends if the server is killed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class _Kind:
-    """One engine: how it is started and asked whether it is up."""
+    """One engine: its command and its health check."""
 
     name: str
     command: list[str]
@@ -60,10 +60,11 @@ class _Kind:
 
 @dataclass
 class Engine:
-    """A running engine. `reason` says why it is not the preferred one, if so.
+    """A running engine.
 
-    `records` are the stream's, where the engine keeps them on disk and for ever. `temporary` is a
-    folder that goes with the engine. `resumed` says that it was started on data that were there.
+    `reason` is the reason if it isn't the preferred engine. `records` are the stream records, if
+    the engine stores them on disk permanently. `temporary` is a folder that is deleted with the
+    engine. `resumed` is true if data existed before the start.
     """
 
     name: str
@@ -77,11 +78,11 @@ class Engine:
 
     @property
     def running(self) -> bool:
-        """Whether the process lives."""
+        """Whether the process is running."""
         return self.process.poll() is None
 
     def stop(self) -> None:
-        """End it in order, and by force when it does not go."""
+        """Stop it. Kill it if it doesn't end."""
         if self.running:
             self.process.terminate()
         try:
@@ -93,7 +94,7 @@ class Engine:
             shutil.rmtree(self.temporary, ignore_errors=True)
 
     def kill(self) -> None:
-        """End it by force, so that it writes nothing more; `stop` is still to be called."""
+        """Kill it, so that it writes nothing more. Call `stop` afterwards."""
         self.process.kill()
         self.process.wait()
 
@@ -105,12 +106,21 @@ def start(
     *,
     streams: bool = True,
 ) -> Engine:
-    """Start an engine: `auto`, `dynoxide` or `ministack`; raises EngineError.
+    """Start an engine: `auto`, `dynoxide`, or `ministack`.
 
-    `folder` keeps its data, without one they go with the engine. Where it holds data, only the
-    engine that wrote them is started. `keep_open` are file descriptors the engine holds as long as
-    it lives, so that a lock on them shows it. Without `streams` dynoxide keeps tables in memory,
-    where many stream records would make it slow.
+    Args:
+        preference: Name of the engine, or `auto`.
+        folder: Data folder. Without one, the data are temporary. Existing data require the engine
+            that wrote them.
+        keep_open: File descriptors that the engine keeps open, so a lock on them shows that it
+            runs.
+        streams: If false, dynoxide stores tables in memory, where many stream records make it slow.
+
+    Returns:
+        The engine.
+
+    Raises:
+        EngineError: The engine can't start.
     """
     if folder is not None and (owner := engine_of(folder)):
         return _resume(owner, preference, folder, keep_open)
@@ -121,7 +131,7 @@ def start(
             return _start_dynoxide(binary, folder, keep_open, streams=streams)
         except EngineError as error:
             if folder is not None:
-                # Else the next start would take what it has made for data.
+                # Otherwise the next start would treat its files as data.
                 remove_leftovers(folder)
             if preference == DYNOXIDE:
                 raise
@@ -130,37 +140,37 @@ def start(
         _needed_dynoxide()
     elif preference == "auto":
         reason = _no_dynoxide()
-    engine = _start_ministack(folder, keep_open, reason or "MiniStack is asked for")
+    engine = _start_ministack(folder, keep_open, reason or "MiniStack was selected")
     engine.reason = reason
     return engine
 
 
 def _resume(owner: str, preference: str, folder: Path, keep_open: Sequence[int]) -> Engine:
-    """Start the engine that wrote the data of a folder, and no other; raises EngineError."""
+    """Start the engine that wrote the data of a folder. Raises EngineError."""
     data = folder / FILES[owner]
     if preference not in ("auto", owner):
         raise EngineError(
-            f"{data} holds data that only {owner} can read, so {preference} is not started on "
-            f"them. Let the server choose (make run without ENGINE). {anew(folder)}"
+            f"--engine: {data} has data that only {owner} can read, so {preference} can't use it. "
+            f"Let the server select the engine (make run without ENGINE). {anew(folder)}"
         )
     try:
         if owner == MINISTACK:
-            engine = _start_ministack(folder, keep_open, f"{data} is MiniStack's")
+            engine = _start_ministack(folder, keep_open, f"{data} has data of MiniStack")
         else:
             engine = _start_dynoxide(_needed_dynoxide(), folder, keep_open)
     except EngineError as error:
         raise EngineError(
-            f"the data in {data} cannot be used, and no other engine can read them: {error}. "
-            f"If the file is damaged, restore it from a copy. {anew(folder)}"
+            f"can't use the data in {data}, and no other engine can read them: {error}. "
+            f"If the file is damaged, restore it from a backup. {anew(folder)}"
         ) from error
     engine.resumed = True
     if owner == MINISTACK and preference == "auto":
-        engine.reason = "the data in the folder are its own"
+        engine.reason = "it wrote the data in the folder"
     return engine
 
 
 def find_dynoxide() -> Path | None:
-    """The dynoxide binary: the project's own, else one on the PATH."""
+    """Return the dynoxide binary of this project, or on the PATH."""
     machine = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}
     package = f"{sys.platform}-{machine.get(platform.machine().lower(), platform.machine())}"
     binary = _REPOSITORY / "node_modules" / "@dynoxide" / package / "dynoxide"
@@ -173,7 +183,7 @@ def find_dynoxide() -> Path | None:
 def _needed_dynoxide() -> Path:
     binary = find_dynoxide()
     if binary is None:
-        raise EngineError(f"{_no_dynoxide()}; `npm ci` installs it")
+        raise EngineError(f"{_no_dynoxide()}. To install it, run `npm ci`")
     return binary
 
 
@@ -184,18 +194,18 @@ def _no_dynoxide() -> str:
 def _start_dynoxide(
     binary: Path, folder: Path | None, keep_open: Sequence[int], *, streams: bool = True
 ) -> Engine:
-    """Start dynoxide and make its stream quick; raises EngineError."""
+    """Start dynoxide, and speed up its stream. Raises EngineError."""
     kind = _Kind(DYNOXIDE, [str(binary), "--host", "127.0.0.1", "--port", "{port}"], "/")
     if folder is None and not streams:
         return _run(kind, folder, keep_open)
     try:
         from local.stream_records import StreamRecords
     except ImportError as error:
-        raise EngineError(f"this Python lacks what dynoxide's stream needs: {error}") from error
+        raise EngineError(f"this Python can't use dynoxide's stream: {error}") from error
     with contextlib.ExitStack() as undo:
         temporary = None
         if folder is None:
-            # It can keep data in memory, but there its stream's records would get no index.
+            # It can store data in memory, but without an index for its stream records.
             temporary = Path(tempfile.mkdtemp(prefix="ojs-engine-"))
             undo.callback(shutil.rmtree, temporary, ignore_errors=True)
         database = (temporary or folder or Path()) / DATABASE
@@ -209,29 +219,27 @@ def _start_dynoxide(
 
 
 def _start_ministack(folder: Path | None, keep_open: Sequence[int], why: str) -> Engine:
-    """Start MiniStack; raises EngineError, which says `why` it is needed when it is not there."""
+    """Start MiniStack. Raises EngineError with the reason (`why`) if it is not installed."""
     program = find_ministack()
     if program is None:
-        raise EngineError(
-            f"{why}, and MiniStack is not installed in {sys.prefix}: run `make setup`"
-        )
+        raise EngineError(f"{why}, but it is not installed in {sys.prefix}. Run `make setup`")
     environment = {"BIND_HOST": "127.0.0.1", "GATEWAY_PORT": "{port}", "LOG_LEVEL": "WARNING"}
     if folder is None:
         environment["PERSIST_STATE"] = "0"
     else:
-        # It writes what it holds when it is asked to stop, so it must never be killed outright.
+        # It writes its data when it stops, so it must not be killed.
         environment |= {"PERSIST_STATE": "1", "STATE_DIR": str(folder / STATE)}
         try:
-            # It would start without, and find out only when it is to write its data.
+            # Without the folder it would start, and fail when it writes its data.
             (folder / STATE).mkdir(exist_ok=True)
         except OSError as error:
-            raise EngineError(f"{folder / STATE} cannot be used: {error.strerror}") from error
+            raise EngineError(f"--data: can't use {folder / STATE}: {error.strerror}") from error
     kind = _Kind(MINISTACK, [str(program)], "/_ministack/health", environment)
     return _run(kind, folder, keep_open)
 
 
 def _run(kind: _Kind, folder: Path | None, keep_open: Sequence[int]) -> Engine:
-    """Start it on a free port; once more when another process takes the port meanwhile."""
+    """Start it on a free port. Try again if another process takes the port first."""
     log = None if folder is None else folder / f"{kind.name}.log"
     for _ in range(_PORTS_TO_TRY):
         with socket.socket() as probe:
@@ -241,9 +249,9 @@ def _run(kind: _Kind, folder: Path | None, keep_open: Sequence[int]) -> Engine:
         engine = Engine(kind.name, f"http://127.0.0.1:{port}", process, log)
         if _answers(engine, kind.health):
             return engine
-        # Not in order: MiniStack would write what it holds, over what it has not read.
+        # Kill it: MiniStack would overwrite data that it has not read.
         engine.kill()
-    raise EngineError(f"{kind.name} does not start{_last_words(log)}")
+    raise EngineError(f"{kind.name} did not start{_last_words(log)}")
 
 
 def _spawn(
@@ -262,13 +270,13 @@ def _spawn(
                 preexec_fn=_end_with_parent(),  # noqa: PLW1509 - the engine starts before any thread
             )
         except OSError as error:
-            raise EngineError(f"{kind.name} cannot be run: {error.strerror}") from error
+            raise EngineError(f"can't run {kind.name}: {error.strerror}") from error
 
 
 def _end_with_parent() -> Callable[[], None] | None:
-    """What the child does first, so that it is stopped when this process dies, even killed.
+    """Return a function for the child that ends it when this process ends, even if killed.
 
-    Only Linux can; elsewhere a killed server leaves its engine behind.
+    Only Linux supports it. On other systems a killed server leaves its engine running.
     """
     if sys.platform != "linux":
         return None
@@ -277,14 +285,14 @@ def _end_with_parent() -> Callable[[], None] | None:
 
     def prepare() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it died before the call above
+        if os.getppid() != parent:  # the parent ended before the call above
             os._exit(1)
 
     return prepare
 
 
 def _answers(engine: Engine, health: str) -> bool:
-    """Wait until the engine answers; False when it ends or takes too long."""
+    """Wait until the engine responds. Returns False if it ends or takes too long."""
     deadline = time.monotonic() + _START_S
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while engine.running and time.monotonic() < deadline:
@@ -302,4 +310,4 @@ def _last_words(log: Path | None) -> str:
     if log is None:
         return ""
     lines = [line for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
-    return f": {lines[-1].strip()} (all of it in {log})" if lines else f" (log: {log})"
+    return f": {lines[-1].strip()} (complete log: {log})" if lines else f" (log: {log})"

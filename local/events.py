@@ -1,8 +1,8 @@
-"""HTTP to Lambda and back, as an API Gateway HTTP API does it (payload format 2.0).
+"""Converts HTTP requests to Lambda events and back, like an API Gateway HTTP API (format 2.0).
 
-What AWS's documentation leaves open follows what its gateway was seen to do: only the content
-types below reach a function as text, everything else (application/openjobspec+json too) in
-base64; the path is decoded, the query string is not; a missing body or query is left out.
+Details that AWS doesn't document follow the observed behavior. Only the content types below reach a
+function as text. All others, including application/openjobspec+json, are in base64. The path is
+decoded, the query string is not. A missing body or query is omitted.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _ACCOUNT_ID = "000000000000"
 
 
 class InvalidAnswer(Exception):
-    """A function returned what API Gateway cannot turn into an HTTP answer."""
+    """A function returned a value that API Gateway can't convert to a response."""
 
 
 def event_from_request(
     request: Request, route_key: str, path_parameters: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """The event a function gets for this request on this route."""
+    """Return the event for a request on this route."""
     path, query = split_target(request.target)
     headers = _combined(request.headers)
     cookies = headers.pop("cookie", None)
     host = headers.setdefault("host", _API_ID)
     forwarded = [headers["x-forwarded-for"]] if "x-forwarded-for" in headers else []
-    # The body was read whole; how it was framed on the wire is not the function's business.
+    # The body is complete, so the function doesn't need headers about its transfer.
     headers.pop("transfer-encoding", None)
     headers.pop("expect", None)
     headers |= {
@@ -86,7 +86,7 @@ def event_from_request(
 
 
 def split_target(target: str) -> tuple[str, str]:
-    """The decoded path and the raw query string of a request target."""
+    """Split a request target into the decoded path and the raw query string."""
     if target.startswith("/"):
         path, _, query = target.partition("#")[0].partition("?")
     else:  # absolute form, as sent to a proxy
@@ -96,7 +96,7 @@ def split_target(target: str) -> tuple[str, str]:
 
 
 def _combined(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """One value per name: those of a name that comes again are joined by commas."""
+    """Return one value per name. Multiple values are joined with commas."""
     combined: dict[str, str] = {}
     for name, value in pairs:
         combined[name] = f"{combined[name]},{value}" if name in combined else value
@@ -104,20 +104,20 @@ def _combined(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def _event_body(body: bytes, content_type: str) -> tuple[str, bool]:
-    """The body as text, or in base64 with True."""
+    """Return the body as text, or in base64 with True."""
     media_type = content_type.partition(";")[0].strip().lower()
     if media_type.startswith("text/") or media_type in _TEXT_TYPES:
         try:
             return body.decode("utf-8"), False
         except UnicodeDecodeError:
-            pass  # handed on byte for byte, so that the function sees what is wrong with it
+            pass  # passed unchanged in base64, so that the function can report the error
     return base64.b64encode(body).decode("ascii"), True
 
 
 def response_from_answer(answer: Any, request_id: str) -> Response:
-    """The HTTP answer for what a function returned; raises InvalidAnswer."""
+    """Convert the result of a function to a response. Raises InvalidAnswer."""
     if not isinstance(answer, dict) or "statusCode" not in answer:
-        # Format 2.0 takes anything else for the body of a 200.
+        # In format 2.0 any other value is the body of a 200 response.
         body = answer if isinstance(answer, str) else json.dumps(answer)
         answer = {"statusCode": 200, "body": body, "headers": {"content-type": "application/json"}}
     try:
@@ -139,7 +139,7 @@ def _answer_body(answer: Mapping[str, Any]) -> bytes:
     if body is None:
         return b""
     if not isinstance(body, str):
-        raise InvalidAnswer(f"body is a {type(body).__name__}, not text")
+        raise InvalidAnswer(f"body is of type {type(body).__name__}, not a string")
     if not answer.get("isBase64Encoded"):
         return body.encode("utf-8", "replace")
     try:

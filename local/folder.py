@@ -1,4 +1,4 @@
-"""The data folder: what is in it, and that one server at a time uses it."""
+"""The data folder, and its lock: only one server can use it."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import tempfile
 import time
 from pathlib import Path
 
-# The folder in it that large payloads are kept in.
+# Subfolder for large payloads.
 PAYLOADS = "payloads"
-# A killed server's engine may need a moment to write its data and go.
+# Time in seconds for the engine of a killed server to write its data and end.
 _WAIT_S = 5.0
-# About what the engine needs for one write.
+# Approximate space in bytes that the engine needs for one write.
 _PROBE_BYTES = 64 * 1024
 
 
 class FolderInUse(Exception):
-    """Another server, or what is left of one, uses the folder."""
+    """Another server, or the engine of a killed server, uses the folder."""
 
 
 class DataFolder:
-    """A folder taken for this process until it, and the engine it started, have ended."""
+    """A folder that is locked until this process and its engine have ended."""
 
     def __init__(self, path: Path) -> None:
-        """Create it if need be and take it; raises FolderInUse, or OSError if it cannot be used."""
+        """Create the folder if necessary, and lock it. Raises FolderInUse, or OSError."""
         self.path = path.resolve()
         self.payloads = self.path / PAYLOADS
-        # Jobs hold what other users of the machine should not read. A folder that is there already
-        # stays as its owner has it.
+        # Other users of the machine must not read jobs. The permissions of an existing folder are
+        # unchanged.
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.mkdir(mode=0o700, exist_ok=True)
         self.lock = os.open(self.path / "server.lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -40,11 +40,11 @@ class DataFolder:
             raise
 
     def close(self) -> None:
-        """Give the folder up, as the end of this process does."""
+        """Unlock the folder. The end of this process does it too."""
         os.close(self.lock)
 
     def full(self) -> bool:
-        """Whether the disk that it is on takes nothing more."""
+        """Whether its disk is full."""
         try:
             with tempfile.TemporaryFile(dir=self.path) as probe:
                 probe.write(bytes(_PROBE_BYTES))
@@ -55,7 +55,7 @@ class DataFolder:
         return False
 
     def note(self, text: str) -> None:
-        """Write the holder into the lock file, for the message to a second server."""
+        """Write the holder to the lock file, for the error message of a second server."""
         os.ftruncate(self.lock, 0)
         os.pwrite(self.lock, text.encode(), 0)
 
@@ -74,7 +74,7 @@ class DataFolder:
 
 
 def _alive(holder: str) -> bool:
-    """Whether the server named in a lock file (`process N, …`) still runs."""
+    """Whether the server that the lock file names (`process N, …`) is running."""
     number = holder.partition("process ")[2].partition(",")[0]
     if not number.isdigit():
         return False
@@ -83,5 +83,5 @@ def _alive(holder: str) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # it runs, for another user
+        pass  # it runs as another user
     return True

@@ -1,4 +1,4 @@
-"""API Gateway's part: which function a request goes to, calling it, what its answer becomes."""
+"""Routes requests to functions and converts their results, like API Gateway."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ Handler = Callable[[dict[str, Any], Any], Any]
 Hook = Callable[[bytes], Any]
 
 BASE_PATH = endpoint.BASE
-# Route prefixes and the function behind each, as the deployed API has them; the rest is $default's.
+# Path prefixes and their functions, as in the deployed API. All others go to $default.
 ROUTES = {f"{BASE_PATH}/{name}": name for name in (endpoint.JOBS, endpoint.WORKERS)}
 DEFAULT_FUNCTION = endpoint.ADMIN
-# Served to whoever asks, with keys or without.
+# Public routes, with or without keys.
 DASHBOARD = "dashboard"
 
 GATEWAY_BYTES = 10 * 1024 * 1024
-# Lambda's bound on what a synchronous call takes and returns.
+# Lambda's size limit for the event and the response of a synchronous invocation.
 FUNCTION_BYTES = 6 * 1024 * 1024
-# Beyond this a body is worth the price of measuring the whole event.
+# Size of a body above which the whole event is measured.
 _SURELY_SMALL_BYTES = FUNCTION_BYTES // 8
 
 
 class Route(NamedTuple):
-    """Where a request goes."""
+    """The function and the route key of a request."""
 
     function: str
     key: str
@@ -50,7 +50,7 @@ class Route(NamedTuple):
 
 
 def route(path: str) -> Route:
-    """The route of a decoded path."""
+    """Return the route of a decoded path."""
     for prefix, function in ROUTES.items():
         if path == prefix:
             return Route(function, f"ANY {prefix}")
@@ -66,13 +66,13 @@ def route(path: str) -> Route:
 
 
 def load_handlers() -> dict[str, Handler]:
-    """The deployed functions' handlers, by function name; the dashboard is the server's to add."""
+    """Return the handlers of the deployed functions by name. The server adds the dashboard."""
     names = sorted({*ROUTES.values(), DEFAULT_FUNCTION})
     return {name: importlib.import_module(f"functions.{name}.handler").handler for name in names}
 
 
 class Gateway:
-    """Calls the function a request is for, in this process and the request's own thread."""
+    """Calls the function of a request in this process, in the request's thread."""
 
     def __init__(
         self,
@@ -81,9 +81,10 @@ class Gateway:
         access: Access | SignedAccess | None = None,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`catch_up` is called before an operation that shows what is derived from jobs; `access`
-        asks for keys, or signatures, and is None where neither is needed; `stopping` says that the
-        server ends.
+        """Create the gateway.
+
+        `catch_up` is called before an operation that shows derived data. `access` authenticates
+        requests, or is None. `stopping` returns whether the server stops.
         """
         self._handlers = handlers
         self._catch_up = catch_up
@@ -93,13 +94,14 @@ class Gateway:
         self._log_lock = threading.Lock()
 
     def hook(self, method: str, path: str, action: Hook) -> None:
-        """Answer `method path` here, with the JSON of what `action` makes of the body: a test hook.
-        What it raises as OjsError is a 400.
+        """Register a test hook: respond to `method path` with the JSON of `action(body)`.
+
+        An OjsError becomes a 400 response.
         """
         self._hooks[method, path] = action
 
     def __call__(self, request: Request) -> Response:
-        """Answer one request."""
+        """Process one request."""
         path, _ = split_target(request.target)
         chosen = route(path)
         event = event_from_request(request, chosen.key, chosen.parameters)
@@ -112,18 +114,18 @@ class Gateway:
                 return refused(error, 400)
         methods = sorted(method for method, hooked in self._hooks if hooked == path)
         if request.method == "OPTIONS" and methods:
-            # A browser asks this first, and has no key yet.
+            # A browser sends this request first, without a key.
             headers = negotiation.answer_headers(str(uuid.uuid4()), closed=False)
             headers |= negotiation.preflight_headers([*methods, "OPTIONS"])
             return Response(204, list(headers.items()))
         if len(request.body) > _SURELY_SMALL_BYTES and (size := _size(event)) > FUNCTION_BYTES:
             return refusal(
                 413,
-                f"As a function is handed it, the request has {size} bytes; at most "
-                f"{FUNCTION_BYTES} are allowed.",
+                f"The request is too large: its event has {size} bytes. Limit: "
+                f"{FUNCTION_BYTES} bytes.",
                 {"limit": FUNCTION_BYTES, "size": size},
             )
-        # What follows from the table's stream is brought up to date first.
+        # Update derived data from the table's stream first.
         method = "GET" if request.method == "HEAD" else request.method
         if (operation := operations.at(path).get(method)) and operation.derived:
             self._catch_up()
@@ -137,12 +139,12 @@ class Gateway:
             context = LambdaContext(function, stopping=self._stopping)
             answer = self._handlers[function](event, context)
             return _checked(answer, response_from_answer(answer, request_id))
-        except Exception:  # noqa: BLE001 - Lambda itself catches everything a handler raises
+        except Exception:  # noqa: BLE001 - Lambda catches all exceptions of a handler
             http = event["requestContext"]["http"]
             with self._log_lock:
                 print(f"{http['method']} {http['path']}: {function} failed", file=sys.stderr)
                 traceback.print_exc(file=sys.stderr)
-            # What API Gateway makes of a failed function.
+            # The response of API Gateway for a failed function.
             return _json_response(500, {"message": "Internal Server Error"})
 
 
@@ -150,9 +152,7 @@ _HEALTH = frozenset({"health", "root_health", "ready", "root_ready"})
 
 
 class DiskCheck:
-    """Tells of a disk that is full: the engine fails then as if it were busy for a moment, and
-    whoever asks for its health only reads.
-    """
+    """Reports a full disk. The engine's own error looks temporary, and health checks only read."""
 
     def __init__(
         self, answer: Callable[[Request], Response], full: Callable[[], bool], folder: str
@@ -162,24 +162,24 @@ class DiskCheck:
         self._folder = folder
 
     def __call__(self, request: Request) -> Response:
-        """Answer one request."""
+        """Process one request."""
         response = self._answer(request)
         operation = operations.at(split_target(request.target)[0]).get("GET")
         health = response.status == 200 and operation is not None and operation.id in _HEALTH
         if not (health or response.status >= 500) or not self._full():
             return response
-        error = f"The disk of the data folder {self._folder} is full, and takes no jobs. Make room."
+        error = f"The disk of the data folder {self._folder} is full. Free some space."
         return refused(BackendUnavailable(error), 503)
 
 
 def _checked(answer: Any, response: Response) -> Response:
     if len(response.body) > _SURELY_SMALL_BYTES and _size(answer) > FUNCTION_BYTES:
-        raise InvalidAnswer("the answer is larger than a function may return")
+        raise InvalidAnswer("the response exceeds the size limit of a function")
     return response
 
 
 def _size(value: Any) -> int:
-    """Bytes of a value as Lambda counts it: its JSON."""
+    """Return the size of a value in bytes, as Lambda measures it: as JSON."""
     return len(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
 
 
@@ -189,20 +189,20 @@ def _json_response(status: int, value: Any, headers: Mapping[str, str] | None = 
 
 
 def refusal(status: int, message: str, details: Mapping[str, int]) -> Response:
-    """An answer of the gateway's own to a request that cannot be handed on."""
+    """Return a response of the gateway itself to a request that it can't forward."""
     return refused(
         (_TooLarge if status == 413 else InvalidPayload)(message, details=details), status
     )
 
 
 def refused(error: OjsError, status: int) -> Response:
-    """An error that the gateway answers itself, in the binding's shape."""
+    """Return an error of the gateway in the format of the API."""
     request_id = str(uuid.uuid4())
     headers = negotiation.answer_headers(request_id, closed=False)
     return _json_response(status, errors.body(error, request_id), headers)
 
 
 class _TooLarge(OjsError):
-    """More than the gateway or a function takes."""
+    """The request is larger than the gateway or a function accepts."""
 
     code = "payload_too_large"

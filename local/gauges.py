@@ -1,8 +1,8 @@
-"""When the local server takes the gauges of all queues: depths, ages, totals, points of history.
+"""Schedules the gauges of all queues: depths, ages, totals, and points of the history.
 
-In the cloud a sweep takes them once a minute. Here a request that shows them finds them fresh, as
-whoever tries something out expects; where there are so many queues that each request would wait
-for seconds, they are taken beside the requests, and are some seconds old.
+On AWS a sweep measures them once per minute. Here a request that shows gauges first measures them.
+With many queues that would take seconds, so gauges are then measured in the background, and are a
+few seconds old.
 """
 
 from __future__ import annotations
@@ -14,34 +14,35 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ojs.clock import Clock
 
-# Up to so many queues that do not rest, requests wait for gauges.
+# Maximum number of active queues for which requests wait for gauges.
 FEW = 200
-# Where nothing has been written, gauges change only by the time that passes.
+# Without writes, gauges change only with time.
 GOOD_MS = 1_000
-# As often as in the cloud: the points of the history are of minutes.
+# The same interval as on AWS: the points of the history are one minute apart.
 INTERVAL_MS = 60_000
-# Beside the requests: how often it is looked whether they are due, and of how much time taking
-# them may be a part.
+# In the background: interval of the check whether gauges are due, and maximum share of the time
+# that measuring may take.
 LOOK_S, _PART = 1.0, 10
 
 
 class Gauges:
-    """Takes the gauges when they are due. For several threads."""
+    """Measures gauges when they are due. Thread-safe."""
 
     def __init__(self, take: Callable[[int], int], clock: Clock) -> None:
-        """`take` takes them as of a time (ms), and returns how many queues it has read."""
+        """`take` measures gauges as of a time (ms), and returns the number of queues read."""
         self._take = take
         self._clock = clock
         self._lock = threading.Lock()
         self.forget()
 
     def forget(self) -> None:
-        """Nothing is known: of a table that was made anew."""
+        """Forget the last measurement, after the table was recreated."""
         self._delivered, self._taken_ms, self._took_ms, self._queues = -1, 0, 0, 0
 
     def for_request(self, delivered: int) -> None:
-        """Have fresh ones, unless that takes long. `delivered` is how many stream records there
-        have been: where there is no other, nothing has changed.
+        """Measure gauges, unless that takes long.
+
+        `delivered` is the number of stream records so far. If it is unchanged, nothing has changed.
         """
         if self._queues <= FEW:
             with self._lock:
@@ -49,7 +50,7 @@ class Gauges:
                     self._run(delivered)
 
     def beside(self, delivered: int) -> None:
-        """Have them taken, as far as no request does; called now and then."""
+        """Measure gauges in the background, if they are due. Call it regularly."""
         with self._lock:
             age_ms = self._age_ms()
             due_ms = INTERVAL_MS

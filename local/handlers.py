@@ -1,7 +1,7 @@
-"""Python handlers in processes of their own, called as Lambda calls a function.
+"""Runs Python handlers in separate processes, like Lambda.
 
-A handler that crashes, or takes too long, takes its process with it and nothing else; the next call
-has a new one. What comes of a call is told as Lambda tells it.
+A handler that crashes or times out ends only its process. The next call uses a new one. Results and
+errors have the format of Lambda.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from local.lambda_context import LambdaContext
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-# A process that imports large modules takes its time, as a cold start does.
+# Time in seconds to import modules, like a cold start.
 _START_S = 30.0
 _END_S = 5.0
 
 
 class HandlerFailed(Exception):
-    """A handler gave no answer; `payload` is what Lambda gives in its place."""
+    """A handler returned no result. `payload` is Lambda's error object."""
 
     def __init__(self, kind: str, message: str, trace: list[str] | None = None) -> None:
         super().__init__(message)
@@ -39,10 +39,10 @@ class HandlerFailed(Exception):
 
 
 class HandlerProcesses:
-    """The processes of handlers. Several threads may call."""
+    """The processes of handlers. Thread-safe."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder` is where the handlers' modules are."""
+        """`folder` contains the handlers' modules."""
         self._folder = folder
         self._idle: dict[str, list[_Process]] = {}
         self._all: set[_Process] = set()
@@ -50,8 +50,9 @@ class HandlerProcesses:
         self._stopped = False
 
     def call(self, name: str, event: str, *, timeout_s: float) -> str:
-        """What a handler (`module:function`) answers to an event, both JSON texts. Raises
-        HandlerFailed.
+        """Call a handler (`module:function`) with an event. Event and result are JSON texts.
+
+        Raises HandlerFailed.
         """
         process = self._take(name)
         try:
@@ -64,7 +65,7 @@ class HandlerProcesses:
                     self._all.discard(process)
 
     def stop(self) -> None:
-        """End all of them, whatever they do."""
+        """Kill all processes."""
         with self._lock:
             self._stopped = True
             every = list(self._all)
@@ -74,7 +75,7 @@ class HandlerProcesses:
     def _take(self, name: str) -> _Process:
         with self._lock:
             if self._stopped:
-                raise HandlerFailed("Runtime.ExitError", "the server ends")
+                raise HandlerFailed("Runtime.ExitError", "the server stops")
             waiting = self._idle.get(name, [])
             while waiting:
                 process = waiting.pop()
@@ -87,10 +88,10 @@ class HandlerProcesses:
 
 
 class _Process:
-    """One process, which calls one handler, one event after the other."""
+    """A process that calls one handler, one event at a time."""
 
     def __init__(self, name: str, folder: str) -> None:
-        # A fork of a process with threads may inherit locks that nobody opens.
+        # Use spawn: a forked process can inherit a locked lock.
         method = get_context("spawn")
         self._pipe, other = method.Pipe()
         self._ready = False
@@ -105,7 +106,7 @@ class _Process:
         return self._process.is_alive()
 
     def call(self, event: str, timeout_s: float) -> str:
-        """The handler's answer. Raises HandlerFailed."""
+        """Return the handler's result. Raises HandlerFailed."""
         try:
             if not self._ready:
                 self._receive(_START_S, "Sandbox.Timedout")
@@ -131,16 +132,16 @@ class _Process:
         return received
 
     def end(self) -> None:
-        """End it at once."""
+        """Kill the process."""
         self._process.kill()
         self._process.join(_END_S)
 
 
 def _serve(pipe: Connection, name: str, folder: str) -> None:
-    """What runs in the process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server says when to end
+    """Run in the child process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server decides when it ends
     handler = _load(name, folder)
-    with contextlib.suppress(EOFError, OSError):  # the server is gone
+    with contextlib.suppress(EOFError, OSError):  # the server has ended
         pipe.send((True, {}))
         while True:
             event, timeout_s = pipe.recv()
@@ -151,20 +152,20 @@ Handler = Callable[[Any, LambdaContext], Any]
 
 
 def _load(name: str, folder: str) -> Handler | dict[str, Any]:
-    """The handler, or why there is none."""
+    """Import the handler. Returns it, or an error object."""
     module, _, function = name.partition(":")
-    # First, as the folder of a function's code is.
+    # First on the path, like the folder of a function's code.
     sys.path.insert(0, folder)
     try:
         found = getattr(importlib.import_module(module), function)
     except AttributeError:
         message = f"Handler '{function}' missing on module '{module}'"
         return {"kind": "Runtime.HandlerNotFound", "message": message}
-    except Exception as error:  # noqa: BLE001 - it is somebody else's code, and may raise anything
+    except Exception as error:  # noqa: BLE001 - user code can raise anything
         message = f"Unable to import module '{module}': {error}"
         return {"kind": "Runtime.ImportModuleError", "message": message}
     if not callable(found):
-        message = f"'{name}' is no function"
+        message = f"'{name}' is not a function"
         return {"kind": "Runtime.HandlerNotFound", "message": message}
     handler: Handler = found
     return handler

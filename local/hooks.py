@@ -1,6 +1,6 @@
-"""What only tests may do to a server: reset it, steer a worker, have a job refused, move its clock.
+"""Hooks for tests: reset the server, direct a worker, reject a job, and move the clock.
 
-A deployed function has none of this. There, a producer must not be able to steer a worker.
+Deployed functions have none of them: there, a producer must not control workers.
 """
 
 from __future__ import annotations
@@ -27,56 +27,57 @@ _MOST_MS = 100 * 366 * 86_400_000
 
 
 class MovedClock:
-    """The machine's clock, and as much as tests have moved it on: it goes on by itself, too."""
+    """The machine's clock plus the time that tests have added."""
 
     def __init__(self) -> None:
         self._system = SystemClock()
         self._moved_ms = 0
 
     def now_ms(self) -> int:
-        """Milliseconds since the Unix epoch, UTC, as the server is to believe."""
+        """Return the server's time in milliseconds since the epoch."""
         return self._system.now_ms() + self._moved_ms
 
     def advance(self, body: bytes) -> None:
-        """Move on by the `advance_ms` of a JSON object. Raises InvalidPayload, InvalidRequest."""
+        """Add the `advance_ms` of a JSON object. Raises InvalidPayload, InvalidRequest."""
         asked = jsontext.loads(body)
         ms = asked.get("advance_ms") if isinstance(asked, dict) else None
         if not isinstance(ms, int) or isinstance(ms, bool) or ms < 0:
-            raise InvalidRequest("advance_ms", "must be a whole number of ms, and at least 0")
+            raise InvalidRequest("advance_ms", "must be a whole number of ms, 0 or more")
         if self._moved_ms + ms > _MOST_MS:
-            raise InvalidRequest("advance_ms", f"the clock can be moved on by {_MOST_MS} ms in all")
+            raise InvalidRequest("advance_ms", f"can add at most {_MOST_MS} ms in total")
         self._moved_ms += ms
 
     def put_back(self) -> None:
-        """Tell the machine's time again."""
+        """Return to the machine's time."""
         self._moved_ms = 0
 
 
 def reject_marked(job: Envelope, following: Next) -> Envelope:
-    """Enqueue middleware: vetoes jobs of the type that the public conformance suite pushes for
-    this, and those whose `meta` has `"reject": true`.
+    """Middleware that rejects jobs of the conformance suite's test type.
+
+    It also rejects jobs whose `meta` has `"reject": true`.
     """
     if job.type == REJECTED_TYPE or job.meta.get("reject") is True:
         field = "type" if job.type == REJECTED_TYPE else "meta.reject"
-        message = f"'{field}': the local server's sample middleware vetoes this job"
+        message = f"'{field}': The sample middleware of the local server rejects this job."
         raise Refused(message, details={"field": field})
     return following(job)
 
 
 def steer_workers(runtime: Runtime) -> None:
-    """Have a job with `options.metadata.test_directive` direct the worker that fetches it."""
+    """Make jobs with `options.metadata.test_directive` direct the worker that fetches them."""
     runtime.fetch = cast("Fetch", _SteeringFetch(runtime.fetch, runtime.workers))
 
 
 class _SteeringFetch:
-    """FETCH, and then what the fetched jobs say about their worker."""
+    """Fetches jobs, then applies their directives to the worker."""
 
     def __init__(self, fetch: Fetch, workers: WorkerRegistry) -> None:
         self._fetch = fetch
         self._workers = workers
 
     def fetch(self, queues: Sequence[str] | None, *args: Any, **options: Any) -> list[Job]:
-        """As Fetch.fetch."""
+        """Fetch jobs. See Fetch.fetch."""
         jobs = self._fetch.fetch(queues, *args, **options)
         for job in jobs:
             directive = _directive(job)
@@ -84,7 +85,7 @@ class _SteeringFetch:
                 continue
             try:
                 self._workers.direct(job.worker_id, directive)
-            except NotFound:  # only workers that were heard from can get a directive
+            except NotFound:  # only registered workers can receive a directive
                 self._workers.beat(job.worker_id)
                 self._workers.direct(job.worker_id, directive)
         return jobs

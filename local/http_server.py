@@ -1,9 +1,9 @@
-"""An HTTP/1.1 server for one machine: a thread per connection, h11 for the protocol.
+"""An HTTP/1.1 server for one machine: one thread per connection, h11 for the protocol.
 
-It knows nothing of jobs or Lambda. The application is a function from a Request to a Response.
-A connection has a deadline for everything it is waited for: the next request, the rest of a
-header, the rest of a body, taking the answer. So a slow or silent client costs one thread for a
-known time and holds up no other client.
+It is independent of jobs and Lambda. The application is a function from a Request to a Response.
+Each wait on a connection has a deadline: the next request, the rest of a header or a body, and the
+client's receipt of the response. So a slow client uses one thread for a limited time, and delays no
+other client.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ import h11
 _RECEIVE_BYTES = 64 * 1024
 _MAX_HEADER_BYTES = 64 * 1024
 _NO_BODY = frozenset({204, 304})
-# How long a server that is to stop may wait for one more connection.
+# Time in seconds that a stopping server waits for one more connection.
 _ACCEPT_S = 0.1
 
-# h11's complaints begin with these; in full they quote what was sent, in Python's spelling.
+# Prefixes of h11's error messages. The complete messages quote the input in Python notation.
 _COMPLAINTS = {
-    "illegal request line": "the request line is not METHOD TARGET HTTP/1.1",
-    "no request line": "there is no request line",
-    "illegal method": "the method is no HTTP token",
+    "illegal request line": "the request line must be METHOD TARGET HTTP/1.1",
+    "no request line": "the request line is missing",
+    "illegal method": "the method must be an HTTP token",
     "illegal target": "the request target has characters that must be percent-encoded",
-    "illegal header": "a header line is not NAME: VALUE in printable characters",
-    "continuation line": "the headers begin with a continuation line",
+    "illegal header": "a header line must be NAME: VALUE in printable characters",
+    "continuation line": "the headers start with a continuation line",
     "missing mandatory host": "the Host header is missing",
-    "found multiple host": "there is more than one Host header",
+    "found multiple host": "the Host header is duplicated",
     "conflicting content-length": "the Content-Length headers contradict each other",
-    "bad content-length": "Content-Length is no number of bytes",
-    "multiple transfer-encoding": "there is more than one Transfer-Encoding",
-    "only transfer-encoding": "only Transfer-Encoding: chunked is understood",
-    "illegal chunk header": "a chunk does not begin with its length in hexadecimal digits",
-    "malformed chunk footer": "a chunk is longer than its length says",
+    "bad content-length": "Content-Length must be a number of bytes",
+    "multiple transfer-encoding": "the Transfer-Encoding header is duplicated",
+    "only transfer-encoding": "Transfer-Encoding must be chunked",
+    "illegal chunk header": "a chunk must start with its length in hexadecimal digits",
+    "malformed chunk footer": "a chunk is longer than its length",
     "receive buffer too long": f"the headers exceed {_MAX_HEADER_BYTES} bytes",
     "peer ": "the connection was closed before the request was complete",
 }
@@ -48,7 +48,7 @@ _COMPLAINTS = {
 
 @dataclass(frozen=True)
 class Request:
-    """One request, complete. `target` is as the client sent it; header names are lower case."""
+    """A complete request. `target` is unchanged. Header names are in lower case."""
 
     method: str
     target: str
@@ -60,7 +60,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Response:
-    """An answer. Content-Length, Date and Connection are the server's to add."""
+    """A response. The server adds Content-Length, Date, and Connection."""
 
     status: int
     headers: list[tuple[str, str]] = field(default_factory=list)
@@ -72,7 +72,7 @@ Refusal = Callable[[int, str, Mapping[str, int]], Response]
 
 @dataclass(frozen=True)
 class Limits:
-    """How long and how much a client may take. Times in seconds, sizes in bytes."""
+    """Limits of time (in seconds) and size (in bytes)."""
 
     idle_s: float = 75.0
     header_s: float = 10.0
@@ -83,13 +83,13 @@ class Limits:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Take a port, 0 for any free one; raises OSError when it cannot be had."""
+    """Open a port, 0 for any free one. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=1024)
 
 
 class HttpServer:
-    """Serves `application`. `refuse` shapes the answers that are the server's own."""
+    """Serves `application`. `refuse` formats the server's own error responses."""
 
     def __init__(
         self,
@@ -99,11 +99,10 @@ class HttpServer:
         refuse: Refusal,
         limits: Limits,
     ) -> None:
-        """Serve on what `listen` returned; `stop` closes it. Serving begins with `start`.
+        """Create a server for a socket from `listen`. `start` begins to serve, `stop` closes it.
 
-        `refuse` gets the status, a message, and numbers that explain it: the `limit` in bytes and
-        the `size` of a body that is too large (of one without a declared length, as far as it was
-        read).
+        `refuse` receives the status, a message, and details. For a body that is too large, these
+        are its `limit` and its `size` in bytes (without a declared length: the size that was read).
         """
         self.application = application
         self.refuse = refuse
@@ -119,23 +118,23 @@ class HttpServer:
 
     @property
     def url(self) -> str:
-        """The address to call, without a final slash."""
+        """URL of the server, without a trailing slash."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"
 
     @property
     def stopping(self) -> bool:
-        """Whether no further request is taken."""
+        """Whether the server accepts no more requests."""
         return self._stopping.is_set()
 
     def start(self) -> None:
-        """Accept connections, in threads of the server's own."""
+        """Accept connections in separate threads."""
         self._acceptor.start()
 
     def stop(self, grace_s: float = 10.0) -> bool:
-        """Take no more requests, let running ones finish; whether all did within `grace_s`.
+        """Stop accepting requests, and wait for running ones.
 
-        Stopping again does nothing.
+        Returns whether all of them finished within `grace_s`. A second call does nothing.
         """
         if self.stopping:
             return True
@@ -156,7 +155,7 @@ class HttpServer:
         return finished
 
     def forget(self, connection: _Connection) -> None:
-        """A connection has ended."""
+        """Remove an ended connection."""
         with self._lock:
             self._connections.discard(connection)
         self._free.release()
@@ -170,7 +169,7 @@ class HttpServer:
             except OSError as error:
                 self._free.release()
                 if not isinstance(error, TimeoutError):
-                    # The client left before it was accepted, or no file descriptor is free.
+                    # The client left before the accept, or no file descriptor is free.
                     self._stopping.wait(0.01)
                 continue
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -181,12 +180,12 @@ class HttpServer:
 
 
 class _Hangup(Exception):
-    """The connection is over: the client left, or let a deadline pass."""
+    """The client closed the connection, or exceeded a deadline."""
 
 
 @dataclass(eq=False)
 class _Refused(Exception):
-    """A request the server answers itself and hangs up after."""
+    """A request that the server rejects before it closes the connection."""
 
     status: int
     message: str
@@ -194,7 +193,7 @@ class _Refused(Exception):
 
 
 class _Connection:
-    """One client: requests in turn, until either side has had enough."""
+    """One client: processes requests one after the other, until one side closes."""
 
     def __init__(self, server: HttpServer, accepted: socket.socket, client: str) -> None:
         self._server = server
@@ -208,15 +207,15 @@ class _Connection:
         self.thread = threading.Thread(target=self._run, name="http-connection", daemon=True)
 
     def hang_up_if_idle(self) -> None:
-        """End it now if no request is under way."""
+        """Close the connection if no request is running."""
         with self._lock:
             if self._idle:
                 self._hung_up = True
                 self.close()
 
     def close(self) -> None:
-        """End it, whatever it is doing."""
-        with contextlib.suppress(OSError):  # already gone
+        """Close the connection immediately."""
+        with contextlib.suppress(OSError):  # already closed
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def _run(self) -> None:
@@ -224,13 +223,13 @@ class _Connection:
             while self._one():
                 pass
         except (_Hangup, OSError):
-            pass  # the client is gone
+            pass  # the client has disconnected
         finally:
             self._socket.close()
             self._server.forget(self)
 
     def _one(self) -> bool:
-        """Serve one request; whether the connection may carry another."""
+        """Process one request. Returns whether the connection stays open."""
         try:
             request = self._read()
         except _Refused as refused:
@@ -238,29 +237,29 @@ class _Connection:
             return False
         except h11.RemoteProtocolError as error:
             if self._protocol.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-                message = f"Malformed HTTP: {_complaint(error)}."
+                message = f"Invalid HTTP: {_complaint(error)}."
                 self._refuse(_Refused(error.error_status_hint or 400, message))
             return False
         if request is None:
             return False
         response = self._server.application(request)
         self._send(response, close=self._server.stopping, bodiless=request.method == "HEAD")
-        if self._protocol.our_state is not h11.DONE:  # this was to be the last one
+        if self._protocol.our_state is not h11.DONE:  # this was the last request
             return False
         self._protocol.start_next_cycle()
         with self._lock:
             self._idle = True
             return not self._server.stopping
 
-    # -- reading ---------------------------------------------------------------------------
+    # --- reading --------------------------------------------------------------------------
 
     def _read(self) -> Request | None:
-        """The next whole request; None when the client has closed."""
+        """Return the next complete request, or None if the client has closed."""
         head = self._request_head()
         if head is None:
             return None
         if head.method == b"CONNECT":
-            raise _Refused(405, "This server is no proxy.")
+            raise _Refused(405, "This server is not a proxy.")
         declared = next((int(v) for k, v in head.headers if k == b"content-length"), 0)
         if declared > self._limits.body_bytes:
             raise self._too_large(declared)
@@ -294,7 +293,9 @@ class _Connection:
                 self._receive(deadline)
             except TimeoutError:
                 if begun:
-                    raise _Refused(408, "The request header took too long.") from None
+                    raise _Refused(
+                        408, "The request header took too long. Send it again."
+                    ) from None
                 raise _Hangup from None
             self._busy()
 
@@ -310,7 +311,7 @@ class _Connection:
                 try:
                     self._receive(deadline)
                 except TimeoutError:
-                    raise _Refused(408, "The request body took too long.") from None
+                    raise _Refused(408, "The request body took too long. Send it again.") from None
             else:
                 raise _Hangup
         return bytes(body)
@@ -322,8 +323,8 @@ class _Connection:
     def _busy(self) -> None:
         with self._lock:
             if self._hung_up:
-                # The request came as the server stopped: its answer could not be sent any more,
-                # so it must not be carried out.
+                # The request arrived while the server stops. Its response can't be sent, so it must
+                # not be processed.
                 raise _Hangup
             self._idle = False
 
@@ -332,7 +333,7 @@ class _Connection:
         message = f"The request body exceeds {limit} bytes."
         return _Refused(413, message, {"limit": limit, "size": size})
 
-    # -- answering -------------------------------------------------------------------------
+    # --- responding -----------------------------------------------------------------------
 
     def _send(self, response: Response, *, close: bool, bodiless: bool = False) -> None:
         headers = list(_answer_headers(response))
@@ -352,14 +353,14 @@ class _Connection:
         self._socket.sendall(raw)
 
     def _refuse(self, refused: _Refused) -> None:
-        """Answer and close, so that the answer arrives.
+        """Send a response and close the connection, so that the client receives it.
 
-        Closing with unread input would reset the connection, and could take the answer with it.
+        Closing with unread input would reset the connection, and could discard the response.
         """
         answer = self._server.refuse(refused.status, refused.message, refused.details)
         self._send(answer, close=True)
         deadline = time.monotonic() + 2.0
-        with contextlib.suppress(OSError):  # a client that is gone cannot be waited for
+        with contextlib.suppress(OSError):  # a disconnected client needs no wait
             self._socket.shutdown(socket.SHUT_WR)
             while (left_s := deadline - time.monotonic()) > 0:
                 self._socket.settimeout(left_s)
@@ -369,10 +370,10 @@ class _Connection:
 
 def _answer_headers(response: Response) -> Iterable[tuple[str, str]]:
     names = {name.lower() for name, _ in response.headers}
-    # The framing is the server's: what the application said of it may not hold here.
+    # The server decides about the framing, so drop the application's headers for it.
     dropped = {"content-length", "transfer-encoding", "connection"}
     if response.status == 204:
-        dropped.add("content-type")  # of what is not there
+        dropped.add("content-type")  # without a body it has no meaning
     for name, value in response.headers:
         if name.lower() not in dropped:
             yield name, value
@@ -383,7 +384,7 @@ def _answer_headers(response: Response) -> Iterable[tuple[str, str]]:
 
 
 def _complaint(error: h11.RemoteProtocolError) -> str:
-    """What is wrong with a request, in words for the client."""
+    """Return the reason why a request is invalid, as text for the client."""
     text = str(error).lower()
     found = (words for start, words in _COMPLAINTS.items() if text.startswith(start))
-    return next(found, "it does not follow HTTP/1.1")
+    return next(found, "it is not HTTP/1.1")

@@ -1,4 +1,4 @@
-"""What Lambda hands to a handler beside the event."""
+"""The context object that Lambda passes to a handler."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class LambdaContext:
-    """As much of Lambda's context object as the functions and Powertools look at."""
+    """The part of Lambda's context object that the functions and Powertools use."""
 
     function_name: str
     aws_request_id: str = field(default_factory=lambda: str(uuid.uuid4()))
     memory_limit_in_mb: int = 512
     timeout_s: float = 30.0
     started_s: float = field(default_factory=time.monotonic)
-    # Whether the server ends: then there is no time left, and what waits answers.
+    # Whether the server stops. Then no time remains, and waiting requests respond.
     stopping: Callable[[], bool] = lambda: False
 
     @property
     def invoked_function_arn(self) -> str:
-        """The ARN the function would have."""
+        """ARN of the function."""
         return f"arn:aws:lambda:us-east-1:000000000000:function:{self.function_name}"
 
     def get_remaining_time_in_millis(self) -> int:
-        """Milliseconds until the function would be stopped; never negative."""
+        """Return the milliseconds until the timeout, 0 or more."""
         if self.stopping():
             return 0
         left_s = self.started_s + self.timeout_s - time.monotonic()

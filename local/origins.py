@@ -1,16 +1,16 @@
-"""Which web pages may use the local server: those that are named, and no others.
+"""Restricts web pages that can use the local server to named origins.
 
-A browser lets every page that is open in it send requests to this machine, and the server does not
-ask for a key. Three headers, which a page cannot set, show what a request comes from:
+Every page in a browser can send requests to this machine, and the server requires no key. A page
+can't set these three headers, so they identify the source of a request:
 
-- Host: the name by which the server was reached. A page can have the name that it was loaded from
-  lead to this machine afterwards (DNS rebinding); the browser then takes the server for the page's
-  own. So only names that mean this machine are answered.
+- Host: the name of the server in the URL. A page can redirect its own host name to this machine
+  (DNS rebinding), and the browser then treats the server as the page's origin. So the server
+  accepts only names of this machine.
 - Origin: the page that sends the request. Programs send none.
-- Sec-Fetch-Site: whether another site's page caused a request that has no Origin, as an image does.
+- Sec-Fetch-Site: whether a page of another site caused a request without an Origin, as for images.
 
-A request of a page that is not named is refused before anything is done, and the answer has no
-header that would let the page read it.
+The server rejects a request of another page before it does anything. The response has no header
+that would allow the page to read it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from local.http_server import Request, Response
 from ojs.domain.errors import OjsError, PermissionDenied, shorten
 from ojs.http.binding import negotiation
 
-# What the options are called, for messages.
+# Names of the options, for messages.
 ORIGINS_OPTION = "--cors-origins"
 HOSTS_OPTION = "--allowed-hosts"
 
 _MAX_NAME = 253
 _NAME = r"[a-z0-9_-]+(\.[a-z0-9_-]+)*\.?"
-# A name or an IP address, an IPv6 one in brackets, and perhaps a port.
+# A host name or an IP address (IPv6 in brackets), with an optional port.
 _HOST = re.compile(
     rf"(?P<name>{_NAME}|\[[0-9a-f:.]+\])(:(?P<port>[0-9]{{0,5}}))?", re.ASCII | re.IGNORECASE
 )
@@ -42,22 +42,22 @@ _OTHER_SITES = ("cross-site", "same-site")
 
 
 def cors_origins(text: str) -> tuple[str, ...]:
-    """Read the option's value: origins of web pages, separated by commas.
+    """Parse the option: origins of web pages, separated by commas.
 
-    The rule is that of a deployment's setting `cors_origins`, so `*` is refused: it would let in
-    every page. Raises argparse.ArgumentTypeError.
+    Same rule as the deployment setting `cors_origins`: `*` is rejected, because it would allow all
+    pages. Raises argparse.ArgumentTypeError.
     """
     found = _listed(text)
     for origin in found:
         if not re.fullmatch(negotiation.ORIGIN, origin) or len(origin) > _MAX_NAME:
             raise argparse.ArgumentTypeError(
-                f"{shorten(origin)!r} is no origin; name each page's, as http://localhost:5173"
+                f"must be origins such as http://localhost:5173, but is {shorten(origin)!r}"
             )
     return found
 
 
 def allowed_hosts(text: str) -> tuple[str, ...]:
-    """Read the option's value: names of this machine, separated by commas.
+    """Parse the option: host names of this machine, separated by commas.
 
     Raises argparse.ArgumentTypeError.
     """
@@ -65,13 +65,13 @@ def allowed_hosts(text: str) -> tuple[str, ...]:
     for name in found:
         if not re.fullmatch(_NAME, name) or len(name) > _MAX_NAME:
             raise argparse.ArgumentTypeError(
-                f"{shorten(name)!r} is no host name; write it alone, without scheme and port"
+                f"must be host names without scheme and port, but is {shorten(name)!r}"
             )
     return found
 
 
 class OriginCheck:
-    """Stands before the gateway: refuses requests of web pages that are not named."""
+    """Rejects requests of web pages that are not named. Runs before the gateway."""
 
     def __init__(
         self,
@@ -81,8 +81,10 @@ class OriginCheck:
         origins: Collection[str] = (),
         hosts: Collection[str] = (),
     ) -> None:
-        """`refuse` shapes an error with its status; `origins` are of pages that may use the server;
-        `hosts` are further names of this machine.
+        """Create the check.
+
+        `refuse` formats an error with its status. `origins` can use the server. `hosts` are more
+        host names of this machine.
         """
         self._answer = answer
         self._refuse = refuse
@@ -90,7 +92,7 @@ class OriginCheck:
         self._hosts = frozenset(name.lower().removesuffix(".") for name in hosts)
 
     def __call__(self, request: Request) -> Response:
-        """Answer one request, if what it comes from may ask."""
+        """Process one request, if its source is allowed."""
         try:
             origin = self._checked(request)
         except PermissionDenied as error:
@@ -107,26 +109,26 @@ class OriginCheck:
         return dataclasses.replace(response, headers=headers)
 
     def _checked(self, request: Request) -> str:
-        """The origin of the page that asks; empty for none. Raises PermissionDenied."""
+        """Return the origin of the page, or "" without one. Raises PermissionDenied."""
         own = {self._own_origin(host) for host in _hosts_of(request)}
         origins = _values(request, "origin")
         if not origins:
             _check_fetch(request)
             return ""
-        # A browser sends one. Several, or several in one, come from nothing that is known here.
+        # A browser sends one origin. Several are never allowed.
         origin = ", ".join(origins)
         if origin not in own and origin not in self._origins:
             raise _denied(
                 "Origin",
                 origin,
-                "web pages of this origin may not use the local server. If you trust them, start "
-                f"it with {ORIGINS_OPTION}.",
+                "web pages of this origin can't use the local server. To allow it, start the "
+                f"server with {ORIGINS_OPTION}.",
                 ORIGINS_OPTION,
             )
         return origin
 
     def _own_origin(self, host: str) -> str:
-        """The origin of pages of the server itself under this name. Raises PermissionDenied."""
+        """Return the server's own origin under this host name. Raises PermissionDenied."""
         parts = _HOST.fullmatch(host)
         port = int(parts["port"] or 80) if parts else 0
         if parts and port <= _MAX_PORT and self._is_ours(name := parts["name"].lower()):
@@ -134,7 +136,7 @@ class OriginCheck:
         raise _denied(
             "Host",
             host,
-            "the local server does not answer to this name. If it means this machine, start it "
+            "this is not an allowed host name of the local server. To allow it, start the server "
             f"with {HOSTS_OPTION}.",
             HOSTS_OPTION,
         )
@@ -144,7 +146,7 @@ class OriginCheck:
         if bare in self._hosts or bare == "localhost" or bare.endswith(".localhost"):
             return True
         try:
-            # An address cannot be made to lead elsewhere, as a name can.
+            # Unlike a name, an IP address can't be redirected.
             if bare.startswith("["):
                 ipaddress.IPv6Address(bare[1:-1])
             else:
@@ -155,10 +157,10 @@ class OriginCheck:
 
 
 def _check_fetch(request: Request) -> None:
-    """Raise PermissionDenied for what the page of another site loads without saying who it is.
+    """Raise PermissionDenied for requests that a page of another site causes without an Origin.
 
-    Images, scripts, frames and forms with GET have no Origin. A person who follows a link may read:
-    that changes nothing, and the page with the link does not see the answer.
+    These are images, scripts, frames, and forms with GET. Following a link is allowed: it changes
+    nothing, and the page with the link can't read the response.
     """
     sites = _values(request, "sec-fetch-site")
     if not any(site.strip().lower() in _OTHER_SITES for each in sites for site in each.split(",")):
@@ -172,15 +174,16 @@ def _check_fetch(request: Request) -> None:
         raise _denied(
             "Sec-Fetch-Site",
             ", ".join(sites),
-            "web pages of other sites may load nothing from the local server. If you trust them, "
-            f"start it with {ORIGINS_OPTION}, and use fetch().",
+            "web pages of other sites can't load content from the local server. To allow it, start "
+            f"the server with {ORIGINS_OPTION}, and use fetch().",
             ORIGINS_OPTION,
         )
 
 
 def _hosts_of(request: Request) -> list[str]:
-    """The names by which the server was asked for: of the header and, in the form that is meant
-    for proxies, of the target. HTTP/1.0 needs none, and browsers speak it no more.
+    """Return the host names in the header and, in a proxy request, in the target.
+
+    HTTP/1.0 doesn't require a host name, and browsers don't use it.
     """
     hosts = _values(request, "host")
     if not request.target.startswith("/"):
@@ -206,7 +209,7 @@ def _denied(header: str, value: str, why: str, option: str) -> PermissionDenied:
 
 
 def _without_default_port(origin: str) -> str:
-    """An origin as a browser sends it: the port of its scheme is left out."""
+    """Format an origin like a browser, without the default port of its scheme."""
     return origin.removesuffix(_DEFAULT_PORTS.get(origin.partition(":")[0], ""))
 
 

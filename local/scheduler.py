@@ -1,5 +1,5 @@
-"""EventBridge's part: calls a task again and again; rounds, for which many ask at once; and who has
-to wait where one process does it all.
+"""Runs tasks periodically like EventBridge, shares runs between callers, and prioritizes
+requests.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from contextlib import contextmanager
 
 
 class Scheduler:
-    """Calls `task` every `interval_s` seconds in a thread of its own until stopped.
+    """Calls `task` every `interval_s` seconds in a separate thread until it is stopped.
 
-    A task that fails is reported and called again next time, as a schedule in the cloud would.
+    A failed task is reported, and called again at the next interval.
     """
 
     def __init__(self, task: Callable[[], object], interval_s: float) -> None:
@@ -23,15 +23,15 @@ class Scheduler:
         self._interval_s = interval_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
-        # Held while the task runs; holding it keeps the task from running.
+        # Locked while the task runs. Lock it to keep the task from running.
         self.pause = threading.Lock()
 
     def start(self) -> None:
-        """Begin; the first call comes at once, to catch up with what fell due while stopped."""
+        """Start. The first call is immediate, to process what became due while stopped."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the call that is running, if any."""
+        """Stop after a running call has ended."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -41,27 +41,28 @@ class Scheduler:
             with self.pause:
                 try:
                     self._task()
-                except Exception:  # noqa: BLE001 - the next run must come whatever this one did
-                    print("sweep failed; it runs again", file=sys.stderr)
+                except Exception:  # noqa: BLE001 - the next run must start
+                    print("Sweep failed; the next one starts on schedule", file=sys.stderr)
                     traceback.print_exc(file=sys.stderr)
             self._stop.wait(self._interval_s)
 
 
 class Rounds:
-    """Runs `action`, one run at a time, for callers who need a run that began after their call."""
+    """Runs `action`, one at a time, for callers who need a run that started after their call."""
 
     def __init__(self, action: Callable[[], None]) -> None:
         self._action = action
         self._begun = 0
         self._done = 0
-        # Held while the action runs; holding it keeps the action from running.
+        # Locked while the action runs. Lock it to keep the action from running.
         self.pause = threading.Lock()
 
     def run(self) -> None:
-        """Return when a run is over that began after this call; raises what its own run raised."""
+        """Wait for a run that started after this call. Raises the error of that run."""
         seen = self._begun
         with self.pause:
-            # The one that was under way may have begun too early; the next is for all who waited.
+            # A run that was already active may have started too early. The next run serves all
+            # waiters.
             if self._done > seen:
                 return
             self._begun += 1
@@ -70,8 +71,9 @@ class Rounds:
 
 
 class Precedence:
-    """Lets requests go first: they are answered in the process in which the sweeps run, and with a
-    thousand queues these have something to do all the time. For several threads.
+    """Gives requests priority over sweeps, which share their process. Thread-safe.
+
+    With 1,000 queues, sweeps have work at all times.
     """
 
     def __init__(self, time_s: Callable[[], float] = time.monotonic) -> None:
@@ -81,7 +83,7 @@ class Precedence:
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """While a request is answered."""
+        """Enter this context while a request is processed."""
         with self._none:
             self._requests += 1
         try:
@@ -93,16 +95,17 @@ class Precedence:
                     self._none.notify_all()
 
     def giving_way(self) -> Callable[[], bool]:
-        """For one run of other work: to be called now and then, it returns when no request is being
-        answered, or the run has waited for as long as it has worked, so that requests that do not
-        end hold it up for no longer than that. Always True: there is time left.
+        """Return a function that other work calls regularly, to wait for running requests.
+
+        It waits until no request is running, or the work has waited for as long as it has run. So
+        continuous requests can double the duration of the work at most. It always returns True.
         """
         began_s = self._time_s()
         waited_s = 0.0
 
         def wait() -> bool:
             nonlocal waited_s
-            # Read without the lock, as this is called often; what it misses waits for next time.
+            # Read without the lock, because this is called often. A missed request waits next time.
             if self._requests:
                 at_s = self._time_s()
                 most_s = at_s - began_s - 2 * waited_s

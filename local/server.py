@@ -1,4 +1,4 @@
-"""The local server put together: engine, table, functions, HTTP, schedule, test hooks."""
+"""The local server: engine, table, functions, HTTP, schedules, and test hooks."""
 
 from __future__ import annotations
 
@@ -59,38 +59,38 @@ if TYPE_CHECKING:
 
 TABLE_NAME = "ojs"
 BUILT_DASHBOARD = Path(__file__).resolve().parent.parent / "build" / "dashboard"
-# The job sweep's limit: jobs moved at a time.
+# Limit of the job sweep: jobs per run.
 _SWEEP_LIMIT = 1000
-# Other sweeps: how often they run (s), and how much each does at a time.
+# Other sweeps: interval in seconds, and limit of each run.
 _SWEEPS = (
-    # Queues whose jobs are counted one by one; workers whose permits are; limits that throttle.
+    # Queues whose jobs are recounted, workers whose permits are, and rate limits.
     (60.0, {"reconcile": 50, "pool_permits": 2_000, "throttle": 100}),
-    # Jobs that get start tags. Where no queue became fair it reads the queues.
+    # Jobs that receive start tags. Without a fair queue, this reads the queues.
     (60.0, {"fairness_backfill": 10_000}),
     # Worker pools.
     (60.0, {"pool_health": 100}),
-    # Dead letters. A minute would be long to wait; where nothing is to be done it is one query.
+    # Dead letters. Tests would wait too long for one minute. Without work it is one query.
     (2.0, {"bulk": 10_000}),
-    # Dead letters that rules look at, and those that are pruned.
+    # Dead letters that match replay rules, and those that are pruned.
     (60.0, {"replay": 10_000, "prune": 10_000}),
-    # Workflows whose progress stands still, or that have more to start.
+    # Stalled workflows, and workflows with more steps to start.
     (2.0, {"workflows": 1_000}),
-    # Deliveries whose wake-ups were lost, or that have more to arm.
+    # Deliveries with lost wake-ups, or with more timers to schedule.
     (2.0, {"deliveries": 100}),
-    # Queues that are looked at before they rest.
+    # Queues that may become idle.
     (60.0, {"rest": 500}),
-    # Cron jobs whose times new rules of zones have moved. Where there are none it is nothing.
+    # Cron jobs whose times changed with time zone rules. Without such jobs it does nothing.
     (60.0, {"zones": 1_000}),
 )
-# Looks for oldest jobs that one request may cause; what is left out is made up for by the next.
+# Maximum lookups of oldest jobs per request. The next request continues.
 _PROBES = 100
-# Every sweep that the server runs: the job sweep has its own interval, and metrics are measured by
-# `_gauges`.
+# All sweeps that the server runs. The job sweep has a separate interval, and `_gauges` measures
+# the metrics.
 SCHEDULED = frozenset({"jobs", "metrics", *(name for _, sweeps in _SWEEPS for name in sweeps)})
 
 
 class LocalServer:
-    """Everything `python -m local` runs. It runs once constructed; `stop` ends it."""
+    """The server of `python -m local`. The constructor starts it, `stop` ends it."""
 
     def __init__(
         self,
@@ -110,23 +110,34 @@ class LocalServer:
         loopback_endpoints: bool = False,
         dashboard: Path = BUILT_DASHBOARD,
     ) -> None:
-        """Start, on a port that is taken already. With `keys`, requests need one; with `iam`, a
-        signature that names a role. With `test_clock`, whoever may reset the server may move its
-        clock.
+        """Start the server on an open port.
 
-        `middleware` are names of functions, as `hooks:add_trace`, in modules that can be imported.
-        `origins` are of web pages that may use the server, `hosts` further names of this machine.
-        `deliver` has a target for each of some queues: a handler as `module:function`, with modules
-        in `deliver_folder`, or the URL of an endpoint.
-        `dashboard` is the folder that the dashboard was built into.
+        Args:
+            listener: Listening socket.
+            folder: Data folder.
+            engine: Engine: `auto`, `dynoxide`, or `ministack`.
+            sweep_interval_s: Interval of the job sweep in seconds.
+            strict_queues: Whether jobs for unknown queues are rejected.
+            middleware: Names of functions, for example `hooks:add_trace`, in importable modules.
+            authorizer: `none`, `keys`, or `iam` (a signature that names a role).
+            origins: Origins of web pages that can use the server.
+            hosts: More host names of this machine.
+            test_clock: Whether a caller who can reset the server can move its clock.
+            deliver: Target by queue: a handler as `module:function`, or the URL of an endpoint.
+            deliver_folder: Folder of the handlers' modules.
+            loopback_endpoints: Whether endpoints can be on this machine.
+            dashboard: Folder of the built dashboard.
 
-        Raises EngineError, StaleData, SetupError.
+        Raises:
+            EngineError: The engine can't start.
+            StaleData: The table has another schema.
+            SetupError: The setup failed.
         """
         self.folder = folder
         self.has_dashboard = (dashboard / "index.html").is_file()
         self.origins = tuple(origins)
         self._precedence = Precedence()
-        # An odd number while the server is being reset.
+        # Odd while the server is being reset.
         self._resets = 0
         with contextlib.ExitStack() as undo:
             limits = Limits(body_bytes=GATEWAY_BYTES)
@@ -206,30 +217,30 @@ class LocalServer:
                 schedule.start()
             self._deliveries.start(lambda: self._runtime.dispatch)
             undo.callback(self._deliveries.stop)
-            # Last in, first out: requests end before the schedules, then the stream is finished,
-            # and the engine ends.
+            # Reverse order: requests end first, then the schedules, then the stream, then the
+            # engine.
             undo.callback(http.stop)
             http.start()
             self._undo = undo.pop_all()
 
     @property
     def test_clock(self) -> bool:
-        """Whether requests may move the server's clock."""
+        """Whether requests can move the server's clock."""
         return self._moved is not None
 
     def stop(self) -> None:
-        """Let requests finish, then end everything."""
+        """Wait for running requests, then stop everything."""
         self._undo.close()
 
     def unbounded(self) -> int:
-        """How many queues have no bound."""
+        """Return the number of queues without a size limit."""
         table = Table(self._client, TABLE_NAME)
         store = QueueStore(table, QueueRegistry(table, self._clock))
         found, _ = store.get_many(store.all_names())
         return sum(not queue.config.bounded for queue in found.values())
 
     def reset(self) -> dict[str, bool]:
-        """Empty the server: a test hook."""
+        """Delete all data: a test hook."""
         self._resets += 1
         try:
             self._reset()
@@ -249,14 +260,14 @@ class LocalServer:
             self._create_table()
             self._set_up()
             self._blobs.clear()
-            # What the old one remembered of workers and jobs is gone with it.
+            # The state of workers and jobs in memory is replaced.
             self._runtime = self._use_new_runtime()
             self._put_deliveries()
             self._pump.restart()
             self._gauges.forget()
 
     def _advance(self, clock: hooks.MovedClock, body: bytes) -> dict[str, int]:
-        """Move the clock on, and have done what is due then: a test hook.
+        """Move the clock, and process what becomes due: a test hook.
 
         Raises InvalidPayload, InvalidRequest.
         """
@@ -265,32 +276,32 @@ class LocalServer:
         return {"now_ms": clock.now_ms()}
 
     def _open_table(self) -> None:
-        """Have the table, which on data that were there must be in them. Raises EngineError."""
+        """Find or create the table. Existing data must contain it. Raises EngineError."""
         try:
             self._create_table(missing=self._refuse_to_begin)
             self._set_up()
         except (BotoCoreError, ClientError, OjsError) as error:
-            # What MiniStack could not read it must not replace.
+            # MiniStack must not overwrite data that it could not read.
             self.engine.kill()
             cause = error.__cause__ or error
             raise EngineError(
-                f"the data in {self.folder.path} cannot be used: {self.engine.name} answers: "
-                f"{cause}. If they are damaged, restore them from a copy. {anew(self.folder.path)}"
+                f"--data: can't use the data in {self.folder.path}: {self.engine.name} returned: "
+                f"{cause}. If they are damaged, restore a backup. {anew(self.folder.path)}"
             ) from error
 
     def _refuse_to_begin(self) -> None:
-        """Raise EngineError where an engine has not found its table in data that were there."""
+        """Raise EngineError if the engine found no table in existing data."""
         if not self.engine.resumed:
             return
         self.engine.kill()
         log = f" (its log: {self.engine.log})" if self.engine.log else ""
         raise EngineError(
-            f"{self.engine.name} finds no table in the data of {self.folder.path}, which are "
-            f"damaged or of something else{log}. Restore them from a copy. {anew(self.folder.path)}"
+            f"--data: {self.engine.name} found no table in {self.folder.path}. Its data are "
+            f"damaged or of another program{log}. Restore a backup. {anew(self.folder.path)}"
         )
 
     def _create_table(self, missing: Callable[[], None] = lambda: None) -> None:
-        """Create the table unless it is there; `missing` is called when it is not."""
+        """Create the table unless it exists. `missing` is called before it is created."""
         records = self.engine.records
 
         def forget() -> None:
@@ -301,14 +312,14 @@ class LocalServer:
         create_table(self._client, TABLE_NAME, self._clock, forget=forget)
 
     def _set_up(self) -> None:
-        """What a deployment does before anything else."""
+        """Run the setup step of a deployment."""
         self._setup.prepare_keys()
         self._setup.check_table()
         if self.access is not None:
             self.access.prepare(self._setup)
 
     def _put_deliveries(self) -> None:
-        """Have the deliveries that the server was started with."""
+        """Create the deliveries of the options."""
         for queue, target in self._deliver.items():
             self._runtime.deliveries.put(queue, described(queue, target))
 
@@ -322,7 +333,7 @@ class LocalServer:
             push=self._deliveries.parts,
         )
         if self.access is None:
-            # With keys a producer must not be able to steer workers.
+            # With keys, a producer must not control workers.
             hooks.steer_workers(built)
         ojs_runtime.use(built)
         return built
@@ -332,11 +343,11 @@ class LocalServer:
         with self._precedence.request():
             response = self._checked(request)
         if response.status == 500 and (resets % 2 or resets != self._resets):
-            return refused(BackendUnavailable("The server was reset meanwhile; try again."), 503)
+            return refused(BackendUnavailable("The server was reset. Send the request again."), 503)
         return response
 
     def _sweep(self, limits: Mapping[str, int], go_on: Callable[[], GoOn] = lambda: always) -> None:
-        """Run the sweeps of these names, each with its limit; what fails is told of."""
+        """Run these sweeps, each with its limit. Failures are printed."""
         for sweep in self._runtime.sweeps():
             if sweep.name in limits:
                 counts = SweepCounts()
@@ -345,21 +356,20 @@ class LocalServer:
                     report = sweep.run_once(now_ms, limits[sweep.name], go_on())
                     counts.failures += report.failures
                 for failure in counts.failures:
-                    print(f"{sweep.name} failed: {failure.what}", file=sys.stderr)
+                    print(f"Sweep {sweep.name} failed: {failure.what}", file=sys.stderr)
                     traceback.print_exception(failure.error, file=sys.stderr)
 
     def _sweep_beside(self, limits: Mapping[str, int]) -> None:
-        """The same, while requests that are being answered go first."""
+        """Run these sweeps, and give requests priority."""
         self._sweep(limits, self._precedence.giving_way)
 
     def _catch_up(self) -> None:
-        """Bring what is projected from the stream up to date with all writes before this call."""
+        """Project all writes before this call."""
         try:
             self._derived.run()
         except (BotoCoreError, ClientError, OjsError) as error:
-            # The request is answered all the same, with what is there: it will fail by itself if
-            # the engine is gone.
-            print(f"statistics may be behind: {error}", file=sys.stderr)
+            # The request continues with the existing data. It fails if the engine has ended.
+            print(f"Statistics may be stale: {error}", file=sys.stderr)
 
     def _derive(self) -> None:
         self._pump.drain()
@@ -372,16 +382,16 @@ class LocalServer:
         try:
             self._gauges.beside(self._pump.delivered)
         except (BotoCoreError, ClientError, OjsError) as error:
-            print(f"statistics may be behind: {error}", file=sys.stderr)
+            print(f"Statistics may be stale: {error}", file=sys.stderr)
 
     def _trim(self, before: int) -> None:
-        # An engine that was busy for too long is left alone: the next time is soon.
+        # An engine that is busy for too long is skipped. The next run follows soon.
         with contextlib.suppress(EngineError):
             if self.engine.records is not None:
                 self.engine.records.trim(TABLE_NAME, before)
 
     def _finish_stream(self) -> None:
-        """Deliver what is left: MiniStack does not keep its stream."""
+        """Project the remaining records: MiniStack doesn't persist its stream."""
         if self.engine.running:
-            with contextlib.suppress(BotoCoreError, ClientError):  # it ends at this moment
+            with contextlib.suppress(BotoCoreError, ClientError):  # it is ending
                 self._pump.drain()

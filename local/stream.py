@@ -1,9 +1,9 @@
-"""The event source mapping's part: reads the table's stream, and hands it to the stream function.
+"""Reads the table's stream and calls the stream consumer, like an event source mapping.
 
-As in the cloud every record is delivered at least once, in order, in batches, filtered as the
-mapping filters, in the form Lambda gives it with a tumbling window. Nothing is kept of how far it
-got: the engine has what is yet to be projected (`local.stream_records`), and what is delivered
-again is known by the positions of its shard (`ojs.store.derived.shards`).
+As on AWS, every record is delivered at least once, in order, in filtered batches, and in the format
+of a tumbling window. The position is not stored: the engine keeps unprocessed records
+(`local.stream_records`), and the positions of the shard identify redelivered ones
+(`ojs.store.derived.shards`).
 """
 
 from __future__ import annotations
@@ -26,43 +26,43 @@ from ojs.store.table.schema import STREAM_BATCH, TABLE
 Record = dict[str, Any]
 Handler = Callable[[dict[str, Any], Any], Any]
 
-# Between two rounds that no request asked for: fuller batches are cheaper, and a request that
-# shows what follows from a change asks for a round first.
+# Pause between two rounds without a request. Larger batches cost less, and a request that shows
+# derived data starts a round first.
 INTERVAL_S = 0.5
 _PAGE = 1_000
-# A record that fails is tried again after 0.1 s, then after twice as long each time: 13 s in all.
+# A failed record is retried after 0.1 s, then with doubled pauses: 13 s in total.
 TRIES = 8
 _FIRST_PAUSE_MS = 100
-# Records that are projected are removed when there are so many of them.
+# Number of processed records after which they are deleted.
 _TRIM_EVERY = 1_000
 _TUMBLING_WINDOW_S = 900
 
 
 class TableStream:
-    """A table's stream, from the oldest record there is. Not for several threads at once."""
+    """A table's stream from the oldest record on. Not thread-safe."""
 
     def __init__(self, client: Any, table: str) -> None:
         self._client = client
         self._table = table
         self._iterator: str | None = None
         self.arn = ""
-        # Names the shard of this stream: of another table it has the same id, and begins anew.
+        # Name of this stream's shard. A new table has a shard with the same ID, which starts over.
         self.shard = ""
 
     def rewind(self) -> None:
-        """Begin at the oldest record again: of another table, if that has been made anew."""
+        """Start at the oldest record again, for example after the table was recreated."""
         self._iterator = None
 
     def read(self) -> list[Record]:
-        """The next records as Lambda has them; none when all are read.
+        """Return the next records in Lambda's format. Empty after the last one.
 
-        Raises BotoCoreError, ClientError; after that it begins at the oldest record again.
+        Raises BotoCoreError, ClientError. The next call then starts at the oldest record.
         """
         try:
             iterator = self._iterator or self._oldest()
             page = self._client.get_records(ShardIterator=iterator, Limit=_PAGE)
         except (BotoCoreError, ClientError):
-            # An iterator that is too old, a table that was made anew: all of it again is harmless.
+            # An expired iterator, or a recreated table. Reading all records again is harmless.
             self.rewind()
             raise
         self._iterator = page.get("NextShardIterator")
@@ -72,7 +72,7 @@ class TableStream:
         streams = self._client.list_streams(TableName=self._table)["Streams"]
         self.arn = max(streams, key=lambda stream: stream["StreamLabel"])["StreamArn"]
         described = self._client.describe_stream(StreamArn=self.arn)["StreamDescription"]
-        (shard,) = described["Shards"]  # both engines keep a stream in one
+        (shard,) = described["Shards"]  # both engines have one shard
         self.shard = f"shardId-{zlib.crc32(self.arn.encode()):08x}-{shard['ShardId']}"
         answer = self._client.get_shard_iterator(
             StreamArn=self.arn, ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
@@ -81,13 +81,13 @@ class TableStream:
 
 
 def lambda_record(record: Mapping[str, Any], stream_arn: str) -> Record:
-    """A record of GetRecords in the form in which Lambda hands it to a function."""
+    """Convert a record of GetRecords to Lambda's format."""
     change = _lambda_value(record["dynamodb"])
     return {**record, "dynamodb": change, "eventSourceARN": stream_arn}
 
 
 def _lambda_value(value: Any) -> Any:
-    """The same as JSON has it: bytes in base64, times in seconds since the epoch."""
+    """Convert a value to JSON: bytes to base64, times to seconds since the epoch."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
     if isinstance(value, datetime):
@@ -100,7 +100,7 @@ def _lambda_value(value: Any) -> Any:
 
 
 class Pump:
-    """Delivers the stream to its function."""
+    """Delivers the stream to its consumer."""
 
     def __init__(
         self,
@@ -110,18 +110,19 @@ class Pump:
         trim: Callable[[int], object] | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """`trim` is called now and then with the number of the first record that is still needed.
+        """Create the pump.
 
-        `clock` must be the engine's.
+        `trim` is called regularly with the number of the oldest record that is still needed.
+        `clock` must be the engine's clock.
         """
         self._stream = stream
         self._handler = handler
         self._trim = trim
         self._clock = clock or SystemClock()
-        # Records handed over so far: shows whether anything has changed.
+        # Number of delivered records. If it is unchanged, nothing has changed.
         self.delivered = 0
-        # Records that are read and not projected yet. The first of them may have failed: how often,
-        # and when it may be tried again (ms since the epoch).
+        # Records that are read and not processed. The first one may have failed: number of
+        # attempts, and time of the next attempt (ms since the epoch).
         self._pending: list[Record] = []
         self._tries = 0
         self._not_before_ms = 0
@@ -129,40 +130,39 @@ class Pump:
         self._since_trim = 0
         self._unreadable = False
         self._rounds = Rounds(self._deliver_all)
-        # Held while records are delivered; holding it keeps that from happening.
+        # Locked while records are delivered. Lock it to stop deliveries.
         self.pause = self._rounds.pause
 
     def drain(self) -> None:
-        """Return when everything written before this call has been delivered.
+        """Deliver everything that was written before this call.
 
-        A record that fails, and what follows it, is left to later rounds.
+        Later rounds deliver a failed record and the records after it.
 
-        Raises BotoCoreError or ClientError when the
-        engine cannot be read.
+        Raises BotoCoreError or ClientError if the engine can't be read.
         """
         self._rounds.run()
 
     def restart(self) -> None:
-        """Begin with a table made anew; call it with `pause` held."""
+        """Start over with a recreated table. Requires `pause`."""
         self._stream.rewind()
         self._pending.clear()
         self._tries = self._not_before_ms = self._since_trim = 0
 
     def try_to_drain(self) -> None:
-        """Drain; an engine that cannot be read is reported once, not each time."""
+        """Drain. Reports an unreadable engine once, not each time."""
         try:
             self.drain()
             self._unreadable = False
         except (BotoCoreError, ClientError) as error:
             if not self._unreadable:
-                print(f"the stream cannot be read: {error}; trying again", file=sys.stderr)
+                print(f"Reading the stream failed: {error}. Retrying", file=sys.stderr)
             self._unreadable = True
 
     def _deliver_all(self) -> None:
         if not self._deliver_pending():
             return
-        # A page that is not full ends with the last record that existed; both engines return full
-        # pages. A record that is written meanwhile is left to the next round.
+        # A page that is not full ends with the last record, because both engines return full pages.
+        # The next round reads records that are written in the meantime.
         while records := self._stream.read():
             self._pending += filter(_is_projected, records)
             self._since_trim += len(records)
@@ -175,7 +175,7 @@ class Pump:
             self._trim(min(int(one) for one in (last, *map(_number, self._pending[:1]))))
 
     def _deliver_pending(self) -> bool:
-        """Deliver what was read; False when a record fails, and the rest has to wait."""
+        """Deliver the read records. Returns False if a record fails, and the others must wait."""
         while self._pending:
             if self._clock.now_ms() < self._not_before_ms:
                 return False
@@ -192,16 +192,18 @@ class Pump:
         return True
 
     def _give_up(self, record: Record) -> None:
-        """Leave a record out, where the function would put it aside after some hours."""
+        """Skip a record. On AWS the function moves it to the failure queue after some hours."""
         self._tries = self._not_before_ms = 0
         print(
-            f"stream record {_number(record)} ({record['eventName']} of "
-            f"{record['dynamodb']['Keys']}) cannot be projected: left out",
+            f"Stream record skipped: {_number(record)} ({record['eventName']} of "
+            f"{record['dynamodb']['Keys']}) failed all attempts",
             file=sys.stderr,
         )
 
     def _deliver(self, batch: Sequence[Record]) -> tuple[int, bool]:
-        """Call the function; how many records it got done, and whether the next one failed."""
+        """Call the function. Returns the number of processed records, and whether the next
+        failed.
+        """
         self.delivered += len(batch)
         event = {
             "Records": list(batch),
@@ -215,11 +217,11 @@ class Pump:
         try:
             answer = self._handler(event, LambdaContext("stream", timeout_s=60.0))
             self._state = answer["state"]
-        except Exception:  # noqa: BLE001 - Lambda itself catches everything a handler raises
+        except Exception:  # noqa: BLE001 - Lambda catches all exceptions of a handler
             if len(batch) == 1:
                 traceback.print_exc(file=sys.stderr)
                 return 0, True
-            # To find the one it fails for.
+            # Send single records, to find the one that fails.
             return self._deliver(batch[:1])
         numbers = {failure["itemIdentifier"] for failure in answer["batchItemFailures"]}
         failed = (at for at, record in enumerate(batch) if _number(record) in numbers)
@@ -227,7 +229,7 @@ class Pump:
         return done, done < len(batch)
 
     def _window(self) -> dict[str, str]:
-        """The tumbling window that it is now."""
+        """Return the current tumbling window."""
         start_s = self._clock.now_ms() // 1_000 // _TUMBLING_WINDOW_S * _TUMBLING_WINDOW_S
         ends = {"start": start_s, "end": start_s + _TUMBLING_WINDOW_S}
         return {

@@ -1,14 +1,14 @@
-"""What dynoxide keeps of the table's stream: found quickly, and removed once it is projected.
+"""dynoxide's records of the table's stream: adds an index, and deletes processed records.
 
-DynamoDB forgets a stream record after a day; dynoxide never does, and for each new record it looks
-through all of the table's for the last number. Measured: a write takes 1.5 ms with none there, and
-19 ms with 50 000. The engine has no setting for either, but its database is a SQLite file, which
-may be opened beside it (WAL mode): an index gives it the last number at once, and records that are
-projected are deleted. What is still there when a server starts is what has to be projected yet, so
-that no position in the stream has to be remembered.
+DynamoDB deletes a stream record after a day. dynoxide keeps all records, and for each new record it
+scans those of the table for the last number. Measured: a write takes 1.5 ms without records, and 19
+ms with 50,000. The engine has no setting for either. But its database is a SQLite file, which can
+be opened at the same time (WAL mode). An index makes the last number available directly, and
+processed records are deleted. At the start of a server the remaining records are those to process,
+so no stream position is stored.
 
-Verified with dynoxide 1.2.1. If another version's file looks different, `index` fails, and the
-server takes another engine (`local.engines`).
+Verified with dynoxide 1.2.1. If the file of another version differs, `index` fails, and the server
+uses another engine (`local.engines`).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from pathlib import Path
 
 from local.engine_data import EngineError
 
-# An engine that is writing lets go within milliseconds.
+# A writing engine releases its lock within milliseconds.
 _WAIT_S = 2.0
-# Deleted in one go. The engine waits for it: 1 000 take some 60 ms while it is busy.
+# Records per deletion. The engine waits for it: 1,000 take about 60 ms while it is busy.
 _CHUNK = 2_000
 
 _INDEX = """
     CREATE INDEX IF NOT EXISTS ojs_stream_order
     ON _stream_records (table_name, CAST(sequence_number AS INTEGER))
 """
-# By `id`, which grows with the sequence number: SQLite finds the first ones without sorting.
+# By `id`, which increases with the sequence number: SQLite finds the first ones without sorting.
 _TRIM = """
     DELETE FROM _stream_records WHERE id IN (
         SELECT id FROM _stream_records
@@ -43,40 +43,40 @@ _TRIM = """
 
 
 class StreamRecords:
-    """The stream records in a dynoxide database that an engine may have open."""
+    """The stream records in a dynoxide database that an engine can have open."""
 
     def __init__(self, database: Path) -> None:
         self._database = database
 
     def index(self) -> None:
-        """Have the last number of a table found without looking through all its records."""
+        """Add an index for the last number of a table."""
         with self._open() as database:
-            # `local.engine_data` will look there, so a version without it is found out at once.
+            # `local.engine_data` reads this table, so detect a version without it here.
             database.execute("SELECT 1 FROM _tables LIMIT 1")
             database.execute(_INDEX)
 
     def trim(self, table: str, before: int) -> int:
-        """Remove the oldest records before this sequence number, some at a time: how many.
+        """Delete some of the oldest records before this sequence number. Returns their number.
 
-        The record of that number stays: dynoxide counts on from the last one there is.
+        The record with that number stays: dynoxide increments the last one.
         """
         with self._open() as database:
             named = {"table": table, "before": before, "most": _CHUNK}
             return database.execute(_TRIM, named).rowcount
 
     def forget(self, table: str) -> None:
-        """Remove all records of a table that is no more; a new one of that name would have them."""
+        """Delete all records of a deleted table. A new table with that name would have them."""
         with self._open() as database:
             database.execute("DELETE FROM _stream_records WHERE table_name = ?", (table,))
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        """A transaction. Raises EngineError for every error of SQLite."""
+        """Open a transaction. Raises EngineError for every error of SQLite."""
         try:
-            # mode=rw: never make a file that is not there.
+            # mode=rw: don't create a missing file.
             address = f"{self._database.absolute().as_uri()}?mode=rw"
             opened = sqlite3.connect(address, _WAIT_S, uri=True)
             with contextlib.closing(opened) as database, database:
                 yield database
         except sqlite3.Error as error:
-            raise EngineError(f"dynoxide's stream records cannot be used: {error}") from error
+            raise EngineError(f"can't use dynoxide's stream records: {error}") from error

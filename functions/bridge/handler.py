@@ -39,7 +39,7 @@ def handler(event: Mapping[str, Any], _context: object) -> dict[str, Any]:
     if refused.ids:
         # What is in the messages may be confidential.
         logger.warning(
-            "messages go back to their queue",
+            "Messages returned to their queue",
             extra={
                 "messages": len(records),
                 "refused": len(refused.ids),

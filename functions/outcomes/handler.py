@@ -36,7 +36,9 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
         try:
             settled = _settled(body)
         except MalformedRecord as broken:
-            messages.logger.error("a message is no record of a push", extra={"reason": str(broken)})
+            messages.logger.error(
+                "Message rejected: not an outcome of a push", extra={"reason": str(broken)}
+            )
             again.append(message)
             continue
         outcomes += settled
@@ -54,7 +56,7 @@ def _told(record: Mapping[str, Any], context: object) -> dict[str, Any]:
     report = current.dispatch.settle(_settled(record), go_on=messages.go_on(context))
     if report.failed:
         why: OjsError = next(iter(report.failed.values()))
-        messages.logger.warning("a record is to come again", extra={"reason": str(why)})
+        messages.logger.warning("Record returned for retry", extra={"reason": str(why)})
         queue = current.outcome_queue
         if queue is None or not queue.put(record):
             raise BackendUnavailable("An outcome could not be settled; it must come again.")

@@ -30,7 +30,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
             continue
         name, job_id, token = named
         if message in repeated:
-            messages.logger.warning("a push came again and is left alone", extra={"job": job_id})
+            messages.logger.warning("Redelivered push skipped", extra={"job": job_id})
             continue
         try:
             current.dispatch.send_one(name, job_id, token, go_on=messages.go_on(context))

@@ -100,7 +100,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
         if failed:
             # Only the numbers that identify the records: their contents may be confidential.
             logger.warning(
-                "records are to be delivered again",
+                "Records returned for retry",
                 extra={
                     "records": len(records),
                     "failed": len(failed),

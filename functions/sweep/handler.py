@@ -67,28 +67,28 @@ class Part:
 PARTS = {
     "jobs": Part(PASS_LIMIT, SPARE_MS, passes=MAX_PASSES),
     # Workflows that are to be looked at.
-    "workflows": Part(200, BULK_SPARE_MS, "looked at workflows"),
+    "workflows": Part(200, BULK_SPARE_MS, "Workflows checked"),
     # Queues that deliveries serve.
     "deliveries": Part(2_000, BULK_SPARE_MS),
     # Dead letters that bulk operations retry or purge.
-    "bulk": Part(10_000, BULK_SPARE_MS, "carried on bulk operations", frozenset({"more"})),
+    "bulk": Part(10_000, BULK_SPARE_MS, "Bulk operations continued", frozenset({"more"})),
     # Jobs that get start tags.
     "fairness_backfill": Part(
-        10_000, BULK_SPARE_MS, "gave jobs tags", frozenset({"tagging", "passes"})
+        10_000, BULK_SPARE_MS, "Start tags set", frozenset({"tagging", "passes"})
     ),
     # Queues whose jobs are counted one by one.
-    "reconcile": Part(RECOUNTS, RECONCILE_SPARE_MS, "reconciled", _USUAL_COUNTS),
+    "reconcile": Part(RECOUNTS, RECONCILE_SPARE_MS, "Queue counters reconciled", _USUAL_COUNTS),
     # Workers whose permits are counted.
-    "pool_permits": Part(2_000, RECONCILE_SPARE_MS, "repaired pool permits", _USUAL_COUNTS),
+    "pool_permits": Part(2_000, RECONCILE_SPARE_MS, "Pool permits repaired", _USUAL_COUNTS),
     # Limits that throttle.
-    "throttle": Part(100, RECONCILE_SPARE_MS, "looked at limits", frozenset({"holding"})),
+    "throttle": Part(100, RECONCILE_SPARE_MS, "Rate limits checked", frozenset({"holding"})),
     # Cron jobs that are looked at when the rules of time zones have changed.
-    "zones": Part(5_000, DEAD_LETTERS_SPARE_MS, "aimed cron jobs anew"),
+    "zones": Part(5_000, DEAD_LETTERS_SPARE_MS, "Cron jobs rescheduled"),
     # Dead letters that replay rules look at, and that are pruned.
-    "replay": Part(10_000, DEAD_LETTERS_SPARE_MS, "replayed", frozenset({"looked"})),
-    "prune": Part(10_000, DEAD_LETTERS_SPARE_MS, "pruned"),
+    "replay": Part(10_000, DEAD_LETTERS_SPARE_MS, "Dead letters replayed", frozenset({"looked"})),
+    "prune": Part(10_000, DEAD_LETTERS_SPARE_MS, "Dead letters pruned"),
     # Worker pools.
-    "pool_health": Part(100, DEAD_LETTERS_SPARE_MS, "looked at pools", frozenset({"pools"})),
+    "pool_health": Part(100, DEAD_LETTERS_SPARE_MS, "Worker pools checked", frozenset({"pools"})),
     # Queues that are looked at before they rest.
     "rest": Part(500, DEAD_LETTERS_SPARE_MS),
     # Reads in search of the oldest jobs.
@@ -155,7 +155,7 @@ def _publish_later(current: Runtime, go_on: GoOn) -> None:
 
     pages = projections.publish_later(current.settings, current.table, go_on, sleep=current.sleep)
     if pages:
-        logger.info("published later", extra={"pages": pages})
+        logger.info("Delayed events published", extra={"pages": pages})
 
 
 def _tell_of(sweep: str, failures: Iterable[SweepFailure]) -> None:
@@ -163,7 +163,7 @@ def _tell_of(sweep: str, failures: Iterable[SweepFailure]) -> None:
     for failure in failures:
         error = failure.error
         logger.error(
-            "a part of a sweep failed",
+            "Part of a sweep failed",
             extra={
                 "sweep": sweep,
                 "what": failure.what,
@@ -218,27 +218,27 @@ def _run(current: Runtime, sweep: Sweep, part: Part, go_on: GoOn) -> SweepReport
 
 def _swept(_: Runtime, report: SweepReport) -> None:
     if result := {name: count for name, count in report.items() if name != "more"}:
-        logger.info("swept", extra={"counts": result, "more": report.more})
+        logger.info("Sweep completed", extra={"counts": result, "more": report.more})
 
 
 def _reconciled(current: Runtime, report: SweepReport) -> None:
     """Warn operators of queues without a bound, once for each container."""
     if report.get("unbounded") and current not in _warned:
         _warned.add(current)
-        logger.warning("queues have no bound", extra={"count": report["unbounded"]})
+        logger.warning("Queues without a size limit found", extra={"count": report["unbounded"]})
 
 
 def _checked_workflows(current: Runtime, report: SweepReport) -> None:
     """Tell operators of workflows in which nothing happens: of each once an hour."""
     if stalled := report.get("stalled"):
-        logger.warning("workflows stand still", extra={"count": stalled})
+        logger.warning("Stalled workflows found", extra={"count": stalled})
         metrics.write_stalled(stalled, service=current.settings.service)
 
 
 def _replayed(_: Runtime, report: ReplayReport) -> None:
     for skipped in report.skipped:
         # It may be a duplicate, or of a type that its queue does not take any more.
-        logger.warning("a dead letter cannot be replayed", extra=asdict(skipped))
+        logger.warning("Replaying a dead letter failed", extra=asdict(skipped))
 
 
 def _checked_pools(current: Runtime, report: PoolHealthReport) -> None:
@@ -246,7 +246,7 @@ def _checked_pools(current: Runtime, report: PoolHealthReport) -> None:
 
 
 def _measured(current: Runtime, report: MetricsReport) -> None:
-    logger.debug("measured", extra={"counts": dict(report)})
+    logger.debug("Metrics measured", extra={"counts": dict(report)})
     metrics.write(report, current.settings)
 
 

@@ -95,7 +95,7 @@ def test_without_the_interpreter_it_warns_and_goes_on(
     assert not bundle.bytecode
     assert not list(bundle.path.rglob("*.pyc"))
     assert bundle.content_hash != with_bytecode.content_hash
-    assert "cold starts will take about three times as long" in capsys.readouterr().err
+    assert "Cold starts take about three times as long" in capsys.readouterr().err
 
 
 def test_a_failed_build_leaves_nothing_behind(
@@ -146,10 +146,10 @@ def test_changed_middleware_makes_another_bundle(sources: Path, hooks: Path) -> 
 @pytest.mark.parametrize(
     ("named", "why"),
     [
-        ("no_module:add", "no module no_module in"),
-        ("checks.inner:add", "no module checks.inner in"),
-        ("hooks:ad", "no function ad in"),
-        ("checks:job", "no function job in"),
+        ("no_module:add", "module no_module not found in"),
+        ("checks.inner:add", "module checks.inner not found in"),
+        ("hooks:ad", "function ad not found in"),
+        ("checks:job", "function job not found in"),
     ],
 )
 def test_middleware_that_is_not_there_is_told_before_it_is_deployed(
@@ -162,7 +162,7 @@ def test_middleware_that_is_not_there_is_told_before_it_is_deployed(
 def test_middleware_may_not_replace_what_the_functions_have(sources: Path, hooks: Path) -> None:
     for name in ("ojs", "functions", "botocore"):
         (hooks / name).mkdir()
-        with pytest.raises(bundling.BundlingError, match=f"{name} is a name that is taken"):
+        with pytest.raises(bundling.BundlingError, match=f"the name {name} is reserved"):
             bundling.build(with_middleware(hooks, "hooks:add"))
         (hooks / name).rmdir()
     assert not list((sources / "build").glob("bundle-*"))

@@ -186,7 +186,9 @@ def test_the_example_is_whole(
 def test_a_warning_says_that_alarms_reach_nobody(plain: Made, whole: Made) -> None:
     def warned(made: Made) -> bool:
         found = assertions.Annotations.from_stack(made.stack)
-        return bool(found.find_warning("*", assertions.Match.string_like_regexp("Nobody is told")))
+        return bool(
+            found.find_warning("*", assertions.Match.string_like_regexp("No alarm notifications"))
+        )
 
     assert (warned(plain), warned(whole)) == (True, False)
 
@@ -269,12 +271,12 @@ def test_a_table_that_cannot_be_the_one_is_refused() -> None:
     with pytest.raises(ValueError, match=r"NEW_AND_OLD_IMAGES; the keys pk and sk; .* ttl; .*work"):
         Storage(stack, "A", settings=DeploymentSettings(), table=wrong)
     silent = dynamodb.Table.from_table_name(stack, "Silent", "jobs")
-    with pytest.raises(ValueError, match="table: needs a stream"):
+    with pytest.raises(ValueError, match="table: requires a stream"):
         Storage(stack, "B", settings=DeploymentSettings(), table=silent)
 
 
 def test_two_of_one_name_are_refused(code: Callable[[], lambda_.Code], plain: Made) -> None:
-    with pytest.raises(ValueError, match="stage: shop/Jobs has the name dev already"):
+    with pytest.raises(ValueError, match="stage: 'dev' is already used by shop/Jobs"):
         OpenJobSpec(Stack(plain.app, "second", env=PLACE), "Jobs", code=code())
     elsewhere = Environment(account=PLACE.account, region="eu-west-1")
     OpenJobSpec(Stack(App(), "second", env=elsewhere), "Jobs", code=code())
@@ -305,13 +307,15 @@ def test_what_an_authorizer_cannot_do_is_refused(
         code=code(),
     )
     somebody = role(stack, "Somebody")
-    with pytest.raises(ValueError, match=r"the issuer says .* jobs:write, jobs:read"):
+    with pytest.raises(
+        ValueError, match=r"authorizer=jwt.* grant the scopes jobs:write, jobs:read"
+    ):
         tokens.grant_produce(somebody)
-    with pytest.raises(ValueError, match="authorizer=jwt knows no keys"):
+    with pytest.raises(ValueError, match="requires authorizer=keys, but authorizer is jwt"):
         tokens.add_key("ci", scopes=["work"])
-    with pytest.raises(ValueError, match="authorizer=iam knows no keys"):
+    with pytest.raises(ValueError, match="requires authorizer=keys, but authorizer is iam"):
         signed.jobs.add_key("ci", scopes=["work"])
-    with pytest.raises(ValueError, match="queues: a policy knows paths"):
+    with pytest.raises(ValueError, match="queues requires authorizer=keys"):
         signed.jobs.grant_work(role(Stack(App(), "elsewhere"), "R"), queues=["mail"])
 
 
@@ -319,19 +323,19 @@ def test_mistakes_in_what_is_declared_are_refused(
     whole: Made, code: Callable[[], lambda_.Code]
 ) -> None:
     jobs = whole.jobs
-    with pytest.raises(ValueError, match="queue news: max_size both"):
+    with pytest.raises(ValueError, match=r"queue\(news\): max_size is set as an argument"):
         jobs.add_queue("news", max_size=5, config={"max_size": 6})
-    with pytest.raises(ValueError, match="scopes: there is no jobs:all"):
+    with pytest.raises(ValueError, match="scopes: unknown: jobs:all"):
         jobs.add_key("all", scopes=["jobs:all"])
     with pytest.raises(ValueError, match="name: "):
         jobs.add_key('a "quoted" one', scopes=["work"])
-    with pytest.raises(ValueError, match="pattern: 'Job' is none"):
+    with pytest.raises(ValueError, match="pattern: must be an event type"):
         jobs.on_event("Job", targets.SqsQueue(jobs.failures))
     named = DeploymentSettings(domain_name="a.example.com", certificate_arn=CERTIFICATE)
     certificate = acm.Certificate.from_certificate_arn(whole.stack, "Another", CERTIFICATE)
     twice = Domain("b.example.com", certificate)
     elsewhere = Stack(App(), "twice")
-    with pytest.raises(ValueError, match="domain: settings"):
+    with pytest.raises(ValueError, match="domain: can't be combined with settings"):
         OpenJobSpec(elsewhere, "Jobs", settings=named, domain=twice, code=code())
 
 
@@ -549,10 +553,10 @@ def test_a_bridge_takes_from_its_queue_what_is_stored_and_may_do_no_more(whole: 
     [
         ({"to": "mail"}, "job_type"),
         ({"body": "text"}, "job_type"),
-        ({"job_type": "a", "body": "xml"}, "body: 'xml'"),
-        ({"job_type": "a", "batch_size": 101}, "batch_size: 101"),
-        ({"job_type": "a", "batch_size": 0}, "batch_size: 0"),
-        ({"job_type": "a", "alarm_age_s": 59}, "alarm_age_s: 59"),
+        ({"job_type": "a", "body": "xml"}, "body: must be json or text, but is 'xml'"),
+        ({"job_type": "a", "batch_size": 101}, "batch_size: must be 1 to 100, but is 101"),
+        ({"job_type": "a", "batch_size": 0}, "batch_size: must be 1 to 100, but is 0"),
+        ({"job_type": "a", "alarm_age_s": 59}, "alarm_age_s: must be at least 60, but is 59"),
     ],
 )
 def test_a_bridge_that_contradicts_itself_is_refused(
@@ -570,9 +574,9 @@ def test_a_bridge_over_a_queue_that_aws_would_not_take_is_refused(
     stack = Stack(App(), "shop", env=PLACE)
     jobs = OpenJobSpec(stack, "Jobs", code=code())
     brief = sqs.Queue(stack, "Brief", visibility_timeout=Duration.seconds(20))
-    with pytest.raises(ValueError, match="after 20 s, while the function may take 29"):
+    with pytest.raises(ValueError, match="at least the function's timeout of 29 s, but is 20 s"):
         jobs.add_sqs_bridge(brief)
-    with pytest.raises(ValueError, match="10 is the most of a FIFO queue"):
+    with pytest.raises(ValueError, match="at most 10 for a FIFO queue"):
         jobs.add_sqs_bridge(sqs.Queue(stack, "Ordered", fifo=True), batch_size=11)
     assert "Bridges" not in [each.node.id for each in jobs.node.children]
 
@@ -626,7 +630,7 @@ def test_a_queue_has_one_bridge_and_should_have_a_dead_letter_queue(
     orders, mail = sqs.Queue(stack, "Orders"), sqs.Queue(stack, "Mail", dead_letter_queue=lost)
     jobs.add_sqs_bridge(orders)
     jobs.add_sqs_bridge(mail)
-    with pytest.raises(ValueError, match="has a bridge already"):
+    with pytest.raises(ValueError, match="already has a bridge"):
         jobs.add_sqs_bridge(mail)
     told = assertions.Annotations.from_stack(stack).find_warning(
         "*", assertions.Match.string_like_regexp("no dead-letter queue")

@@ -274,14 +274,14 @@ def test_a_cluster_and_a_place_can_be_brought_along(stub: Path) -> None:
 def test_what_contradicts_itself_is_refused(
     stub: Path, options: Mapping[str, Any], field: str
 ) -> None:
-    with pytest.raises(ValueError, match=f"^{field}: "):
+    with pytest.raises(ValueError, match=rf"^OpenJobSpec\(\w+\)\.{field}: "):
         with_worker(stub, **options)
 
 
 def test_what_cannot_be_is_refused(stub: Path) -> None:
     jobs = backend(stub, DeploymentSettings(stage="shop"))
     for name in ("", "Mailer", "1st", "a" * 41):
-        with pytest.raises(ValueError, match=r"^name: "):
+        with pytest.raises(ValueError, match=r"^OpenJobSpec\(\w+\)\.name: "):
             jobs.add_fargate_worker(name, image(), queues=["mail"])
     with_jwt = DeploymentSettings(
         stage="s",

@@ -35,7 +35,7 @@ def test_licences_that_nobody_has_looked_at_are_refused() -> None:
     good = [component("b", "MIT", "Their-Own"), component("a", "Apache-2.0")]
     assert licences.licences({"components": good}) == {"a 1": "Apache-2.0", "b 1": "MIT"}
     bad = [*good, component("c", "Their-Own"), component("d")]
-    with pytest.raises(ValueError, match=r"at: c 1: Their-Own; d 1: none"):
+    with pytest.raises(ValueError, match=r"reviewed: c 1: Their-Own; d 1: none"):
         licences.licences({"components": bad})
 
 

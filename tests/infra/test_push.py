@@ -388,25 +388,33 @@ def test_what_cannot_be_pushed_to_is_refused(shop: Shop, code: Callable[[], lamb
 
     account = str(PLACE.account)
     for other, why in (
-        (imported("eu-west-1", account), "another region: eu-west-1, not eu-central-1"),
-        (imported("eu-central-1", "9" * 12), "another account: 999999999999"),
-        (imported("eu-central-1", account), "the role of .* is not known"),
-        (function(shop.stack, "Retries", retry_attempts=1), "event age of its own already"),
+        (
+            imported("eu-west-1", account),
+            "in the region of the deployment, eu-central-1, but is in eu-west-1",
+        ),
+        (
+            imported("eu-central-1", "9" * 12),
+            "in the account of the deployment, .* but is in 999999999999",
+        ),
+        (imported("eu-central-1", account), "the role of .* is unknown"),
+        (function(shop.stack, "Retries", retry_attempts=1), "already has destinations"),
     ):
         with pytest.raises(ValueError, match=why):
             jobs.add_worker(other, queues=["x"])
-    with pytest.raises(ValueError, match="timeout: shop/Plain may run for 20 seconds"):
+    with pytest.raises(
+        ValueError, match="timeout: must be at least the timeout of shop/Plain \\(20 seconds\\)"
+    ):
         jobs.add_worker(shop.plain, queues=["x"], timeout=Duration.seconds(19))
     blue = OpenJobSpec(
         shop.stack, "Blue", settings=DeploymentSettings(stage="blue", push=True), code=code()
     )
-    with pytest.raises(ValueError, match="shop/Plain tells shop/Jobs already"):
+    with pytest.raises(ValueError, match="shop/Plain already sends its outcomes to shop/Jobs"):
         blue.add_worker(shop.plain, queues=["x"])
     silent = OpenJobSpec(stack, "Jobs", code=code())
-    with pytest.raises(ValueError, match="add_worker: push=false"):
+    with pytest.raises(ValueError, match="add_worker: requires push=true"):
         silent.add_worker(shop.plain, queues=["x"])
     secret = secretsmanager.Secret.from_secret_name_v2(stack, "Named", "hook")
-    with pytest.raises(ValueError, match="add_endpoint: push=false"):
+    with pytest.raises(ValueError, match="add_endpoint: requires push=true"):
         silent.add_endpoint("x", "https://example.com", queues=["x"], secret=secret)
 
 

@@ -208,7 +208,7 @@ def test_the_dashboard_can_be_left_out(synthesis: Any, synthesise: Any) -> None:
     assert set(_functions(synthesis)) - set(_functions(bare)) == {"dashboard"}
     keys = {each["RouteKey"] for each in bare.resources("AWS::ApiGatewayV2::Route").values()}
     assert not [key for key in keys if "/ojs/admin" in key]
-    with pytest.raises(ValueError, match="no function dashboard"):
+    with pytest.raises(ValueError, match="the function dashboard requires"):
         DeploymentSettings(web_dashboard=False, memory_mb_by_function={"dashboard": 256})
 
 

@@ -115,7 +115,7 @@ def test_a_key_is_sent_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("OJS_AUTH", "iam")
     Client(URL, key="other", transport=transport).list_jobs()
     assert sent == ["Bearer k", "Bearer other"]
-    with pytest.raises(ValueError, match="only one"):
+    with pytest.raises(ValueError, match="can't be combined"):
         Client(URL, key="k", iam=True)
 
 
@@ -191,7 +191,7 @@ def test_without_credentials_nothing_is_sent() -> None:
     with pytest.raises(LookupError):
         Credentialed({}).get()
     signer = Signer(Credentialed({}))
-    with pytest.raises(httpx.ConnectError, match="nothing to sign with"):
+    with pytest.raises(httpx.ConnectError, match="could not be signed"):
         signer(httpx.Request("GET", URL))
 
 
@@ -213,5 +213,5 @@ def test_a_signer_has_credentials_of_its_own() -> None:
     assert len(sent) == 2
     for request in sent:
         checked(request)
-    with pytest.raises(ValueError, match="only one"):
+    with pytest.raises(ValueError, match="can't be combined"):
         Client(URL, iam=signer, key="k")

@@ -104,4 +104,4 @@ def test_the_command_says_why_it_cannot(
     printed = capsys.readouterr()
     assert "make package" in printed.err
     # Whoever waits knows for what.
-    assert printed.out.startswith("Installing what the server for tests needs")
+    assert printed.out.startswith("Installing the packages of the test server")

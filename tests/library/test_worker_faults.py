@@ -79,10 +79,10 @@ def test_a_server_that_fails_for_a_while_costs_one_line(
         until(lambda: last in stub.done)
         until(lambda: not stub.faults["workers/heartbeat"])
     assert stub.acked == dict.fromkeys([*job_ids, last], 1)
-    lines = [r.getMessage() for r in caplog.records if "asking the server for jobs" in r.message]
+    lines = [r.getMessage() for r in caplog.records if "Server request" in r.message]
     assert len([line for line in lines if "failed" in line]) == 1
-    assert len([line for line in lines if "works again" in line]) == 1
-    beats = [r for r in caplog.records if "the heartbeat failed" in r.getMessage()]
+    assert len([line for line in lines if "recovered" in line]) == 1
+    beats = [r for r in caplog.records if "Heartbeat failed" in r.getMessage()]
     assert len(beats) == 1
 
 
@@ -176,7 +176,7 @@ def test_outcomes_that_say_later_make_no_flood(
     job_id = stub.push("t")
     stub.statuses[job_id] = 503
     with working(worker, stub):
-        until(lambda: "asking the server for jobs failed" in caplog.text)
+        until(lambda: "Server request failed" in caplog.text)
         began = time.monotonic()
         time.sleep(0.1)  # long for what is tried at once
         told = len([b for _, b in list(stub.asked) if "acks" in b])
@@ -185,7 +185,7 @@ def test_outcomes_that_say_later_make_no_flood(
         until(lambda: job_id in stub.done)
     # The first pause is a quarter of a second or more.
     assert told <= 1 + paused_s / 0.25
-    assert "works again" in caplog.text
+    assert "recovered" in caplog.text
 
 
 def test_jobs_that_come_after_the_stop_are_given_back(stub: StubServer) -> None:
@@ -234,11 +234,11 @@ def test_a_report_that_is_refused_for_itself_is_told_once(
     job_id = stub.push("t")
     stub.statuses[job_id] = 409
     with working(worker, stub):
-        until(lambda: "did not accept" in caplog.text)
+        until(lambda: "Report rejected by the server" in caplog.text)
         last = stub.push("t")
         until(lambda: last in stub.done)
     assert len([b for _, b in stub.asked if "acks" in b]) == 2
-    assert caplog.text.count("did not accept") == 1
+    assert caplog.text.count("Report rejected by the server") == 1
 
 
 def test_a_result_that_the_server_cannot_take_fails_its_job_alone(stub: StubServer) -> None:
@@ -297,7 +297,7 @@ def test_a_fetch_that_fails_tells_the_outcomes_all_the_same(
         second = stub.push("t")
         until(lambda: second in stub.done)
     assert stub.acked == {first: 1, second: 1}
-    assert caplog.text.count("asking the server for jobs failed") == 1
+    assert caplog.text.count("Server request failed") == 1
 
 
 def test_reports_that_are_not_heard_do_not_keep_a_worker_from_ending(

@@ -48,7 +48,7 @@ def test_processes_hear_of_cancellation_and_end_with_the_worker() -> None:
 def test_handlers_that_processes_cannot_import_are_refused() -> None:
     worker = made(StubServer(), processes=True)
     worker.handler("t")(lambda _job: None)
-    with pytest.raises(ValueError, match="processes cannot import"):
+    with pytest.raises(ValueError, match="processes require importable"):
         worker.run()
 
 

@@ -56,11 +56,11 @@ def test_archived_jobs_are_pushed_again_and_not_twice(
     assert b"99.90" in text
     file = tmp_path / "a.jsonl.gz"
     file.write_bytes(gzip.compress(text))
-    assert command(server, str(file)) == (0, "1 pushed, 0 there already, 0 refused", "")
+    assert command(server, str(file)) == (0, "1 enqueued, 0 existing, 0 rejected", "")
     (job,) = server.fetch("billing", worker_id="w")
     assert (job["id"], job["type"], job["meta"]) == (line["id"], line["type"], {"mine": 1})
     assert (job["attempt"], job["args"]) == (1, [{"amount": 99.9}, 100.0])
-    again = "0 pushed, 2 there already, 0 refused"
+    again = "0 enqueued, 2 existing, 0 rejected"
     assert command(server, str(file), "-", stdin=text) == (0, again, "")
     server.call("POST", "/ojs/v1/workers/ack", {"job_id": line["id"], "worker_id": "w"})
 
@@ -80,7 +80,7 @@ def test_what_is_refused_is_told_and_the_rest_goes_on(
     wrong = {**line, "type": "No.Type"}
     packed = b"".join(gzip.compress(jsontext.dumps(job).encode() + b"\n") for job in (wrong, line))
     status, summary, complaint = command(server, "-", stdin=packed)
-    assert (status, summary) == (1, "1 pushed, 0 there already, 1 refused")
+    assert (status, summary) == (1, "1 enqueued, 0 existing, 1 rejected")
     assert complaint.startswith(f"-:1: {line['id']} 400 invalid_request: ")
     for job in server.fetch("billing", worker_id="w"):
         server.call("POST", "/ojs/v1/workers/ack", {"job_id": job["id"], "worker_id": "w"})

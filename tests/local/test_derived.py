@@ -197,7 +197,7 @@ def test_the_answer_comes_even_if_the_stream_cannot_be_read(
         failure = ClientError({"Error": {"Code": "InternalServerError"}}, "GetRecords")
         with patch.object(server.local._pump, "drain", side_effect=failure):
             assert "enqueued_today" in server.stats()
-        assert "statistics may be behind" in capfd.readouterr().err
+        assert "Statistics may be stale" in capfd.readouterr().err
         assert server.stats()["enqueued_today"] == 1
 
 

@@ -75,7 +75,7 @@ class Started:
         self.names.append(kind.name)
         if failure := self.fails.get(kind.name):
             failure(folder)
-            raise EngineError(f"{kind.name} does not start: broken")
+            raise EngineError(f"{kind.name} did not start: broken")
         return engines.Engine(kind.name, "http://127.0.0.1:1", NO_PROCESS, None)
 
 
@@ -125,12 +125,12 @@ def test_another_engine_is_refused_by_name(started: Started, tmp_path: Path) -> 
     first.mkdir()
     database = dynoxide_data(first, "ojs")
     message = refusal(first, "ministack")
-    assert f"{database} holds data that only dynoxide can read" in message
+    assert f"{database} has data that only dynoxide can read" in message
     assert f"mv {first} {first}.old" in message
     assert "DATA=" in message
     state = ministack_data(second)
     message = refusal(second, "dynoxide")
-    assert f"{state} holds data that only ministack can read" in message
+    assert f"{state} has data that only ministack can read" in message
     assert f"mv '{second}' '{second}.old'" in message
     assert started.names == []
 
@@ -179,7 +179,7 @@ def test_an_engine_that_fails_on_its_data_is_not_replaced(
     [
         (b"no database at all, " * 500, "not a database"),
         (b"SQLite format 3\x00", "not a database"),
-        (b"\x00", "not dynoxide's"),
+        (b"\x00", "not a dynoxide database"),
     ],
 )
 @pytest.mark.parametrize("preference", ["auto", "dynoxide", "ministack"])
@@ -236,7 +236,7 @@ def test_a_database_that_is_no_file(started: Started, tmp_path: Path, other: str
         (tmp_path / "dynoxide.db").mkdir()
     else:
         (tmp_path / "dynoxide.db").symlink_to(tmp_path / "missing" / "disk.db")
-    assert f"{tmp_path / 'dynoxide.db'} cannot be read" in refusal(tmp_path)
+    assert f"can't read {tmp_path / 'dynoxide.db'}" in refusal(tmp_path)
     assert started.names == []
 
 
@@ -285,8 +285,8 @@ def test_ministack_s_folder_that_is_a_file(started: Started, tmp_path: Path) -> 
 def test_data_of_both_are_refused(started: Started, tmp_path: Path, preference: str) -> None:
     database, state = dynoxide_data(tmp_path, "ojs"), ministack_data(tmp_path)
     message = refusal(tmp_path, preference)
-    assert f"{database} is dynoxide's" in message
-    assert f"{state.parent} is MiniStack's" in message
+    assert f"{database} of dynoxide" in message
+    assert f"{state.parent} of MiniStack" in message
     assert f"mv {state.parent} {state.parent}.old" in message
     assert started.names == []
     # As the message says.
@@ -305,7 +305,7 @@ def test_payloads_without_jobs_are_refused(
         dynoxide_data(tmp_path)
     message = refusal(tmp_path, preference)
     assert str(tmp_path / "payloads") in message
-    assert "the jobs are gone" in message
+    assert "the jobs are missing" in message
     assert f"mv {tmp_path} {tmp_path}.old" in message
     assert started.names == []
 

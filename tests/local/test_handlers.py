@@ -77,4 +77,4 @@ def test_what_is_no_handler_is_told(processes: HandlerProcesses, name: str, kind
 def test_after_the_end_nothing_begins() -> None:
     ended = HandlerProcesses(HERE)
     ended.stop()
-    assert failure(ended)["errorMessage"] == "the server ends"
+    assert failure(ended)["errorMessage"] == "the server stops"

@@ -177,17 +177,17 @@ def test_any_method_reaches_the_application(server: HttpServer, method: str) -> 
 @pytest.mark.parametrize(
     ("raw", "complaint"),
     [
-        (b"rubbish\r\n\r\n", "the request line is not METHOD TARGET HTTP/1.1"),
+        (b"rubbish\r\n\r\n", "the request line must be METHOD TARGET HTTP/1.1"),
         (b"GET / HTTP/1.1\r\n\r\n", "the Host header is missing"),
-        (b"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", "more than one Host"),
-        (b"GET / HTTP/1.1\r\nHost: x\r\nbad header\r\n\r\n", "not NAME: VALUE"),
-        (b"GET / HTTP/1.1\r\nHost: x\r\n folded\r\n{%r at at}\r\n\r\n", "not NAME: VALUE"),
-        (b"GET / HTTP/1.1\r\n folded: x\r\n\r\n", "begin with a continuation line"),
-        (b"GET /\x00 HTTP/1.1\r\nHost: x\r\n\r\n", "the request line is not"),
-        (b"G@T / HTTP/1.1\r\nHost: x\r\n\r\n", "the request line is not"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", "Host header is duplicated"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nbad header\r\n\r\n", "must be NAME: VALUE"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n folded\r\n{%r at at}\r\n\r\n", "must be NAME: VALUE"),
+        (b"GET / HTTP/1.1\r\n folded: x\r\n\r\n", "start with a continuation line"),
+        (b"GET /\x00 HTTP/1.1\r\nHost: x\r\n\r\n", "the request line must be"),
+        (b"G@T / HTTP/1.1\r\nHost: x\r\n\r\n", "the request line must be"),
         (
             b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
-            "Content-Length is no number of bytes",
+            "Content-Length must be a number of bytes",
         ),
         (
             b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
@@ -195,18 +195,18 @@ def test_any_method_reaches_the_application(server: HttpServer, method: str) -> 
         ),
         (
             b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-            "a chunk does not begin with its length",
+            "a chunk must start with its length",
         ),
         (
             b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabcd\r\n",
-            "a chunk is longer than its length says",
+            "a chunk is longer than its length",
         ),
         (
             b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc",
             "closed before the request was complete",
         ),
         # A TLS client.
-        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "the request line is not"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "the request line must be"),
     ],
 )
 def test_malformed_http_is_answered_400_in_plain_words(
@@ -219,7 +219,7 @@ def test_malformed_http_is_answered_400_in_plain_words(
     assert answer.startswith(b"HTTP/1.1 400 ")
     message = json.loads(answer.partition(b"\r\n\r\n")[2])["refused"]
     assert complaint in message
-    assert message.startswith("Malformed HTTP: ")
+    assert message.startswith("Invalid HTTP: ")
     for python in ("bytearray", "b'", "%r", "{", "\\x"):
         assert python not in message
     assert application.seen == []
@@ -231,7 +231,7 @@ def test_another_transfer_coding_is_not_understood(server: HttpServer, value: by
         server, b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: " + value + b"\r\n\r\n"
     )
     assert answer.startswith(b"HTTP/1.1 501 ")
-    assert b"only Transfer-Encoding: chunked is understood" in answer
+    assert b"Transfer-Encoding must be chunked" in answer
 
 
 def test_every_complaint_of_the_protocol_has_words() -> None:

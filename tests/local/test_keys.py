@@ -115,9 +115,13 @@ def test_keys_are_made_listed_and_revoked(closed: RunningServer) -> None:
     spread(
         [
             (["keys", "list"], Exit.NOT_ALLOWED, "unauthenticated"),
-            (["keys", "list", "--url", "http://127.0.0.1:9"], Exit.UNREACHABLE, "does not answer"),
-            (["keys", "list", "--url", "nonsense"], Exit.UNREACHABLE, "does not answer"),
-            (["keys", "list", "--key-file", "/nowhere"], Exit.FAILED, "cannot be read"),
+            (["keys", "list", "--url", "http://127.0.0.1:9"], Exit.UNREACHABLE, "No response from"),
+            (
+                ["keys", "list", "--url", "nonsense"],
+                Exit.UNREACHABLE,
+                "must be an http or https URL",
+            ),
+            (["keys", "list", "--key-file", "/nowhere"], Exit.FAILED, "--key-file: can't read"),
             (["keys", "revoke", "../jobs"], Exit.USAGE, "letters and digits"),
             (["keys", "create", "k", "--scope", "everything"], Exit.USAGE, "invalid choice"),
             (["keys", "create", "k"], Exit.USAGE, "--scope"),

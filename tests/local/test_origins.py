@@ -295,7 +295,7 @@ def test_origins_are_read_as_a_deployment_reads_them() -> None:
         "http://LOCALHOST", f"{PAGE};{EVIL}", f"{PAGE}\nx", "http://localhost:123456", "file://",
         "http://" + "a" * 300,
     ):  # fmt: skip
-        with pytest.raises(argparse.ArgumentTypeError, match="is no origin"):
+        with pytest.raises(argparse.ArgumentTypeError, match="must be origins"):
             cors_origins(f"{PAGE},{wrong}")
 
 
@@ -312,5 +312,5 @@ def test_hosts_are_names_alone() -> None:
         "a..b",
         "a" * 300,
     ):
-        with pytest.raises(argparse.ArgumentTypeError, match="is no host name"):
+        with pytest.raises(argparse.ArgumentTypeError, match="must be host names"):
             allowed_hosts(wrong)

@@ -219,16 +219,16 @@ def test_with_keys_too(keyed: RunningServer) -> None:
 
 
 def test_the_server_says_which_pages_may(naming: RunningServer) -> None:
-    assert f"pages   of {PAGE}, {OTHER_PAGE} may use it" in naming.printed
+    assert f"pages   {PAGE}, {OTHER_PAGE} can use it" in naming.printed
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--cors-origins", "*"], "'*' is no origin"),
-        (["--cors-origins", f"{PAGE}/"], "is no origin"),
-        (["--allowed-hosts", "*"], "'*' is no host name"),
-        (["--allowed-hosts", "build.lan:8080"], "is no host name"),
+        (["--cors-origins", "*"], "must be origins"),
+        (["--cors-origins", f"{PAGE}/"], "must be origins"),
+        (["--allowed-hosts", "*"], "must be host names"),
+        (["--allowed-hosts", "build.lan:8080"], "must be host names"),
     ],
 )
 def test_options_that_are_wrong(arguments: list[str], complaint: str, tmp_path: Path) -> None:

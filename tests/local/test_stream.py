@@ -228,7 +228,7 @@ def test_a_record_that_always_fails_is_given_up_and_named(
     assert world.function.got.count("1") == TRIES
     printed = capsys.readouterr().err
     assert printed.count("\n") == 1
-    assert "stream record 1 (INSERT of" in printed
+    assert "Stream record skipped: 1 (INSERT of" in printed
     assert "J|poison" in printed
     assert "available" not in printed  # nothing of what it holds
 
@@ -329,7 +329,7 @@ def test_it_delivers_by_itself_and_survives_an_engine_that_fails(
     assert delivered.wait(60)
     schedule.stop()
     # Said once, however often it happens in a row.
-    assert capsys.readouterr().err.count("the stream cannot be read") == 1
+    assert capsys.readouterr().err.count("Reading the stream failed") == 1
 
 
 class Queue:

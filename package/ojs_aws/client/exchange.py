@@ -105,7 +105,7 @@ def exchange(call: Call[T], policy: RetryPolicy) -> Generator[Step, Outcome, T]:
             try:
                 return call.read(_body(call, outcome))
             except (ValueError, KeyError, TypeError) as wrong:
-                error = Unreachable(f"the answer cannot be read: {wrong!r}")
+                error = Unreachable(f"the response is invalid: {wrong!r}")
         if isinstance(error, Duplicate) and unclear and call.stored is not None:
             found = call.stored(_existing(error.details))
             if found is not None:

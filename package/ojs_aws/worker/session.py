@@ -42,8 +42,8 @@ _WATCH_S = 0.25
 _REGISTER_S = 10.0
 _SIGN_OFF_S = 1.0
 _PROGRESS_EVERY_S = 1.0
-# The server can ask for heartbeats this often at most. A heartbeat fails if there is no response
-# within `_BEAT_TIMEOUT_S`, so that another one is sent before the lease ends.
+# Shortest interval in seconds that the server can ask for, and timeout of a heartbeat. After the
+# timeout another heartbeat is sent before the lease expires.
 _SHORTEST_BEAT_S = 1.0
 _BEAT_TIMEOUT_S = 10.0
 # Statuses of a fetch whose reports the server can't process.

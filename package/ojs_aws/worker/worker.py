@@ -74,7 +74,6 @@ class Worker:
                 time. Default: 60.
             heartbeat_s: Longest interval of heartbeats in seconds, at most a third of `lease_s`.
                 Default: a third of `lease_s`, at most 20. The server can ask for a shorter one.
-                Default: 10.
             timeout_s: Maximum duration of one attempt in seconds, for jobs without a timeout. None
                 for no limit. Default: 1,800.
             grace_s: Time in seconds that jobs have to finish when the worker stops. The worker then

@@ -73,7 +73,7 @@ class EventBridge:
         try:
             answer = self._client.put_events(Entries=entries)
         except (BotoCoreError, ClientError) as error:
-            logger.warning("the bus took nothing", extra={"reason": type(error).__name__})
+            logger.warning("EventBridge request failed", extra={"reason": type(error).__name__})
             return [event for event, _ in call]
         results = zip(call, answer["Entries"], strict=True)
         return [event for (event, _), result in results if "ErrorCode" in result]

@@ -243,7 +243,7 @@ class Projector:
 
     def _put_aside(self, malformed: Malformed) -> bool:
         """Send a record to the failure queue; False if it must be delivered again."""
-        logger.error("a stream record is left out", extra={"record": malformed.to_dict()})
+        logger.error("Stream record skipped", extra={"record": malformed.to_dict()})
         return self._failures is None or self._failures.send(malformed.to_dict())
 
     def _given_up(self, raw: Mapping[str, Any]) -> bool:
@@ -267,7 +267,7 @@ class Projector:
                 now_ms=self._clock.now_ms(),
             )
         except OjsError as error:
-            logger.warning("nothing could be read", extra={"reason": str(error)})
+            logger.warning("Read failed", extra={"reason": str(error)})
             batch.fail(effects)
             return
         batch.types |= {key: set(types) for key, types in known.types.items()}
@@ -320,7 +320,7 @@ class Projector:
                 for job in one.change.removed:
                     self._jobs.removal.remove_rest(job)
             except OjsError as error:
-                logger.warning("a removed job could not be cleared", extra={"reason": str(error)})
+                logger.warning("Clearing a removed job failed", extra={"reason": str(error)})
                 batch.fail([one])
 
     def _copy(self, effects: Sequence[_Effect], batch: _Batch) -> None:
@@ -332,14 +332,14 @@ class Projector:
             # Usually the request that discarded the job has made its copy, and this read is all.
             found = self._jobs.read_records(by_job)
         except OjsError as error:
-            logger.warning("dead letters could not be read", extra={"reason": str(error)})
+            logger.warning("Reading dead letters failed", extra={"reason": str(error)})
             batch.fail(by_job.values())
             return
         for job in found.values():
             try:
                 self._copies.make(job)
             except OjsError as error:
-                logger.warning("a copy could not be made", extra={"reason": str(error)})
+                logger.warning("Copying a dead letter failed", extra={"reason": str(error)})
                 batch.fail([by_job[job.id]])
 
     def _advance(self, effects: Sequence[_Effect], batch: _Batch) -> None:
@@ -354,9 +354,9 @@ class Projector:
                     self._workflows().clear(one.change.cleared)
             except (UnknownForm, UnreadableItem) as error:
                 # It would stop the shard. The sweep tells of it again.
-                logger.error("a workflow cannot be read", extra={"reason": str(error)})  # noqa: TRY400
+                logger.error("Reading a workflow failed", extra={"reason": str(error)})  # noqa: TRY400
             except OjsError as error:
-                logger.warning("a workflow was not advanced", extra={"reason": str(error)})
+                logger.warning("Advancing a workflow failed", extra={"reason": str(error)})
                 batch.fail([one])
 
     def _wake(self, effects: Sequence[_Effect]) -> None:
@@ -367,7 +367,7 @@ class Projector:
         try:
             self._deliveries.repeat(list(jobs.values()))
         except OjsError as error:
-            logger.warning("deliveries were not woken", extra={"reason": str(error)})
+            logger.warning("Waking deliveries failed", extra={"reason": str(error)})
 
     def _trim(self, effects: Sequence[_Effect], batch: _Batch) -> None:
         """Drop waiting copies beyond the limit; fails changes for which more must be dropped."""
@@ -383,7 +383,9 @@ class Projector:
             try:
                 done = self._copies.trim(queue, most)
             except OjsError as error:
-                logger.warning("copies could not be dropped", extra={"reason": str(error)})
+                logger.warning(
+                    "Deleting copies of dead letters failed", extra={"reason": str(error)}
+                )
                 done = False
             if not done:
                 batch.fail(ones)
@@ -405,10 +407,12 @@ class Projector:
                 continue
             except BackendError as error:
                 # A defect of the code or of the deployment: an immediate retry would not help.
-                logger.exception("records cannot be counted", extra={"reason": str(error)})
+                logger.exception(
+                    "Counting stream records failed permanently", extra={"reason": str(error)}
+                )
                 return False
             return True
-        logger.warning("records could not be counted", extra={"records": len(group)})
+        logger.warning("Counting stream records failed", extra={"records": len(group)})
         return False
 
     def _look_again(self, batch: _Batch) -> None:
@@ -519,7 +523,7 @@ class Projector:
         untold = [event for event in wanted if event.id not in batch.published]
         refused = self._bus.publish(untold) if untold else set()
         if refused:
-            logger.error("the bus did not take events", extra={"events": len(refused)})
+            logger.error("EventBridge rejected events", extra={"events": len(refused)})
         batch.published |= {event.id: event.id in refused for event in untold}
         return any(batch.published[event.id] for event in wanted)
 
@@ -561,7 +565,7 @@ def _ends(told: Iterable[_Effect]) -> bytes:
 @lru_cache(maxsize=100)
 def _log_unknown(reason: str) -> None:
     """Log once in a container that changes of this form are passed over."""
-    logger.warning("stream records of a newer version are passed over", extra={"reason": reason})
+    logger.warning("Stream records of a newer version skipped", extra={"reason": reason})
 
 
 def _sorted(

@@ -141,7 +141,7 @@ class LambdaTarget:
         if waits:
             return outcome.trouble(Verdict.FAULT, code, message)
         ids = [push.job.id for push in event.pushes]
-        logger.warning("an invocation was not answered", extra={"jobs": ids, "reason": message})
+        logger.warning("Invocation failed", extra={"jobs": ids, "reason": message})
         return None
 
     def _client(self, timeout_ms: int | None) -> Any:

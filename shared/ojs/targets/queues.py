@@ -91,7 +91,7 @@ class _Queue:
         """Say why messages were not taken; of several, for what the first was refused."""
         told = {"code": error.get("Code", ""), "reason": error.get("Message", "")}
         extra = {"queue": self._url.rpartition("/")[2], "messages": count, **told}
-        logger.warning("a queue did not take messages", extra=extra)
+        logger.warning("Sending messages to a queue failed", extra=extra)
 
 
 class SqsWakeQueue:

@@ -88,7 +88,7 @@ def test_a_stage_without_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Requests are signed with what the SDK finds: its credentials and its region."""
-    with pytest.raises(target.CommandError, match="say --iam"):
+    with pytest.raises(target.CommandError, match="pass --iam"):
         asked(monkeypatch, "--stage", "iam")
     credentials = Credentials("id", "secret", "token")
     session = SimpleNamespace(get_credentials=lambda: credentials, region_name="eu-central-1")
@@ -105,18 +105,18 @@ def test_a_stage_without_keys(
     assert "x-amz-security-token" in authorization
     session.region_name = None
     assert main(["status", "--stage", "iam", "--iam"]) == Exit.FAILED
-    assert "ojs-aws: AWS: the region of the API is not known" in capsys.readouterr().err
+    assert "error: AWS: the region of the API is unknown" in capsys.readouterr().err
     session.get_credentials = lambda: None
     session.region_name = "eu-central-1"
     assert main(["status", "--stage", "iam", "--iam"]) == Exit.FAILED
-    assert "ojs-aws: AWS: no AWS credentials" in capsys.readouterr().err
+    assert "error: AWS: no AWS credentials" in capsys.readouterr().err
 
     def denied() -> None:
         raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "AssumeRole")
 
     session.get_credentials = denied
     assert main(["status", "--stage", "iam", "--iam"]) == Exit.FAILED
-    assert "ojs-aws: AWS: An error occurred (AccessDenied)" in capsys.readouterr().err
+    assert "error: AWS: An error occurred (AccessDenied)" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         asked(monkeypatch, "--iam", "--key-file", str(tmp_path / "key"))
     assert "not allowed with" in capsys.readouterr().err
@@ -137,7 +137,7 @@ def test_the_region_of_cdk_and_the_aws_command_counts(
         monkeypatch.setenv("AWS_REGION", region)
         assert main(["keys", "list", "--stage", "iam"]) == Exit.FAILED
         assert regions.pop() == expected
-    assert "say --iam" in capsys.readouterr().err
+    assert "pass --iam" in capsys.readouterr().err
 
 
 def test_the_environment_names_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,13 +147,13 @@ def test_the_environment_names_a_server(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(
-    "arguments", [["keys", "list", "--stage", "nowhere"], ["tidy", "--stage", "nowhere"]]
+    "arguments", [["keys", "list", "--stage", "nowhere"], ["gc", "--stage", "nowhere"]]
 )
 def test_aws_says_no(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 1
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err.startswith("ojs-aws: AWS: ")
+    assert said.err.startswith("error: AWS: ")
     assert said.err.count("\n") == 1
 
 
@@ -166,4 +166,4 @@ def test_a_table_that_does_not_answer(
     monkeypatch.setattr(clients, "s3", Aws)
     monkeypatch.setattr(Tidy, "run", busy)
     assert main(["tidy", "--stage", "prod"]) == 1
-    assert capsys.readouterr().err == "ojs-aws: AWS: The table is busy.\n"
+    assert capsys.readouterr().err == "error: AWS: The table is busy.\n"

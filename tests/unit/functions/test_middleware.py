@@ -161,7 +161,7 @@ def test_a_fault_is_500_and_nothing_is_stored(
     assert (reply.error["retryable"], reply.error["catalog_code"]) == (True, "OJS-7003")
     assert "a-secret" not in reply.text
     assert stored(api) == 0
-    failed = [record for record in caplog.records if record.message == "middleware failed"]
+    failed = [record for record in caplog.records if record.message == "Middleware failed"]
     assert len(failed) == 1
     assert failed[0].levelname == "ERROR"
 
@@ -394,7 +394,7 @@ def test_a_tick_waits_for_middleware_that_fails(
     link._function = lambda _job, _following: None  # type: ignore[assignment]
     api.clock.advance(86_400_000)
     assert api.fetch() == []
-    assert [record.message for record in caplog.records] == ["middleware failed"]
+    assert [record.message for record in caplog.records] == ["Middleware failed"]
     link._function = act
     api.clock.advance(30_000)
     assert len(api.fetch()) == 1

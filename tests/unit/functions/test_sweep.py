@@ -111,7 +111,7 @@ def test_the_sweep_does_what_time_has_decided(api: Api, caplog: pytest.LogCaptur
     api.push(options={"expires_at": "+PT5S"})
     api.clock.advance(6_000)
     assert handler(EVENT, None) == {"promoted": 1, "expired": 1}
-    (record,) = (line for line in caplog.records if line.message == "swept")
+    (record,) = (line for line in caplog.records if line.message == "Sweep completed")
     assert record.__dict__["counts"] == {"promoted": 1, "expired": 1}
     assert [job["id"] for job in api.fetch(count=5)] == [job_id]
     assert handler(EVENT, Context(50_000)) == {}
@@ -252,7 +252,9 @@ def test_queues_without_a_bound_are_warned_of_once(
     api: Api, caplog: pytest.LogCaptureFixture
 ) -> None:
     def warnings() -> list[int]:
-        found = [line for line in caplog.records if line.message == "queues have no bound"]
+        found = [
+            line for line in caplog.records if line.message == "Queues without a size limit found"
+        ]
         return [vars(line)["count"] for line in found]
 
     api("PUT", "/ojs/v1/queues/bounded/config", {"max_size": 5})
@@ -270,7 +272,7 @@ def test_operators_are_told_of_workflows_that_stand_still(
 ) -> None:
     def told() -> list[int]:
         handler(EVENT, None)
-        found = [line for line in caplog.records if line.message == "workflows stand still"]
+        found = [line for line in caplog.records if line.message == "Stalled workflows found"]
         lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         written = [line[rows.STALLED.name] for line in lines if rows.STALLED.name in line]
         assert written == [[1.0]] * len(found)
@@ -447,7 +449,7 @@ def test_what_failed_is_named_and_the_rest_is_counted(
     with pytest.raises(module.SweepFailed, match="jobs"):
         handler(EVENT, Context(50_000))
     told = [vars(line) for line in caplog.records]
-    (swept,) = (line for line in told if line["message"] == "swept")
+    (swept,) = (line for line in told if line["message"] == "Sweep completed")
     assert swept["counts"] == {"promoted": 1, "failed": 1}
     (failed,) = (line for line in told if line["levelname"] == "ERROR")
     assert (failed["what"], failed["error"]) == ("queue hot, lane 0", "BackendUnavailable")
@@ -511,8 +513,8 @@ def test_dead_letters_come_back_and_go_and_it_is_told(
         handler(EVENT, Context(50_000))
     first, second, third = jobs
     told = {line.message: line.__dict__ for line in caplog.records}
-    assert told["replayed"]["counts"] == {"looked": 3, "replayed": 1, "skipped": 1}
-    skipped = told["a dead letter cannot be replayed"]
+    assert told["Dead letters replayed"]["counts"] == {"looked": 3, "replayed": 1, "skipped": 1}
+    skipped = told["Replaying a dead letter failed"]
     assert (skipped["job_id"], skipped["rule"], skipped["queue"]) == (second, "a", "default")
     assert {job["id"] for job in api.fetch(count=5)} == {first, holder}
     # As the stream will have it.
@@ -525,7 +527,7 @@ def test_dead_letters_come_back_and_go_and_it_is_told(
         # With little time left it waits.
         handler(EVENT, Context(module.DEAD_LETTERS_SPARE_MS))
     told = {line.message: line.__dict__ for line in caplog.records}
-    assert told["pruned"]["counts"] == {"pruned": 2}
+    assert told["Dead letters pruned"]["counts"] == {"pruned": 2}
     for job_id in (second, third):
         assert api.get(f"/ojs/v1/dead-letter/{job_id}").status == 404
 

@@ -141,11 +141,11 @@ def test_a_list_ends_at_the_limit_and_says_so(api: Api, ojs: Ojs) -> None:
         api.push("mail")
     few = ojs("jobs", "--queue", "mail", "--limit", "3", "--json")
     assert len(few.objects) == 3
-    assert "There are more" in few.err
+    assert "more jobs exist" in few.err
     counted: Item = {"pk": keys.stats("mail"), "sk": keys.NOW, "available": 5}
     api.runtime.table.write_many([counted])
     few = ojs("jobs", "--queue", "mail", "--state", "available", "--limit", "3", "--json")
-    assert "3 of 5 jobs are shown" in few.err
+    assert "3 of 5 jobs shown" in few.err
     exact = ojs("jobs", "--queue", "mail", "--limit", "5", "--json")
     assert (len(exact.objects), exact.err) == (5, "")
     assert len(ojs("jobs", "--queue", "mail", "--limit", "0", "--json").objects) == 5
@@ -182,11 +182,11 @@ def test_one_job_is_acted_on(api: Api, ojs: Ojs) -> None:
 def test_many_named_jobs_are_acted_on_and_refusals_are_told(api: Api, ojs: Ojs) -> None:
     first, second = api.push("mail"), api.push("mail")
     done = ojs("cancel", first, second)
-    assert (done.status, done.out) == (Exit.DONE, "cancel: 2 done, 0 not\n")
+    assert (done.status, done.out) == (Exit.DONE, "cancel: 2 succeeded, 0 failed\n")
     api.clock.advance(1_000)
     again = ojs("cancel", first, GONE)
     assert again.status == Exit.FAILED
-    assert again.out == "cancel: 0 done, 2 not\n"
+    assert again.out == "cancel: 0 succeeded, 2 failed\n"
     assert first in again.err
     assert GONE in again.err
 
@@ -203,11 +203,11 @@ def test_a_filter_is_counted_and_asked_about(
     assert "Cancel 3 jobs? [y/N]" in refused.err
     assert states(api, *mails) == {"available"}
     answers(monkeypatch, "yes\n")
-    assert ojs("cancel", "--queue", "mail").out == "cancel: 3 done, 0 not\n"
+    assert ojs("cancel", "--queue", "mail").out == "cancel: 3 succeeded, 0 failed\n"
     assert states(api, *mails) == {"cancelled"}
     assert states(api, other) == {"available"}
     # Nothing is left: nobody is asked.
-    assert ojs("cancel", "--queue", "mail").out == "cancel: 0 done, 0 not\n"
+    assert ojs("cancel", "--queue", "mail").out == "cancel: 0 succeeded, 0 failed\n"
 
 
 def test_nothing_is_done_where_nobody_can_be_asked(api: Api, ojs: Ojs) -> None:
@@ -237,14 +237,14 @@ def test_a_person_is_erased(api: Api, ojs: Ojs, monkeypatch: pytest.MonkeyPatch)
     assert ojs("erase", *who, "--queue", "mail", "--dry-run").out == "matched: 1 job\n"
     assert ojs("erase", *who, "--type", "x.*", "--dry-run").out == "matched: 0 jobs\n"
     refused = ojs("erase", *who)
-    assert (refused.status, "Erase 2 jobs" in refused.err) == (Exit.USAGE, True)
+    assert (refused.status, "erase 2 jobs" in refused.err) == (Exit.USAGE, True)
     answers(monkeypatch, "no\n")
     assert ojs("erase", *who).status == Exit.FAILED
     assert states(api, *mine, other) == {"available"}
     answers(monkeypatch, "y\n")
     done = ojs("erase", *who)
-    assert (done.status, done.out) == (Exit.DONE, "erase: 2 done, 0 not\n")
-    assert "copies may be left: event_log, until 20" in done.err
+    assert (done.status, done.out) == (Exit.DONE, "erase: 2 succeeded, 0 failed\n")
+    assert "copies can remain: event_log, until 20" in done.err
     assert [api.get(f"/ojs/v1/jobs/{job_id}").status for job_id in mine] == [404, 404]
     assert states(api, other) == {"available"}
     (told,) = ojs("erase", other, "--yes", "--json").objects
@@ -255,20 +255,20 @@ def test_a_person_is_erased(api: Api, ojs: Ojs, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        ((), Exit.USAGE, "name jobs by their ids, or a person by --meta"),
-        ((GONE, "--meta", "a=1"), Exit.USAGE, "name jobs by their ids, or a person by --meta"),
-        ((GONE, "--queue", "q"), Exit.USAGE, "--queue and --type go with --meta alone"),
-        (("--queue", "q"), Exit.USAGE, "name jobs by their ids, or a person by --meta"),
-        (("--meta", "a=1", "--meta", "a=2"), Exit.USAGE, "a name stands there twice"),
-        (("--meta", "a"), Exit.USAGE, "'a' is not NAME=TEXT, nor NAME:=JSON"),
-        (("--meta", "=1"), Exit.USAGE, "'=1' is not NAME=TEXT, nor NAME:=JSON"),
-        (("--meta", ":=1"), Exit.USAGE, "':=1' is not NAME=TEXT, nor NAME:=JSON"),
-        (("--meta", "a:=}"), Exit.USAGE, "'}' is not JSON"),
-        (("--meta", "a:=" + "[" * 100_000), Exit.USAGE, "is not JSON"),
+        ((), Exit.USAGE, "--meta: required without IDs"),
+        ((GONE, "--meta", "a=1"), Exit.USAGE, "--meta: required without IDs"),
+        ((GONE, "--queue", "q"), Exit.USAGE, "--queue, --type: require --meta"),
+        (("--queue", "q"), Exit.USAGE, "--meta: required without IDs"),
+        (("--meta", "a=1", "--meta", "a=2"), Exit.USAGE, '--meta: duplicate name "a"'),
+        (("--meta", "a"), Exit.USAGE, "must be NAME=TEXT or NAME:=JSON, but is 'a'"),
+        (("--meta", "=1"), Exit.USAGE, "must be NAME=TEXT or NAME:=JSON, but is '=1'"),
+        (("--meta", ":=1"), Exit.USAGE, "must be NAME=TEXT or NAME:=JSON, but is ':=1'"),
+        (("--meta", "a:=}"), Exit.USAGE, "must be JSON after :=, but is '}'"),
+        (("--meta", "a:=" + "[" * 100_000), Exit.USAGE, "must be JSON after :="),
         (("--meta", "a=", "--yes"), Exit.REFUSED, "'filter.meta.a': must not be empty"),
         (("--meta", "a:=null", "--yes"), Exit.REFUSED, "'filter.meta.a': must not be empty"),
         (("nope", "--yes"), Exit.REFUSED, "'job_ids[0]': must be a lowercase UUIDv7"),
-        ((*[GONE] * 1_001, "--yes"), Exit.USAGE, "at most 1000 ids at once"),
+        ((*[GONE] * 1_001, "--yes"), Exit.USAGE, "must have at most 1,000 IDs, but has 1,001"),
     ],
 )
 def test_an_erasure_that_is_not_meant(
@@ -296,7 +296,7 @@ def test_work_that_goes_on_is_followed_to_its_end(
         api.runtime.bulk.run_once(api.clock.now_ms(), 100)
 
     monkeypatch.setattr(output, "wait", sweep)
-    assert ojs("cancel", "--queue", "mail", "--yes").out == "cancel: 3 done, 0 not\n"
+    assert ojs("cancel", "--queue", "mail", "--yes").out == "cancel: 3 succeeded, 0 failed\n"
     assert waited
     assert states(api, *mails) == {"cancelled"}
 
@@ -311,7 +311,7 @@ def test_a_bar_shows_how_far_the_work_is(
     seen.isatty = lambda: True  # type: ignore[method-assign]
     monkeypatch.setattr(sys, "stderr", seen)
     answers(monkeypatch, "y\n")
-    assert ojs("cancel", "--queue", "mail").out == "cancel: 3 done, 0 not\n"
+    assert ojs("cancel", "--queue", "mail").out == "cancel: 3 succeeded, 0 failed\n"
     assert "3/3" in seen.getvalue()
     # Without a terminal there is none.
     monkeypatch.setattr(sys, "stderr", silent := io.StringIO())
@@ -342,7 +342,7 @@ def test_work_that_goes_on_is_left_and_stopped(
     monkeypatch.setattr(output, "wait", sweep)
     stopped = ojs("operation", operation, "--stop")
     assert stopped.status == Exit.FAILED
-    assert "stopped before its end" in stopped.err
+    assert "stopped before it finished" in stopped.err
     assert states(api, job_id) == {"available"}
     (row,) = ojs("operation").out.splitlines()[1:]
     assert row.split()[:6] == [operation, "cancel", "stopped", "0", "0", "0"]
@@ -367,17 +367,17 @@ def test_dead_letters_are_listed_counted_and_brought_back(api: Api, ojs: Ojs) ->
     assert ojs("dead", "retry", "--all", "--queue", "mail").status == Exit.USAGE
     assert ojs("dead", "retry", "--queue", "mail").status == Exit.USAGE
     assert states(api, mail, other) == {"discarded"}
-    assert ojs("dead", "retry", "--queue", "mail", "--yes").out == "retry: 1 done, 0 not\n"
+    assert ojs("dead", "retry", "--queue", "mail", "--yes").out == "retry: 1 succeeded, 0 failed\n"
     assert states(api, mail) == {"available"}
     assert states(api, other) == {"discarded"}
-    assert ojs("dead", "retry", "--all", "--yes").out == "retry: 1 done, 0 not\n"
+    assert ojs("dead", "retry", "--all", "--yes").out == "retry: 1 succeeded, 0 failed\n"
 
 
 def test_dead_letters_are_counted_by_group(api: Api, ojs: Ojs) -> None:
     (stats,) = ojs("dead", "groups", "--json").objects
     assert stats == api.get("/ojs/v1/admin/dead-letter/stats").json
     shown = ojs("dead", "groups").out
-    assert all(title in shown for title in ("QUEUE", "TYPE", "ERROR", "0 in all"))
+    assert all(title in shown for title in ("QUEUE", "TYPE", "ERROR", "0 in total"))
     assert "QUEUE" not in ojs("dead", "groups", "--by", "error").out
 
 
@@ -402,7 +402,7 @@ def test_queues_are_listed_page_by_page(api: Api, ojs: Ojs) -> None:
         "QUEUE", "STATE", "DEPTH", "AVAILABLE", "ACTIVE", "SCHEDULED", "RETRYABLE", "PENDING",
     ]  # fmt: skip
     assert [row.split()[0] for row in rows] == names[:20]
-    assert "20 of 25 queues are shown" in first.err
+    assert "20 of 25 queues shown" in first.err
     every = ojs("queues", "--limit", "0", "--json")
     assert ([each["name"] for each in every.objects], every.err) == (names, "")
 
@@ -474,7 +474,7 @@ def test_on_a_terminal_status_is_drawn_in_its_place(
     assert drawn[-1] == "3"
     # The cursor goes up, to where the table begins.
     assert "\x1b[1A" in seen.getvalue()
-    assert "busy; trying again" in seen.getvalue() + done.err
+    assert "busy. Retrying" in seen.getvalue() + done.err
 
 
 # --- events ---------------------------------------------------------------------------------------
@@ -531,14 +531,14 @@ def test_events_are_followed_and_none_is_missed(ojs: Ojs, monkeypatch: pytest.Mo
     ("arguments", "status", "said"),
     [
         (["job", GONE], Exit.NOT_FOUND, "not_found: "),
-        (["job", ".."], Exit.USAGE, "no name"),
+        (["job", ".."], Exit.USAGE, "must be a name"),
         (["retry", GONE], Exit.NOT_FOUND, "not_found: "),
         (["jobs", "--state", "waiting"], Exit.REFUSED, "'state"),
         (["jobs", "--since", "yesterday"], Exit.REFUSED, "'since'"),
         (["jobs", "--limit", "-1"], Exit.USAGE, "--limit"),
         (["cancel", "--state", "completed", "--yes"], Exit.REFUSED, "'filter.state'"),
-        (["cancel"], Exit.USAGE, "ids"),
-        (["cancel", GONE, "--queue", "mail"], Exit.USAGE, "ids"),
+        (["cancel"], Exit.USAGE, "id: "),
+        (["cancel", GONE, "--queue", "mail"], Exit.USAGE, "id: "),
         (["status", "--watch", "0"], Exit.USAGE, "--watch"),
         (["events", "--type", "No Type"], Exit.REFUSED, "'types'"),
         (["nonsense"], Exit.USAGE, "invalid choice"),
@@ -550,7 +550,7 @@ def test_what_is_wrong_is_one_clear_line_and_a_status(
     done = ojs(*arguments)
     assert (done.status, done.out) == (status, "")
     assert said in done.err.splitlines()[-1]
-    assert done.err.startswith(("ojs-aws: ", "usage: "))
+    assert done.err.startswith(("error: ", "usage: "))
 
 
 @pytest.mark.parametrize(
@@ -558,12 +558,12 @@ def test_what_is_wrong_is_one_clear_line_and_a_status(
     [
         (401, {"message": "Unauthorized"}, {}, Exit.NOT_ALLOWED, "HTTP 401: Unauthorized"),
         (429, {"error": {"code": "queue_full", "message": "Full."}}, {"Retry-After": "7"},
-         Exit.BUSY, "queue_full: Full. (try again in 7 s)"),
+         Exit.BUSY, "queue_full: Full. (retry after 7 s)"),
         (503, {"message": "Service Unavailable"}, {}, Exit.BUSY, "HTTP 503"),
         (500, {"error": {"code": "internal", "message": "No."}}, {}, Exit.FAILED, "internal: No."),
-        (200, "<html>", {}, Exit.UNREACHABLE, "the answer cannot be read"),
-        (200, "", {}, Exit.UNREACHABLE, "the answer is empty"),
-        (404, "<html>", {}, Exit.UNREACHABLE, "is that an OJS server?"),
+        (200, "<html>", {}, Exit.UNREACHABLE, "the response is invalid"),
+        (200, "", {}, Exit.UNREACHABLE, "the response is empty"),
+        (404, "<html>", {}, Exit.UNREACHABLE, "Is this an OJS server?"),
         (400, {"error": {"code": "x", "message": HOSTILE}}, {}, Exit.REFUSED, "x: a\\x1b[2J"),
     ],
 )  # fmt: skip
@@ -602,7 +602,7 @@ def test_an_answer_that_is_lost(
     reached(monkeypatch, lost)
     done = ojs(*command)
     assert (done.status, len(asked)) == (Exit.UNREACHABLE, 1)
-    assert ("may have carried it out" in done.err) == doubt
+    assert ("may have processed the request" in done.err) == doubt
 
 
 def test_a_failure_in_between_does_not_end_what_follows(
@@ -624,8 +624,8 @@ def test_a_failure_in_between_does_not_end_what_follows(
     reached(monkeypatch, lambda sent: away(sent) if failing else reach(sent))
     monkeypatch.setattr(output, "wait", wait)
     done = ojs("cancel", "--queue", "mail", "--yes")
-    assert (done.status, done.out) == (Exit.DONE, "cancel: 1 done, 0 not\n")
-    assert done.err == "ojs-aws: HTTP 503: busy; trying again\n"
+    assert (done.status, done.out) == (Exit.DONE, "cancel: 1 succeeded, 0 failed\n")
+    assert done.err == "error: HTTP 503: busy. Retrying\n"
     # For ever it does not wait.
     api.push("mail")
     monkeypatch.setattr(output, "wait", lambda _: failing.append(True))
@@ -640,7 +640,7 @@ def test_a_server_that_is_away(
     monkeypatch.delenv("OJS_KEY", raising=False)
     done = runner(capsys)("jobs", "--url", "http://127.0.0.1:9")
     assert (done.status, done.out) == (Exit.UNREACHABLE, "")
-    assert done.err.startswith("ojs-aws: http://127.0.0.1:9 does not answer: ")
+    assert done.err.startswith("error: No response from http://127.0.0.1:9: ")
     for url in ("ftp://x", "http://", "http://x:y"):
         done = runner(capsys)("jobs", "--url", url)
         assert (done.status, done.err.count("\n")) == (Exit.UNREACHABLE, 1)
@@ -679,7 +679,7 @@ def test_keys_that_do_not_allow_it(
     shown = run("job", made.id)
     assert shown.status == Exit.DONE
     assert made.id in shown.out
-    assert "without its history" in shown.err
+    assert "the history is not available" in shown.err
 
 
 def test_roles_are_given_scopes_and_lose_them(
@@ -828,9 +828,9 @@ def test_workflows_listed_shown_retried_and_cancelled(ojs: Ojs, api: Api) -> Non
         ojs("workflows", "retry", workflow_id, "--mode", "all").out == f"{workflow_id} is running\n"
     )
     early = ojs("workflows", "retry", workflow_id)
-    assert (early.status, early.err.startswith("ojs-aws: conflict")) == (Exit.REFUSED, True)
+    assert (early.status, early.err.startswith("error: conflict")) == (Exit.REFUSED, True)
     cancelled = ojs("workflows", "cancel", workflow_id).out
-    assert cancelled == f"{workflow_id} is cancelled: 3 steps cancelled, 0 still running\n"
+    assert cancelled == f"{workflow_id} is cancelled: 3 steps cancelled, 0 still active\n"
     assert ojs("workflows", "show", GONE).status == Exit.NOT_FOUND
 
 
@@ -839,6 +839,6 @@ def test_more_workflows_than_are_listed(ojs: Ojs, api: Api) -> None:
     ids = [api.post("/ojs/v1/workflows", body).json["id"] for _ in range(3)]
     printed = ojs("workflows", "list", "--limit", "2", "--json")
     assert len(printed.objects) == 2
-    assert "There are more" in printed.err
+    assert "more workflows exist" in printed.err
     every = ojs("workflows", "list", "--limit", "0", "--json").objects
     assert sorted(each["id"] for each in every) == sorted(ids)

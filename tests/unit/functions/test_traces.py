@@ -142,12 +142,12 @@ def test_lines_name_the_job_its_queue_the_request_and_the_trace(
         for line in log()
     ]
     assert found == [
-        ("request served", "enqueue_job", job_id, "mail"),
-        ("request served", "enqueue_batch", None, "mail"),
-        ("request refused", "enqueue_job", job_id, "mail"),
-        ("request refused", "get_job", nobody, None),
-        ("request refused", "ack_job", nobody, None),
-        ("request refused", "get_queue", None, "no-queue"),
+        ("Request processed", "enqueue_job", job_id, "mail"),
+        ("Request processed", "enqueue_batch", None, "mail"),
+        ("Request rejected", "enqueue_job", job_id, "mail"),
+        ("Request rejected", "get_job", nobody, None),
+        ("Request rejected", "ack_job", nobody, None),
+        ("Request rejected", "get_queue", None, "no-queue"),
     ]
     assert {line["trace_id"] for line in log()} == {TRACE}
     assert all(line["correlation_id"].startswith("req_") for line in log())
@@ -182,7 +182,7 @@ def test_middleware_that_fails_is_logged_with_the_same_ids(
     api = failing(make_runtime, clock)
     api("POST", f"{BASE}/jobs", {**JOB, "queue": "mail"}, headers=HEADERS)
     failed, answered = log()
-    assert failed["message"] == "middleware failed"
+    assert failed["message"] == "Middleware failed"
     for name in ("correlation_id", "trace_id", "queue"):
         assert failed[name] == answered[name]
     assert (failed["queue"], answered["status"]) == ("mail", 500)

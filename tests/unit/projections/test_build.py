@@ -116,7 +116,7 @@ def test_without_a_failure_queue_a_malformed_record_is_logged_and_passed_over(
     projector = wired()
     assert projector.run([{"eventID": "1", "dynamodb": {"args": "secret"}}], "shard") == []
     (logged,) = caplog.records
-    assert logged.message == "a stream record is left out"
+    assert logged.message == "Stream record skipped"
     assert vars(logged)["record"]["event_id"] == "1"
     assert "secret" not in repr(vars(logged))
     # Nothing follows from these, and nothing is read or written for them.

@@ -204,15 +204,15 @@ class Application:
         # serving it, and the API's access log has them.
         if isinstance(cause, BackendContended):
             # Others were quicker: no defect, and no stack that could tell anything.
-            logger.warning("request contended", **fields)
+            logger.warning("Request rejected after contention", **fields)
         elif status >= 500:
-            logger.error("request failed", exc_info=cause, **fields)
+            logger.error("Request failed", exc_info=cause, **fields)
         elif isinstance(cause, BackendError) and code is None:
-            logger.error("part of a request failed", exc_info=cause, **fields)
+            logger.error("Part of a request failed", exc_info=cause, **fields)
         elif code is not None:
-            logger.info("request refused", **fields)
+            logger.info("Request rejected", **fields)
         else:
-            logger.debug("request served", **fields)
+            logger.debug("Request processed", **fields)
 
 
 def _remaining(lambda_context: object) -> Callable[[], int]:

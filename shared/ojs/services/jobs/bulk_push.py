@@ -163,7 +163,7 @@ class BulkPush:
                 now_ms=self._clock.now_ms(),
             )
         except OjsError:
-            logger.exception("the event of a bulk enqueue is lost")
+            logger.exception("Event of a bulk enqueue lost")
 
     def _entries(
         self,

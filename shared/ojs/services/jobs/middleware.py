@@ -260,7 +260,7 @@ class MiddlewareChain:
     ) -> None:
         # Not through the answer alone: a cron job that fires has no client.
         logger.error(
-            "middleware failed",
+            "Middleware failed",
             middleware=name or ",".join(self.names),
             reason=shorten(reason, MAX_REASON_CHARACTERS),
             job_type=job.type,

@@ -35,7 +35,7 @@ class Actions:
         try:
             self._store.add(action)
         except OjsError:
-            logger.exception("action not listed", operation=operation)
+            logger.exception("Recording an operator action failed", operation=operation)
 
     def list(self, *, limit: int, cursor: str | None = None) -> Page[OperatorAction]:
         """A page of actions, latest first. Raises InvalidRequest for a bad cursor."""

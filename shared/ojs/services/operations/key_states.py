@@ -51,7 +51,7 @@ class KeyStates:
         try:
             key = self._keys.get(line[-1], consistent=False)
         except OjsError as error:
-            logger.warning("a key could not be read", extra={"key": line[-1], "why": str(error)})
+            logger.warning("Reading a key failed", extra={"key": line[-1], "why": str(error)})
             return False
         revoked = key is not None and key.revoked_ms is not None
         self._known.put(line[-1], (now_ms, revoked))

@@ -2,7 +2,7 @@
 
 An offloaded payload is written before the record that refers to it. If the process dies in between,
 nothing says that the payload is there (ADR 21). Only a scan of everything finds it, which no
-function makes: an operator does (`ojs-aws tidy`).
+function makes: an operator does (`ojs-aws gc`).
 """
 
 from __future__ import annotations
