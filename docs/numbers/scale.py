@@ -222,7 +222,7 @@ def ceilings(scale: Scale, shown: Iterable[tuple[int, int]] = SHOWN) -> str:
         f"{lanes} {'lane' if lanes == 1 else 'lanes'}, {shards} shards" for lanes, shards in shown
     )
     return table(
-        ["jobs", "what stands in the way", "takes of it", "one for each", *columns], rows, words=4
+        ["jobs", "limited by", "use per job", "one per", *columns], rows, words=4
     )
 
 
