@@ -23,7 +23,7 @@ from ojs.store.table.record import Record
 from ojs.store.workflows import workflows
 
 ROWS = Path(__file__).with_name("attributes.tsv")
-PAGE = Path(__file__).parents[1] / "reference" / "table-attributes.md"
+PAGE = Path(__file__).with_name("attributes.md")
 # By kind of item. The rows for the configuration of a delivery are in one attribute.
 RECORDS: dict[str, Record[Any]] = {
     "Job record": items.JOB,
@@ -107,7 +107,6 @@ def main() -> int:
     """Write the rows and the page."""
     text = declared(ROWS.read_text("utf-8"))
     ROWS.write_text(text, "utf-8")
-    PAGE.parent.mkdir(exist_ok=True)
     PAGE.write_text(page(text), "utf-8")
     return 0
 
