@@ -24,8 +24,8 @@ def test_the_limit_is_the_code_s(value: str, constant: str) -> None:
 
 def test_the_numbers_between_the_tables_are_the_code_s() -> None:
     kib = fetch._MAX_ANSWER_KIB
-    assert f"about {kib // 1_000} {kib % 1_000:03} KiB of contents" in PAGE
-    # What fits in base64, in MB, after the rest of the event.
+    assert f"about {kib:,} KiB of contents" in PAGE
+    # The size that fits in base64, in MB, without the other fields of the event.
     fits = FUNCTION_BYTES * 3 / 4 / 2**20 - 0.1
     assert f"about {fits:.1f} MB fit" in PAGE
 
