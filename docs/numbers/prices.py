@@ -451,7 +451,10 @@ def sentence(model: Model) -> str:
         f"${float(dollars(model.whole(life, rate))):.2f}"
         for life, rate in (("one by one", 10), ("in tens", 10), ("one by one", 0.4))
     )
-    return f"1 million jobs cost {busy} at 10 jobs/s ({tens} in batches of 10) and {quiet} at 0.4 jobs/s"
+    return (
+        f"1 million jobs cost {busy} at 10 jobs/s ({tens} in batches of 10)"
+        f" and {quiet} at 0.4 jobs/s"
+    )
 
 
 def main(others: list[str]) -> None:
