@@ -25,6 +25,8 @@ EMULATOR := $(VENV)/emulator
 PLOTS := build/plots
 # Likewise what makes clients out of the OpenAPI document, for a test.
 CLIENTS := build/clients
+# What builds the documentation site, and its generated pages.
+DOCS := build/docs
 # What builds the wheel and says what is in it.
 PACKAGING := build/packaging
 PACKAGE := build/package
@@ -65,15 +67,15 @@ test: setup ## Run the tests, without those that take long
 	@$(PY) -m pytest $(PARALLEL) -m 'not exhaustive' $(ARGS)
 
 .PHONY: test-exhaustive
-test-exhaustive: setup dashboard-types $(CLIENTS)/.installed $(PACKAGING)/.installed $(BROWSER)/.installed ## Run the tests that take long, and properties with many examples
+test-exhaustive: setup dashboard-types $(CLIENTS)/.installed $(PACKAGING)/.installed $(BROWSER)/.installed $(DOCS)/.installed ## Run the tests that take long, and properties with many examples
 	@$(PY) -m pytest $(PARALLEL) -m '(exhaustive or hypothesis) and not whole' $(ARGS)
 
 .PHONY: test-all
-test-all: setup dashboard-types $(CLIENTS)/.installed $(PACKAGING)/.installed $(BROWSER)/.installed ## Run all tests
+test-all: setup dashboard-types $(CLIENTS)/.installed $(PACKAGING)/.installed $(BROWSER)/.installed $(DOCS)/.installed ## Run all tests
 	@$(PY) -m pytest $(PARALLEL) $(ARGS)
 
 .PHONY: check
-check: setup dashboard-types audit $(CLIENTS)/.installed $(PACKAGING)/.installed $(BROWSER)/.installed ## Run audit, linter, formatter check, type checker and all tests
+check: setup dashboard-types audit $(CLIENTS)/.installed $(PACKAGING)/.installed $(BROWSER)/.installed $(DOCS)/.installed ## Run audit, linter, formatter check, type checker and all tests
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
@@ -144,9 +146,22 @@ package: $(PACKAGING)/.installed dashboard ## Build the wheel with the CDK const
 	@$(PACKAGING)/bin/twine check --strict $(DIST)/*.whl
 
 .PHONY: facts
-facts: | $(PY) ## Write what the construct knows of the server, and the attributes of docs/table.md
+facts: setup ## Write what the construct knows of the server, and the generated pages
 	@$(PY) -m infra.facts
 	@$(PY) -m docs.numbers.attributes
+	@$(PY) -m docs.site.reference
+
+.PHONY: docs
+docs: $(VENV)/.local $(DOCS)/.installed ## Build the documentation site into build/site
+	@$(PY) -m docs.site.build
+
+.PHONY: docs-serve
+docs-serve: $(VENV)/.local $(DOCS)/.installed ## Serve the documentation site on port 8000
+	@$(PY) -m docs.site.build localhost:8000
+
+.PHONY: docs-publish
+docs-publish: docs ## Add the built site to DIST/site as a version (ARGS=0.3.0, or ARGS=dev)
+	@$(PY) -m docs.site.publish $(DIST)/site $(ARGS)
 
 .PHONY: golden
 golden: | $(PY) ## Write down anew what must not change while declarations move
@@ -161,9 +176,9 @@ PIP_COMPILE := env -u PIP_FIND_LINKS -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL \
 
 .PHONY: lock
 lock: $(VENV)/.dev ## Work out the pinned versions again (UPGRADE=1: the newest)
-	@cd requirements && for set in runtime local emulator dev plots clients package browser; do \
+	@cd requirements && for set in runtime local emulator dev plots clients package browser docs; do \
 	  $(PIP_COMPILE) --output-file=$$set.txt $$set.in; done
-	@for folder in . dashboard tests/dashboard tests/local/clients; do npm install --prefix $$folder --package-lock-only \
+	@for folder in . dashboard docs/site tests/dashboard tests/local/clients; do npm install --prefix $$folder --package-lock-only \
 	  --omit-lockfile-registry-resolved --no-audit --no-fund; done
 
 .PHONY: dashboard
@@ -233,6 +248,14 @@ $(PLOTS)/.installed: requirements/plots.txt | $(PY)
 	@$(PLOTS)/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
+$(DOCS)/.installed: requirements/docs.txt docs/site/package-lock.json | $(PY)
+	@echo 'Installing what builds the documentation site …'
+	@$(PY) -m venv --clear $(DOCS)
+	@$(DOCS)/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r $<
+	@cp docs/site/package.json docs/site/package-lock.json $(DOCS)
+	@$(NPM_CI) --prefix $(DOCS) --ignore-scripts >/dev/null
+	@touch $@
+
 $(PACKAGING)/.installed: requirements/package.txt | $(PY)
 	@echo 'Installing what builds the wheel …'
 	@$(PY) -m venv --clear $(PACKAGING)
@@ -273,7 +296,7 @@ $(CLIENTS)/.installed: requirements/clients.txt tests/local/clients/package-lock
 
 $(VENV)/.node-tools: package-lock.json | $(PY)
 	@command -v npm >/dev/null || { \
-	  echo 'npm not found: install Node.js 20 or later (only `make run` does without)' >&2; exit 1; }
+	  echo 'npm not found: install Node.js 22 or later (only `make run` does without)' >&2; exit 1; }
 	@echo 'Installing the Node tools …'
 	@$(NPM_CI) >/dev/null
 	@touch $@ $(VENV)/.engine

@@ -33,6 +33,7 @@ TITLES = {
 }
 NOTE = "<!-- Written by `make facts` from the API's declarations. Do not edit. -->"
 # Answers that each operation can give: they are described once, on the page of error codes.
+_OBJECT = re.compile(r"\[(\w+)\]\(api-objects\.md")
 _ALWAYS = {"500", "503", "504"}
 _BOUNDS = (
     ("minimum", "maximum", ""),
@@ -100,7 +101,8 @@ def kind(schema: Schema) -> str:
     return str(name)
 
 
-def _bounds(schema: Schema) -> Iterator[str]:
+def bounds(schema: Schema) -> Iterator[str]:
+    """What the values are limited to, and the default."""
     for each in _variants(schema):
         for lowest, highest, unit in _BOUNDS:
             least, most = each.get(lowest), each.get(highest)
@@ -119,7 +121,7 @@ def _bounds(schema: Schema) -> Iterator[str]:
 def _described(schema: Schema) -> str:
     parts = [schema.get("description", "")]
     parts += [each.get("description", "") for each in _variants(schema) if each is not schema]
-    parts += list(_bounds(schema))
+    parts += list(bounds(schema))
     return cell("; ".join(dict.fromkeys(part.rstrip(".") for part in parts if part)))
 
 
@@ -143,7 +145,8 @@ def _body(content: Schema, always: str) -> str:
 
 
 def _example(method: str, path: str, content: Schema) -> str:
-    lines = [f'curl -X {method.upper()} "$OJS_URL{path}" -H "Authorization: Bearer $OJS_KEY"']
+    verb = "" if method == "get" else f" -X {method.upper()}"
+    lines = [f'curl{verb} "$OJS_URL{path}" -H "Authorization: Bearer $OJS_KEY"']
     example = next(iter(content.values())).get("example") if content else None
     if example is not None:
         lines[0] += " \\"
@@ -208,20 +211,24 @@ def groups() -> dict[str, str]:
     return texts
 
 
-def objects() -> str:
-    """The page of the objects that other objects contain."""
+def _object(name: str) -> str:
+    schema = _schema(name)
+    text = f"## {name}\n\n"
+    if description := schema.get("description"):
+        text += f"{description}\n\n"
+    if "enum" in schema:
+        return text + f"One of {', '.join(f'`{value}`' for value in schema['enum'])}.\n\n"
+    return text + fields(schema, "Always")
+
+
+def objects(linked: str) -> str:
+    """The page of the objects that these texts link to, and that these objects contain."""
+    found: dict[str, str] = {}
+    while missing := set(_OBJECT.findall(linked)) - found.keys():
+        found |= {name: _object(name) for name in missing}
+        linked = "".join(found.values())
     text = f"{NOTE}\n\n# HTTP API: objects\n\nObjects that requests and responses contain.\n\n"
-    contained = set(re.findall(r"/schemas/(\w+)", json.dumps(document()["components"])))
-    for name in sorted(contained):
-        schema = _schema(name)
-        text += f"## {name}\n\n"
-        if description := schema.get("description"):
-            text += f"{description}\n\n"
-        if "enum" in schema:
-            text += f"One of {', '.join(f'`{value}`' for value in schema['enum'])}.\n\n"
-        else:
-            text += fields(schema, "Always")
-    return text
+    return text + "".join(found[name] for name in sorted(found))
 
 
 def error_codes() -> str:
@@ -237,8 +244,9 @@ def error_codes() -> str:
 
 def pages() -> dict[str, str]:
     """All pages, by the name of the file."""
+    texts = groups()
     return {
-        **{file(tag): text for tag, text in groups().items()},
-        "api-objects.md": objects(),
+        **{file(tag): text for tag, text in texts.items()},
+        "api-objects.md": objects("".join(texts.values())),
         "errors.md": error_codes(),
     }
