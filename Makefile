@@ -160,6 +160,7 @@ docs-serve: $(VENV)/.local $(DOCS)/.installed ## Serve the documentation site on
 	@$(PY) -m docs.site.build localhost:8000
 
 .PHONY: docs-publish
+docs-publish: export OJS_DOCS_VERSIONS := mike
 docs-publish: docs ## Add the built site to DIST/site as a version (ARGS=0.3.0, or ARGS=dev)
 	@$(PY) -m docs.site.publish $(DIST)/site $(ARGS)
 

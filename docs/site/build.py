@@ -24,6 +24,7 @@ TOOLS = ROOT / "build" / "docs"
 # The README has the quick start. The first page of the site is another one.
 MOVED = {"README.md": "quickstart.md", "docs/site/home.md": "index.md"}
 _LINK = re.compile(r"(?<=\]\()(?!https?:)([^)\s#]+)")
+_LOGO = re.compile(r"https://cdn\.redoc\.ly/redoc/[\w-]+\.svg")
 SCRIPTS = ("@mermaid-js/tiny/dist/mermaid.tiny.js", "redoc/bundles/redoc.standalone.js")
 
 
@@ -57,13 +58,13 @@ def copy() -> None:
 
 
 def add_assets() -> None:
-    """Add the OpenAPI document, its interactive page, and the scripts of both."""
-    assets = SOURCE / "assets"
-    assets.mkdir(exist_ok=True)
+    """Add the OpenAPI document, and the scripts of its interactive page and of diagrams."""
+    assets = SOURCE / SITE.relative_to(ROOT)
     for script in SCRIPTS:
-        shutil.copy(TOOLS / "node_modules" / script, assets)
+        text = (TOOLS / "node_modules" / script).read_text("utf-8")
+        # Redoc loads its logo from elsewhere, and hides an image that can't be loaded.
+        (assets / Path(script).name).write_text(_LOGO.sub("data:,", text), "utf-8")
     (assets / "openapi.json").write_text(json.dumps(api.document()), "utf-8")
-    shutil.copy(SITE / "redoc.html", assets)
 
 
 def run(*arguments: str) -> int:
