@@ -34,8 +34,8 @@ class Built(NamedTuple):
 
 
 class _Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+    def log_message(self, *arguments: Any) -> None:
+        """Print nothing."""
 
 
 @pytest.fixture(scope="session")

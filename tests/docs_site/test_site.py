@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -65,10 +66,10 @@ def test_the_tabs_are_those_of_the_navigation(opened: Callable[..., Any]) -> Non
 def test_the_search_finds_retry(opened: Callable[..., Any]) -> None:
     page = opened("latest/docs/queues/")
     page.keyboard.press("Control+k")
-    page.keyboard.type("retry")
-    results = page.get_by_role("link", name="retry")
-    results.first.wait_for()
-    assert results.count() >= 3
+    page.locator("input:visible").last.fill("retry")
+    found = page.get_by_text(re.compile(r"^[0-9]+ results$"))
+    found.wait_for()
+    assert int(found.inner_text().split()[0]) > 10
 
 
 def test_a_phone_shows_pages_without_scrolling_sideways(opened: Callable[..., Any]) -> None:
@@ -104,5 +105,4 @@ def test_an_old_version_leads_to_the_latest(opened: Callable[..., Any]) -> None:
     page.get_by_role("link", name="Go to the latest version.").click()
     page.wait_for_url("**/latest/")
     assert not page.get_by_text("This page describes an earlier version.").is_visible()
-    page.locator(".md-version__current").click()
-    assert page.locator(".md-version__link").all_inner_texts() == ["0.2.0", "0.1.0"]
+    assert page.locator(".md-version__link").all_text_contents() == ["0.2.0", "0.1.0"]
