@@ -33,6 +33,8 @@ class StubServer:
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.lost: set[str] = set()
         self.cancelled: set[str] = set()
+        # What a heartbeat's response has in addition.
+        self.more_of_heartbeat: dict[str, Any] = {}
         self.directive = "running"
         self.progress: list[dict[str, Any]] = []
         # The next requests to a path get this instead of an answer.
@@ -93,7 +95,7 @@ class StubServer:
             mine = set(body["active_jobs"]) & self.leased.keys()
             return httpx.Response(200, json={
                 "state": self.directive, "jobs_extended": sorted(mine - self.lost - self.cancelled),
-                "cancelled_jobs": sorted(mine & self.cancelled),
+                "cancelled_jobs": sorted(mine & self.cancelled), **self.more_of_heartbeat,
             })  # fmt: skip
         if path.endswith("/progress"):
             self.progress.append(body)

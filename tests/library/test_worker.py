@@ -22,6 +22,7 @@ from ojs_aws import (
     WorkerStuck,
     current_job,
 )
+from ojs_aws.worker.session import Session
 from tests.library.stub import StubServer, made, until, working
 
 
@@ -427,12 +428,13 @@ def test_the_same_job_again_is_told_apart_by_its_token(stub: StubServer) -> None
 @pytest.mark.parametrize(
     "options",
     [
-        {"queues": None}, {"queues": "q"}, {"concurrency": 0}, {"lease_s": 10.0}, {"poll_s": 0},
+        {"queues": None}, {"queues": "q"}, {"concurrency": 0}, {"lease_s": 0.5},
+        {"lease_s": 20.0, "heartbeat_s": 7.0}, {"poll_s": 0},
         {"grace_s": -1}, {"timeout_s": 0}, {"queues": []},
     ],
 )  # fmt: skip
 def test_settings_that_cannot_work_are_refused(options: dict[str, Any], stub: StubServer) -> None:
-    with pytest.raises(ValueError, match=r"queues|concurrency|heartbeat|poll_s|timeout"):
+    with pytest.raises(ValueError, match=r"queues|concurrency|heartbeat|lease_s|poll_s|timeout"):
         made(stub, **options)
 
 
@@ -510,3 +512,30 @@ def test_lines_of_json(stub: StubServer) -> None:
         record = logger.makeRecord("n", 40, "f", 1, "m %s", (1,), sys.exc_info())
     shown = json.loads(JsonFormatter().format(record))
     assert (shown["message"], "ValueError" in shown["exception"]) == ("m 1", True)
+
+
+@pytest.mark.parametrize(
+    ("lease_s", "heartbeat_s", "asked_ms", "every_s"),
+    [
+        (60, None, None, 20.0),
+        (60, None, 20_000, 20.0),
+        (60, None, 7_000, 7.0),
+        (30, None, 20_000, 10.0),
+        (60, 4.0, 20_000, 4.0),
+        (60, None, 0, 1.0),
+    ],
+)
+def test_the_next_heartbeat_is_sent_when_the_server_asks_within_a_third_of_the_lease(
+    stub: StubServer,
+    lease_s: float,
+    heartbeat_s: float | None,
+    asked_ms: int | None,
+    every_s: float,
+) -> None:
+    worker = made(stub, lease_s=lease_s, heartbeat_s=heartbeat_s)
+    worker.handler("t")(lambda _job: None)
+    if asked_ms is not None:
+        stub.more_of_heartbeat["heartbeat_interval_ms"] = asked_ms
+    session = Session(worker.settings, worker.handlers, stub.client(), "w")
+    assert session._beat() is None
+    assert session._beat_s == every_s

@@ -189,14 +189,41 @@ def test_a_large_job_is_paid_once(exact: World, size: int) -> None:
     assert large["push"].writes <= (2 + size / 1024 + 1 if size < 300 * 1024 else 2)
 
 
-def test_a_heartbeat_is_one_write(exact: World) -> None:
+@pytest.mark.parametrize("after_ms", [19_999, 20_000])
+def test_a_heartbeat_writes_a_job_with_two_thirds_of_its_lease_left(
+    exact: World, after_ms: int
+) -> None:
     warm(exact)
-    exact.push(incompressible(460))
+    exact.push(incompressible(460), visibility_timeout_ms=60_000)
     (job,) = exact.fetch(worker=WORKER)
+    exact.clock.advance(after_ms - 1_000)
+    # The worker's record is fresh for the next 10 s.
+    exact.run.workers.beat(WORKER, active_jobs=[job.id])
+    exact.clock.advance(1_000)
     with spending(exact) as spent:
         beat = exact.run.workers.beat(WORKER, active_jobs=[job.id])
     assert beat.jobs_extended == [job.id]
-    assert (spent.calls, spent.writes, spent.reads) == (1, 1, 0)
+    due = after_ms >= 20_000
+    assert (spent.calls, spent.writes, spent.reads) == (1 + due, int(due), 0.5)
+
+
+def test_a_heartbeat_of_300_jobs_costs_what_is_due(exact: World) -> None:
+    """Bounds: 4 calls and no write unit for the jobs if none is due, 304 calls if all are."""
+    warm(exact)
+    ids: list[str] = []
+    lasting = {"type": "t", "args": [], "options": {"visibility_timeout_ms": 60_000}}
+    for _ in range(3):
+        exact.run.enqueue.push_batch([envelope.parse(lasting) for _ in range(100)])
+        ids += [job.id for job in exact.fetch(worker=WORKER, count=100)]
+    assert len(ids) == 300
+    exact.run.workers.beat(WORKER)
+    with spending(exact) as fresh:
+        assert exact.run.workers.beat(WORKER, active_jobs=ids).jobs_extended == ids
+    assert (fresh.calls, fresh.writes, fresh.reads) == (3, 0, 150)
+    exact.clock.advance(20_000)
+    with spending(exact) as due:
+        assert exact.run.workers.beat(WORKER, active_jobs=ids).jobs_extended == ids
+    assert (due.calls, due.writes, due.reads) == (304, 301, 150)
 
 
 def test_an_idle_heartbeat_is_one_write(exact: World) -> None:

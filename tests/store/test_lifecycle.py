@@ -222,7 +222,7 @@ def end_of_lease(world: World, job: Job) -> int:
 
 
 @pytest.mark.parametrize("since", ["claim", "heartbeat"])
-@pytest.mark.parametrize("asked_ms", [None, 3_000, 9_000])
+@pytest.mark.parametrize("asked_ms", [None, 3_000, 12_000])
 def test_a_container_whose_clock_is_behind_makes_no_lease_shorter(
     exact: World, asked_ms: int | None, since: str
 ) -> None:
@@ -239,8 +239,8 @@ def test_a_container_whose_clock_is_behind_makes_no_lease_shorter(
         beat = exact.run.workers.beat("w", active_jobs=[job.id], visibility_timeout_ms=asked_ms)
     assert beat.jobs_extended == [job.id]
     assert end_of_lease(exact, job) == before_ms + max(6_000, asked_ms or 0)
-    # And the worker's record.
-    assert spent.calls <= 3
+    # The read of the job, and the worker's record.
+    assert spent.calls <= 4
     # A report of progress is one, too, and is not lost.
     exact.run.jobs.report_progress(job.id, progress=0.5, worker_id="w")
     assert exact.run.jobs.progress(job.id).progress == 0.5

@@ -12,6 +12,7 @@ handler returned from; what was not heard by the server is told again while the 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import random
 import socket
@@ -42,6 +43,10 @@ _WATCH_S = 0.25
 _REGISTER_S = 10.0
 _SIGN_OFF_S = 1.0
 _PROGRESS_EVERY_S = 1.0
+# The server can ask for heartbeats this often at most. A heartbeat fails if there is no response
+# within `_BEAT_TIMEOUT_S`, so that another one is sent before the lease ends.
+_SHORTEST_BEAT_S = 1.0
+_BEAT_TIMEOUT_S = 10.0
 # What a fetch is refused with that brings a report the server cannot read.
 _UNREADABLE = frozenset({400, 413, 422})
 # Refusals that pass: of a key, and of too much.
@@ -83,6 +88,7 @@ class Session:
         self._pause_s = settings.first_poll_s
         self._freed_at: float | None = None
         self._asking = Trouble(logger, "asking the server for jobs", self._facts)
+        self._beat_s = settings.longest_beat_s
         self._beating = Trouble(logger, "the heartbeat", self._facts)
         self._unknown: set[str] = set()
         self._blocked = False
@@ -522,26 +528,33 @@ class Session:
 
     def _beat_until_over(self) -> None:
         """Beat, and in between send the progress that handlers report."""
-        due = time.monotonic() + self._settings.heartbeat_s
+        due = time.monotonic() + self._beat_s
         while not self._over.is_set():
             now = time.monotonic()
             if now >= due or self._beat_now.is_set():
                 self._beat_now.clear()
-                self._beat()
-                busy = bool(self._leases)
-                settings = self._settings
-                due = now + (settings.heartbeat_s if busy else settings.idle_heartbeat_s)
+                retry_s = self._beat()
+                due = now + (self._beat_s if self._leases else self._settings.idle_heartbeat_s)
+                if retry_s is not None:
+                    due = min(due, time.monotonic() + retry_s)
             self._send_progress(due)
             if self._leases:
                 # It has become busy since.
-                due = min(due, time.monotonic() + self._settings.heartbeat_s)
+                due = min(due, time.monotonic() + self._beat_s)
             self._beat_now.wait(min(_PROGRESS_EVERY_S, max(0.0, due - time.monotonic())))
+
+    @property
+    def _answer_s(self) -> float:
+        return min(self._beat_s, _BEAT_TIMEOUT_S)
 
     def _state(self) -> str:
         return TERMINATE if self._stopping.is_set() else self._directive
 
-    def _beat(self) -> None:
-        """Keep the leases of our jobs, hear which are lost, and do as the server says."""
+    def _beat(self) -> float | None:
+        """Send a heartbeat: extend the leases of the jobs, stop jobs whose lease is lost, and apply
+        the server's directive. Returns the seconds until it should be retried, if it failed.
+        """
+        retry_s = None
         with self._lock:
             leases = list(self._leases.values())
         state = self._state()
@@ -555,22 +568,26 @@ class Session:
             # Only when it changes: the server writes the worker's record for it.
             body["state"] = state
         try:
-            answer = self._ask("workers/heartbeat", body, seconds=self._settings.heartbeat_s)
+            answer = self._ask("workers/heartbeat", body, seconds=self._answer_s)
             kept, cancelled = set(answer["jobs_extended"]), set(answer["cancelled_jobs"])
             directive = str(answer["state"])
+            # A server before 0.4 does not name it.
+            asked_s = float(answer.get("heartbeat_interval_ms", math.inf)) / 1_000
         except OjsError as error:
-            # No reason to stop: a lease lasts for several beats.
-            self._beating.note(error)
-        except (KeyError, TypeError) as error:
-            self._beating.note(Unreachable(f"the answer cannot be read: {error!r}"))
+            # No reason to stop: a lease lasts for several heartbeats.
+            retry_s = self._beating.note(error)
+        except (KeyError, TypeError, ValueError) as error:
+            retry_s = self._beating.note(Unreachable(f"the response can't be read: {error!r}"))
         else:
             self._beating.over()
             self._told_state = state
+            self._beat_s = min(self._settings.longest_beat_s, max(_SHORTEST_BEAT_S, asked_s))
             for lease in leases:
                 if lease.running and lease.job.id not in kept:
                     lease.stop(CANCELLED if lease.job.id in cancelled else LOST)
             self._obey(directive)
         self._look_at_loop()
+        return retry_s
 
     def _obey(self, directive: str) -> None:
         if directive == TERMINATE:
@@ -601,7 +618,7 @@ class Session:
             path = place("jobs/{}/progress", lease.job.id)
             body = {"worker_id": self.id, **report}
             try:
-                self._ask(path, body, method="PUT", seconds=self._settings.heartbeat_s)
+                self._ask(path, body, method="PUT", seconds=self._answer_s)
             except (OjsError, TypeError, ValueError) as error:
                 # The job is what matters.
                 logger.info("no progress reported: %s", error, extra=self._of(lease))

@@ -8,6 +8,7 @@ from typing import Any
 
 MOST_FETCHED = 100
 MOST_AT_ONCE = 1_000
+_LONGEST_BEAT_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Settings:
     concurrency: int = 10
     processes: bool = False
     lease_s: float = 60.0
-    heartbeat_s: float = 10.0
+    heartbeat_s: float | None = None
     timeout_s: float | None = 1_800.0
     grace_s: float = 25.0
     poll_s: float = 4.0
@@ -48,7 +49,9 @@ class Settings:
             raise ValueError("a worker needs queues, or a pool")
         if not 1 <= self.concurrency <= MOST_AT_ONCE:
             raise ValueError(f"concurrency must be 1 to {MOST_AT_ONCE}")
-        if not 0 < self.heartbeat_s <= self.lease_s / 3:
+        if self.lease_s < 1:
+            raise ValueError("lease_s must be at least 1")
+        if self.heartbeat_s is not None and not 0 < self.heartbeat_s <= self.lease_s / 3:
             raise ValueError("heartbeat_s must be at most a third of lease_s: a beat may get lost")
         if self.poll_s <= 0 or self.grace_s < 0:
             raise ValueError("poll_s must be above 0, grace_s not below")
@@ -61,6 +64,13 @@ class Settings:
         signing off take two seconds.
         """
         return self.stop_s + self.settle_s + 2.0
+
+    @property
+    def longest_beat_s(self) -> float:
+        """The longest time between two heartbeats of a worker with jobs: `heartbeat_s`, or a third
+        of the lease, at most 20 s. The server can ask for shorter ones.
+        """
+        return self.heartbeat_s or min(self.lease_s / 3, _LONGEST_BEAT_S)
 
     @property
     def lease_ms(self) -> int:

@@ -38,7 +38,8 @@ class Worker:
     `pool` needs no queues.
 
     In seconds: `lease_s` is after how long the jobs of a worker that died go to another one;
-    heartbeats each `heartbeat_s` extend it. `timeout_s` is how long one attempt may take, if the
+    heartbeats extend it, each `heartbeat_s` or as often as the server asks, at least every 20 s and
+    three times a lease. `timeout_s` is how long one attempt may take, if the
     job does not say; None for no limit. `grace_s` is how long jobs may go on when the worker
     stops; then they are given back. `poll_s` is the longest pause between two fetches.
     """
@@ -55,7 +56,7 @@ class Worker:
         concurrency: int = 10,
         processes: bool = False,
         lease_s: float = 60.0,
-        heartbeat_s: float = 10.0,
+        heartbeat_s: float | None = None,
         timeout_s: float | None = 1_800.0,
         grace_s: float = 25.0,
         poll_s: float = 4.0,

@@ -103,6 +103,7 @@ class HeartbeatAnswer(Answer["Beat"]):
     jobs_extended: list[Id] = _b.jobs_extended
     cancelled_jobs: list[Id] = _b.cancelled_jobs
     server_time: Moment = _b.server_time
+    heartbeat_interval_ms: Count = _b.heartbeat_interval_ms
 
 
 class BeatAnswer(AsIs):

@@ -11,28 +11,37 @@ from ojs.clock import Clock
 from ojs.domain import jsontext, times
 from ojs.domain.access import ANYBODY, Principal
 from ojs.domain.errors import BAD_CURSOR, InvalidRequest, NotFound, PayloadTooLarge, naming_field
+from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.page import Page
 from ojs.domain.pool.worker import Directive, Worker, check_worker_id
+from ojs.domain.times import MAX_MS
 from ojs.records import record
+from ojs.services.for_each import ForEach, in_threads
 from ojs.services.jobs.transitions import JobChanges
 from ojs.store.jobs.records import JobStore, winner
 from ojs.store.queues import workers as store
 from ojs.store.table.errors import LostRace
 
 MAX_INFO_BYTES = 4_096
-# A busy worker's record is written again after this long; until then a heartbeat costs one write
-# for each job that it extends. A worker learns of a new directive after this long at the latest.
+# How often (ms) the record of a busy worker is written at most. A worker receives a new directive
+# after at most this time and one heartbeat.
 RECORD_EVERY_MS = 10_000
+# The time to the next heartbeat (ms): a third of the lease, within these bounds. A worker that
+# sends no heartbeat for `DEAD_AFTER_MS` counts as dead.
+_INTERVAL_MS = (5_000, 20_000)
 _REMEMBERED = 10_000
+# Jobs that one call reads.
+_JOBS = 100
 
 
 @record(frozen=True)
 class HeartbeatAnswer:
-    """The answer to a heartbeat."""
+    """The answer to a heartbeat. The next one is due `heartbeat_interval_ms` later."""
 
     state: Directive
     server_time: str
+    heartbeat_interval_ms: int
     jobs_extended: list[str] = field(default_factory=list)
     cancelled_jobs: list[str] = field(default_factory=list)
 
@@ -41,12 +50,19 @@ class WorkerRegistry:
     """Keeps records of workers, and tells them which directive and cancellations to follow."""
 
     def __init__(
-        self, *, workers: store.WorkerStore, jobs: JobStore, changes: JobChanges, clock: Clock
+        self,
+        *,
+        workers: store.WorkerStore,
+        jobs: JobStore,
+        changes: JobChanges,
+        clock: Clock,
+        for_each: ForEach = in_threads,
     ) -> None:
         self._workers = workers
         self._jobs = jobs
         self._changes = changes
         self._clock = clock
+        self._for_each = for_each
         self._heard: BoundedMap[tuple[str, str], Worker] = BoundedMap(_REMEMBERED)
 
     def beat(
@@ -61,11 +77,27 @@ class WorkerRegistry:
         pool: str | None = None,
         caller: Principal = ANYBODY,
     ) -> HeartbeatAnswer:
-        """Extend the leases of a worker's jobs; returns which jobs were cancelled.
+        """Extend the leases of a worker's jobs, and return which of them were cancelled.
 
-        A job that is not active, or is another worker's, is left alone without an error. Costs one
-        write unit for each job; the worker's own record is written at most every 10 s. Raises
-        Conflict when the worker declares another pool than before; no lease is extended then.
+        One call reads 100 jobs, at half a read unit each. A job with more than two thirds of its
+        lease left is not written: it costs nothing more. A job that is not active, or belongs to
+        another worker, is skipped without an error. The worker's own record is written at most
+        every 10 s.
+
+        Args:
+            worker_id: ID of the worker.
+            active_jobs: IDs of the jobs that the worker runs.
+            active_count: Number of jobs that the worker runs. Default: the number of extended jobs.
+            visibility_timeout_ms: Length of the lease from now in milliseconds. Default: the length
+                that each job has.
+            state: State that the worker reports.
+            info: What the worker reports of itself, up to 4 KiB.
+            pool: Pool that the worker belongs to.
+            caller: Who sends the heartbeat.
+
+        Raises:
+            Conflict: The worker named another pool before. No lease is extended.
+            BackendUnavailable: DynamoDB rejected a write. Some leases may be extended.
         """
         _check_id(worker_id)
         _check_info(info)
@@ -76,33 +108,58 @@ class WorkerRegistry:
             count = active_count if active_count is not None else len(set(active_jobs))
             worker = self._touch(worker_id, now_ms, state, count, info, pool, caller)
             directive = self._remember(worker, caller)
-        extended: list[str] = []
-        cancelled: list[str] = []
-        for job_id in dict.fromkeys(active_jobs):
-            try:
-                self._jobs.extend(
-                    job_id, now_ms=now_ms, worker_id=worker_id, lease_ms=visibility_timeout_ms
-                )
-                extended.append(job_id)
-            except LostRace as lost:
-                there = winner(lost, known_only=True)
-                if there is None or there.worker_id not in (None, worker_id):
-                    continue
-                resumed = self._changes.resume(
-                    there, worker_id=worker_id, lease_ms=visibility_timeout_ms, now_ms=now_ms
-                )
-                # An active job's lease lasts longer than requested now.
-                if resumed or there.state is State.ACTIVE:
-                    extended.append(job_id)
-                elif there.state is State.CANCELLED and there.attempt:
-                    cancelled.append(job_id)
+        wanted = list(dict.fromkeys(active_jobs))
+        records = self._read(wanted)
+
+        def extend(job_id: str) -> State | None:
+            job = records.get(job_id)
+            if job is not None and _fresh(job, worker_id, visibility_timeout_ms, now_ms):
+                return State.ACTIVE
+            return self._extend(job_id, worker_id, visibility_timeout_ms, now_ms)
+
+        states = dict(zip(wanted, self._for_each(extend, wanted), strict=True))
+        extended = [job_id for job_id, found in states.items() if found is State.ACTIVE]
+        cancelled = [job_id for job_id, found in states.items() if found is State.CANCELLED]
         count = active_count if active_count is not None else len(extended)
         if directive is None and extended and state is None:
             directive = self._recent(worker_id, now_ms, pool, caller)
         if directive is None:
             worker = self._touch(worker_id, now_ms, state, count, info, pool, caller)
             directive = self._remember(worker, caller)
-        return HeartbeatAnswer(directive, times.format_ms(now_ms), extended, cancelled)
+        lengths = [job.lease.length_ms for job in records.values() if job.lease is not None]
+        shortest_ms = visibility_timeout_ms or min(lengths, default=MAX_MS)
+        interval_ms = max(_INTERVAL_MS[0], min(_INTERVAL_MS[1], shortest_ms // 3))
+        return HeartbeatAnswer(directive, times.format_ms(now_ms), interval_ms, extended, cancelled)
+
+    def _read(self, job_ids: Sequence[str]) -> dict[str, Job]:
+        """The records of jobs, without those that this version cannot read. A record may be stale:
+        see `_fresh`.
+        """
+        records: dict[str, Job] = {}
+        for start in range(0, len(job_ids), _JOBS):
+            part = job_ids[start : start + _JOBS]
+            records |= self._jobs.read_records(part, lambda *_: None, consistent=False)
+        return records
+
+    def _extend(
+        self, job_id: str, worker_id: str, lease_ms: int | None, now_ms: int
+    ) -> State | None:
+        """Extend one lease: `active` if the worker has it, `cancelled` if the job was cancelled
+        after its start, else None.
+        """
+        try:
+            self._jobs.extend(job_id, now_ms=now_ms, worker_id=worker_id, lease_ms=lease_ms)
+        except LostRace as lost:
+            there = winner(lost, known_only=True)
+            if there is None or there.worker_id not in (None, worker_id):
+                return None
+            resumed = self._changes.resume(
+                there, worker_id=worker_id, lease_ms=lease_ms, now_ms=now_ms
+            )
+            if not resumed and there.state is not State.ACTIVE:
+                return State.CANCELLED if there.state is State.CANCELLED and there.attempt else None
+            # The lease of an active job lasts longer than requested now.
+        return State.ACTIVE
 
     def _touch(
         self,
@@ -226,6 +283,23 @@ class WorkerRegistry:
             self._heard.forget((store.key_of(worker_id)[0], sk))
         if not any(gone):
             raise NotFound("worker", worker_id)
+
+
+def _fresh(job: Job, worker_id: str, lease_ms: int | None, now_ms: int) -> bool:
+    """Whether a job, as it was read, needs no write: it is the worker's, and more than two thirds
+    of its lease are left.
+
+    A stale record decides right: `lease_until` never decreases while a worker has the job, so no
+    other request took the job because its lease ended. A cancellation that the record does not
+    show yet is seen by the next heartbeat.
+    """
+    lease = job.lease
+    return (
+        job.state is State.ACTIVE
+        and lease is not None
+        and lease.worker_id in (None, worker_id)
+        and 3 * (lease.until_ms - now_ms) > 2 * (lease_ms or lease.length_ms)
+    )
 
 
 def _check_id(worker_id: str, field_name: str = "worker_id") -> None:
