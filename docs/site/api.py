@@ -130,9 +130,11 @@ def fields(schema: Schema, always: str) -> str:
     if "properties" not in schema:
         return f"Type: {kind(schema)}.\n\n"
     required = set(schema.get("required", ()))
+    # Fields that are accepted and ignored come from a set: they have no order of their own.
+    ordered = sorted(schema["properties"].items(), key=lambda each: "" if each[1] else each[0])
     rows = [
         (f"`{name}`", kind(each), "yes" if name in required else "no", _described(each))
-        for name, each in schema["properties"].items()
+        for name, each in ordered
     ]
     return table(("Field", "Type", always, "Description"), rows) if rows else "No fields.\n\n"
 
