@@ -1,7 +1,7 @@
-"""Writes the methods of the library's client that follow from the operations: `make facts`.
+"""Generates methods of the library's client from the declared operations: `make facts`.
 
-A method that does more than send one request (it chooses an id, converts times, or returns a job)
-is a function in `ojs_aws.client.operations`. This module writes no method for such an operation.
+Operations that need more than one plain request are functions in `ojs_aws.client.operations`, for
+example to generate an ID, to convert times, or to return a job. They are not generated.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from collections.abc import Container, Iterable, Sequence
+from textwrap import wrap
 
 from infra import ROOT
 from ojs.api.operations import OPERATIONS
@@ -17,12 +19,12 @@ from ojs.http.endpoint import BASE, WORKERS, Operation
 from ojs_aws.client import operations as by_hand
 
 FILE = ROOT / "package" / "ojs_aws" / "client" / "generated.py"
-# The worker session of the library calls these.
+# The worker session of the library sends these requests.
 OF_WORKERS = {
     "ack_job_by_path", "nack_job_by_path", "report_progress", "report_worker_progress",
     "register_worker",
 }  # fmt: skip
-# Other names of operations that have a method: only their summaries differ.
+# Aliases of operations that have a method. Only their summaries differ.
 OTHER_NAMES = {
     "purge_old_dead_letters", "admin_purge_old_dead_letters", "admin_get_queue", "quiet_worker",
     "admin_remove_worker", "root_metrics",
@@ -34,9 +36,9 @@ NAMES = {
     "admin_erase_jobs": "erase_jobs",
     "enqueue_bulk": "enqueue_each",
 }
-# A POST that may be sent again if no answer came.
+# POST requests that the client may resend if the response is lost.
 REPEATABLE = ("pause_", "resume_", "register_cron", "create_delivery")
-HEADER = '''"""Methods of both clients, one for each operation: written by `make facts`."""
+HEADER = '''"""Methods of both clients, one per operation. `make facts` generates this file."""
 
 from __future__ import annotations
 
@@ -47,16 +49,16 @@ from ojs_aws.client.method import Method
 
 
 class Generated:
-    """Operations whose answer is the JSON that the OpenAPI document describes."""
+    """Operations that return the JSON object that the OpenAPI document describes."""
 '''
 
 
 def text() -> str:
-    """What the file holds if it is written now."""
+    """Return the content of the generated file."""
     written = {name for name, _ in inspect.getmembers(by_hand, inspect.isfunction)}
     seen = {each.summary for each in OPERATIONS if NAMES.get(each.id, each.id) in written}
     parts = {}
-    # The other names of an operation are longer.
+    # Aliases of an operation are longer.
     for each in sorted(OPERATIONS, key=lambda each: len(each.id)):
         left_out = (each.function == WORKERS and each.method == "POST") or each.id in OF_WORKERS
         if left_out or each.id in OTHER_NAMES or each.summary in seen:
@@ -72,20 +74,28 @@ def text() -> str:
 def _method(operation: Operation) -> str:
     path = operation.path.removeprefix(f"{BASE}/")
     taken, sent = [], [f'"{operation.method}"', f'"{path}"', "json_object"]
+    about: list[str] = []
     if parameter := operation.path_parameter:
         named = f"{operation.subject}_id" if parameter == "id" else parameter
         taken.append(f"{named}: str")
+        subject = operation.subject or "resource"
+        kind = {"id": "ID", "key": "Key"}.get(parameter, "Name")
+        about.append(f"{named}: {kind} of the {subject}.")
         sent[1] = f'place("{path.replace(f"{{{parameter}}}", "{}")}", {named})'
     fields = {} if operation.request is None else operation.request.model_fields
     if operation.request not in (None, NoOptions):
         body = "body"
         if not parameter and "name" in fields and fields["name"].required:
             taken.append("name: str")
+            about.append("name: Name of the new resource.")
             body = '{"name": name, **body}'
         taken.append("**body: Any")
+        ignored = {name for name, each in fields.items() if "ignored" in (each.description or "")}
+        about.append(f"**body: Fields of the request: {_names(fields, ignored | {'name'})}.")
         sent.append(body)
     elif operation.query:
         taken.append("**query: Any")
+        about.append(f"**query: Query parameters: {_names(each.name for each in operation.query)}.")
         sent.append("query=query")
     elif operation.method == "POST":
         sent.append("{}")
@@ -95,6 +105,24 @@ def _method(operation: Operation) -> str:
     return (
         f"    @Method\n    @staticmethod\n"
         f"    def {name}({', '.join(taken)}) -> Call[Answer]:\n"
-        f'        """{operation.summary}."""\n'
+        f'        """{operation.summary}.\n\n{_sections(about)}        """\n'
         f"        return Call({', '.join(sent)})\n"
     )
+
+
+def _names(names: Iterable[str], without: Container[str] = ()) -> str:
+    return ", ".join(f"`{name}`" for name in names if name not in without)
+
+
+def _sections(arguments: Sequence[str]) -> str:
+    """Return the sections of a method's docstring."""
+    found = ["Args:", *arguments, ""] if arguments else []
+    found += ["Returns:", "The call. Its result is the JSON object of the response.", ""]
+    found += ["Raises:", "ApiError: The server rejected the request."]
+    text = ""
+    for line in found:
+        heading = line.endswith(":")
+        indent = " " * (8 if heading else 12)
+        hanging = indent if heading or line[:4] == "The " else indent + "    "
+        text += "\n".join(wrap(line, 100, initial_indent=indent, subsequent_indent=hanging)) + "\n"
+    return text

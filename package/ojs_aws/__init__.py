@@ -1,8 +1,7 @@
-"""Enqueue, run and test jobs of an Open Job Spec server: needs Python 3.10 and httpx, no more.
+"""Enqueue, run, and test jobs of an Open Job Spec server. Requires Python 3.10 and httpx only.
 
-`Client` and `AsyncClient` ask the server; `Worker` does jobs, and `lambda_handler` does them in a
-Lambda function that the server pushes them to. `ojs_aws.testing` has what tests of
-jobs need.
+`Client` and `AsyncClient` send requests. `Worker` fetches and runs jobs. `lambda_handler` runs
+jobs that the server pushes to a Lambda function. `ojs_aws.testing` has fixtures for pytest.
 """
 
 from ojs_aws.client.asynchronous import AsyncClient

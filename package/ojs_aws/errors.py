@@ -1,4 +1,4 @@
-"""What can go wrong with a request, as a tree: by status, and by code where that says more."""
+"""Errors of requests, by HTTP status and error code."""
 
 from __future__ import annotations
 
@@ -7,26 +7,34 @@ from typing import Any
 
 
 class OjsError(Exception):
-    """A request did not succeed."""
+    """Base class: a request did not succeed."""
 
 
 class Unreachable(OjsError):
-    """No clear answer, however often it was asked for: if `sent`, the request may have been carried
-    out.
+    """No attempt got a valid response.
+
+    Attributes:
+        sent: Whether the request may have reached the server. If true, its outcome is unknown.
     """
 
     sent: bool = True
 
 
 class ApiError(OjsError):
-    """The server refused a request.
+    """The server rejected a request.
 
-    `code` is the error's name (`not_found`, `conflict` …), `details` says more. `repeated` says
-    that an earlier try of the same request had no clear answer: it may have been carried out, and
-    then a `conflict` only means that it was.
+    Attributes:
+        status: HTTP status.
+        code: Error code, for example `not_found` or `conflict`.
+        message: Text of the error.
+        details: More facts about the error, for example `field`.
+        request_id: ID of the request in the server's log.
+        repeated: Whether an earlier attempt has an unknown outcome. If true, a `conflict` can mean
+            that the earlier attempt succeeded.
+        retry_after_s: `Retry-After` in seconds. 0 without that header.
     """
 
-    # Seconds that the server asks to wait, if it does.
+    # `Retry-After` in seconds.
     retry_after_s: float = 0.0
 
     def __init__(self, status: int, error: Mapping[str, Any], *, repeated: bool = False) -> None:
@@ -40,60 +48,60 @@ class ApiError(OjsError):
         super().__init__(f"{status} {self.code}: {self.message}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The state that pickle adds has the rest.
+        # The pickled state contains all other attributes.
         return (type(self), (self.status, {}), self.__dict__ | {"args": self.args})
 
 
 class BadRequest(ApiError):
-    """400 or 405: the request is not what the server takes; `details["field"]` names the field."""
+    """400 or 405: the request is invalid. `details["field"]` names the field."""
 
 
 class Unauthenticated(ApiError):
-    """401: there is no key, or it has ended."""
+    """401: the access key is missing, unknown, or expired."""
 
 
 class PermissionDenied(ApiError):
-    """403: the key does not allow it."""
+    """403: the access key doesn't have the required scope or queue."""
 
 
 class NotFound(ApiError):
-    """404: there is no such thing, or not any more."""
+    """404: the resource doesn't exist, or was deleted."""
 
 
 class Conflict(ApiError):
-    """409: the job, queue or worker is in a state that does not go with it."""
+    """409: the state of the job, queue, or worker doesn't allow the request."""
 
 
 class Duplicate(Conflict):
-    """409 `duplicate`: a job with this id, or with the same unique key, exists."""
+    """409 `duplicate`: a job with this ID or this unique key exists."""
 
 
 class PayloadTooLarge(ApiError):
-    """413."""
+    """413: the payload is too large."""
 
 
 class Unprocessable(ApiError):
-    """422: a policy in the request breaks a rule."""
+    """422: a policy in the request is invalid."""
 
 
 class Unsupported(Unprocessable):
-    """422 `unsupported`: the server knows the feature and does not offer it."""
+    """422 `unsupported`: the server doesn't support this feature."""
 
 
 class TooManyRequests(ApiError):
-    """429: not now."""
+    """429: too many requests. Retry after `retry_after_s`."""
 
 
 class QueueFull(TooManyRequests):
-    """429 `QUEUE_FULL`: the queue takes no more jobs for now."""
+    """429 `QUEUE_FULL`: the queue is at capacity."""
 
 
 class ServerError(ApiError):
-    """5xx: the server could not do it. The outcome may be unknown."""
+    """5xx: the request failed on the server. The outcome can be unknown."""
 
 
 class Unavailable(ServerError):
-    """502, 503 or 504: try again later."""
+    """502, 503, or 504: the server is temporarily unavailable."""
 
 
 _BY_CODE: dict[str, type[ApiError]] = {
@@ -118,7 +126,16 @@ _BY_STATUS: dict[int, type[ApiError]] = {
 
 
 def refusal(status: int, body: object, *, repeated: bool = False) -> ApiError:
-    """The error for an answer with this status and JSON body."""
+    """Convert an error response to an exception.
+
+    Args:
+        status: HTTP status, 300 or higher.
+        body: JSON body of the response.
+        repeated: Whether an earlier attempt has an unknown outcome.
+
+    Returns:
+        The exception. Its class depends on the error code, otherwise on the status.
+    """
     error = body.get("error", body) if isinstance(body, Mapping) else {}
     if not isinstance(error, Mapping):
         error = {"message": str(error)}

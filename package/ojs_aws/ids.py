@@ -1,4 +1,4 @@
-"""Ids of jobs and workers."""
+"""IDs of jobs and workers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 
 
 def uuid7() -> str:
-    """A new UUIDv7, which is what job ids are: 48 bits of time in ms, then random bits."""
+    """Create a UUIDv7: 48 bits of time in milliseconds, then random bits."""
     value = time.time_ns() // 1_000_000 << 80 | 0x7 << 76 | 0b10 << 62
     value |= secrets.randbits(12) << 64 | secrets.randbits(62)
     text = f"{value:032x}"

@@ -1,4 +1,4 @@
-"""Log records of the library as lines of JSON."""
+"""Formats the library's log records as JSON lines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import logging
 import time
 
-# What the worker says of a job beside the message, as fields of the record.
+# Fields of a record that describe the job, in addition to the message.
 FIELDS = (
     "worker_id", "job_id", "job_type", "queue", "attempt", "state", "duration_ms", "trace_id",
     "error_code",
@@ -14,13 +14,21 @@ FIELDS = (
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object for each record: time, level, message, and what the worker says of the job.
+    """Formats each log record as one JSON object: time, level, logger, message, and job fields.
 
-    `logging.getLogger("ojs_aws")` is the logger; set this formatter on a handler of yours.
+    The logger of the library is `logging.getLogger("ojs_aws")`. Set this formatter on a handler.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as a line of JSON."""
+        """Format one record.
+
+        Args:
+            record: Record of any logger.
+
+        Returns:
+            One line of JSON with the keys `time`, `level`, `logger`, and `message`. It has the job
+            fields and `exception` if the record has them.
+        """
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         line: dict[str, object] = {
             "time": f"{moment}.{int(record.msecs):03d}Z",

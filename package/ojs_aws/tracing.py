@@ -1,6 +1,6 @@
-"""The W3C trace context of a job: `meta.traceparent`. OpenTelemetry takes part if it is installed.
+"""Propagates the W3C trace context of a job (`meta.traceparent`). Supports OpenTelemetry.
 
-A job that a handler enqueues carries the context of the handler's own job on.
+A job that a handler enqueues has the trace context of the handler's job.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from typing import Any
 
 FIELDS = ("traceparent", "tracestate")
 _FORM = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
-# The trace context of the job that runs here, as its `meta` has it.
+# Trace context of the job that this thread or task runs, as in its `meta`.
 _RUNNING: ContextVar[Mapping[str, str] | None] = ContextVar("ojs_trace", default=None)
 
 
 def incoming(meta: Mapping[str, Any]) -> dict[str, str]:
-    """The trace context in a job's `meta`; {} if there is none, or none that can be read."""
+    """Return the trace context in a job's `meta`. Returns {} if it is missing or invalid."""
     found = {name: meta[name] for name in FIELDS if isinstance(meta.get(name), str)}
     return found if _FORM.fullmatch(found.get("traceparent", "")) else {}
 
 
 def trace_id(meta: Mapping[str, Any]) -> str | None:
-    """The id of the trace that a job belongs to."""
+    """Return the ID of the trace that a job belongs to, or None."""
     found = _FORM.fullmatch(incoming(meta).get("traceparent", ""))
     return found[1] if found else None
 
 
 def outgoing(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """The `meta` of a new job: as given, with the trace context of what runs here."""
+    """Return the `meta` of a new job with the current trace context added."""
     if "traceparent" in meta:
         return dict(meta)
     carried: dict[str, str] = {}
@@ -45,9 +45,10 @@ def outgoing(meta: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def running(kind: str, meta: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[None]:
-    """Around a handler: a span of its own, if OpenTelemetry is there, below that of the enqueuer.
+    """Run a handler in an OpenTelemetry span, if OpenTelemetry is installed.
 
-    An error that leaves the block is recorded there.
+    The parent of the span is the span that enqueued the job. The span records an exception that
+    leaves the block.
     """
     there = incoming(meta)
     token = _RUNNING.set(there or None)
@@ -68,7 +69,7 @@ def running(kind: str, meta: Mapping[str, Any], facts: Mapping[str, Any]) -> Ite
 
 @cache
 def _api() -> tuple[Any, Any] | None:
-    """OpenTelemetry's `propagate` and `trace`, if they are installed."""
+    """Return OpenTelemetry's modules `propagate` and `trace`, or None."""
     try:
         if importlib.util.find_spec("opentelemetry.trace") is None:
             return None

@@ -1,26 +1,27 @@
-"""The functions' code as one folder: third-party packages, `ojs/`, `functions/`, bytecode.
+"""Builds the functions' code as one folder: third-party packages, `ojs/`, `functions/`, bytecode.
 
-No Docker. pip fetches the wheels of the machine the code will run on (`--platform`), from the
-hash-pinned requirements/runtime.txt. All functions share one bundle: it is uploaded once.
+Doesn't use Docker. pip downloads the wheels for the target machine (`--platform`) from the
+hash-pinned requirements/runtime.txt. All functions share one bundle, which is uploaded once.
 
-Four choices:
+Decisions:
 
-- **The SDK (botocore) is bundled**, although Lambda's runtime brings one. Lambda's own changes
-  without notice and differs by region; ours is the version the tests ran against. Its weight, the
-  models of 400 AWS services, is left out but for those used here (`SDK_SERVICES`): 29 MB become 5.
-- **Bytecode is compiled, by the exact Python that will run it.** Lambda cannot write beside its
-  code, so a missing .pyc is compiled anew by every cold start, which takes about three times as
-  long. It is hash-based and unchecked: a .pyc that trusts its source's time stamp would be stale
-  at once, since zipping resets the stamps.
-- **Without that interpreter** (on PATH, from pyenv or from uv) the bundle has no bytecode, works
-  all the same, and a warning says what it costs.
-- **Python 3.13**, although all dependencies have arm64 wheels for 3.14 too: a 3.14 to compile with
-  is less often at hand, and bytecode is worth more than a minor version. `-c python=3.14` switches.
+- **The SDK (botocore) is bundled**, although Lambda's runtime includes one. Lambda's version
+  changes without notice and differs by region. The bundled version is the tested one. Of the models
+  of 400 AWS services only those in `SDK_SERVICES` are kept: 5 MB instead of 29 MB.
+- **Bytecode is compiled by the exact Python version of the runtime.** Lambda can't write next to
+  its code, so without .pyc files each cold start compiles, which takes about three times as long.
+  The .pyc files are hash-based and unchecked: zipping resets time stamps, which would make
+  time-based files stale.
+- **Without that interpreter** (on PATH, from pyenv, or from uv) the bundle has no bytecode. It
+  works, and a warning names the cost.
+- **Python 3.13**, although all dependencies have arm64 wheels for 3.14 too: an interpreter 3.14 is
+  less often installed, and bytecode gains more than a minor version. To change, pass
+  `-c python=3.14`.
 
-The dashboard's files, which `make dashboard` builds or the wheel carries, lie beside its function.
-The deployment's middleware (setting `middleware`) lies beside all that, at the top.
+The dashboard's files are copied next to its function. `make dashboard` builds them, or the wheel
+contains them. The middleware of the deployment (setting `middleware`) is copied to the top folder.
 
-Bundles are kept under build/, named by a hash of everything that goes into them.
+Bundles are stored in build/, named by a hash of their content.
 """
 
 from __future__ import annotations
@@ -48,51 +49,58 @@ if TYPE_CHECKING:
     from ojs_aws.cdk.settings import DeploymentSettings
 
 _HERE = Path(__file__).resolve().parent
-# The wheel carries what the bundle is made of; in the project it lies where it is written.
+# The wheel contains the sources of the bundle. In the repository they are in their own folders.
 _CARRIED = _HERE / "carried"
 INSTALLED = _CARRIED.is_dir()
 ROOT = _CARRIED if INSTALLED else _HERE.parents[2]
 
 DASHBOARD = ROOT / "dashboard" if INSTALLED else ROOT / "build" / "dashboard"
 REQUIREMENTS = ROOT / "requirements" / "runtime.txt"
-# Of an app that has the construct installed: where it is run, as cdk.out is.
+# For an app that installed the construct: the folder in which it runs, like cdk.out.
 BUILD = (Path.cwd() / ".ojs-build" if INSTALLED else ROOT / "build") / "lambda"
 
-# The AWS services whose clients the functions create; a test finds them in the code.
+# The AWS services whose clients the functions create. A test compares them with the code.
 SDK_SERVICES = ("dynamodb", "events", "lambda", "s3", "secretsmanager", "sqs")
 
-# Lambda unpacks the bundle here. Bytecode names its sources: as they are there, not as here.
+# Folder in which Lambda unpacks the bundle. Bytecode refers to its sources there.
 TASK_ROOT = "/var/task"
 
 _SUPERSEDED_AFTER_S = 3600
 
 
 class BundlingError(RuntimeError):
-    """The bundle could not be built; the message holds what the failed tool printed."""
+    """The bundle could not be built. The message contains the output of the failed tool."""
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A folder ready to become a Lambda function's code."""
+    """A folder with the code of a Lambda function."""
 
     path: Path
     content_hash: str
     bytecode: bool
-    """Whether bytecode for the exact runtime is in it."""
+    """Whether it contains bytecode for the exact runtime."""
 
 
 def build(settings: DeploymentSettings) -> Bundle:
-    """The bundle for these settings, built now or taken from an earlier build.
+    """Build the bundle for these settings, or reuse an earlier build.
 
-    Raises BundlingError when pip or the compiler fails, or the middleware is not there.
+    Args:
+        settings: Settings of the deployment.
+
+    Returns:
+        The bundle.
+
+    Raises:
+        BundlingError: pip or the compiler failed, or a middleware function was not found.
     """
     others = (*_dashboard(settings), *_middleware(settings))
     python = settings.runtime_python
     interpreter = find_interpreter(python)
     if interpreter is None:
         print(
-            f"warning: no Python {python} here to compile bytecode with; cold starts will take "
-            f"about three times as long. Install it (for example: uv python install {python}).",
+            f"warning: Python {python} not found, so the bundle has no bytecode. Cold starts take"
+            f" about three times as long. To install it, run: uv python install {python}",
             file=sys.stderr,
         )
     packages = _packages(settings, interpreter)
@@ -104,7 +112,7 @@ def build(settings: DeploymentSettings) -> Bundle:
             sources = (*_SOURCES, *others)
             for source, name in sources:
                 if (stage / name).exists():
-                    raise BundlingError(f"middleware_folder: {name} is a name that is taken")
+                    raise BundlingError(f"middleware_folder: the name {name} is reserved")
                 if source.is_dir():
                     shutil.copytree(source, stage / name, ignore=_LEFT_OUT)
                 else:
@@ -115,11 +123,11 @@ def build(settings: DeploymentSettings) -> Bundle:
 
 
 def code(settings: DeploymentSettings) -> lambda_.Code:
-    """The bundle as CDK has it. Raises BundlingError."""
+    """Return the bundle as CDK code. Raises BundlingError."""
     bundle = build(settings)
     return lambda_.Code.from_asset(
         str(bundle.path),
-        # Of what went in, not of what came out: bytecode need not be the same byte for byte.
+        # Hash of the sources: compiled bytecode can differ between builds.
         asset_hash=bundle.content_hash,
         asset_hash_type=AssetHashType.CUSTOM,
     )
@@ -130,7 +138,7 @@ _LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
 
 
 def _dashboard(settings: DeploymentSettings) -> tuple[tuple[Path, str], ...]:
-    """The built dashboard, and where its function looks for it. Raises BundlingError."""
+    """Return the built dashboard and its path in the bundle. Raises BundlingError."""
     if not settings.web_dashboard or settings.entry == "private_api":
         return ()
     if not INSTALLED:
@@ -139,10 +147,9 @@ def _dashboard(settings: DeploymentSettings) -> tuple[tuple[Path, str], ...]:
 
 
 def _middleware(settings: DeploymentSettings) -> tuple[tuple[Path, str], ...]:
-    """What is in the folder of the middleware, and its name in the bundle.
+    """Return the entries of the middleware folder and their names in the bundle.
 
-    Raises BundlingError where a function that the setting names is not there: a deployment that
-    could not push any job.
+    Raises BundlingError if a named function doesn't exist: that deployment would reject all jobs.
     """
     if not settings.middleware:
         return ()
@@ -155,16 +162,16 @@ def _middleware(settings: DeploymentSettings) -> tuple[tuple[Path, str], ...]:
             None,
         )
         if source is None:
-            raise BundlingError(f"middleware: no module {module} in {folder}")
+            raise BundlingError(f"middleware: module {module} not found in {folder}")
         if function not in _names_of(ast.parse(source.read_text("utf-8"), str(source))):
-            raise BundlingError(f"middleware: no function {function} in {source}")
+            raise BundlingError(f"middleware: function {function} not found in {source}")
     entries = sorted(folder.iterdir())
     left_out = _LEFT_OUT(str(folder), [each.name for each in entries])
     return tuple((each, each.name) for each in entries if each.name not in left_out)
 
 
 def _names_of(module: ast.Module) -> set[str]:
-    """What a module defines, or imports, at its top."""
+    """Return the names that a module defines or imports at its top level."""
     names: set[str] = set()
     for statement in module.body:
         if isinstance(statement, ast.FunctionDef | ast.ClassDef):
@@ -179,9 +186,9 @@ def _names_of(module: ast.Module) -> set[str]:
 
 
 def find_interpreter(python: str) -> Path | None:
-    """A CPython of this minor version on this machine, or None.
+    """Return an installed CPython of this minor version, or None.
 
-    A minor version's released interpreters all write the same bytecode, whatever the processor.
+    All released interpreters of a minor version write the same bytecode, on any processor.
     """
     candidates = _interpreter_candidates(python)
     return next((each for each in candidates if _is_release_of(each, python)), None)
@@ -202,8 +209,8 @@ def _interpreter_candidates(python: str) -> Iterator[Path]:
 
 
 def _is_release_of(interpreter: Path, python: str) -> bool:
-    # A pyenv shim of a version that is not active exists, and fails; a release candidate may write
-    # bytecode that the release refuses.
+    # A pyenv shim of an inactive version exists, and fails. A release candidate can write bytecode
+    # that the release rejects.
     probe = (
         "import sys; v = sys.version_info; "
         "print(sys.implementation.name, f'{v.major}.{v.minor}', v.releaselevel)"
@@ -231,7 +238,7 @@ def _packages(settings: DeploymentSettings, interpreter: Path | None) -> Path:
 
 
 def _target_name(settings: DeploymentSettings) -> str:
-    # No dot: CDK would take what follows it for the asset's file extension.
+    # No dot: CDK would treat the rest as the asset's file extension.
     python = settings.runtime_python.replace(".", "")
     return f"{settings.bundle}-python{python}-{settings.runtime_architecture}"
 
@@ -247,12 +254,12 @@ def _pip_install(settings: DeploymentSettings, target: Path) -> None:
         for tag in ("manylinux2014",) if python == "3.11" else ("manylinux_2_28", "manylinux2014"):
             command += ["--platform", f"{tag}_{machine}"]
     _run([*command, "--requirement", str(REQUIREMENTS)])
-    # Console scripts point at this machine's interpreter.
+    # Console scripts refer to this machine's interpreter.
     shutil.rmtree(target / "bin", ignore_errors=True)
 
 
 def _trim_sdk(packages: Path) -> None:
-    """Leave out the SDK's models of services that no function calls."""
+    """Delete the SDK's models of services that no function calls."""
     for model in (packages / "botocore" / "data").iterdir():
         if model.is_dir() and model.name not in SDK_SERVICES:
             shutil.rmtree(model)
@@ -274,9 +281,9 @@ def _run(command: list[str]) -> None:
 
 @contextlib.contextmanager
 def _staging(target: Path) -> Iterator[Path]:
-    """A fresh folder beside `target` that takes its name when the block ends well.
+    """Yield a new folder that is renamed to `target` if the block succeeds.
 
-    Two builds at once each fill their own; the first to end wins.
+    Two concurrent builds use separate folders. The first one to finish is used.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     stage = Path(tempfile.mkdtemp(prefix="staging-", dir=target.parent))
@@ -293,7 +300,7 @@ def _staging(target: Path) -> Iterator[Path]:
 
 
 def _drop_superseded(kept: Path) -> None:
-    """Remove older bundles for the same target; CDK has copied those it still needs."""
+    """Delete older bundles for the same target. CDK has copied those that it still needs."""
     target = kept.name.rsplit("-", 1)[0]
     for other in kept.parent.glob(f"{target}-*"):
         if other != kept and time.time() - other.stat().st_mtime > _SUPERSEDED_AFTER_S:

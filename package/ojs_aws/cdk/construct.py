@@ -1,4 +1,4 @@
-"""The construct: a whole job backend in a stack of a CDK app."""
+"""The construct: a complete job backend in a stack of a CDK app."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
 from ojs_aws.cdk import bundling, server
+from ojs_aws.cdk.errors import names_construct
 from ojs_aws.cdk.functions import (
     API,
     BRIDGING,
@@ -70,38 +71,40 @@ if TYPE_CHECKING:
 _PRODUCE = ("jobs:write", "jobs:read")
 _WORK = ("work",)
 _READ = ("jobs:read", "admin:read")
-# What Lambda gives a function that says nothing.
+# Lambda's default timeout.
 _LAMBDA_TIMEOUT = Duration.seconds(3)
 
 
 class OpenJobSpec(Construct):
-    """An Open Job Spec backend: HTTP API, functions, table, schedules, events, alarms.
+    """An Open Job Spec backend: HTTP API, functions, table, schedules, events, and alarms.
 
         jobs = OpenJobSpec(self, "Jobs", settings=DeploymentSettings(stage="prod"))
         jobs.add_queue("mail", max_size=10_000)
         jobs.grant_produce(shop.task_role)
 
-    What it makes and keeps, and what each choice costs: docs/construct.md.
+    docs/construct.md lists the created resources, their retention, and their costs.
     """
 
     url: str
-    """Where the API is, without a slash at the end."""
+    """URL of the API, without a trailing slash."""
     api: Entry
-    """What requests come through: an `Api`, a `FunctionUrl` or a `PrivateApi`."""
+    """Endpoint of the API: an `Api`, a `FunctionUrl`, or a `PrivateApi`."""
     storage: Storage
     origin_secret: secretsmanager.ISecret | None
-    """What a `Firewall` adds to each request; None with waf=false."""
+    """Secret that a `Firewall` adds to each request. None with waf=false."""
     bus: events.EventBus
-    """The event bus that the backend tells what happens."""
+    """Event bus to which the backend emits events."""
     queues: Queues | None
-    """The queues of push delivery; None with push=false."""
+    """Queues of push delivery. None with push=false."""
     pushed_to: dict[str, Sequence[Construct]]
-    """What lets jobs be pushed to functions, by the path of the function, alias or version."""
+    """Permission and configuration of each push target, by path of its function or alias."""
     functions: Mapping[str, lambda_.Function]
-    """Its functions by name: jobs, workers, admin, dashboard, stream, sweep, setup, authorizer; in
-    place of the first four and the last api, unless `entry` is http_api; with push=true dispatch,
-    sender and outcomes."""
+    """Functions by name: jobs, workers, admin, dashboard, stream, sweep, setup, authorizer.
 
+    With an `entry` other than http_api, api replaces jobs, workers, admin, dashboard, and
+    authorizer. With push=true also dispatch, sender, and outcomes."""
+
+    @names_construct
     def __init__(
         self,
         scope: Construct,
@@ -117,29 +120,33 @@ class OpenJobSpec(Construct):
     ) -> None:
         """Add a backend to a stack.
 
-        `settings`: all that can be chosen by a number or a word; its `stage` is the name of the
-        deployment, and must be another one for each in an account and region.
-        `storage`: table, bucket and keys, made beforehand, perhaps in a stack of their own or of
-        given parts; without it they are made here.
-        `domain`: a name for the API, in place of that in the settings.
-        `alarm_topics`: topics that alarms are sent to, beside those in the settings.
-        `network`: the VPC that functions run in; without it they run in none.
-        `vpc_endpoints`: with `entry="private_api"`, the VPC endpoints of the service execute-api
-        through which callers come.
-        `code`: the functions' bundle; without it, it is built now, which takes pip.
+        Args:
+            scope: Stack or construct that contains the backend.
+            name: ID of the construct.
+            settings: Settings of the deployment. `stage` must be unique within an account and
+                region. Default: `DeploymentSettings()`.
+            storage: Table, bucket, and keys, for example from another stack. Default: created here.
+            domain: Domain name of the API. Can't be combined with `settings.domain_name`.
+            alarm_topics: SNS topics that receive alarms, in addition to those in the settings.
+            network: VPC that functions run in. Default: no VPC.
+            vpc_endpoints: VPC endpoints for the service execute-api. Required with
+                `entry="private_api"`, rejected otherwise.
+            code: Bundle of the functions. Default: built now, which requires pip.
 
-        Raises ValueError for what contradicts itself, and BundlingError when pip fails.
+        Raises:
+            ValueError: Two properties contradict each other, or `stage` is used twice.
+            BundlingError: pip or the compiler failed.
         """
         super().__init__(scope, name)
         settings = settings or DeploymentSettings()
         self.settings = settings
         self._refuse_twins()
         if domain is not None and settings.domain_name:
-            raise ValueError("domain: settings.domain_name has a name already")
+            raise ValueError("domain: can't be combined with settings.domain_name. Set one of them")
         if domain is not None and settings.entry != "http_api":
-            raise ValueError("domain: only with entry=http_api")
+            raise ValueError(f"domain: requires entry=http_api, but entry is {settings.entry}")
         if (settings.entry == "private_api") != bool(vpc_endpoints):
-            raise ValueError("vpc_endpoints: they and entry=private_api go together")
+            raise ValueError("vpc_endpoints: required with entry=private_api, and only with it")
         self.domain = domain or domain_of(self, settings)
         self.storage = storage or Storage(self, "Storage", settings=settings)
         table, key = self.storage.table, self.storage.key
@@ -148,7 +155,7 @@ class OpenJobSpec(Construct):
         self.bus = events.EventBus(
             Construct(self, "Events"),
             "Bus",
-            # A name that can be known beforehand: rules are made elsewhere, and name it.
+            # A fixed name: rules in other stacks refer to it.
             event_bus_name=settings.service,
             description=f"Open Job Spec events of {settings.service}",
         )
@@ -188,7 +195,7 @@ class OpenJobSpec(Construct):
             "Monitoring",
             api=self.api,
             table=table,
-            # Alarms look at what jobs depend on.
+            # Alarms cover the functions that jobs depend on.
             functions={n: each for n, each in self.functions.items() if n != DASHBOARD},
             failures=self.failures,
             queues=self.queues,
@@ -220,7 +227,7 @@ class OpenJobSpec(Construct):
         functions: Mapping[FunctionSpec, lambda_.Function],
         vpc_endpoints: Sequence[ec2.IVpcEndpoint],
     ) -> Entry:
-        """What requests come through."""
+        """Create the endpoint of the API."""
         settings = self.settings
         if settings.entry == "http_api":
             key, domain = self.storage.key, self.domain
@@ -246,13 +253,13 @@ class OpenJobSpec(Construct):
         ).function
 
     def _set_up(self, function: lambda_.Function) -> lambda_.Function:
-        """The same function, made when the table has been looked at."""
+        """Make the function depend on the check of the table. Returns the function."""
         step = cast("lambda_.CfnFunction", function.node.default_child)
         step.add_resource_dependency(self._setup_step)
         return function
 
     def _refuse_twins(self) -> None:
-        """Two deployments of one name would write each other's metrics, and fail when deployed."""
+        """Reject a second deployment with the same stage: both would use the same names."""
         place = Stack.of(self).environment
         for other in self.node.root.node.find_all():
             if (
@@ -262,37 +269,72 @@ class OpenJobSpec(Construct):
                 and Stack.of(other).environment == place
             ):
                 raise ValueError(
-                    f"stage: {other.node.path} has the name {self.settings.stage} already"
+                    f"stage: {self.settings.stage!r} is already used by {other.node.path}."
+                    " Set another stage"
                 )
 
-    # --- who may do what ----------------------------------------------------------------------
+    # --- grants -------------------------------------------------------------------------------
 
+    @names_construct
     def grant_produce(
         self, grantee: iam.IGrantable, *, queues: Sequence[str] | None = None
     ) -> Granted:
-        """Let a role push jobs, and read, cancel and retry them (`jobs:write`, `jobs:read`).
+        """Grant a role the scopes `jobs:write` and `jobs:read`: enqueue, read, cancel, retry jobs.
 
-        `authorizer=iam`: by a policy, for requests signed with SigV4. `authorizer=keys`: by a key
-        in a secret of its own that the role may read; `queues` limits it (`*` at the end stands
-        for any text). Raises ValueError for `authorizer=jwt`, where the issuer gives scopes, and
-        for `queues` with `authorizer=iam`, as policies know paths and no queues.
+        With `authorizer=iam`, the grant is a policy for signed requests. With `authorizer=keys`, it
+        is an access key in a separate secret that the role can read.
+
+        Args:
+            grantee: Role, or a construct with a role.
+            queues: Queue names that the key is limited to. `*` at the end matches any text.
+                Requires `authorizer=keys`. Default: all queues.
+
+        Returns:
+            The grant, and with `authorizer=keys` the secret.
+
+        Raises:
+            ValueError: `authorizer` is jwt, where the issuer grants scopes. Or `queues` is set with
+                `authorizer=iam`, because policies can't limit queues.
         """
         return self._grant(grantee, "produce", _PRODUCE, queues)
 
+    @names_construct
     def grant_work(
         self, grantee: iam.IGrantable, *, queues: Sequence[str] | None = None
     ) -> Granted:
-        """Let a role fetch jobs and report on them (`work`), as `grant_produce` does."""
+        """Grant a role the scope `work`: fetch jobs and report on them.
+
+        Args:
+            grantee: Role, or a construct with a role.
+            queues: Queue names that the key is limited to. See `grant_produce`.
+
+        Returns:
+            The grant, and with `authorizer=keys` the secret.
+
+        Raises:
+            ValueError: See `grant_produce`.
+        """
         return self._grant(grantee, "work", _WORK, queues)
 
+    @names_construct
     def grant_read(
         self, grantee: iam.IGrantable, *, queues: Sequence[str] | None = None
     ) -> Granted:
-        """Let a role read jobs, queues and all that operators see (`jobs:read`, `admin:read`), as
-        `grant_produce` does.
+        """Grant a role the scopes `jobs:read` and `admin:read`: read jobs, queues, and statistics.
+
+        Args:
+            grantee: Role, or a construct with a role.
+            queues: Queue names that the key is limited to. See `grant_produce`.
+
+        Returns:
+            The grant, and with `authorizer=keys` the secret.
+
+        Raises:
+            ValueError: See `grant_produce`.
         """
         return self._grant(grantee, "read", _READ, queues)
 
+    @names_construct
     def add_key(
         self,
         name: str,
@@ -301,15 +343,27 @@ class OpenJobSpec(Construct):
         queues: Sequence[str] | None = None,
         readers: Sequence[iam.IGrantable] = (),
     ) -> secretsmanager.ISecret:
-        """A key of the API, in a secret of its own that `readers` may read. Jobs show `name` as
-        their producer.
+        """Create an access key in a separate secret.
 
-        It is revoked when it is no longer declared. To replace it, give it another `name`. Scopes
-        and queues cannot be changed: another key takes its place in the secret. Raises ValueError
-        unless `authorizer=keys`.
+        The key is revoked when you remove the declaration. To replace it, change `name`. If you
+        change scopes or queues, the secret receives a new key.
+
+        Args:
+            name: Name of the key. Jobs show it as their producer.
+            scopes: Scopes of the key.
+            queues: Queue names that the key is limited to. Default: all queues.
+            readers: Roles that can read the secret.
+
+        Returns:
+            The secret.
+
+        Raises:
+            ValueError: `authorizer` is not keys, or `name` or a scope is invalid.
         """
         if self.settings.authorizer != "keys":
-            raise ValueError(f"add_key: authorizer={self.settings.authorizer} knows no keys")
+            raise ValueError(
+                f"add_key: requires authorizer=keys, but authorizer is {self.settings.authorizer}"
+            )
         secret = key_in_secret(
             self,
             name,
@@ -333,25 +387,26 @@ class OpenJobSpec(Construct):
         match self.settings.authorizer:
             case "jwt":
                 raise ValueError(
-                    f"grant_{what}: with authorizer=jwt the issuer says who may do what; give the "
-                    f"client the scopes {', '.join(scopes)} there"
+                    f"grant_{what}: not supported with authorizer=jwt. Configure the issuer to"
+                    f" grant the scopes {', '.join(scopes)}"
                 )
             case "iam" if queues is not None:
                 raise ValueError(
-                    f"grant_{what}: queues: a policy knows paths and no queues; take "
-                    "authorizer=keys, or leave it out for all queues"
+                    f"grant_{what}: queues requires authorizer=keys, because IAM policies can't"
+                    " limit queues. Omit queues to grant access to all queues"
                 )
             case "iam":
                 return Granted(self.api.grant(grantee, scopes))
         node = getattr(grantee, "node", None)
         if node is None:
-            raise ValueError(f"grant_{what}: takes a role, or what has one; or use add_key")
+            raise ValueError(f"grant_{what}: grantee must have a role. Otherwise use add_key")
         name = f"{node.path.replace('/', '-')}-{what}"
         secret = self.add_key(name, scopes=scopes, queues=queues)
         return Granted(let_read(secret, grantee, self.storage), secret)
 
-    # --- who works ----------------------------------------------------------------------------
+    # --- workers ------------------------------------------------------------------------------
 
+    @names_construct
     def add_fargate_worker(
         self,
         name: str,
@@ -368,20 +423,43 @@ class OpenJobSpec(Construct):
         environment: Mapping[str, str] | None = None,
         stop_s: int = MOST_STOP_S,
     ) -> FargateWorker:
-        """A service on Fargate whose tasks take jobs from these queues, and no others.
+        """Add a Fargate service whose tasks fetch jobs from these queues only.
 
-        The service grows while there are more than `jobs_per_task` jobs, waiting or running, for
-        each task: as many as a task runs at once, or a small multiple. With `min_tasks=0` none runs
-        while there is nothing to do, and the first job waits some three minutes for one. `cpu`
-        (1024 is one core) and `memory_mb` must be a pair that Fargate has. `place`: cluster, VPC,
-        Spot. The program finds the API in OJS_URL, its key in OJS_KEY (`authorizer=keys`; with
-        `iam` it signs as its task role), its queues in OJS_QUEUES. It is told to stop by SIGTERM,
-        and has `stop_s` seconds.
+        The service adds tasks while it has more than `jobs_per_task` available and active jobs per
+        task. With `min_tasks=0`, no task runs while the queues are empty, and the first job waits
+        about 3 minutes for a task.
 
-        Raises ValueError for what contradicts itself, and for `authorizer=jwt`.
+        The program receives the URL of the API in `OJS_URL`, its queues in `OJS_QUEUES`, and with
+        `authorizer=keys` its key in `OJS_KEY`. With `iam` it signs requests as its task role.
+
+        Args:
+            name: Name of the worker: 1 to 40 lowercase letters, digits, and hyphens.
+            image: Container image of the program.
+            queues: Queues to fetch from.
+            min_tasks: Minimum number of tasks, 0 or more. Default: 1.
+            max_tasks: Maximum number of tasks. Default: 10.
+            jobs_per_task: Number of jobs that one task runs at a time, or a small multiple.
+                Default: 10.
+            cpu: CPU units; 1024 units are one core. Must form a valid Fargate pair with
+                `memory_mb`. Default: 256.
+            memory_mb: Memory in MB. Default: 512.
+            place: Cluster, VPC, and Spot. Default: a new VPC with public subnets.
+            command: Command of the container. Default: the image's command.
+            environment: More environment variables.
+            stop_s: Seconds between SIGTERM and SIGKILL, 61 to 120. Default: 120.
+
+        Returns:
+            The worker, with its service, task role, and container.
+
+        Raises:
+            ValueError: A property is out of range, two of them contradict each other, or
+                `authorizer` is jwt.
         """
         if self.settings.authorizer == "jwt":
-            raise ValueError("add_fargate_worker: with authorizer=jwt the issuer gives tokens")
+            raise ValueError(
+                "add_fargate_worker: not supported with authorizer=jwt, where the issuer creates"
+                " tokens. Use authorizer=keys or iam"
+            )
         worker = FargateWorker(
             self,
             name,
@@ -411,17 +489,18 @@ class OpenJobSpec(Construct):
         self.functions["sweep"].add_environment("OJS_WORKER_GROUPS", groups_text(self._workers))
         return worker
 
-    # --- what is declared ---------------------------------------------------------------------
+    # --- declared resources -------------------------------------------------------------------
 
     @property
     def declared(self) -> Declared:
-        """What sets queues and the like as the app says; made when there is any."""
+        """Applies the declared resources to the server. Created on first use."""
         if self._declared is None:
             function = self._set_up(self._function(DECLARING))
             caller = f"{self.settings.service}-app"
             self._declared = Declared(self, "Declared", function=function, caller=caller)
         return self._declared
 
+    @names_construct
     def add_queue(
         self,
         name: str,
@@ -435,13 +514,23 @@ class OpenJobSpec(Construct):
         dead_letter_queue: str | None = None,
         config: Mapping[str, object] | None = None,
     ) -> None:
-        """A queue with this configuration; what is not named stays as it is, or at its default.
+        """Declare a queue. Omitted fields keep their current value, or their default.
 
-        `max_size`: jobs that it takes. `overflow_policy`: reject, block or drop_oldest.
-        `concurrency`: jobs that run at a time. `rate_limit`: so many starts in an ISO 8601
-        duration, `(100, "PT1M")`. `config`: any other field of a queue's configuration
-        (docs/queues.md); None takes a field back. A queue that is no longer declared stays, with
-        its jobs. Raises ValueError for a field that is there twice.
+        If you remove the declaration, the queue and its jobs stay.
+
+        Args:
+            name: Name of the queue.
+            max_size: Maximum number of jobs in the queue.
+            overflow_policy: Behavior at capacity: `reject`, `block`, or `drop_oldest`.
+            concurrency: Maximum number of active jobs.
+            rate_limit: Maximum number of starts per ISO 8601 duration, for example `(100, "PT1M")`.
+            lanes: Number of lanes.
+            visibility_timeout_s: Default lease in seconds.
+            dead_letter_queue: Queue that receives copies of dead letters.
+            config: Other fields of the queue's configuration (docs/queues.md). None resets a field.
+
+        Raises:
+            ValueError: A field is set as an argument and in `config`.
         """
         self.declared.put(
             QUEUE,
@@ -459,6 +548,7 @@ class OpenJobSpec(Construct):
             config,
         )
 
+    @names_construct
     def add_pool(
         self,
         name: str,
@@ -469,10 +559,20 @@ class OpenJobSpec(Construct):
         isolated: bool | None = None,
         config: Mapping[str, object] | None = None,
     ) -> None:
-        """A worker pool over these queues, by weight if `queues` has weights.
+        """Declare a worker pool.
 
-        `config`: any other field of a pool (docs/fair-scheduling.md). It is removed when it is no
-        longer declared, unless workers are in it.
+        If you remove the declaration, the pool is deleted, unless it has workers.
+
+        Args:
+            name: Name of the pool.
+            queues: Queues of the pool, or weights by queue.
+            concurrency: Maximum number of active jobs.
+            strategy: Order of the queues: `strict`, `weighted`, `round-robin`, or `least-loaded`.
+            isolated: Whether only workers of this pool fetch from its queues.
+            config: Other fields of the pool (docs/fair-scheduling.md).
+
+        Raises:
+            ValueError: A field is set as an argument and in `config`.
         """
         weights = (
             {each: {"weight": queues[each]} for each in queues}
@@ -493,6 +593,7 @@ class OpenJobSpec(Construct):
             removed_with=True,
         )
 
+    @names_construct
     def add_cron(
         self,
         name: str,
@@ -505,11 +606,22 @@ class OpenJobSpec(Construct):
         overlap_policy: str | None = None,
         config: Mapping[str, object] | None = None,
     ) -> None:
-        """A job of this type, pushed again and again, as docs/cron.md says.
+        """Declare a cron job (docs/cron.md).
 
-        `expression`: in five or six fields, an alias or an interval. `timezone`: an IANA name; UTC
-        if not given. `config`: any other field. It ends when it is no longer declared; its jobs
-        stay.
+        If you remove the declaration, the cron job is deleted. Its jobs stay.
+
+        Args:
+            name: Name of the cron job.
+            expression: Cron expression with 5 or 6 fields, an alias, or an interval.
+            job_type: Type of the jobs.
+            args: Arguments of the jobs.
+            queue: Queue of the jobs. Default: `default`.
+            timezone: IANA name of the time zone. Default: UTC.
+            overlap_policy: Behavior if the previous job is not finished.
+            config: Other fields of the cron job.
+
+        Raises:
+            ValueError: A field is set as an argument and in `config`.
         """
         self.declared.put(
             "cron",
@@ -529,6 +641,7 @@ class OpenJobSpec(Construct):
             removed_with=True,
         )
 
+    @names_construct
     def add_rate_limit(
         self,
         key: str,
@@ -537,10 +650,18 @@ class OpenJobSpec(Construct):
         rate: tuple[int, str] | None = None,
         config: Mapping[str, object] | None = None,
     ) -> None:
-        """Limits for all jobs with this key, in place of those that the jobs bring.
+        """Declare an override for a rate limit key. It replaces the limits that jobs specify.
 
-        `rate`: so many starts in an ISO 8601 duration, `(100, "PT1M")`. `config`: any other field
-        of an override (docs/rate-limits.md). It is taken back when it is no longer declared.
+        If you remove the declaration, the override is removed.
+
+        Args:
+            key: Rate limit key.
+            concurrency: Maximum number of active jobs.
+            rate: Maximum number of starts per ISO 8601 duration, for example `(100, "PT1M")`.
+            config: Other fields of the override (docs/rate-limits.md).
+
+        Raises:
+            ValueError: A field is set as an argument and in `config`.
         """
         self.declared.put(
             "rate limit",
@@ -554,8 +675,9 @@ class OpenJobSpec(Construct):
             removed_with=True,
         )
 
-    # --- where jobs are pushed ----------------------------------------------------------------
+    # --- push delivery ------------------------------------------------------------------------
 
+    @names_construct
     def add_worker(
         self,
         function: lambda_.IFunction,
@@ -568,28 +690,36 @@ class OpenJobSpec(Construct):
         job_types: Sequence[str] | None = None,
         config: Mapping[str, object] | None = None,
     ) -> None:
-        """Push the jobs of these queues to a Lambda function, its alias or its version.
+        """Push the jobs of these queues to a Lambda function, an alias, or a version.
 
-        `concurrency`: jobs that run there at a time. `name`: of the delivery; the first queue's if
-        not given. `timeout`: how long the function may take; what it is configured with if not
-        given. `form`: of the event: direct, push or sqs. `config`: any other field of a delivery
-        (docs/push.md). It is deleted when it is no longer declared; its jobs stay.
+        The function can send results to the queue of outcomes, and nothing else. If you remove the
+        declaration, the delivery is deleted. Its jobs stay.
 
-        The function may tell the queue of outcomes what became of an event, and nothing else.
-        Raises ValueError for push=false, for a function in another account or region, for one whose
-        role is not known, for one with destinations, retries or an event age of its own,
-        and for a timeout that ends before the function's.
+        Args:
+            function: Lambda function, alias, or version.
+            queues: Queues of the delivery.
+            concurrency: Maximum number of jobs in progress.
+            name: Name of the delivery. Default: the first queue.
+            timeout: Maximum duration of one job. Default: the function's timeout.
+            form: Format of the event: `direct`, `push`, or `sqs`.
+            job_types: Job types to push. Default: all types.
+            config: Other fields of the delivery (docs/push.md).
+
+        Raises:
+            ValueError: push=false, or `timeout` is shorter than the function's timeout. Or the
+                function is in another account or region, its role is unknown, or it has an
+                asynchronous invocation configuration.
         """
         if self.queues is None:
-            raise ValueError("add_worker: push=false in the settings: nothing would push")
+            raise ValueError("add_worker: requires push=true in the settings")
         target = target_of(self, function)
         own = getattr(target.function, "timeout", None)
         if isinstance(target.function, lambda_.Function):
             own = own or _LAMBDA_TIMEOUT
         if timeout and own and timeout.to_milliseconds() < own.to_milliseconds():
             raise ValueError(
-                f"timeout: {target.function.node.path} may run for {own.to_human_string()}: its "
-                "job would be given to another run before"
+                f"timeout: must be at least the timeout of {target.function.node.path}"
+                f" ({own.to_human_string()}), but is {timeout.to_human_string()}"
             )
         timeout = timeout or own
         self._deliver(
@@ -606,6 +736,7 @@ class OpenJobSpec(Construct):
             after=self._pushes_to(target),
         )
 
+    @names_construct
     def add_endpoint(
         self,
         name: str,
@@ -620,12 +751,22 @@ class OpenJobSpec(Construct):
     ) -> None:
         """Push the jobs of these queues to an HTTPS endpoint.
 
-        `secret`: holds what pushes are signed with; it is read when the delivery is declared, and
-        never in a template. The other arguments are those of `add_worker`. Raises ValueError for
-        push=false.
+        Args:
+            name: Name of the delivery.
+            url: URL of the endpoint.
+            queues: Queues of the delivery.
+            secret: Secret that signs requests. The server reads it at deployment. No template
+                contains it.
+            concurrency: Maximum number of jobs in progress.
+            timeout: Maximum duration of one job.
+            job_types: Job types to push. Default: all types.
+            config: Other fields of the delivery (docs/push.md).
+
+        Raises:
+            ValueError: push=false.
         """
         if self.queues is None:
-            raise ValueError("add_endpoint: push=false in the settings: nothing would push")
+            raise ValueError("add_endpoint: requires push=true in the settings")
         self._egress_hosts.append(_host(url))
         self._tell_pushers(HOSTS_VARIABLE, self._egress_hosts, self.functions[SETUP])
         self._deliver(
@@ -664,8 +805,8 @@ class OpenJobSpec(Construct):
     def _tell_pushers(
         self, variable: str, values: Sequence[str], *others: lambda_.Function
     ) -> Sequence[lambda_.Function]:
-        """Set a variable of what checks deliveries; returns what sends jobs to their targets."""
-        # What answers requests makes test calls.
+        """Set a variable of the functions that check deliveries. Returns those that push jobs."""
+        # The function that processes requests sends the test calls.
         answering = "admin" if self.settings.entry == "http_api" else API
         knowing = [self.functions[each] for each in (answering, *PUSHERS)]
         for function in (*knowing, self.declared.function, *others):
@@ -673,20 +814,20 @@ class OpenJobSpec(Construct):
         return knowing
 
     def _pushes_to(self, target: Target) -> Sequence[Construct]:
-        """What lets jobs be pushed to this target; a function has it once, for all deliveries."""
+        """Grant the access to a target once, for all its deliveries."""
         place = target.path
         if place in self.pushed_to:
             return self.pushed_to[place]
         for other in self.node.root.node.find_all():
             if isinstance(other, OpenJobSpec) and place in other.pushed_to:
                 raise ValueError(
-                    f"function: {target.function.node.path} tells {other.node.path} already what "
-                    "becomes of its events; a function tells one deployment"
+                    f"function: {target.function.node.path} already sends its outcomes to"
+                    f" {other.node.path}. A function can have one deployment"
                 )
         self._push_functions.append(target.function.function_arn)
         knowing = self._tell_pushers(FUNCTIONS_VARIABLE, self._push_functions)
         self.pushed_to[place] = prepare(
-            # Of the same name whatever else is added.
+            # The ID depends on the target only, so it doesn't change with other targets.
             Construct(self._push, place.replace("/", " ")),
             target,
             knowing,
@@ -696,8 +837,9 @@ class OpenJobSpec(Construct):
         )
         return self.pushed_to[place]
 
-    # --- what comes from elsewhere ------------------------------------------------------------
+    # --- SQS bridges --------------------------------------------------------------------------
 
+    @names_construct
     def add_sqs_bridge(
         self,
         queue: sqs.IQueue,
@@ -709,22 +851,36 @@ class OpenJobSpec(Construct):
         max_concurrency: int | None = None,
         alarm_age_s: int = 900,
     ) -> lambda_.Function:
-        """Make a job of each message of an SQS queue, at most one of each.
+        """Create one job for each message of an SQS queue. A duplicate message creates no job.
 
-        The job has this type, is in queue `to`, and its one argument is the message's body: what
-        its JSON says, or with `body="text"` the text itself. Without `job_type` the body is a whole
-        job, as `POST /ojs/v1/jobs` takes it. A message goes when its job is stored; one that is
-        none goes back, and in the end to the dead-letter queue that `queue` has. `batch_size`: up
-        to so many messages for each call, 1 to 100. `max_concurrency`: so many calls at a time, 2
-        or more. `alarm_age_s`: an alarm is raised when a message has waited for so many seconds, 60
-        or more; another one when there is anything in the dead-letter queue, if it is of this app.
-        The function it makes; raises ValueError for what contradicts itself.
+        The only argument of the job is the message's body. A message is deleted when its job is
+        stored. An invalid message returns to the queue, and moves to the queue's dead-letter queue
+        after the maximum number of receives. An alarm reports messages in a dead-letter queue of
+        this app.
+
+        Args:
+            queue: SQS queue.
+            job_type: Type of the jobs. Default: each body is a complete job, as in
+                `POST /ojs/v1/jobs`.
+            to: Queue of the jobs. Default: `default`.
+            body: `json` to parse the body, or `text` to pass it unchanged. Default: `json`.
+            batch_size: Maximum number of messages per invocation, 1 to 100 (FIFO: 1 to 10).
+                Default: 10.
+            max_concurrency: Maximum number of concurrent invocations, 2 or more. Default: no limit.
+            alarm_age_s: Age of the oldest message in seconds that raises an alarm, 60 or more.
+                Default: 900.
+
+        Returns:
+            The function that creates the jobs.
+
+        Raises:
+            ValueError: A property is out of range, or the queue already has a bridge.
         """
         check_bridge(queue, job_type, to, body, batch_size, alarm_age_s)
         bridges = self.node.try_find_child("Bridges") or Construct(self, "Bridges")
         name = queue.node.path.replace("/", "-")
         if bridges.node.try_find_child(name):
-            raise ValueError(f"queue: {queue.node.path} has a bridge already")
+            raise ValueError(f"queue: {queue.node.path} already has a bridge")
         function = self._set_up(self._function(BRIDGING, cast("Construct", bridges), name))
         if job_type is not None:
             function.add_environment("OJS_BRIDGE_TYPE", job_type)
@@ -734,16 +890,31 @@ class OpenJobSpec(Construct):
         self.monitoring.watch_bridge(name, queue, alarm_age_s)
         return function
 
-    # --- what happens -------------------------------------------------------------------------
+    # --- events and metrics -------------------------------------------------------------------
 
+    @names_construct
     def on_event(self, pattern: str, target: events.IRuleTarget) -> events.Rule:
-        """Hand events of this type to a target: `dead_letter.added`, or `job.*` for all of a kind.
+        """Send events of a type to a target.
 
-        Types that are not on the event bus anyway are sent there from now on, for one dollar a
-        million; how many events that are is up to the jobs.
+        If the event bus doesn't receive this type yet, it does from now on, for $1 per million
+        events.
+
+        Args:
+            pattern: Event type such as `dead_letter.added`, `job.*` for all types with this prefix,
+                or `*`.
+            target: Target of the EventBridge rule.
+
+        Returns:
+            The rule.
+
+        Raises:
+            ValueError: `pattern` is not an event type or pattern.
         """
         if not re.fullmatch(EVENT_PATTERN, pattern):
-            raise ValueError(f"pattern: {pattern!r} is none: job.completed, job.* or *")
+            raise ValueError(
+                f"pattern: must be an event type such as job.completed, job.*, or *,"
+                f" but is {pattern!r}"
+            )
         kind, star, _ = pattern.partition("*")
         self._rules += 1
         if not any(_covers(each, pattern) for each in (*server.ALWAYS_ON_BUS, *self._bus_types)):
@@ -760,24 +931,45 @@ class OpenJobSpec(Construct):
             targets=[target],
         )
 
+    @names_construct
     def metric_oldest_job(
         self, queue: str | None = None, *, period: Duration | None = None
     ) -> cloudwatch.Metric:
-        """How long the job that waits longest has been in line (s); of all queues without one.
+        """Age of the oldest available job in seconds.
 
-        Raises ValueError for a queue where `queue_metrics=off`: there is no such metric.
+        Args:
+            queue: Queue of the metric. Default: all queues.
+            period: Period of the metric. Default: 1 minute.
+
+        Returns:
+            The metric, with the statistic Maximum.
+
+        Raises:
+            ValueError: `queue` is set with `queue_metrics=off`.
         """
         return self._gauge(OLDEST_AGE, queue, period)
 
+    @names_construct
     def metric_dead_letters(
         self, queue: str | None = None, *, period: Duration | None = None
     ) -> cloudwatch.Metric:
-        """How many dead letters there are, as `metric_oldest_job`."""
+        """Number of dead letters.
+
+        Args:
+            queue: Queue of the metric. Default: all queues.
+            period: Period of the metric. Default: 1 minute.
+
+        Returns:
+            The metric, with the statistic Maximum.
+
+        Raises:
+            ValueError: `queue` is set with `queue_metrics=off`.
+        """
         return self._gauge(DEAD_LETTERS, queue, period)
 
     def _gauge(self, name: str, queue: str | None, period: Duration | None) -> cloudwatch.Metric:
         if queue is not None and self.settings.queue_metrics == "off":
-            raise ValueError("queue: queue_metrics=off, so no queue has metrics of its own")
+            raise ValueError("queue: requires a queue_metrics setting other than off")
         if queue is not None and queue not in self._metric_queues:
             self._metric_queues.append(queue)
             names = ",".join(sorted(self._metric_queues))
@@ -787,7 +979,7 @@ class OpenJobSpec(Construct):
 
 
 def _host(url: str) -> str:
-    """The host of an endpoint, also of one that is known only at deployment."""
+    """Return the host of an endpoint URL. The URL can be a token."""
     if Token.is_unresolved(url):
         return Fn.select(0, Fn.split(":", Fn.select(2, Fn.split("/", url))))
     return (urlsplit(url).hostname or "").rstrip(".")
@@ -798,10 +990,10 @@ def _covers(wider: str, pattern: str) -> bool:
 
 
 def _call_every_minute(scope: Construct, function: lambda_.Function, description: str) -> None:
-    """Have EventBridge call the sweep.
+    """Schedule the sweep once per minute.
 
-    A run that failed is not repeated: the next one, a minute later, takes up what it left. Neither
-    EventBridge nor Lambda's own queue for asynchronous calls may pile up old runs.
+    A failed run is not retried: the next run continues its work a minute later. So neither
+    EventBridge nor Lambda's queue for asynchronous events can accumulate old runs.
     """
     minute = Duration.minutes(1)
     function.configure_async_invoke(retry_attempts=0, max_event_age=minute)

@@ -1,7 +1,7 @@
-"""The functions: which requests reach each, and exactly what each may do.
+"""The functions: their routes and their permissions.
 
-This is the one table of permissions. A role is built from nothing else, and the tests compare it
-with the template on one side and with the calls that the code really makes on the other.
+This table is the only source of permissions. Tests compare it with the template, and with the calls
+that the code makes.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ DASHBOARD = "dashboard"
 
 @dataclass(frozen=True)
 class Access:
-    """What a function may do, as IAM actions without their service prefix."""
+    """Permissions of a function, as IAM actions without their service prefix."""
 
     table: frozenset[str] = frozenset()
     """DynamoDB actions on the table itself."""
     items: tuple[str, ...] = ()
-    """Partition keys of the only items that these actions may touch, with `*` for any text; empty:
-    all."""
+    """Partition keys that these actions are limited to. `*` matches any text. Empty: all."""
     indexes: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """DynamoDB actions by index name."""
     payloads: frozenset[str] = frozenset()
@@ -43,61 +42,61 @@ class Access:
     failures: frozenset[str] = frozenset()
     """SQS actions on the queue for stream records that failed."""
     secret: frozenset[str] = frozenset()
-    """Secrets Manager actions on the secret that takes the first key; with authorizer=keys."""
+    """Secrets Manager actions on the secret of the bootstrap key. Requires authorizer=keys."""
     origin: frozenset[str] = frozenset()
-    """Secrets Manager actions on the secret that a distribution shows; with waf=true."""
+    """Secrets Manager actions on the secret header of the distribution. Requires waf=true."""
     queues: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """SQS actions by queue of push delivery (`QUEUES`); with push=true."""
+    """SQS actions by queue of push delivery (`QUEUES`). Requires push=true."""
     targets: frozenset[str] = frozenset()
-    """Lambda actions on the functions that deliveries may name; with push=true."""
+    """Lambda actions on the functions that deliveries can target. Requires push=true."""
 
 
 @dataclass(frozen=True, eq=False)
 class FunctionSpec:
-    """One Lambda function; its code is `functions/<name>/handler.py`."""
+    """A Lambda function. Its code is `functions/<name>/handler.py`."""
 
     name: str
     description: str
     access: Access
     timeout_s: int
     routes: tuple[str, ...] = ()
-    """Paths of the HTTP API, every method; `$default` takes what no other path matches."""
+    """Paths of the HTTP API, for all methods. `$default` matches all other paths."""
     authorizer: str | None = None
-    """The setting `authorizer` that it is deployed with; None: with each."""
+    """Value of the setting `authorizer` that deploys this function. None: all values."""
     consumes: str | None = None
-    """The queue of push delivery whose messages it is called with; deployed with push=true."""
+    """Queue of push delivery that triggers this function. Requires push=true."""
     open: bool = False
-    """Whether its routes are for whoever asks: no authorizer is before them."""
+    """Whether its routes are public, without an authorizer."""
 
     @property
     def handler(self) -> str:
-        """The handler's name inside the bundle."""
+        """Name of the handler in the bundle."""
         return f"functions.{self.name}.handler.handler"
 
 
-# How long CloudFormation waits for a custom resource, an hour otherwise: the timeout of its
-# function, and the two tries that Lambda makes after a failure.
+# Maximum time that CloudFormation waits for a custom resource (its default is 1 hour): the timeout
+# of the function, plus the two retries of Lambda.
 CUSTOM_RESOURCE_S = 300
 
-# An HTTP API gives up after 30 s: a function must have answered, or failed, before.
+# An HTTP API times out after 30 s, so a function must respond earlier.
 HTTP_TIMEOUT_S = 29
 
 _QUERY = frozenset({"Query"})
 
-# Queues of push delivery: wake-ups of dispatch, what the sender is to send, and what became of it.
+# Queues of push delivery: wake-ups of dispatch, jobs for the sender, and outcomes.
 DISPATCH, SEND, OUTCOMES = QUEUES = ("dispatch", "send", "outcomes")
 _SENDS = frozenset({"SendMessage"})
-# What Lambda does as the role of a function that it calls with a queue's messages.
+# Permissions that Lambda needs to read a queue for a function.
 QUEUE_SOURCE = frozenset({"DeleteMessage", "GetQueueAttributes", "ReceiveMessage"})
-# Whoever makes a job available wakes dispatch.
+# A function that makes jobs available wakes dispatch.
 _WAKES = {DISPATCH: _SENDS}
-# Whoever claims jobs for a delivery invokes functions, and leaves the rest to the sender.
+# A function that claims jobs for deliveries invokes targets, or sends the jobs to the sender.
 _PUSHES = {DISPATCH: _SENDS, SEND: _SENDS}
-# An outcome that cannot be settled when Lambda tells it comes again from the queue.
+# An outcome that can't be processed immediately is sent to the queue of outcomes.
 _RETURNS = {**_PUSHES, OUTCOMES: _SENDS}
 _INVOKES = frozenset({"InvokeFunction"})
 
-# What serving requests, projecting and sweeping need alike; nothing scans the table.
+# Permissions shared by requests, the stream consumer, and the sweep. No function scans the table.
 _WORK = Access(
     table=frozenset(
         {
@@ -110,76 +109,75 @@ _WORK = Access(
             "UpdateItem",
         }
     ),
-    # Fetches, and whoever drops the oldest job of a full queue or surplus copies of dead letters,
-    # find jobs there.
+    # Used by fetches, by the overflow policy drop_oldest, and to delete copies of dead letters.
     indexes={"work": _QUERY},
-    # Offloaded payloads: of new jobs, of dead letters that get other args, and of their copies.
+    # Offloaded payloads: of new jobs, of dead letters with changed args, and of their copies.
     payloads=frozenset({"DeleteObject", "GetObject", "PutObject"}),
-    # Without it S3 answers 403 instead of 404 for an object that is gone; the store tells the two
-    # apart. Every function that gets objects needs it.
+    # With this permission S3 returns 404 for a missing object, otherwise 403. All functions that
+    # read objects need it to distinguish the two.
     bucket=frozenset({"ListBucket"}),
     queues=_WAKES,
 )
-# Dead letters of all queues, and bulk operations, are listed by the second.
+# The index for dead letters of all queues, and for bulk operations.
 _WORK_AND_EXPIRY = replace(_WORK, indexes={"work": _QUERY, "expiry": _QUERY})
 
-# Whoever answers requests asks whether they came through the distribution.
+# Functions that process requests check whether the distribution forwarded them.
 _READS_SECRET = frozenset({"GetSecretValue"})
 
-# Partitions of all access keys.
+# Partitions of access keys.
 _KEYS = "A|*"
 
 
 def _pushing(consumed: str, sends: Mapping[str, frozenset[str]] = _PUSHES) -> Access:
-    """Of a function that is called with the messages of this queue, and pushes jobs."""
+    """Return the permissions of a function that reads this queue and pushes jobs."""
     queues = {**sends, consumed: QUEUE_SOURCE | sends.get(consumed, frozenset())}
     return replace(_WORK, queues=queues, targets=_INVOKES)
 
 
-# What Lambda asks for before it maps a stream to a function.
+# Permissions that Lambda requires to map a stream to a function.
 STREAM_SOURCE = frozenset({"DescribeStream", "GetRecords", "GetShardIterator", "ListStreams"})
 
 FUNCTIONS: tuple[FunctionSpec, ...] = (
     FunctionSpec(
         name="jobs",
-        description="Jobs: enqueue, read, list, cancel, progress, result, many at once",
+        description="Jobs API: enqueue, read, list, cancel, progress, results, and bulk operations",
         routes=("/ojs/v1/jobs", "/ojs/v1/jobs/{proxy+}"),
         timeout_s=HTTP_TIMEOUT_S,
         access=replace(_WORK_AND_EXPIRY, origin=_READS_SECRET),
     ),
     FunctionSpec(
         name="workers",
-        description="Workers: fetch, acknowledge, fail, heartbeat, registration",
+        description="Workers API: fetch, ack, nack, heartbeat, and registration",
         routes=("/ojs/v1/workers", "/ojs/v1/workers/{proxy+}"),
         timeout_s=HTTP_TIMEOUT_S,
         access=replace(_WORK, origin=_READS_SECRET),
     ),
     FunctionSpec(
         name="admin",
-        description="Health, manifest, dead letter, queues, worker listing, unknown routes",
+        description="All other API routes: health, manifest, dead letters, queues, administration",
         routes=(DEFAULT_ROUTE,),
         timeout_s=HTTP_TIMEOUT_S,
-        # A delivery's test call, which the request waits for.
+        # The request for a test call waits for the target's response.
         access=replace(_WORK_AND_EXPIRY, targets=_INVOKES, origin=_READS_SECRET),
     ),
     FunctionSpec(
         name=DASHBOARD,
-        description="The files of the dashboard, for whoever asks; what it shows takes a key",
-        # A path that ends in a slash is the one or the other: the function answers both.
+        description="Files of the web dashboard. They are public; the data requires an access key",
+        # API Gateway routes a path with or without a trailing slash. The function handles both.
         routes=("/ojs/admin", "/ojs/admin/{proxy+}"),
-        # Files of its own bundle.
+        # Reads files of its bundle only.
         timeout_s=5,
         access=Access(origin=_READS_SECRET),
         open=True,
     ),
     FunctionSpec(
         name="stream",
-        description="What follows from the table's stream: counters, events, metrics, tidying up",
-        # A batch takes a second; this is for one that has to wait for the table or the bus.
+        description="Stream consumer: counters, events, metrics, and cleanup",
+        # A batch takes 1 second. The rest is for delays of the table or the bus.
         timeout_s=60,
         access=replace(
             _WORK,
-            # The event source mapping reads the stream, and reports what it gave up, as this role.
+            # The event source mapping reads the stream and reports discarded records as this role.
             stream=STREAM_SOURCE,
             bus=frozenset({"PutEvents"}),
             failures=frozenset({"SendMessage"}),
@@ -187,24 +185,24 @@ FUNCTIONS: tuple[FunctionSpec, ...] = (
     ),
     FunctionSpec(
         name="sweep",
-        description="Every minute: promote, expire and time out what is due; measure",
-        # The next run starts a minute after this one: end before it.
+        description="Sweep, every minute: promotes, expires, and times out due jobs, and measures",
+        # Ends before the next run, which starts after one minute.
         timeout_s=55,
-        # Events that the bus refused when they came are published later.
+        # Publishes events that the bus rejected earlier.
         access=replace(_WORK_AND_EXPIRY, bus=frozenset({"PutEvents"})),
     ),
     FunctionSpec(
         name=AUTHORIZER,
-        description="Who holds the key that a request bears",
+        description="Authorizer: identifies the owner of an access key",
         authorizer="keys",
-        # One call of the table: what takes longer is a table in trouble.
+        # One request to the table. A longer duration means that the table fails.
         timeout_s=5,
-        # Looking a key up and noting its use are one call. What MACs are made with is read once.
+        # One request reads the key and records its use. The MAC secret is read once.
         access=Access(table=frozenset({"GetItem", "UpdateItem"}), items=(_KEYS,)),
     ),
     FunctionSpec(
         name=SETUP,
-        description="A step of each deployment: check the table, leave the first key",
+        description="Deployment step: checks the table and creates the bootstrap key",
         timeout_s=60,
         access=Access(
             table=frozenset({"GetItem", "PutItem", "UpdateItem"}),
@@ -214,58 +212,58 @@ FUNCTIONS: tuple[FunctionSpec, ...] = (
     ),
     FunctionSpec(
         name="dispatch",
-        description="Claims jobs for deliveries, and hands them to functions and to the sender",
+        description="Push delivery: claims jobs and sends them to functions or to the sender",
         consumes=DISPATCH,
-        # A wake-up whose run died comes again after six times as long; the sweep is sooner.
+        # SQS redelivers the wake-up of a crashed run after six times this. The sweep is earlier.
         timeout_s=30,
         access=_pushing(DISPATCH),
     ),
     FunctionSpec(
         name="outcomes",
-        description="Settles what deliveries did, and claims the jobs that follow",
+        description="Push delivery: processes outcomes and claims the next jobs",
         consumes=OUTCOMES,
-        # An outcome whose run died comes again after six times as long: while its lease lasts, as
-        # that counts on two minutes beyond what the function takes.
+        # SQS redelivers the outcome of a crashed run after six times this. The lease lasts longer:
+        # two minutes plus the target's timeout.
         timeout_s=20,
         access=_pushing(OUTCOMES, _RETURNS),
     ),
     FunctionSpec(
         name="sender",
-        description="Sends jobs to endpoints, waits for the answers, and settles them",
+        description="Push delivery: sends jobs to endpoints and processes their responses",
         consumes=SEND,
-        # As long as an endpoint may take.
+        # The maximum timeout of an endpoint.
         timeout_s=900,
         access=_pushing(SEND),
     ),
 )
 
-# Those that push jobs to targets: with push=true.
+# Functions that push jobs. Require push=true.
 PUSHERS = tuple(spec.name for spec in FUNCTIONS if spec.consumes)
 
-# Where one address stands for the whole API, in place of the three functions with routes and of the
-# authorizer: it looks keys up itself.
+# Replaces the three functions with API routes and the authorizer if the API has one address. It
+# reads access keys itself.
 _API = FunctionSpec(
     name=API,
-    description="The whole API: jobs, workers, queues, dead letters and all else",
+    description="Complete API: jobs, workers, queues, dead letters, and administration",
     routes=(DEFAULT_ROUTE,),
     timeout_s=HTTP_TIMEOUT_S,
     access=replace(_WORK_AND_EXPIRY, targets=_INVOKES),
 )
 
-# Made where a CDK app declares anything. It does what the function admin does, but for test calls.
+# Created if a CDK app declares resources. Same permissions as admin, without test calls.
 DECLARING = FunctionSpec(
     name=DECLARE,
-    description="Queues, worker pools, cron jobs and rate limits that a CDK app declares",
+    description="Applies the queues, worker pools, cron jobs, and rate limits of a CDK app",
     timeout_s=60,
     access=_WORK_AND_EXPIRY,
 )
 
-# Made for each SQS queue that is bridged; the mapping of the queue adds what reads it.
+# Created for each bridged SQS queue. The mapping adds the permissions to read the queue.
 BRIDGING = FunctionSpec(
     name=BRIDGE,
-    description="Jobs from the messages of an SQS queue",
-    # SQS shows a message again after 30 s unless the queue says otherwise, and Lambda takes no
-    # queue that does so before the function has ended.
+    description="Creates jobs from the messages of an SQS queue",
+    # The default visibility timeout of SQS is 30 s. Lambda rejects a queue whose visibility timeout
+    # is shorter than the function's timeout.
     timeout_s=29,
     access=_WORK,
 )
@@ -274,8 +272,16 @@ BRIDGING = FunctionSpec(
 def deployed(
     authorizer: str, entry: str = "http_api", *, push: bool = False, dashboard: bool = True
 ) -> tuple[FunctionSpec, ...]:
-    """The functions of a deployment with these settings `authorizer`, `entry` and `push`, with the
-    dashboard or not.
+    """Return the functions of a deployment.
+
+    Args:
+        authorizer: The setting `authorizer`.
+        entry: The setting `entry`.
+        push: The setting `push`.
+        dashboard: The setting `web_dashboard`.
+
+    Returns:
+        The functions, in the order of `FUNCTIONS`.
     """
     found = tuple(
         spec
@@ -290,5 +296,5 @@ def deployed(
 
 
 def by_name(name: str) -> FunctionSpec:
-    """The function of that name; raises KeyError for another one."""
+    """Return the function with this name. Raises KeyError."""
     return {spec.name: spec for spec in FUNCTIONS}[name]

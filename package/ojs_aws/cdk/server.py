@@ -1,7 +1,7 @@
-"""What a deployment must know of the server: the form of its table, its routes, its version.
+"""Facts about the server that a deployment needs: table, routes, version.
 
-Not imported from the server: in a CDK app that has the construct installed, a package called `ojs`
-is somebody else's. `make facts` writes the file; a test compares it with the code.
+They are not imported from the server, because a package named `ojs` in an app's environment can be
+another one. `make facts` writes the file. A test compares it with the code.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ class Index:
 
 @dataclass(frozen=True)
 class StreamFilter:
-    """Items whose changes are projected: partition keys with one of these prefixes, and one of
-    these sort keys (empty: any).
-    """
+    """Filter for projected items: partition key prefixes, and sort keys (empty: any)."""
 
     prefixes: list[str]
     sort_keys: list[str]
@@ -35,7 +33,7 @@ class StreamFilter:
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation of the API. `scope`: the permission that it needs; None: whoever is let in."""
+    """An operation of the API. `scope` is the required scope. None: any authenticated client."""
 
     method: str
     path: str
@@ -45,7 +43,7 @@ class Operation:
 VERSION: str = _FACTS["version"]
 SCHEMA_VERSION: int = _FACTS["schema_version"]
 STREAM_MAX_AGE_S: int = _FACTS["stream_max_age_s"]
-"""Lambda gives up a batch with a record that is older than that (s)."""
+"""Age in seconds at which Lambda discards a batch of stream records."""
 
 HASH_KEY: str = _FACTS["table"]["hash_key"]
 RANGE_KEY: str = _FACTS["table"]["range_key"]
@@ -59,4 +57,4 @@ EXPOSED_HEADERS: list[str] = _FACTS["exposed_headers"]
 OPERATIONS = tuple(Operation(*each) for each in _FACTS["operations"])
 
 ALWAYS_ON_BUS: list[str] = _FACTS["always_on_bus"]
-"""Types of events that are on the event bus whatever the settings say; `*` stands for the rest."""
+"""Event types that the bus always receives. `*` matches the rest of a type."""

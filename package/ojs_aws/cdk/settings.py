@@ -1,4 +1,4 @@
-"""What can be chosen about a deployment, in one place."""
+"""The settings of a deployment."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from ojs_aws.cdk.functions import API, AUTHORIZER, DASHBOARD, FUNCTIONS, PUSHERS
 
 Architecture = Literal["arm64", "x86_64"]
 
-# The common ones among CloudWatch's.
+# The most common values that CloudWatch allows.
 LOG_RETENTION_DAYS = (1, 3, 5, 7, 14, 30, 60, 90, 180, 365, 731, 1827, 3653)
 
 
 def _listed(value: Any) -> Any:
-    """A list as the command line has it, separated by commas; anything else as it is."""
+    """Split a comma-separated value of the command line. Other values are unchanged."""
     if not isinstance(value, str):
         return value
     return [part.strip() for part in value.split(",") if part.strip()]
 
 
 def _by_function(value: Any) -> Any:
-    """Numbers by function as the command line has them: `jobs=200,sweep=1`."""
+    """Parse numbers by function from the command line: `jobs=200,sweep=1`."""
     if not isinstance(value, str):
         return value
     return dict(part.partition("=")[::2] for part in _listed(value))
 
 
-# An origin, as browsers send it; the server has the same, and a test compares the two.
+# An origin, as browsers send it. The server has the same pattern; a test compares them.
 ORIGIN = r"https?://[a-z0-9.-]+(:[0-9]{1,5})?"
 _Origin = Annotated[str, StringConstraints(pattern=f"^{ORIGIN}$", max_length=253)]
 _Audience = Annotated[str, StringConstraints(min_length=1, max_length=200)]
@@ -63,216 +63,216 @@ _Memory = Annotated[int, Field(ge=256, le=10_240)]
 _Listed = BeforeValidator(_listed)
 _ByFunction = BeforeValidator(_by_function)
 
-# As the functions' own setting has it (OJS_BUS_TYPES); a test compares the two.
+# The same pattern as the functions' setting OJS_BUS_TYPES; a test compares them.
 EVENT_PATTERN = r"^(\*|[a-z_]+\.([a-z_]+\.)*(\*|[a-z_]+\*?))$"
 _EventPattern = Annotated[str, StringConstraints(pattern=EVENT_PATTERN)]
 
 
-# As the functions' own setting has it (OJS_MIDDLEWARE); a test compares the two.
+# The same pattern as the functions' setting OJS_MIDDLEWARE; a test compares them.
 _PART = r"[A-Za-z_][A-Za-z0-9_]*"
 _MiddlewareName = Annotated[str, StringConstraints(pattern=rf"^{_PART}(\.{_PART})*:{_PART}$")]
 
 
 class DeploymentSettings(BaseModel):
-    """Settings of one deployment. Every field is a context key of the same name."""
+    """Settings of one deployment. Each field is a CDK context key with the same name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     stage: str = Field("dev", pattern=r"^[a-z][a-z0-9-]{0,19}$")
-    """name of the deployment; prefixes its stacks"""
+    """Name of the deployment. Prefixes its stacks."""
     removal_policy: Literal["retain", "destroy"] = "retain"
-    """what happens to table, bucket, keys, and logs with their stack"""
+    """Whether the table, bucket, keys, and logs are retained or destroyed with their stack."""
     deletion_protection: bool = True
-    """the table and its stack refuse to be deleted"""
+    """Protects the table and its stack against deletion."""
     log_retention_days: int = 30
-    """days that logs are kept"""
+    """Retention of logs in days."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    """level of the functions' own logs"""
+    """Log level of the functions."""
     tracing: bool = False
-    """X-Ray records how long calls of functions take: the first of each second, and one in twenty
-    of the others; where jobs are few that costs about as much as all the rest"""
+    """X-Ray records durations of function calls: the first call of each second, and 1 in 20 of the
+    others. With few jobs, this costs about as much as the rest of the deployment."""
     memory_mb: _Memory = 1024
-    """memory of each function"""
+    """Memory of each function in MB."""
     architecture: Architecture = "arm64"
-    """instruction set of the functions (bundle=lambda only)"""
+    """Instruction set of the functions. Requires bundle=lambda."""
     python: Literal["3.11", "3.12", "3.13", "3.14"] = "3.13"
-    """Python runtime of the functions (bundle=lambda only)"""
+    """Python runtime of the functions. Requires bundle=lambda."""
     bundle: Literal["lambda", "host"] = "lambda"
-    """for which machine to bundle: AWS Lambda, or this one (local emulator)"""
+    """Target machine of the bundle: AWS Lambda, or this machine (local emulator)."""
     memory_mb_by_function: Annotated[Mapping[str, _Memory], _ByFunction] = Field(
         default_factory=dict
     )
-    """memory of single functions, as {"sweep": 512}; on the command line as
-    sweep=512,stream=2048"""
+    """Memory of single functions in MB, for example {"sweep": 512}. On the command line:
+    sweep=512,stream=2048."""
     reserved_concurrency: Annotated[Mapping[str, _Positive], _ByFunction] = Field(
         default_factory=dict
     )
-    """how many of a function may run at once, kept free for it out of what the account has; written
-    as memory_mb_by_function is"""
+    """Maximum concurrency of single functions, reserved from the account's quota. Same format as
+    memory_mb_by_function."""
     throttle_rate_per_s: _Positive = 2_000
-    """requests a second the API lets through"""
+    """Maximum requests per second that the API accepts."""
     throttle_burst: _Positive = 1_000
-    """requests above the rate that the API lets through at once"""
+    """Maximum burst of requests above that rate."""
 
     entry: Literal["http_api", "function_url", "private_api"] = "http_api"
-    """through what requests come: an HTTP API of API Gateway; the URL of a function, which is
-    cheapest, and has no throttle, name or firewall; or a REST API that only VPC endpoints of yours
-    reach"""
+    """Endpoint of the API. http_api: an HTTP API of API Gateway. function_url: the URL of a
+    function, which costs least and has no throttle, domain name, or firewall. private_api: a REST
+    API that only your VPC endpoints can reach."""
     authorizer: Literal["keys", "jwt", "iam"] = "keys"
-    """who says who a caller is: API keys of the deployment's own, an issuer of JSON Web Tokens, or
-    IAM (requests signed with AWS credentials); there is no `none`"""
+    """Authentication of clients: access keys, JSON Web Tokens of an issuer (jwt), or requests
+    signed with AWS credentials (iam). A value none doesn't exist."""
     authorizer_cache_s: int = Field(60, ge=0, le=3_600)
-    """authorizer=keys: seconds that API Gateway remembers who a key belongs to; authorizer=iam:
-    seconds that a function remembers what a role may do. One that is revoked is refused after so
-    long at the latest"""
+    """authorizer=keys: seconds that API Gateway caches the owner of a key. authorizer=iam: seconds
+    that a function caches the scopes of a role. A revoked key or role is rejected after at most
+    this time."""
     old_keys_until: date | None = None
-    """authorizer=keys: the day, in UTC, from which keys that a version before 0.3 made are refused;
-    without it 90 days after the upgrade"""
+    """authorizer=keys: date (UTC) from which keys created by versions before 0.3 are rejected.
+    Default: 90 days after the upgrade."""
     iam_operators: Annotated[tuple[_Operator, ...], _Listed] = Field(("*",), min_length=1)
-    """authorizer=iam: ARNs of the roles and users that may do everything, whatever is stored of
-    them; on the command line separated by commas. `*` stands for each that was never given scopes;
-    safer are the names of your operators: then others may do nothing until they are given some"""
+    """authorizer=iam: ARNs of roles and users that have all scopes, regardless of stored scopes. On
+    the command line separated by commas. `*` matches each principal without stored scopes. Listing
+    your operators is safer: other principals then need stored scopes."""
     jwt_issuer: str = Field("", pattern=r"^(https://[^\s?#]+)?$")
-    """authorizer=jwt: the issuer's URL, as in the claim `iss`"""
+    """authorizer=jwt: URL of the issuer, equal to the claim `iss`."""
     jwt_audience: Annotated[tuple[_Audience, ...], _Listed] = ()
-    """authorizer=jwt: audiences of which a token must have one (`aud` or `client_id`); on the
-    command line separated by commas"""
+    """authorizer=jwt: accepted audiences (claim `aud` or `client_id`). On the command line
+    separated by commas."""
     jwt_scope_claim: str = Field("scope", pattern=r"^[!-~]{1,200}$")
-    """authorizer=jwt: the claim that lists scopes, as text or as an array"""
+    """authorizer=jwt: claim that lists the scopes, as a string or an array."""
     jwt_scope_prefix: str = Field("", pattern=r"^[!-~]{0,200}$")
-    """authorizer=jwt: what stands before a scope in that claim, as the identifier and the slash of
-    a resource server of Cognito; what does not begin with it does not count"""
+    """authorizer=jwt: prefix of a scope in that claim, for example the identifier and slash of a
+    Cognito resource server. Scopes without the prefix are ignored."""
     cors_origins: Annotated[tuple[_Origin, ...], _Listed] = ()
-    """web pages that may use the API, as https://jobs.example.com; on the command line separated by
-    commas; empty: none"""
+    """Origins of web pages that can use the API, for example https://jobs.example.com. On the
+    command line separated by commas. Empty: none."""
 
     domain_name: str = Field("", pattern=rf"^({_Name})?$")
-    """a name for the API; the one that API Gateway gives it then stops working, unless waf=true"""
+    """Domain name of the API. Disables API Gateway's default name, unless waf=true."""
     certificate_arn: str = Field(
         "", pattern=r"^(arn:[a-z-]+:acm:[a-z0-9-]+:\d{12}:certificate/\S+)?$"
     )
-    """certificate for domain_name in AWS Certificate Manager: in the deployment's region, or with
-    waf=true in us-east-1"""
+    """ACM certificate for domain_name: in the deployment's region, or in us-east-1 with
+    waf=true."""
     hosted_zone_id: str = Field("", pattern=r"^([A-Z0-9]{1,32})?$")
-    """Route 53 zone in which domain_name is entered; empty: you enter it yourself"""
+    """Route 53 zone that receives the record of domain_name. Empty: you create the record."""
     hosted_zone_name: str = Field("", pattern=rf"^({_Name})?$")
-    """name of that zone"""
+    """Name of that zone."""
     waf: bool = False
-    """a CloudFront distribution with AWS WAF in front of the API, in a stack of its own in
-    us-east-1"""
+    """Adds a CloudFront distribution with AWS WAF in front of the API, in a separate stack in
+    us-east-1."""
     waf_acl_arn: str = Field(
         "", pattern=r"^(arn:[a-z-]+:wafv2:us-east-1:\d{12}:global/webacl/\S+)?$"
     )
-    """waf: a web ACL that is there already, in place of the stack's own"""
+    """waf: existing web ACL to use instead of a new one."""
     waf_rate: int = Field(60_000, ge=100, le=2_000_000_000)
-    """waf: requests within five minutes from one address before the rest are refused; workers
-    behind one NAT gateway are one address"""
+    """waf: maximum requests per address within 5 minutes. Later requests are rejected. Workers
+    behind one NAT gateway have one address."""
 
     waf_only: bool = True
-    """waf: the API refuses what did not come through the distribution; false for the one deployment
-    in which a distribution that is there gets the secret to show"""
+    """waf: the API rejects requests that did not pass the distribution. Set it to false for the one
+    deployment in which an existing distribution receives the secret header."""
     waf_rotation: int = Field(0, ge=0, le=1_000_000)
-    """waf: how often that secret was rotated: another number changes the distribution, which then
-    shows the current value"""
+    """waf: number of rotations of that secret. Change the number to deploy the current secret to
+    the distribution."""
     encryption: Literal["aws", "own"] = "aws"
-    """keys that data is encrypted with at rest: those of the AWS services, or a KMS key of the
-    deployment's own, which is rotated every year"""
+    """Encryption keys at rest: keys of the AWS services, or a separate KMS key that is rotated
+    every year (own)."""
     payload_recovery_days: int = Field(7, ge=0, le=35)
-    """days that a deleted large payload can be brought back, for a table restored to a time before;
-    0: not at all"""
+    """Days that a deleted large payload can be restored, for a restore of the table to an earlier
+    time.
+    0: not restorable."""
 
     max_write_units: int = Field(0, ge=0)
-    """write units that the table takes in a second at most: what is above is throttled, and not
-    paid; 0: no bound but the account's"""
+    """Maximum write units per second of the table. DynamoDB throttles requests above it, which cost
+    nothing. 0: the account's quota."""
     max_read_units: int = Field(0, ge=0)
-    """the same for read units, of the table and of each of its indexes"""
+    """Maximum read units per second of the table and of each index. 0: the account's quota."""
 
     backup_days: int = Field(0, ge=0, le=3_650)
-    """days that AWS Backup keeps a copy of the table, taken each night; 0: none, as the last 35
-    days can be restored without it"""
+    """Days that AWS Backup retains the nightly copy of the table. 0: no copies; the last 35 days
+    can still be restored."""
 
     strict_queues: bool = False
-    """jobs are refused for queues that no operator made"""
+    """Rejects jobs for queues that no operator created."""
     middleware: Annotated[tuple[_MiddlewareName, ...], _Listed] = ()
-    """what jobs go through before they are stored: functions of yours, in order, as
-    hooks:add_trace; on the command line separated by commas"""
+    """Middleware functions that process jobs before they are stored, in order, for example
+    hooks:add_trace. On the command line separated by commas."""
     middleware_folder: str = ""
-    """middleware: the folder with their modules, and all that these import; relative to the folder
-    in which cdk is run"""
+    """middleware: folder with the modules and everything they import. Relative to the folder in
+    which cdk runs."""
     middleware_timeout_ms: int = Field(3_000, ge=1, le=20_000)
-    """middleware: milliseconds that it may take for all jobs of a request"""
+    """middleware: maximum duration in milliseconds for all jobs of a request."""
     max_queues: int = Field(10_000, ge=0)
-    """with so many queues jobs make no more, and operators still may; 0: no limit"""
+    """Number of queues above which a job can't create a queue. Operators still can. 0: no limit."""
     max_crons: int = Field(1_000, ge=0)
-    """how many cron jobs can be registered; those that are there stay; 0: no limit"""
+    """Maximum number of registered cron jobs. Existing ones stay. 0: no limit."""
     min_cron_interval_s: int = Field(1, ge=1, le=86_400)
-    """seconds between two ticks of a cron job that is registered or changed, at least"""
+    """Minimum interval of a new or changed cron job in seconds."""
     push: bool = False
-    """jobs can be pushed to Lambda functions and HTTPS endpoints: three queues, and the functions
-    dispatch, sender and outcomes"""
+    """Enables push delivery to Lambda functions and HTTPS endpoints. Adds three queues and the
+    functions dispatch, sender, and outcomes."""
     push_functions: Annotated[tuple[_Function, ...], _Listed] = Field((), max_length=20)
-    """push: ARNs of the functions that deliveries may name, without alias or version; on the
-    command line separated by commas; a construct's add_worker adds its own"""
+    """push: ARNs of functions that deliveries can target, without alias or version. On the command
+    line separated by commas. add_worker of the construct adds more."""
     egress_hosts: Annotated[tuple[_Host, ...], _Listed] = Field((), max_length=50)
-    """push: hosts that deliveries may send jobs to, as a.example, *.a.example for all below it, or
-    * for all; on the command line separated by commas; a construct's add_endpoint adds its own"""
+    """push: hosts that deliveries can target: a.example, *.a.example for all subdomains, or * for
+    all. On the command line separated by commas. add_endpoint of the construct adds more."""
     push_concurrency: int = Field(20, ge=2, le=1_000)
-    """push: how many of each of the functions dispatch, sender and outcomes run at once: a sender
-    for each endpoint that is waited for, the others for up to ten messages at a time"""
+    """push: maximum concurrency of each of the functions dispatch, sender, and outcomes. A sender
+    waits for one endpoint. The others process up to 10 messages at a time."""
     bus_types: Annotated[tuple[_EventPattern, ...], _Listed] = ()
-    """event types that go to the event bus beside the operational ones, as job.completed or job.*;
-    on the command line separated by commas"""
+    """Event types for the event bus in addition to operational ones, for example job.completed or
+    job.*. On the command line separated by commas."""
     results_in_events: bool = True
-    """the log and the bus tell the results of jobs, up to 128 bytes each"""
+    """Includes the results of jobs in the log and in events, up to 128 bytes each."""
     stream_batch_size: int = Field(100, ge=1, le=1_000)
-    """stream records that are projected together, at most; fuller batches are cheaper"""
+    """Maximum number of stream records per batch. Larger batches cost less."""
     stream_window_s: int = Field(10, ge=0, le=10)
-    """seconds that the stream waits for a fuller batch; events and statistics are that far behind
-    where jobs are few, and cost least with ten"""
+    """Seconds that the stream waits for a larger batch. With few jobs, events and statistics are
+    delayed by this time. 10 costs least."""
     metrics_namespace: str = Field("OJS", pattern=r"^[A-Za-z0-9][A-Za-z0-9_./#-]{0,99}$")
-    """CloudWatch namespace of the metrics of jobs, queues and workers"""
+    """CloudWatch namespace of the metrics of jobs, queues, and workers."""
     queue_metrics: Literal["off", "fullest", "all"] = "fullest"
-    """which queues have metrics of their own in CloudWatch, each at a price: none, so many as
-    queue_metrics_max says, or all"""
+    """Queues with separate CloudWatch metrics, which cost extra: none (off), the largest by depth
+    up to queue_metrics_max (fullest), or all."""
     queue_metrics_max: int = Field(20, ge=1, le=500)
-    """queue_metrics=fullest: how many queues have metrics of their own, at most"""
+    """queue_metrics=fullest: maximum number of queues with separate metrics."""
     dashboard: bool = True
-    """a dashboard in CloudWatch"""
+    """Creates a CloudWatch dashboard."""
     web_dashboard: bool = True
-    """the deployment's own dashboard, at /ojs/admin/; its files are for whoever asks, what it shows
-    takes a key"""
+    """Deploys the web dashboard at /ojs/admin/. Its files are public. Its data requires an access
+    key."""
     alarm_oldest_job_s: int = Field(900, ge=60)
-    """alarm: a job has been waiting in line for so long"""
+    """Alarm: age of the oldest available job in seconds."""
     alarm_cron_late_s: int = Field(180, ge=60)
-    """alarm: a cron job was fired so long after it was due"""
+    """Alarm: delay of a cron job in seconds."""
     alarm_dead_letters: _Positive = 10
-    """alarm: so many dead letters more within five minutes"""
+    """Alarm: increase of dead letters within 5 minutes."""
     alarm_throttles: _Positive = 10
-    """alarm: so many requests to the table, or calls of functions, refused for their rate within
-    five minutes"""
+    """Alarm: throttled requests to the table, or throttled function calls, within 5 minutes."""
     alarm_stream_age_s: _Positive = 60
-    """alarm: events and statistics are so far behind"""
+    """Alarm: delay of events and statistics in seconds."""
     alarm_push_age_s: int = Field(120, ge=60)
-    """push, alarm: what became of jobs, or jobs for endpoints, have been waiting for so long"""
+    """push, alarm: age in seconds of an unprocessed outcome, or of a job to send to an endpoint."""
     alarm_sweep_silence_min: int = Field(5, ge=2, le=60)
-    """alarm: no sweep has succeeded for so many minutes"""
+    """Alarm: minutes without a successful sweep."""
     alarm_server_errors: _Positive = 5
-    """alarm: so many answers with status 5xx within five minutes, if they are also
-    alarm_error_percent of all"""
+    """Alarm: responses with status 5xx within 5 minutes. They must also be alarm_error_percent of
+    all responses."""
     alarm_error_percent: int = Field(1, ge=0, le=100)
-    """alarm: answers with status 5xx in a hundred; 0: however few they are among the others"""
+    """Alarm: minimum percentage of responses with status 5xx. 0: any percentage."""
     alarm_latency_ms: _Positive = 5_000
-    """alarm: the slowest tenth of requests takes so long, for a quarter of an hour; those that wait
-    for a result, or for room in a queue, count too"""
+    """Alarm: duration in milliseconds that the slowest 10 % of requests exceed for 15 minutes.
+    Includes requests that wait for a result, or for space in a queue."""
     alarm_refused: _Positive = 100
-    """alarm: so many more answers with status 401 or 403 within five minutes than in the five
-    before"""
+    """Alarm: increase of responses with status 401 or 403, from one period of 5 minutes to the
+    next."""
     alarm_system_errors: _Positive = 5
-    """alarm: so many errors of DynamoDB's own within five minutes"""
+    """Alarm: system errors of DynamoDB within 5 minutes."""
     alarm_email: str = Field("", pattern=r"^([^@\s]+@[^@\s]+)?$")
-    """whom alarms are sent to, through a topic of the deployment; empty: nobody"""
+    """Email address that receives alarms, through a topic of the deployment. Empty: no email."""
     alarm_topic_arn: str = Field("", pattern=r"^(arn:[a-z-]+:sns:[a-z0-9-]+:\d{12}:\S+)?$")
-    """SNS topic that is there already and that alarms are sent to; empty: none"""
+    """Existing SNS topic that receives alarms. Empty: none."""
 
     @field_validator("log_retention_days")
     @classmethod
@@ -286,12 +286,12 @@ class DeploymentSettings(BaseModel):
     def _functions(cls, numbers: Mapping[str, int]) -> Mapping[str, int]:
         names = sorted({API, *(spec.name for spec in FUNCTIONS)})
         if unknown := sorted(set(numbers) - set(names)):
-            raise ValueError(f"no function {', '.join(unknown)}; there are {', '.join(names)}")
+            raise ValueError(f"unknown function: {', '.join(unknown)}. Allowed: {', '.join(names)}")
         return numbers
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
-        """Refuse settings that contradict each other, naming the field to change."""
+        """Reject settings that contradict each other, and name the field to change."""
         for field, wrong, why in self._contradictions():
             if wrong:
                 raise ValueError(f"{field}: {why}")
@@ -309,118 +309,122 @@ class DeploymentSettings(BaseModel):
         no_own_acl = not self.waf or self.waf_acl_arn
         return (
             *self._of_entry(functions),
-            ("jwt_issuer", jwt and not self.jwt_issuer, "authorizer=jwt needs it"),
-            ("jwt_audience", jwt and not self.jwt_audience, "authorizer=jwt needs it"),
-            ("jwt_issuer", self.jwt_issuer and not jwt, "only with authorizer=jwt"),
-            ("jwt_audience", self.jwt_audience and not jwt, "only with authorizer=jwt"),
+            ("jwt_issuer", jwt and not self.jwt_issuer, "required with authorizer=jwt"),
+            ("jwt_audience", jwt and not self.jwt_audience, "required with authorizer=jwt"),
+            ("jwt_issuer", self.jwt_issuer and not jwt, "requires authorizer=jwt"),
+            ("jwt_audience", self.jwt_audience and not jwt, "requires authorizer=jwt"),
             (
                 "jwt_scope_claim",
                 self.jwt_scope_claim != "scope" and not jwt,
-                "only with authorizer=jwt",
+                "requires authorizer=jwt",
             ),
-            ("jwt_scope_prefix", self.jwt_scope_prefix and not jwt, "only with authorizer=jwt"),
+            ("jwt_scope_prefix", self.jwt_scope_prefix and not jwt, "requires authorizer=jwt"),
             (
                 "authorizer_cache_s",
                 "authorizer_cache_s" in chosen and jwt,
-                "not with authorizer=jwt: nothing is remembered there",
+                "can't be combined with authorizer=jwt, which caches nothing",
             ),
-            ("old_keys_until", self.old_keys_until and not keys, "only with authorizer=keys"),
+            ("old_keys_until", self.old_keys_until and not keys, "requires authorizer=keys"),
             (
                 "iam_operators",
                 "iam_operators" in chosen and self.authorizer != "iam",
-                "only with authorizer=iam",
+                "requires authorizer=iam",
             ),
             (
                 "reserved_concurrency and memory_mb_by_function",
                 "authorizer" in functions and not keys,
-                "there is no function authorizer but with authorizer=keys",
+                "the function authorizer requires authorizer=keys",
             ),
-            ("push_functions", self.push_functions and not self.push, "only with push=true"),
-            ("egress_hosts", self.egress_hosts and not self.push, "only with push=true"),
+            ("push_functions", self.push_functions and not self.push, "requires push=true"),
+            ("egress_hosts", self.egress_hosts and not self.push, "requires push=true"),
             *(
-                (name, name in chosen and not self.push, "only with push=true")
+                (name, name in chosen and not self.push, "requires push=true")
                 for name in ("push_concurrency", "alarm_push_age_s")
             ),
             (
                 "reserved_concurrency and memory_mb_by_function",
                 functions.intersection(PUSHERS) and not self.push,
-                f"there are functions {', '.join(PUSHERS)} with push=true alone",
+                f"the functions {', '.join(PUSHERS)} require push=true",
             ),
-            ("certificate_arn", no_certificate, "domain_name and certificate_arn go together"),
-            ("hosted_zone_id", no_zone_name, "hosted_zone_id and hosted_zone_name go together"),
-            ("hosted_zone_name", zone and not in_zone, "domain_name must be in this zone"),
+            ("certificate_arn", no_certificate, "requires domain_name, and the other way around"),
+            ("hosted_zone_id", no_zone_name, "requires hosted_zone_name, and the other way around"),
+            ("hosted_zone_name", zone and not in_zone, "must be domain_name or a parent of it"),
             (
                 "waf",
                 self.waf and not self.domain_name,
-                "needs a domain_name: CloudFront's own names accept outdated TLS",
+                "requires domain_name, because CloudFront's names accept outdated TLS versions",
             ),
             (
                 "certificate_arn",
                 self.waf and not in_us_east_1,
-                "with waf=true it must be in us-east-1, where CloudFront looks for it",
+                "must be in us-east-1 with waf=true, because CloudFront requires it",
             ),
             (
                 "waf",
                 self.waf and self.authorizer == "iam",
-                "not with authorizer=iam: CloudFront sends on to another name than was signed",
+                "can't be combined with authorizer=iam, because CloudFront changes the signed host",
             ),
             *(
-                (name, name in chosen and not self.waf, "only with waf=true")
+                (name, name in chosen and not self.waf, "requires waf=true")
                 for name in ("waf_acl_arn", "waf_only", "waf_rotation")
             ),
             (
                 "middleware_folder",
                 bool(self.middleware) != bool(self.middleware_folder),
-                "middleware and middleware_folder go together",
+                "requires middleware, and the other way around",
             ),
             (
                 "middleware_timeout_ms",
                 "middleware_timeout_ms" in chosen and not self.middleware,
-                "only with middleware",
+                "requires middleware",
             ),
-            ("backup_days", self.backup_days and self.is_local, "not with bundle=host"),
+            (
+                "backup_days",
+                self.backup_days and self.is_local,
+                "can't be combined with bundle=host",
+            ),
             (
                 "reserved_concurrency and memory_mb_by_function",
                 DASHBOARD in functions and not self.web_dashboard,
-                "there is no function dashboard with web_dashboard=false",
+                "the function dashboard requires web_dashboard=true",
             ),
             (
                 "queue_metrics_max",
                 "queue_metrics_max" in chosen and self.queue_metrics != "fullest",
-                "only with queue_metrics=fullest",
+                "requires queue_metrics=fullest",
             ),
             (
                 "waf_rate",
                 "waf_rate" in chosen and no_own_acl,
-                "only with waf=true and without waf_acl_arn",
+                "requires waf=true, and can't be combined with waf_acl_arn",
             ),
             (
                 "domain_name",
                 self.domain_name and self.is_local,
-                "not with bundle=host: the local emulator has no names",
+                "can't be combined with bundle=host, because the emulator has no domain names",
             ),
         )
 
     def _of_entry(self, functions: AbstractSet[str]) -> tuple[tuple[str, object, str], ...]:
-        """What does not go with `entry`, given the functions that other settings name."""
+        """Return the settings that contradict `entry`. `functions`: named in other settings."""
         chosen, other = self.model_fields_set, self.entry != "http_api"
         throttled = {"throttle_rate_per_s", "throttle_burst"} & chosen
         there = deployed(self.authorizer, self.entry, push=True)
         behind = {spec.name for spec in there} | {AUTHORIZER}
-        only_here = f"only with entry={'http_api' if other else 'function_url or private_api'}"
+        only_here = f"requires entry={'http_api' if other else 'function_url or private_api'}"
         return (
-            ("authorizer", other and self.authorizer == "jwt", "jwt only with entry=http_api"),
-            ("domain_name", other and self.domain_name, "only with entry=http_api"),
-            ("waf", other and self.waf, "only with entry=http_api"),
+            ("authorizer", other and self.authorizer == "jwt", "jwt requires entry=http_api"),
+            ("domain_name", other and self.domain_name, "requires entry=http_api"),
+            ("waf", other and self.waf, "requires entry=http_api"),
             (
                 "cors_origins",
                 self.entry == "private_api" and self.cors_origins,
-                "not with entry=private_api: web pages do not reach it",
+                "can't be combined with entry=private_api, which web pages can't reach",
             ),
             (
                 " and ".join(sorted(throttled)) or "throttle_rate_per_s",
                 self.entry == "function_url" and throttled,
-                "not with entry=function_url: take reserved_concurrency of the function api",
+                "can't be combined with entry=function_url. Set reserved_concurrency instead",
             ),
             (
                 "reserved_concurrency and memory_mb_by_function",
@@ -430,7 +434,7 @@ class DeploymentSettings(BaseModel):
         )
 
     def memory_of(self, function: str) -> int:
-        """Memory of this function, in MB."""
+        """Return the memory of this function in MB."""
         return self.memory_mb_by_function.get(function, self.memory_mb)
 
     @property
@@ -440,24 +444,24 @@ class DeploymentSettings(BaseModel):
 
     @property
     def asks_for_origin(self) -> bool:
-        """Whether the API refuses what did not come through the firewall."""
+        """Whether the API rejects requests that did not pass the firewall."""
         return self.waf and self.waf_only
 
     @property
     def service(self) -> str:
-        """What the deployment calls itself: in the source of its events, and in its metrics."""
+        """Name of the deployment in the source of its events and in its metrics."""
         return f"ojs-{self.stage}"
 
     @property
     def runtime_python(self) -> str:
-        """Version of the functions' Python, such as "3.13"."""
+        """Version of the functions' Python, for example "3.13"."""
         if self.is_local:
             return f"{sys.version_info.major}.{sys.version_info.minor}"
         return self.python
 
     @property
     def runtime_architecture(self) -> Architecture:
-        """Instruction set that the functions are deployed for."""
+        """Instruction set of the deployed functions."""
         if self.is_local:
             return "arm64" if platform.machine().lower() in {"arm64", "aarch64"} else "x86_64"
         return self.architecture

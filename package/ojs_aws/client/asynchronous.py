@@ -1,4 +1,4 @@
-"""The client for coroutines."""
+"""The client for asyncio."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ T = TypeVar("T")
 
 
 class AsyncClient(Awaiting, Operations):
-    """Asks one server; its methods are those of Client, to be awaited. `aclose` it, or use it in
-    an `async with`.
+    """An asynchronous client of one server. Has the methods of `Client`; await each call.
+
+    Close it with `aclose`, or use it as an `async with` block.
     """
 
     def __init__(
@@ -44,7 +45,21 @@ class AsyncClient(Awaiting, Operations):
         transport: httpx.AsyncBaseTransport | None = None,
         sleep: Callable[[float], Awaitable[object]] | None = None,
     ) -> None:
-        """As for Client. Raises ValueError."""
+        """Create a client. Opens no connection.
+
+        Args:
+            url: URL of the server, with or without `/ojs/v1`. Default: `OJS_URL`.
+            key: Access key. Default: `OJS_KEY`, unless requests are signed.
+            iam: True to sign requests with AWS credentials, or a `Signer`. Default: true if
+                `OJS_AUTH` is `iam` and no key is given.
+            timeout_s: Timeout of one attempt in seconds. Default: 30.
+            retry: Retry policy. Default: `RetryPolicy()`.
+            transport: HTTP transport, for tests.
+            sleep: Waits between attempts, for tests.
+
+        Raises:
+            ValueError: No HTTP or HTTPS URL is given, or both `key` and `iam` are set.
+        """
         import asyncio
 
         import httpx
@@ -59,7 +74,20 @@ class AsyncClient(Awaiting, Operations):
         )  # fmt: skip
 
     async def run(self, call: Call[T]) -> T:
-        """The answer to a call of `ojs_aws.client.operations`. Raises ApiError, Unreachable."""
+        """Send a call and wait for its result.
+
+        Args:
+            call: A call from `ojs_aws.client.operations`.
+
+        Returns:
+            The result of the call: a `Job`, or the JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+            Unreachable: No attempt got a valid response. Its `sent` is false if nothing was sent.
+            ValueError: The body contains a value that JSON can't represent, for example NaN.
+            TypeError: The body contains an object that JSON can't represent.
+        """
         content, steps = call.content(), exchange(call, self._policy)
         outcome: Outcome = None
         while True:
@@ -91,7 +119,19 @@ class AsyncClient(Awaiting, Operations):
     async def pages(
         self, listing: Callable[..., Awaitable[Answer]], /, **filters: Any
     ) -> AsyncIterator[Answer]:
-        """Every page of a listing."""
+        """Iterate over the pages of a list.
+
+        Args:
+            listing: A list method of this client, for example `client.list_jobs`.
+            **filters: Parameters of that method.
+
+        Yields:
+            The response of each page.
+
+        Raises:
+            ApiError: The server rejected the request.
+            Unreachable: No attempt got a valid response.
+        """
         while True:
             page = await listing(**filters)
             yield page
@@ -102,17 +142,29 @@ class AsyncClient(Awaiting, Operations):
     async def each(
         self, listing: Callable[..., Awaitable[Answer]], /, **filters: Any
     ) -> AsyncIterator[dict[str, Any]]:
-        """Every item of a listing, page after page."""
+        """Iterate over the items of all pages of a list.
+
+        Args:
+            listing: A list method of this client, for example `client.list_jobs`.
+            **filters: Parameters of that method.
+
+        Yields:
+            Each item as a JSON object.
+
+        Raises:
+            ApiError: The server rejected the request.
+            Unreachable: No attempt got a valid response.
+        """
         async for page in self.pages(listing, **filters):
             for item in items_of(page):
                 yield item
 
     async def aclose(self) -> None:
-        """End the connections."""
+        """Close all connections."""
         await self._http.aclose()
 
     async def __aenter__(self) -> AsyncClient:  # noqa: PYI034 - as for Client
-        """The client itself."""
+        """Return the client."""
         return self
 
     async def __aexit__(
@@ -121,5 +173,5 @@ class AsyncClient(Awaiting, Operations):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close it."""
+        """Close the client."""
         await self.aclose()

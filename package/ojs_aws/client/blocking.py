@@ -1,4 +1,4 @@
-"""The client that waits for its answers."""
+"""The blocking client."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ USER_AGENT = "ojs-aws-python"
 
 
 class Client(Blocking, Operations):
-    """Asks one server. It may be used by many threads; `close` it, or use it in a `with`."""
+    """A client of one server. Threads can share it.
+
+    Close it with `close`, or use it as a `with` block.
+    """
 
     def __init__(
         self,
@@ -36,12 +39,20 @@ class Client(Blocking, Operations):
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        """`url` is the server's, with or without `/ojs/v1`; `key` the access key that a deployed
-        server asks for: OJS_URL and OJS_KEY of the environment when not given. With `iam`, or
-        OJS_AUTH=iam, requests are signed with the AWS credentials of the environment instead. A
-        `Signer` has credentials of its own. Raises ValueError.
+        """Create a client. Opens no connection.
 
-        `transport` and `sleep` are for tests.
+        Args:
+            url: URL of the server, with or without `/ojs/v1`. Default: `OJS_URL`.
+            key: Access key. Default: `OJS_KEY`, unless requests are signed.
+            iam: True to sign requests with AWS credentials, or a `Signer`. Default: true if
+                `OJS_AUTH` is `iam` and no key is given.
+            timeout_s: Timeout of one attempt in seconds. Default: 30.
+            retry: Retry policy. Default: `RetryPolicy()`.
+            transport: HTTP transport, for tests.
+            sleep: Waits between attempts, for tests.
+
+        Raises:
+            ValueError: No HTTP or HTTPS URL is given, or both `key` and `iam` are set.
         """
         import httpx
 
@@ -55,11 +66,37 @@ class Client(Blocking, Operations):
         )  # fmt: skip
 
     def run(self, call: Call[T]) -> T:
-        """The answer to a call of `ojs_aws.client.operations`. Raises ApiError, Unreachable."""
+        """Send a call and wait for its result.
+
+        Args:
+            call: A call from `ojs_aws.client.operations`.
+
+        Returns:
+            The result of the call: a `Job`, or the JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+            Unreachable: No attempt got a valid response. Its `sent` is false if nothing was sent.
+            ValueError: The body contains a value that JSON can't represent, for example NaN.
+            TypeError: The body contains an object that JSON can't represent.
+        """
         return self.try_call(call, self._policy, self._timeout_s)
 
     def try_call(self, call: Call[T], policy: RetryPolicy, timeout_s: float) -> T:
-        """As `run`, with tries and a time-out (seconds) of its own."""
+        """Send a call with a separate retry policy and timeout.
+
+        Args:
+            call: A call from `ojs_aws.client.operations`.
+            policy: Retry policy of this call.
+            timeout_s: Timeout of one attempt in seconds.
+
+        Returns:
+            The result of the call, as `run` returns it.
+
+        Raises:
+            ApiError: The server rejected the request.
+            Unreachable: No attempt got a valid response.
+        """
         content, steps = call.content(), exchange(call, policy)
         outcome: Outcome = None
         try:
@@ -87,7 +124,19 @@ class Client(Blocking, Operations):
         return Reply(got.status_code, got.headers, got.content)
 
     def pages(self, listing: Callable[..., Answer], /, **filters: Any) -> Iterator[Answer]:
-        """Every page of a listing: `client.pages(client.list_jobs, queue="q")`."""
+        """Iterate over the pages of a list: `client.pages(client.list_jobs, queue="q")`.
+
+        Args:
+            listing: A list method of this client.
+            **filters: Parameters of that method.
+
+        Yields:
+            The response of each page.
+
+        Raises:
+            ApiError: The server rejected the request.
+            Unreachable: No attempt got a valid response.
+        """
         while True:
             page = listing(**filters)
             yield page
@@ -96,16 +145,28 @@ class Client(Blocking, Operations):
             filters = {**filters, "cursor": cursor}
 
     def each(self, listing: Callable[..., Answer], /, **filters: Any) -> Iterator[dict[str, Any]]:
-        """Every item of a listing, page after page: `client.each(client.list_jobs, queue="q")`."""
+        """Iterate over the items of all pages of a list: `client.each(client.list_jobs)`.
+
+        Args:
+            listing: A list method of this client.
+            **filters: Parameters of that method.
+
+        Yields:
+            Each item as a JSON object.
+
+        Raises:
+            ApiError: The server rejected the request.
+            Unreachable: No attempt got a valid response.
+        """
         for page in self.pages(listing, **filters):
             yield from items_of(page)
 
     def close(self) -> None:
-        """End the connections."""
+        """Close all connections."""
         self._http.close()
 
     def __enter__(self) -> Client:  # noqa: PYI034 - Self is not in Python 3.10
-        """The client itself."""
+        """Return the client."""
         return self
 
     def __exit__(
@@ -114,23 +175,25 @@ class Client(Blocking, Operations):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close it."""
+        """Close the client."""
         self.close()
 
 
 def needs_tls(root: str) -> bool:
-    """Whether certificates are needed. To load them takes a tenth of a second, and redirections to
-    another server are not followed.
-    """
+    """Whether to load certificates, which takes 0.1 s. The client doesn't follow redirects."""
     return root.startswith("https:")
 
 
 def signer(key: str | None, iam: bool | Signer | None) -> Signer | None:
-    """What signs requests with AWS credentials, if they are to be signed: `iam`, or OJS_AUTH of the
-    environment without a key. Raises ValueError for both.
+    """Return the request signer, or None if requests are not signed.
+
+    `iam` selects signing. Without `iam` and `key`, `OJS_AUTH=iam` selects it.
+
+    Raises:
+        ValueError: Both `key` and `iam` are set.
     """
     if iam and key:
-        raise ValueError("key and iam: only one of them can count")
+        raise ValueError("key can't be combined with iam. Pass one of them")
     if not (iam or (iam is None and not key and os.environ.get("OJS_AUTH") == "iam")):
         return None
     from ojs_aws.client.signing import Signer
@@ -139,38 +202,38 @@ def signer(key: str | None, iam: bool | Signer | None) -> Signer | None:
 
 
 def common_headers(key: str | None, iam: bool | Signer | None = None) -> dict[str, str]:
-    """Headers of all requests."""
+    """Return the headers of all requests."""
     key = key or (None if iam else os.environ.get("OJS_KEY"))
     found = {"Accept": "application/json", "User-Agent": USER_AGENT}
     return found | ({"Authorization": f"Bearer {key}"} if key else {})
 
 
 def sent_headers(call: Call[Any], content: bytes | None) -> Mapping[str, str]:
-    """Headers of one request."""
+    """Return the headers of one request."""
     kind = {} if content is None else {"Content-Type": "application/json"}
     return {**kind, **call.headers}
 
 
 def failed(error: Exception, httpx: Any, url: httpx.URL) -> Failure:
-    """What an error of httpx means; `url` is the server's. Not connected is: nothing was sent."""
+    """Convert an error of httpx. `sent` is false if no connection was opened."""
     unsent = (
         httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol,
         httpx.LocalProtocolError,
     )  # fmt: skip
-    # Who has set another OJS_URL than they think sees it. Without a name and password in it.
+    # The text shows the URL, so that a wrong OJS_URL is visible. It has no user name or password.
     where = f"{url.scheme}://{url.netloc.decode('ascii')}"
-    reason = f"{where} does not answer: {str(error) or type(error).__name__}"
+    reason = f"No response from {where}: {str(error) or type(error).__name__}"
     return Failure(reason, sent=not isinstance(error, unsent))
 
 
 def items_of(page: Answer) -> list[dict[str, Any]]:
-    """The items of one page, whatever the listing calls them."""
+    """Return the items of a page. The field name depends on the operation."""
     found: list[dict[str, Any]] | None = page.get("items")
     return found or next((value for value in page.values() if isinstance(value, list)), [])
 
 
 def cursor_of(page: Answer) -> str | None:
-    """What asks for the page after this one. The cursor of a job's history is beside its events."""
+    """Return the cursor of the next page. The history of a job has a top-level cursor."""
     cursor: str | None = page.get("pagination", page).get("next_cursor")
     return cursor
 

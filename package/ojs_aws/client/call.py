@@ -1,4 +1,4 @@
-"""One request, and what its answer is read as: no input or output."""
+"""One request and the function that reads its response. No I/O."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ BASE = "/ojs/v1"
 
 
 def json_object(answer: Answer) -> Answer:
-    """The answer as it is."""
+    """Return the response unchanged."""
     return answer
 
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """A request that is not sent yet. `path` is below `/ojs/v1`, or from the root with a slash."""
+    """A request that is not sent yet. `path` is relative to `/ojs/v1`, or absolute with a slash."""
 
     method: str
     path: str
@@ -30,36 +30,50 @@ class Call(Generic[T]):
     body: Any = None
     query: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
-    # Whether it does no harm to send it again when it may have been carried out.
+    # Whether the client may resend the request if the outcome is unknown.
     repeatable: bool = True
-    # Seconds that the server may take beyond the client's own time-out.
+    # Time in seconds that the server may take in addition to the client's timeout.
     takes_s: float = 0.0
-    # What a `duplicate` means if an earlier try had no clear answer.
+    # Returns the result for a `duplicate` error if an earlier attempt has an unknown outcome.
     stored: Callable[[str], T | None] | None = None
 
     def target(self, base: str) -> str:
-        """The URL's part after the host; `base` is the prefix of the server's own path."""
+        """Return path and query. `base` is the path prefix of the server's URL."""
         path = self.path if self.path.startswith("/") else f"{BASE}/{self.path}"
         given = {name: _shown(value) for name, value in self.query.items() if value is not None}
         return f"{base}{path}" + (
-            # A plus for a space is nothing that can be signed.
+            # AWS signatures require %20, not a plus sign, for a space.
             f"?{urlencode(given, quote_via=quote)}" if given else ""
         )
 
     def content(self) -> bytes | None:
-        """The body as it is sent. Raises ValueError or TypeError for what is no JSON."""
+        """Return the body as bytes.
+
+        Raises:
+            ValueError: A value such as NaN is not JSON.
+            TypeError: An object can't be represented in JSON.
+        """
         return None if self.body is None else to_json(self.body).encode()
 
 
 def to_json(value: object) -> str:
-    """JSON as the server reads it: compact, and without NaN. Raises ValueError or TypeError."""
+    """Encode a value as compact JSON.
+
+    Raises:
+        ValueError: A value such as NaN is not JSON.
+        TypeError: An object can't be represented in JSON.
+    """
     return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
 
 def place(template: str, *names: str) -> str:
-    """A path with these names in it, each one segment. Raises ValueError for what cannot be one."""
+    """Insert names into a path. Each name is one segment.
+
+    Raises:
+        ValueError: A name is empty, `.`, or `..`.
+    """
     if not {"", ".", ".."}.isdisjoint(names):
-        raise ValueError(f"{template} needs a name that is not empty, . or ..")
+        raise ValueError(f"{template}: the name must not be empty, '.', or '..'")
     return template.format(*(quote(name, safe="") for name in names))
 
 
@@ -70,13 +84,15 @@ def _shown(value: object) -> str:
 
 
 def server_of(url: str | None) -> tuple[str, str]:
-    """The root of a server's URL, and the path before `/ojs/v1`: that in OJS_URL, if none is given.
-    Raises ValueError.
+    """Split the server's URL into its root and the path before `/ojs/v1`. Default: `OJS_URL`.
+
+    Raises:
+        ValueError: No URL is given, or it isn't an HTTP or HTTPS URL.
     """
     url = url or os.environ.get("OJS_URL")
     if not url:
-        raise ValueError("the server's URL is needed: the argument, or OJS_URL")
+        raise ValueError("url is required. Pass url, or set OJS_URL")
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{url} is not an http or https URL")
+        raise ValueError(f"url must be an http or https URL, but is {url}")
     return f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/").removesuffix(BASE)

@@ -1,7 +1,7 @@
-"""How one call becomes an answer, whatever tries that takes: no input or output.
+"""Runs one call: its attempts, its retries, and its result. No I/O.
 
-`exchange` is a generator. It yields what is to be done (`Send`, `Wait`), is sent what came of it,
-and returns the answer; both clients run the same one.
+`exchange` is a generator. It yields steps (`Send`, `Wait`), receives the outcome of each step,
+and returns the result. Both clients run it.
 """
 
 from __future__ import annotations
@@ -17,17 +17,24 @@ from ojs_aws.errors import ApiError, Duplicate, OjsError, Unreachable, refusal
 
 T = TypeVar("T")
 
-# Answers that say "not now": throttled, overloaded, unreachable behind the gateway, too slow.
+# Throttled, overloaded, unreachable behind the gateway, or timed out.
 BUSY = frozenset({429, 502, 503, 504})
-# Turned away before anything was done.
+# The server rejected the request before it changed anything.
 _NOT_DONE = frozenset({429})
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often a call is tried, and how long the pauses between are (seconds). They double, and
-    are cut at random, so that many clients do not come back as one; `Retry-After` counts if it is
-    longer, up to `longest_s` of it.
+    """How many times a call is attempted, and the pauses between attempts.
+
+    A pause doubles after each attempt, up to `most_s`, and is multiplied by a random factor from
+    0.5 to 1. If `Retry-After` is longer, the client waits for that time, up to `longest_s`.
+
+    Attributes:
+        tries: Maximum number of attempts. Default: 6.
+        first_s: Pause after the first attempt in seconds. Default: 0.1.
+        most_s: Maximum pause in seconds without `Retry-After`. Default: 5.
+        longest_s: Maximum `Retry-After` in seconds that the client waits for. Default: 30.
     """
 
     tries: int = 6
@@ -36,27 +43,35 @@ class RetryPolicy:
     longest_s: float = 30.0
 
     def pause_s(self, tried: int, retry_after_s: float) -> float:
-        """How long to wait after so many tries."""
+        """Return the pause before the next attempt.
+
+        Args:
+            tried: Number of attempts so far, 1 or more.
+            retry_after_s: `Retry-After` of the last response in seconds. 0 if there is none.
+
+        Returns:
+            The pause in seconds.
+        """
         doubled: float = min(self.first_s * 2 ** (tried - 1), self.most_s)
-        drawn = doubled * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+        drawn = doubled * random.uniform(0.5, 1.0)  # noqa: S311 - not a secret
         return max(drawn, min(retry_after_s, self.longest_s))
 
 
 @dataclass(frozen=True)
 class Send:
-    """Send the call; its outcome is a Reply or a Failure."""
+    """A step: send the call. Its outcome is a Reply or a Failure."""
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Wait."""
+    """A step: wait."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer, as it came. Names of headers are in lower case."""
+    """A response. The names of headers are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -65,7 +80,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Failure:
-    """There was no answer. `sent` says that the request may have reached the server."""
+    """No response. If `sent` is true, the request may have reached the server."""
 
     reason: str
     sent: bool
@@ -76,7 +91,12 @@ Outcome = Union[Reply, Failure, None]
 
 
 def exchange(call: Call[T], policy: RetryPolicy) -> Generator[Step, Outcome, T]:
-    """Try a call until there is a clear answer. Raises ApiError, Unreachable."""
+    """Attempt a call until its outcome is known, or the policy's attempts are used.
+
+    Raises:
+        ApiError: The server rejected the request.
+        Unreachable: No attempt got a valid response.
+    """
     unclear = False
     for tried in range(1, policy.tries + 1):
         outcome = yield Send()
@@ -104,12 +124,12 @@ def exchange(call: Call[T], policy: RetryPolicy) -> Generator[Step, Outcome, T]:
 
 
 def _existing(details: Mapping[str, Any]) -> str:
-    """The id that was taken already."""
+    """Return the ID of the job or workflow that exists already."""
     return str(details.get("existing_job_id") or details.get("existing_workflow_id") or "")
 
 
 def _refused(outcome: Outcome, *, repeated: bool) -> OjsError | None:
-    """The error that an outcome is; None for an answer that can be read."""
+    """Convert an outcome to an error. Returns None for a successful response."""
     if not isinstance(outcome, Reply):
         away = Unreachable(outcome.reason if outcome else "nothing was sent")
         away.sent = repeated or (outcome is not None and outcome.sent)
@@ -119,7 +139,7 @@ def _refused(outcome: Outcome, *, repeated: bool) -> OjsError | None:
     try:
         body = json.loads(outcome.content)
     except ValueError:
-        body = {}  # what is in between may answer with a page
+        body = {}  # a proxy may respond with an HTML page
     error = refusal(outcome.status, body, repeated=repeated)
     after = outcome.headers.get("retry-after", "")
     error.retry_after_s = float(after) if after.isdigit() else 0.0
@@ -130,5 +150,5 @@ def _body(call: Call[Any], reply: Outcome) -> dict[str, Any]:
     assert isinstance(reply, Reply)
     body = json.loads(reply.content) if reply.content else {}
     if not isinstance(body, dict):
-        raise ValueError("it is no JSON object")  # noqa: TRY004 - not a caller's type
+        raise ValueError("the response is not a JSON object")  # noqa: TRY004 - not a caller's type
     return body

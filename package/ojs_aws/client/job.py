@@ -1,4 +1,4 @@
-"""A job as a client sees it."""
+"""A job as the server returns it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ FINAL_STATES = frozenset({"completed", "cancelled", "discarded"})
 
 @dataclass(frozen=True)
 class Job:
-    """A job as the server showed it last. Times are RFC 3339 texts in UTC; what it has besides is
-    in `raw`.
+    """A job as the server returned it.
+
+    Times are RFC 3339 strings in UTC. `raw` is the complete JSON object of the response.
     """
 
     id: str
@@ -20,7 +21,7 @@ class Job:
     queue: str = "default"
     args: list[Any] = field(default_factory=list)
     meta: dict[str, Any] = field(default_factory=dict)
-    # `unknown` for a job that is stored, where only the answer that said so was lost.
+    # `unknown`: the job is stored, but the response with its state was lost.
     state: str = "unknown"
     priority: int = 0
     attempt: int = 0
@@ -39,24 +40,34 @@ class Job:
 
     @property
     def final(self) -> bool:
-        """Whether the job has ended: completed, cancelled or discarded."""
+        """Whether the job is in a final state: completed, cancelled, or discarded."""
         return self.state in FINAL_STATES
 
     @property
     def traceparent(self) -> str | None:
-        """The W3C trace context that the job was enqueued with."""
+        """W3C trace context of the job, or None."""
         found = self.meta.get("traceparent")
         return found if isinstance(found, str) else None
 
     @classmethod
     def of(cls, shown: object) -> Job:
-        """The job in an answer. Raises ValueError for what is no job."""
+        """Parse a job in a response.
+
+        Args:
+            shown: The JSON object of the job.
+
+        Returns:
+            The job.
+
+        Raises:
+            ValueError: The value isn't a JSON object, or a field is missing or has the wrong type.
+        """
         if not isinstance(shown, Mapping):
-            raise ValueError("a job in the answer is no JSON object")  # noqa: TRY004
+            raise ValueError("a job in the response is not a JSON object")  # noqa: TRY004
         known = {name: shown[name] for name in _SHOWN if shown.get(name) is not None}
         for name, kind in _KINDS.items():
             if (name in _NEEDED or name in known) and not isinstance(known.get(name), kind):
-                raise ValueError(f"a job in the answer has no {name} that can be read")
+                raise ValueError(f"a job in the response has no valid field {name!r}")
         return cls(**known, raw=dict(shown))
 
 

@@ -1,4 +1,4 @@
-"""How an operation becomes a method of both clients: one that waits, one to be awaited."""
+"""Turns an operation into a method of both clients: blocking, or awaitable."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ T = TypeVar("T")
 
 
 class Blocking(ABC):
-    """A client whose methods return answers."""
+    """A client whose methods block until the result is known."""
 
     @abstractmethod
     def run(self, call: Call[T]) -> T:
-        """The answer to a call. Raises ApiError, Unreachable."""
+        """Send a call and wait for its result."""
 
 
 class Awaiting(ABC):
-    """A client whose methods are awaited."""
+    """A client whose methods return awaitables."""
 
     @abstractmethod
     async def run(self, call: Call[T]) -> T:
-        """The answer to a call. Raises ApiError, Unreachable."""
+        """Send a call and wait for its result."""
 
 
 class Method(Generic[P, T]):
-    """An operation as a method: its arguments are the operation's."""
+    """A descriptor for one operation. The method has the operation's arguments."""
 
     def __init__(self, build: Callable[P, Call[T]]) -> None:
         self._build = build
@@ -44,7 +44,7 @@ class Method(Generic[P, T]):
     def __get__(self, client: None, owner: type) -> Method[P, T]: ...
 
     def __get__(self, client: Any, owner: type) -> Any:
-        """The method of this client."""
+        """Return the method of this client."""
         if client is None:
             return self
         build = self._build

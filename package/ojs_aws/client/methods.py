@@ -1,4 +1,4 @@
-"""The methods of both clients, by hand where a method does more than one request says."""
+"""The methods of both clients. Operations that need more than one declared request are here."""
 
 from __future__ import annotations
 

@@ -1,8 +1,11 @@
-"""Every operation that a producer or an operator needs, once: what is sent, and what comes back.
+"""The operations of producers and operators. Each function builds the call of one operation.
 
-Both clients have a method for each function here, with the same arguments. Answers without a class
-of their own are the JSON that the server's OpenAPI document describes. What is passed on as it is
-(`**filters`, `**config` …) is checked by the server, which names what is wrong.
+Both clients have a method for each function, with the same arguments. A method sends the call and
+returns its result. Every method can also raise `ApiError`, if the server rejects the request, and
+`Unreachable`, if no attempt gets a valid response.
+
+A result without a class is the JSON object that the OpenAPI document describes. The server checks
+the keyword arguments that a function passes on (`**filters`, `**config`, and others).
 """
 
 from __future__ import annotations
@@ -39,16 +42,26 @@ def _job(answer: Answer) -> Job:
 
 
 def _acted(path: str, body: Any = None) -> Call[Job]:
-    # Once done it is refused as a conflict, so that it is not sent again in doubt.
+    # After a success, the server rejects a repeated request with a conflict. So don't resend it.
     return Call("POST", path, _job, {} if body is None else body, repeatable=False)
 
 
 def moment(value: Moment) -> str:
-    """A time as the server reads it. Raises ValueError for one without a time zone."""
+    """Format a time for the server.
+
+    Args:
+        value: RFC 3339 string, or a datetime with a time zone.
+
+    Returns:
+        The time as RFC 3339 string. A string is returned unchanged.
+
+    Raises:
+        ValueError: The datetime has no time zone.
+    """
     if isinstance(value, str):
         return value
     if value.tzinfo is None:
-        raise ValueError(f"{value!r} has no time zone")
+        raise ValueError(f"the time {value!r} must have a time zone")
     return value.isoformat()
 
 
@@ -57,10 +70,24 @@ def moment(value: Moment) -> str:
 
 @dataclass(frozen=True)
 class JobRequest:
-    """A job to enqueue. `options` takes any option of the API by its name there.
+    """A job to enqueue.
 
-    `scheduled_at` is not before this time, `delay_s` not before so many seconds; `timeout_s` is
-    the longest execution of one attempt.
+    Attributes:
+        type: Job type, for example `mail.send`. Lowercase segments, separated by dots.
+        args: Positional arguments of the job. JSON values, up to 1 MiB in total.
+        queue: Queue name. Default: `default`.
+        meta: Metadata of the job. JSON object with string keys.
+        priority: Higher values run first. -100 to 100, default: 0.
+        scheduled_at: Earliest start time, with a time zone.
+        delay_s: Earliest start time in seconds from now. Can't be combined with `scheduled_at`.
+        expires_at: Time after which the job is discarded if it hasn't started.
+        timeout_s: Maximum duration of one attempt in seconds.
+        retry: Retry policy. Default: the policy of the queue.
+        unique: Uniqueness policy.
+        tags: Labels that jobs can be filtered by.
+        pending: If true, the job doesn't start until it is activated.
+        options: Any other option of the API, by its API name.
+        id: Job ID (lowercase UUIDv7). Default: generated.
     """
 
     type: str
@@ -80,11 +107,23 @@ class JobRequest:
     id: str | None = None
 
     def wire(self, job_id: str) -> dict[str, Any]:
-        """The job as it is sent. Raises TypeError, ValueError."""
+        """Return the job as the API expects it.
+
+        Args:
+            job_id: ID of the job.
+
+        Returns:
+            The JSON object of the job.
+
+        Raises:
+            TypeError: `args` is a string, bytes, or a mapping.
+            ValueError: `scheduled_at` and `delay_s` are both set, an option is set twice, or a
+                time has no time zone.
+        """
         if isinstance(self.args, (str, bytes, Mapping)):
-            raise TypeError("args is a list of arguments: write [value] for a single one")
+            raise TypeError("args must be a list of arguments. For one argument, pass [value]")
         if self.scheduled_at is not None and self.delay_s is not None:
-            raise ValueError("scheduled_at and delay_s: only one of them can count")
+            raise ValueError("scheduled_at can't be combined with delay_s. Pass one of them")
         start = f"+PT{self.delay_s:.3f}S" if self.delay_s is not None else self.scheduled_at
         named = {
             "queue": self.queue,
@@ -99,7 +138,9 @@ class JobRequest:
         }
         given = {name: value for name, value in named.items() if value is not None}
         if both := sorted(given.keys() & self.options.keys()):
-            raise ValueError(f"{both[0]} is given twice: in options, too")
+            raise ValueError(
+                f"{both[0]} is set twice. Pass it as an argument or in options, not both"
+            )
         options = {**given, **self.options}
         meta = tracing.outgoing(self.meta)
         return {
@@ -123,7 +164,7 @@ def _pushing(
 
 
 def _kept(sent: Mapping[str, Any]) -> Job:
-    """A job that is stored, where only the answer was lost."""
+    """Return a job that is stored, but whose response was lost."""
     options = sent.get("options", {})
     return Job(
         sent["id"], sent["type"], options.get("queue", "default"), sent["args"],
@@ -152,11 +193,41 @@ def enqueue_job(
     producer: str | None = None,
     block_s: float | None = None,
 ) -> Call[Job]:
-    """Enqueue a job; it is stored when this returns.
+    """Enqueue one job.
 
-    Safe to send again: the job's id is chosen here, so that a second try cannot enqueue it twice.
-    `idempotency_key` does the same for callers that die and begin anew. `block_s` is how long to
-    wait for room in a full queue whose policy says so.
+    The client generates the job ID, so the call is safe to retry: a retry never creates a second
+    job.
+
+    Args:
+        type: Job type, for example `mail.send`. Lowercase segments, separated by dots.
+        args: Positional arguments of the job. JSON values, up to 1 MiB in total.
+        queue: Queue name. Default: `default`.
+        meta: Metadata of the job. JSON object with string keys.
+        priority: Higher values run first. -100 to 100, default: 0.
+        scheduled_at: Earliest start time, with a time zone.
+        delay_s: Earliest start time in seconds from now. Can't be combined with `scheduled_at`.
+        expires_at: Time after which the job is discarded if it hasn't started.
+        timeout_s: Maximum duration of one attempt in seconds.
+        retry: Retry policy. Default: the policy of the queue.
+        unique: Uniqueness policy.
+        tags: Labels that jobs can be filtered by.
+        pending: If true, the job doesn't start until it is activated.
+        options: Any other option of the API, by its API name.
+        id: Job ID (lowercase UUIDv7). Default: generated.
+        idempotency_key: Makes retries safe across restarts of the calling process. 1 to 256 ASCII
+            characters, kept for 24 hours.
+        producer: Name of the producer, if the server doesn't derive it from the access key.
+        block_s: Maximum time in seconds to wait for space in a full queue with the policy `block`.
+
+    Returns:
+        The call that creates the job. Its result is the stored job.
+
+    Raises:
+        TypeError: `args` is a string, bytes, or a mapping.
+        ValueError: `scheduled_at` and `delay_s` are both set, an option is set twice, or a time has
+            no time zone.
+        Duplicate: A job with this ID or this unique key exists.
+        QueueFull: The queue is at capacity.
     """
     request = JobRequest(
         type, args, queue, meta or {}, priority, scheduled_at, delay_s, expires_at, timeout_s,
@@ -164,7 +235,7 @@ def enqueue_job(
     )  # fmt: skip
     sent = request.wire(id or uuid7())
     if idempotency_key is not None and id is None:
-        # The body must be the same when the caller comes again.
+        # A restarted caller must send the same body, so the server generates the ID.
         del sent["id"]
 
     def stored(existing: str) -> Job | None:
@@ -181,7 +252,27 @@ def enqueue_batch(
     producer: str | None = None,
     block_s: float | None = None,
 ) -> Call[list[Job]]:
-    """Enqueue up to 1 000 jobs, or none of them; as safe to send again as a single one."""
+    """Enqueue up to 1,000 jobs atomically: the server stores all of them, or none.
+
+    The client generates the job IDs, so the call is safe to retry.
+
+    Args:
+        jobs: Jobs to enqueue, 1 to 1,000.
+        idempotency_key: Makes retries safe across restarts of the calling process. 1 to 256 ASCII
+            characters, kept for 24 hours.
+        producer: Name of the producer, if the server doesn't derive it from the access key.
+        block_s: Maximum time in seconds to wait for space in a full queue with the policy `block`.
+
+    Returns:
+        The call. Its result is the list of stored jobs, in the order of `jobs`.
+
+    Raises:
+        TypeError: `args` of a job is a string, bytes, or a mapping.
+        ValueError: A job sets `scheduled_at` and `delay_s`, sets an option twice, or has a time
+            without a time zone.
+        Duplicate: A job with one of these IDs or unique keys exists. No job was stored.
+        QueueFull: A queue is at capacity. No job was stored.
+    """
     sent = [each.wire(each.id or uuid7()) for each in jobs]
     ours = {wire["id"] for wire, each in zip(sent, jobs) if each.id is None}  # noqa: B905
     if idempotency_key is not None:
@@ -190,7 +281,7 @@ def enqueue_batch(
                 del wire["id"]
 
     def stored(existing: str) -> list[Job] | None:
-        # All are stored or none, so that one that is ours stands for all.
+        # The batch is atomic: if one of these jobs is stored, all are stored.
         return [_kept(wire) for wire in sent] if existing in ours else None
 
     headers = _pushing(idempotency_key, producer, block_s)
@@ -208,10 +299,26 @@ def enqueue_each(
     producer: str | None = None,
     block_s: float | None = None,
 ) -> Call[Answer]:
-    """Enqueue up to 1 000 jobs, each for itself: `items` of the answer says what became of each.
+    """Enqueue up to 1,000 jobs independently: some can be stored while others are rejected.
 
-    `atomic`: all or none. If none is stored that is an error. Sent again after a lost answer only
-    under an `idempotency_key`.
+    Without an `idempotency_key`, the client doesn't resend the request if the response is lost.
+
+    Args:
+        jobs: Jobs to enqueue, 1 to 1,000.
+        atomic: If true, the server stores all jobs, or none. Default: false.
+        idempotency_key: Makes retries safe across restarts of the calling process. 1 to 256 ASCII
+            characters, kept for 24 hours.
+        producer: Name of the producer, if the server doesn't derive it from the access key.
+        block_s: Maximum time in seconds to wait for space in a full queue with the policy `block`.
+
+    Returns:
+        The call. Its result is the JSON response. `items` has the outcome of each job.
+
+    Raises:
+        TypeError: `args` of a job is a string, bytes, or a mapping.
+        ValueError: A job sets `scheduled_at` and `delay_s`, sets an option twice, or has a time
+            without a time zone.
+        Unprocessable: The server rejected all jobs.
     """
     sent = [each.wire(each.id or "") for each in jobs]
     for wire, each in zip(sent, jobs):  # noqa: B905
@@ -229,44 +336,133 @@ def enqueue_each(
 
 
 def get_job(job_id: str) -> Call[Job]:
-    """Read a job."""
+    """Read a job.
+
+    Args:
+        job_id: ID of the job.
+
+    Returns:
+        The call. Its result is the job.
+
+    Raises:
+        NotFound: The job doesn't exist, or was deleted.
+    """
     return Call("GET", place("jobs/{}", job_id), _job)
 
 
 def admin_get_job(job_id: str) -> Call[Answer]:
-    """Read a job with its policies and times."""
+    """Read a job with its policies and times.
+
+    Args:
+        job_id: ID of the job.
+
+    Returns:
+        The call. Its result is the job as a JSON object.
+
+    Raises:
+        NotFound: The job doesn't exist, or was deleted.
+    """
     return _get(place("admin/jobs/{}", job_id))
 
 
 def cancel_job(job_id: str) -> Call[Job]:
-    """Cancel a job that is not final."""
+    """Cancel a job that is not in a final state.
+
+    Args:
+        job_id: ID of the job.
+
+    Returns:
+        The call. Its result is the job.
+
+    Raises:
+        NotFound: The job doesn't exist, or was deleted.
+        Conflict: The job is in a final state.
+    """
     return Call("DELETE", place("jobs/{}", job_id), _job, repeatable=False)
 
 
 def activate_job(job_id: str) -> Call[Job]:
-    """Make a pending job available."""
+    """Activate a pending job: `pending` to `available`.
+
+    Args:
+        job_id: ID of the job.
+
+    Returns:
+        The call. Its result is the job.
+
+    Raises:
+        NotFound: The job doesn't exist, or was deleted.
+        Conflict: The job is not `pending`.
+    """
     return _acted(place("jobs/{}/activate", job_id))
 
 
 def retry_job(job_id: str) -> Call[Job]:
-    """Make a dead letter or a retryable job available."""
+    """Retry a dead letter or a `retryable` job: it becomes `available`.
+
+    Args:
+        job_id: ID of the job.
+
+    Returns:
+        The call. Its result is the job.
+
+    Raises:
+        NotFound: The job doesn't exist, or was deleted.
+        Conflict: The job is neither a dead letter nor `retryable`.
+    """
     return _acted(place("jobs/{}/retry", job_id))
 
 
 def run_job(job_id: str) -> Call[Job]:
-    """Run a scheduled or retryable job now."""
+    """Run a `scheduled` or `retryable` job now: it becomes `available`.
+
+    Args:
+        job_id: ID of the job.
+
+    Returns:
+        The call. Its result is the job.
+
+    Raises:
+        NotFound: The job doesn't exist, or was deleted.
+        Conflict: The job is neither `scheduled` nor `retryable`.
+    """
     return _acted(place("jobs/{}/run", job_id))
 
 
 def change_job(job_id: str, *, priority: int | None = None, queue: str | None = None) -> Call[Job]:
-    """Change the priority or the queue of a job that waits."""
+    """Change the priority or the queue of a job that has not started.
+
+    Args:
+        job_id: ID of the job.
+        priority: New priority, -100 to 100. Default: unchanged.
+        queue: Queue to move the job to. Default: unchanged.
+
+    Returns:
+        The call. Its result is the changed job.
+
+    Raises:
+        NotFound: The job doesn't exist, or was deleted.
+        Conflict: The state of the job doesn't allow the change.
+    """
     given = {"priority": priority, "queue": queue}
     body = {name: value for name, value in given.items() if value is not None}
     return Call("PATCH", place("jobs/{}", job_id), _job, body)
 
 
 def get_result(job_id: str, *, wait_s: float = 0) -> Call[Answer]:
-    """Read a job's `state` and `result`; with `wait_s` wait for it, at most 25 s."""
+    """Read the state and the result of a job, and optionally wait for the result.
+
+    Args:
+        job_id: ID of the job.
+        wait_s: Time in seconds to wait for a final state, 0 to 25. Larger values wait for 25 s.
+            Default: 0.
+
+    Returns:
+        The call. Its result is a JSON object with `state` and, if the job completed, `result`.
+
+    Raises:
+        NotFound: The job doesn't exist, or was deleted.
+    """
     wait = min(int(wait_s), MAX_WAIT_S)
     return Call(
         "GET", place("jobs/{}/result", job_id), json_object,
@@ -277,7 +473,19 @@ def get_result(job_id: str, *, wait_s: float = 0) -> Call[Answer]:
 def job_history(
     job_id: str, *, limit: int | None = None, cursor: str | None = None
 ) -> Call[Answer]:
-    """Read what happened to a job."""
+    """Read the history of a job, oldest event first.
+
+    Args:
+        job_id: ID of the job.
+        limit: Maximum number of events per page. Default: the server's default.
+        cursor: `next_cursor` of the previous page.
+
+    Returns:
+        The call. Its result is one page as a JSON object.
+
+    Raises:
+        NotFound: The job doesn't exist, or was deleted.
+    """
     return _get(place("jobs/{}/history", job_id), limit=limit, cursor=cursor)
 
 
@@ -293,44 +501,105 @@ def _many(
 
 def _chosen(job_ids: Sequence[str] | None, chosen: Mapping[str, Any]) -> dict[str, Any]:
     if job_ids is not None and chosen:
-        raise ValueError("job_ids and a filter: only one of them can count")
+        raise ValueError("job_ids can't be combined with a filter. Pass one of them")
     return {"filter": dict(chosen)} if job_ids is None else {"job_ids": list(job_ids)}
 
 
 def retry_jobs(
     job_ids: Sequence[str] | None = None, *, dry_run: bool | None = None, **chosen: Any
 ) -> Call[Answer]:
-    """Make many dead letters and retryable jobs available: these, or those a filter chooses."""
+    """Retry many dead letters and `retryable` jobs.
+
+    Args:
+        job_ids: IDs of the jobs, 1 to 1,000. Can't be combined with a filter.
+        dry_run: If true, the server counts the jobs and changes nothing.
+        **chosen: Filter by field, for example `queue` or `type`.
+
+    Returns:
+        The call. Its result is a JSON object with the counts, and with the bulk operation if it
+        continues in the background.
+
+    Raises:
+        ValueError: Both `job_ids` and a filter are given.
+    """
     return _many("retry", job_ids, dry_run, chosen)
 
 
 def cancel_jobs(
     job_ids: Sequence[str] | None = None, *, dry_run: bool | None = None, **chosen: Any
 ) -> Call[Answer]:
-    """Cancel many jobs that are not final: these, or those a filter chooses."""
+    """Cancel many jobs that are not in a final state.
+
+    Args:
+        job_ids: IDs of the jobs, 1 to 1,000. Can't be combined with a filter.
+        dry_run: If true, the server counts the jobs and changes nothing.
+        **chosen: Filter by field, for example `queue` or `type`.
+
+    Returns:
+        The call. Its result is a JSON object with the counts, and with the bulk operation if it
+        continues in the background.
+
+    Raises:
+        ValueError: Both `job_ids` and a filter are given.
+    """
     return _many("cancel", job_ids, dry_run, chosen)
 
 
 def delete_jobs(
     job_ids: Sequence[str] | None = None, *, dry_run: bool | None = None, **chosen: Any
 ) -> Call[Answer]:
-    """Delete many final jobs for good: these, or those a filter chooses."""
+    """Delete many jobs in a final state permanently.
+
+    Args:
+        job_ids: IDs of the jobs, 1 to 1,000. Can't be combined with a filter.
+        dry_run: If true, the server counts the jobs and changes nothing.
+        **chosen: Filter by field, for example `queue` or `type`.
+
+    Returns:
+        The call. Its result is a JSON object with the counts, and with the bulk operation if it
+        continues in the background.
+
+    Raises:
+        ValueError: Both `job_ids` and a filter are given.
+    """
     return _many("delete", job_ids, dry_run, chosen)
 
 
 def erase_jobs(
     job_ids: Sequence[str] | None = None, *, dry_run: bool | None = None, **chosen: Any
 ) -> Call[Answer]:
-    """Erase jobs in any state, and what the archive has of them: these, or those with these values
-    in their `meta`, perhaps of one `queue` or `type`. The operation in the answer goes on for some
-    minutes.
+    """Erase jobs in any state, including their archived copies.
+
+    The operation in the response continues for a few minutes.
+
+    Args:
+        job_ids: IDs of the jobs, 1 to 1,000. Can't be combined with a filter.
+        dry_run: If true, the server counts the jobs and changes nothing.
+        **chosen: Filter by field, `meta` values, and optionally `queue` or `type`.
+
+    Returns:
+        The call. Its result is a JSON object with the counts and the bulk operation.
+
+    Raises:
+        ValueError: Both `job_ids` and a filter are given.
     """
     body = _chosen(job_ids, chosen) | ({"dry_run": True} if dry_run else {"confirm": True})
     return _post("admin/jobs/bulk/erase", body)
 
 
 def purge_queue_jobs(queue: str, **chosen: Any) -> Call[Answer]:
-    """Delete jobs of a queue that have ended, by `states` and `older_than`."""
+    """Delete finished jobs of a queue permanently.
+
+    Args:
+        queue: Name of the queue.
+        **chosen: `states`, `older_than`, `dry_run`, and `confirm` of the API.
+
+    Returns:
+        The call. Its result is a JSON object with the counts and the bulk operation.
+
+    Raises:
+        NotFound: The queue doesn't exist.
+    """
     return _post(place("queues/{}/purge", queue), chosen)
 
 
@@ -338,12 +607,34 @@ def purge_queue_jobs(queue: str, **chosen: Any) -> Call[Answer]:
 
 
 def get_dead_letter(job_id: str) -> Call[Job]:
-    """Read a dead letter."""
+    """Read a dead letter.
+
+    Args:
+        job_id: ID of the job.
+
+    Returns:
+        The call. Its result is the job.
+
+    Raises:
+        NotFound: The job doesn't exist, or was deleted.
+    """
     return Call("GET", place("dead-letter/{}", job_id), _job)
 
 
 def retry_dead_letter(job_id: str, *, override: Mapping[str, Any] | None = None) -> Call[Job]:
-    """Make a dead letter available again, as it is or with changes."""
+    """Retry a dead letter: it becomes `available`, with attempts reset to 0.
+
+    Args:
+        job_id: ID of the job.
+        override: Fields to change before the retry, by API name. Default: unchanged.
+
+    Returns:
+        The call. Its result is the job.
+
+    Raises:
+        NotFound: The dead letter doesn't exist.
+        Conflict: The job is not a dead letter.
+    """
     body = {} if override is None else {"override": dict(override)}
     return _acted(place("dead-letter/{}/retry", job_id), body)
 
@@ -353,27 +644,65 @@ def _dead(chosen: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def retry_dead_letters(*, every: bool = False, **chosen: Any) -> Call[Answer]:
-    """Make many dead letters available again: those a filter chooses, or with `every` all."""
+    """Retry many dead letters: they become `available`.
+
+    Args:
+        every: If true, selects all dead letters. Can't be combined with a filter.
+        **chosen: Filter by field, for example `queue` or `error_type`.
+
+    Returns:
+        The call. Its result is a JSON object with the counts, and with the bulk operation if it
+        continues in the background.
+
+    Raises:
+        ValueError: Neither `every` nor a filter is given, or both are.
+    """
     _either(every, chosen)
     return _post("dead-letter/retry", _dead(chosen))
 
 
 def purge_dead_letters(*, every: bool = False, **chosen: Any) -> Call[Answer]:
-    """Delete many dead letters for good: those a filter chooses, or with `every` all."""
+    """Delete many dead letters permanently.
+
+    Args:
+        every: If true, selects all dead letters. Can't be combined with a filter.
+        **chosen: Filter by field, for example `queue` or `error_type`.
+
+    Returns:
+        The call. Its result is a JSON object with the counts, and with the bulk operation if it
+        continues in the background.
+
+    Raises:
+        ValueError: Neither `every` nor a filter is given, or both are.
+    """
     _either(every, chosen)
     return _delete("dead-letter", _dead(chosen))
 
 
 def _either(every: bool, chosen: Mapping[str, Any]) -> None:
     if every == bool(chosen):
-        raise ValueError("wants a filter, or every=True, and not both: an empty filter may be lost")
+        raise ValueError("pass either a filter or every=True. An empty filter selects nothing")
 
 
 # --- queues, limits, pools -------------------------------------------------------------------
 
 
 def delete_queue(name: str, strategy: str, *, target_queue: str | None = None) -> Call[Answer]:
-    """Delete a queue; `strategy` says what becomes of its jobs."""
+    """Delete a queue.
+
+    Args:
+        name: Name of the queue.
+        strategy: Handling of its jobs: `reject` (don't delete a queue that has jobs), `discard`,
+            `move`, or `drain` (delete the queue when its jobs are finished).
+        target_queue: Queue that the jobs move to. Requires the strategy `move`.
+
+    Returns:
+        The call. Its result is a JSON object.
+
+    Raises:
+        NotFound: The queue doesn't exist.
+        Conflict: The queue has jobs, and the strategy is `reject`.
+    """
     body = {"strategy": strategy} | ({} if target_queue is None else {"target_queue": target_queue})
     return _delete(place("queues/{}", name), body)
 
@@ -385,7 +714,18 @@ def delete_queue(name: str, strategy: str, *, target_queue: str | None = None) -
 
 
 def register_cron(name: str, **definition: Any) -> Call[Answer]:
-    """Register a cron job, or replace its definition."""
+    """Register a cron job, or replace its definition.
+
+    Args:
+        name: Name of the cron job.
+        **definition: Fields of the API, for example `expression`, `timezone`, and `job_template`.
+
+    Returns:
+        The call. Its result is the cron job as a JSON object.
+
+    Raises:
+        BadRequest: A field is invalid.
+    """
     return _post("cron", {"name": name, **definition}, repeatable=True)
 
 
@@ -393,13 +733,37 @@ def preview_cron(
     expression: str, *, timezone: str | None = None, after: Moment | None = None,
     count: int | None = None,
 ) -> Call[Answer]:  # fmt: skip
-    """Show when an expression fires."""
+    """List the next times at which a cron expression fires.
+
+    Args:
+        expression: Cron expression.
+        timezone: IANA name of the time zone. Default: UTC.
+        after: All times are later than this one. Default: now.
+        count: Number of times, 1 to 100. Default: 5.
+
+    Returns:
+        The call. Its result is a JSON object with the times.
+
+    Raises:
+        ValueError: `after` has no time zone.
+        BadRequest: The expression or the time zone is invalid.
+    """
     since = None if after is None else moment(after)
     return _get("cron/preview", expression=expression, timezone=timezone, after=since, count=count)
 
 
 def trigger_cron(name: str) -> Call[Job]:
-    """Push a job of a cron job now."""
+    """Enqueue a job of a cron job now. Its schedule doesn't change.
+
+    Args:
+        name: Name of the cron job.
+
+    Returns:
+        The call. Its result is the job.
+
+    Raises:
+        NotFound: The cron job doesn't exist.
+    """
     return _acted(place("cron/{}/trigger", name))
 
 
@@ -407,9 +771,19 @@ def trigger_cron(name: str) -> Call[Job]:
 
 
 def create_workflow(**definition: Any) -> Call[Answer]:
-    """Create a workflow, and start it: a chain, a group, a batch or a graph, in the API's fields.
+    """Create and start a workflow: a chain, a group, a batch, or a graph.
 
-    Safe to send again: its id is chosen here, unless it is given.
+    The client generates the workflow ID, so the call is safe to retry.
+
+    Args:
+        **definition: Fields of the API. `id` sets the workflow ID.
+
+    Returns:
+        The call. Its result is the workflow as a JSON object.
+
+    Raises:
+        BadRequest: A field is invalid.
+        Duplicate: A workflow with this ID exists.
     """
     sent = {"id": uuid7(), **definition}
 
@@ -421,19 +795,57 @@ def create_workflow(**definition: Any) -> Call[Answer]:
 
 
 def workflow_results(workflow_id: str, step: str | int, **paging: Any) -> Call[Answer]:
-    """Read the results that a step is given, page by page."""
+    """Read one page of the results that a workflow step receives.
+
+    Args:
+        workflow_id: ID of the workflow.
+        step: Number (`node`) of the step that receives the results.
+        **paging: `limit` and `cursor`.
+
+    Returns:
+        The call. Its result is one page as a JSON object.
+
+    Raises:
+        NotFound: The workflow or the step doesn't exist.
+    """
     return _get(place("workflows/{}/results", workflow_id), step=step, **paging)
 
 
 def cancel_workflow(workflow_id: str) -> Call[Answer]:
-    """Cancel a workflow that is not over: what waits is cancelled, what runs may end."""
+    """Cancel a workflow that has not finished.
+
+    The server cancels its waiting jobs. Active jobs can finish.
+
+    Args:
+        workflow_id: ID of the workflow.
+
+    Returns:
+        The call. Its result is the workflow as a JSON object.
+
+    Raises:
+        NotFound: The workflow doesn't exist.
+        Conflict: The workflow has finished.
+    """
     return Call("DELETE", place("workflows/{}", workflow_id), json_object, repeatable=False)
 
 
 def retry_workflow(
     workflow_id: str, mode: Literal["all", "failed", "failed_and_following"] | None = None
 ) -> Call[Answer]:
-    """Run a workflow that is over again, or the part of it that `mode` says."""
+    """Retry a finished workflow, or a part of it.
+
+    Args:
+        workflow_id: ID of the workflow.
+        mode: Steps that run again: `all`, `failed`, or `failed_and_following` (failed steps and all
+            later steps). Default: `failed`. Steps that never ran can run with each mode.
+
+    Returns:
+        The call. Its result is the workflow as a JSON object.
+
+    Raises:
+        NotFound: The workflow doesn't exist.
+        Conflict: The workflow has not finished, or no step failed.
+    """
     body = {} if mode is None else {"mode": mode}
     return _post(place("workflows/{}/retry", workflow_id), body)
 
@@ -444,13 +856,29 @@ def retry_workflow(
 def direct_worker(
     worker_id: str, directive: Literal["running", "quiet", "terminate"]
 ) -> Call[Answer]:
-    """Tell a worker to run, go quiet or terminate."""
+    """Send a directive to a worker with its next heartbeat.
+
+    Args:
+        worker_id: ID of the worker.
+        directive: `running` (fetch jobs), `quiet` (stop fetching), or `terminate` (finish jobs
+            and stop).
+
+    Returns:
+        The call. Its result is the worker as a JSON object.
+
+    Raises:
+        NotFound: The worker doesn't exist.
+    """
     body = {"worker_id": worker_id, "directive": directive}
     return _post("admin/workers/directive", body, repeatable=True)
 
 
 def metrics() -> Call[Answer]:
-    """Read metrics."""
+    """Read the current metrics of the server.
+
+    Returns:
+        The call. Its result is a JSON object.
+    """
     return _get("metrics")
 
 
@@ -458,28 +886,79 @@ def metrics() -> Call[Answer]:
 
 
 def create_key(name: str, scopes: Sequence[str], **limits: Any) -> Call[Answer]:
-    """Make an access key; its secret is shown this once."""
+    """Create an access key. Only this response contains its secret.
+
+    Args:
+        name: Name of the holder. Jobs and the `producers` setting of a queue use it.
+        scopes: Scopes of the key.
+        **limits: `queues` (list of queue names or patterns, default: all queues) and `expires_at`
+            (RFC 3339, or '+' and an ISO 8601 duration; default: never).
+
+    Returns:
+        The call. Its result is the key and its secret as a JSON object.
+
+    Raises:
+        PermissionDenied: A scope or queue exceeds those of the calling key.
+    """
     return _post("admin/keys", {"name": name, "scopes": list(scopes), **limits})
 
 
 def create_role(name: str, role: str, scopes: Sequence[str], **limits: Any) -> Call[Answer]:
-    """Say what an IAM role may do, by its ARN; listed and revoked as keys are."""
+    """Grant scopes to an IAM role or user. You list and revoke the grant like an access key.
+
+    Args:
+        name: Name of the holder. Jobs and the `producers` setting of a queue use it.
+        role: ARN of the IAM role or user.
+        scopes: Scopes of the role.
+        **limits: `queues` (list of queue names or patterns, default: all queues) and `expires_at`
+            (RFC 3339, or '+' and an ISO 8601 duration; default: never).
+
+    Returns:
+        The call. Its result is the grant as a JSON object.
+
+    Raises:
+        PermissionDenied: A scope or queue exceeds those of the calling key.
+    """
     return _post("admin/roles", {"name": name, "role": role, "scopes": list(scopes), **limits})
 
 
 def revoke_key(key_id: str, *, made: Literal["keep", "revoke"] | None = None) -> Call[Answer]:
-    """Revoke an access key; `made` says what becomes of the keys that it made."""
+    """Revoke an access key or the grant of a role.
+
+    Args:
+        key_id: ID of the key.
+        made: Handling of the keys that this key created, directly or through other keys: `keep` or
+            `revoke`. Default: `keep`.
+
+    Returns:
+        The call. Its result is the revoked key as a JSON object.
+
+    Raises:
+        NotFound: The key doesn't exist.
+    """
     return Call("DELETE", place("admin/keys/{}", key_id), json_object, query={"made": made})
 
 
 def set_maintenance(enabled: bool, **said: Any) -> Call[Answer]:
-    """Begin or end maintenance mode."""
+    """Enable or disable maintenance mode.
+
+    Args:
+        enabled: Whether maintenance mode is enabled.
+        **said: `reason` (1 to 1,000 characters) and `estimated_duration` (ISO 8601, or `30m`).
+            Requires `enabled`.
+
+    Returns:
+        The call. Its result is the mode as a JSON object.
+
+    Raises:
+        BadRequest: A field is invalid, or is given without `enabled`.
+    """
     return _post("admin/system/maintenance", {"enabled": enabled, **said}, repeatable=True)
 
 
-# Those of a worker, which `ojs_aws.worker` calls.
+# Requests of a worker. `ojs_aws.worker` sends them.
 
 
 def worker_call(path: str, body: Any, *, method: str = "POST") -> Call[Answer]:
-    """A request of a worker. Lease tokens make all of them safe to send again."""
+    """Build a request of a worker. Lease tokens make each one safe to resend."""
     return Call(method, path, json_object, body)

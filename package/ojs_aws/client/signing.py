@@ -1,7 +1,7 @@
-"""Requests signed with AWS credentials, for deployments with `authorizer=iam`.
+"""Signs requests with AWS credentials, for deployments with `authorizer=iam`.
 
-Signature Version 4, with the standard library alone. Credentials are those of the environment, as
-Lambda has them, or those that ECS and EKS give a container and replace every few hours.
+Implements Signature Version 4 with the standard library only. The credentials come from the
+environment (Lambda), or from the endpoint that ECS and EKS provide to a container.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from typing import Any
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
-# By the service that a request is signed for.
+# Host pattern of each service that requests can be signed for.
 _HOSTS = {
     "execute-api": re.compile(r"[a-z0-9-]+\.execute-api\.([a-z0-9-]+)\.amazonaws\.com(\.cn)?"),
     "lambda": re.compile(r"[a-z0-9]+\.lambda-url\.([a-z0-9-]+)\.on\.aws"),
 }
 _ECS = "http://169.254.170.2"
-# They are asked for anew when this is left of their time; how long that may take.
+# Time in seconds before expiry at which credentials are refreshed, and timeout of the refresh.
 _SPARE_S = 300.0
 _ASK_S = 2.0
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """What requests are signed with; `end` is when it expires (s since 1970)."""
+    """AWS credentials. `end` is their expiry time in seconds since the epoch, or None."""
 
     key_id: str
     secret: str
@@ -43,7 +43,7 @@ class Credentials:
 
 
 class Credentialed:
-    """The credentials that this process has, remembered while they are good. For many threads."""
+    """Reads the credentials of this process and caches them until they expire. Thread-safe."""
 
     def __init__(
         self,
@@ -56,7 +56,13 @@ class Credentialed:
         self._known: Credentials | None = None
 
     def get(self) -> Credentials:
-        """Raises LookupError if there are none, OSError or ValueError if they could not be read."""
+        """Return the current credentials.
+
+        Raises:
+            LookupError: The environment has no credentials.
+            OSError: The endpoint is unreachable, and the cached credentials have expired.
+            ValueError: The response of the endpoint is invalid.
+        """
         with self._lock:
             known, now = self._known, self._now()
             if known is not None and (known.end is None or now < known.end - _SPARE_S):
@@ -64,7 +70,7 @@ class Credentialed:
             try:
                 self._known = self._read()
             except (OSError, ValueError):
-                # They are asked for some minutes early: what is still good is used.
+                # The refresh starts 5 minutes before expiry: the cached credentials are valid.
                 if known is None or known.end is None or now >= known.end:
                     raise
                 return known
@@ -78,7 +84,10 @@ class Credentialed:
         path = env.get("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
         url = f"{_ECS}{path}" if path else env.get("AWS_CONTAINER_CREDENTIALS_FULL_URI")
         if not url:
-            raise LookupError("there are no AWS credentials in the environment to sign with")
+            raise LookupError(
+                "the environment has no AWS credentials. Set AWS_ACCESS_KEY_ID and"
+                " AWS_SECRET_ACCESS_KEY, or run with a container role"
+            )
         file = env.get("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")
         allowed = env.get("AWS_CONTAINER_AUTHORIZATION_TOKEN")
         if file:
@@ -87,16 +96,18 @@ class Credentialed:
         with urlopen(request, timeout=_ASK_S) as answer:  # noqa: S310 - named by the environment
             found = json.load(answer)
         try:
-            # Python 3.10 reads no Z.
+            # Python 3.10 can't parse the suffix Z.
             until = found["Expiration"].replace("Z", "+00:00")
             end = datetime.fromisoformat(until).timestamp()
             return Credentials(found["AccessKeyId"], found["SecretAccessKey"], found["Token"], end)
         except (KeyError, TypeError, AttributeError) as wrong:
-            raise ValueError(f"the container's credentials cannot be read: {wrong!r}") from None
+            raise ValueError(
+                f"the response of the credentials endpoint is invalid: {wrong!r}"
+            ) from None
 
 
 class Signer:
-    """Signs requests of httpx, blocking or not: it is given to a client as its `auth`."""
+    """Signs the requests of a client. Pass it as `iam`. Works with both clients."""
 
     def __init__(
         self, credentials: Credentialed | None = None, environ: Mapping[str, str] | None = None
@@ -106,7 +117,17 @@ class Signer:
         self._region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
 
     def __call__(self, request: Any) -> Any:
-        """The request with its signature. Raises httpx.ConnectError: nothing was sent."""
+        """Sign a request.
+
+        Args:
+            request: A request of httpx.
+
+        Returns:
+            The same request with the signature headers.
+
+        Raises:
+            httpx.ConnectError: No credentials, or the region is unknown. Nothing was sent.
+        """
         import httpx
 
         try:
@@ -119,7 +140,7 @@ class Signer:
                 request.content,
             )
         except (OSError, ValueError, LookupError) as error:
-            said = f"nothing was sent, as there is nothing to sign with: {error}"
+            said = f"the request could not be signed, and was not sent: {error}"
             raise httpx.ConnectError(said, request=request) from error
         request.headers.update(signed)
         return request
@@ -127,15 +148,31 @@ class Signer:
     def headers(
         self, method: str, name: str, host: str, target: str, kind: str | None, body: bytes
     ) -> dict[str, str]:
-        """The headers that sign a request to a server of this `name`; `target` is path and query.
-        Raises as `Credentialed.get`, and LookupError when nothing says the region.
+        """Return the headers that sign a request.
+
+        Args:
+            method: HTTP method.
+            name: Host name of the server, without the port.
+            host: Value of the header `Host`.
+            target: Path and query of the URL.
+            kind: Value of the header `Content-Type`, or None.
+            body: Body of the request.
+
+        Returns:
+            The headers by name: `Authorization`, `x-amz-date`, and with temporary credentials
+            `x-amz-security-token`. A content type is included unchanged.
+
+        Raises:
+            LookupError: The environment has no credentials, or the region is unknown.
+            OSError: The credentials endpoint is unreachable.
+            ValueError: The response of the credentials endpoint is invalid.
         """
         service, region = "execute-api", self._region
         for kind_of_host, pattern in _HOSTS.items():
             if found := pattern.fullmatch(name):
                 service, region = kind_of_host, found[1]
         if region is None:
-            raise LookupError("the region of the API is not known: set AWS_REGION")
+            raise LookupError("the region of the API is unknown. Set AWS_REGION")
         own = self._credentials.get()
         at = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
         signed = {"host": host, "x-amz-date": at}
@@ -146,7 +183,7 @@ class Signer:
         path, _, query = target.partition("?")
         canonical = "\n".join([
             method,
-            # It is encoded once more, for all services but S3.
+            # All services except S3 encode the path a second time.
             quote(path, safe="/~"),
             "&".join(sorted(query.split("&"))),
             *(f"{each}:{given[each].strip()}" for each in sorted(given)),

@@ -1,4 +1,4 @@
-"""For tests of one's own jobs: `plugin` has the fixtures, `server` what they give.
+"""Test support: `plugin` has the pytest fixtures, `server` has the classes they return.
 
-It is no part of what a worker or a producer loads.
+Workers and producers don't import it.
 """

@@ -1,4 +1,4 @@
-"""`python -m ojs_aws.testing install`: once, so that the fixture `ojs_server` has its server."""
+"""`python -m ojs_aws.testing install`: installs the server of the fixture `ojs_server`."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from ojs_aws.testing.environment import NotInstalled, install
 
 
 def main() -> int:
-    """Install what the server needs; the exit status."""
+    """Install the server's packages. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m ojs_aws.testing")
     parser.add_argument(
         "command", choices=["install"],
-        help="put the packages of the local server into an environment of their own",
+        help="install the packages of the local server into a separate environment",
     )  # fmt: skip
     parser.parse_args()
-    print("Installing what the server for tests needs: a minute or two …", flush=True)
+    print("Installing the packages of the test server. This takes 1 to 2 minutes.", flush=True)
     try:
-        print(f"The server for tests is in {install()}")
+        print(f"Installed the test server in {install()}")
     except NotInstalled as error:
         print(error, file=sys.stderr)
         return 1

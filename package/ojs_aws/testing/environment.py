@@ -1,8 +1,8 @@
-"""The environment that the server of the wheel runs in: packages of its own, pinned by hash.
+"""The Python environment of the test server: separate packages, pinned by hash.
 
-They are no dependencies of the wheel: tests run in the environment of what they test, and the
-server pins the SDK of AWS exactly. So does its engine MiniStack, to another version: it has an
-environment within that one, where the server looks for it.
+They are not dependencies of the wheel, because tests run in the environment of the tested code, and
+the server pins exact versions of the AWS SDK. Its engine MiniStack pins other versions of it, and
+has an environment in a subfolder.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-# The wheel has the server beside what it deploys.
+# The wheel contains the server next to the files it deploys.
 CARRIED = Path(__file__).resolve().parents[1] / "cdk" / "carried"
 REQUIREMENTS = CARRIED / "requirements" / "local.txt"
 EMULATOR_REQUIREMENTS = CARRIED / "requirements" / "emulator.txt"
@@ -21,12 +21,13 @@ FOLDER = "OJS_SERVER_ENVIRONMENT"
 
 
 class NotInstalled(Exception):
-    """The packages cannot be installed; the message says why."""
+    """The packages can't be installed. The message contains the reason."""
 
 
 def folder() -> Path:
-    """Where the environment is: OJS_SERVER_ENVIRONMENT, or below the user's cache. Other packages
-    or another Python are another one.
+    """Return the folder of the environment: `OJS_SERVER_ENVIRONMENT`, or one in the user's cache.
+
+    The cache has one folder for each set of packages and Python version.
     """
     named = os.environ.get(FOLDER)
     if named:
@@ -36,26 +37,28 @@ def folder() -> Path:
 
 
 def installed_python() -> Path:
-    """The interpreter that has the packages; it is not there before they are installed."""
+    """Return the path of the interpreter. It exists after the installation."""
     return folder() / "bin" / _name()
 
 
 def _name() -> str:
-    """Of this version of Python with these packages: a named folder may have others, by now."""
+    """Return a name for this Python version and these packages. Distinguishes old installations."""
     files = [each for each in (REQUIREMENTS, EMULATOR_REQUIREMENTS) if each.exists()]
     pins = hashlib.sha256(b"".join(each.read_bytes() for each in files)).hexdigest()
     return f"python{sys.version_info.major}.{sys.version_info.minor}-{pins[:16]}"
 
 
 def install() -> Path:
-    """Install the packages, if they are not there; where. Raises NotInstalled."""
+    """Install the packages, unless they are installed. Returns the folder. Raises NotInstalled."""
     python, where = installed_python(), folder()
     if python.exists():
         return where
     if not REQUIREMENTS.exists():
-        raise NotInstalled("this is no wheel of ojs-backend-aws: `make package` builds one")
+        raise NotInstalled(
+            "ojs_aws is not installed from a wheel. To build one, run `make package`"
+        )
     if sys.version_info < (3, 11):  # noqa: UP036 - the library alone runs on 3.10
-        raise NotInstalled("the server needs Python 3.11: install it with that one")
+        raise NotInstalled("the server requires Python 3.11 or later. Install it with that version")
     emulator = where / "emulator"
     _run([sys.executable, "-m", "venv", "--clear", str(where)])
     _run([sys.executable, "-m", "venv", "--without-pip", str(emulator)])
@@ -65,7 +68,7 @@ def install() -> Path:
             *("--quiet", "--disable-pip-version-check"),
             *("--require-hashes", "--requirement", str(pins)),
         ])  # fmt: skip
-    # Last, so that what was broken off is begun anew.
+    # Create the link last: an interrupted installation is repeated.
     python.symlink_to("python")
     return where
 

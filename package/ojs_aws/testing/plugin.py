@@ -1,7 +1,6 @@
-"""Fixtures for pytest: `ojs_server`, and `ojs_server_with_keys`, which lets nobody in without one.
+"""Fixtures for pytest: `ojs_server`, and `ojs_server_with_keys`, which requires access keys.
 
-The server is started once for a session, with the first test that asks for it, and is empty at the
-beginning of each.
+The server starts once per session, when the first test uses it. It is empty when a test starts.
 """
 
 from __future__ import annotations
@@ -16,8 +15,9 @@ from ojs_aws.testing.server import OjsServer, ServerNotFound, ServerProcess, fin
 
 @pytest.fixture(scope="session")
 def ojs_server_path(pytestconfig: pytest.Config) -> Path:
-    """Where the server is: OJS_SERVER_PATH, or the repository that the tests are in. Write a
-    fixture of this name to say it yourself.
+    """Folder of the server: `OJS_SERVER_PATH`, or the repository of the tests.
+
+    To use another folder, define a fixture with this name.
     """
     try:
         return find_server(pytestconfig.rootpath)
@@ -29,7 +29,7 @@ def ojs_server_path(pytestconfig: pytest.Config) -> Path:
 def ojs_server_processes(
     ojs_server_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[bool], ServerProcess]]:
-    """Starts each sort of server once."""
+    """Return a function that starts each kind of server once."""
     running: dict[bool, ServerProcess] = {}
 
     def process(keys: bool) -> ServerProcess:
@@ -45,7 +45,7 @@ def ojs_server_processes(
 
 @pytest.fixture
 def ojs_server(ojs_server_processes: Callable[[bool], ServerProcess]) -> Iterator[OjsServer]:
-    """An empty server that asks for no keys."""
+    """An empty server without authentication."""
     yield from _emptied(ojs_server_processes(False))
 
 
@@ -53,7 +53,7 @@ def ojs_server(ojs_server_processes: Callable[[bool], ServerProcess]) -> Iterato
 def ojs_server_with_keys(
     ojs_server_processes: Callable[[bool], ServerProcess],
 ) -> Iterator[OjsServer]:
-    """An empty server that asks for keys; `key` is its first one, which may do everything."""
+    """An empty server that requires access keys. `key` is its bootstrap key with all scopes."""
     yield from _emptied(ojs_server_processes(True))
 
 

@@ -1,4 +1,4 @@
-"""A local server for tests: empty for each of them, with a clock that they move."""
+"""A local server for tests: empty at the start of each test, with a clock that tests control."""
 
 from __future__ import annotations
 
@@ -25,30 +25,37 @@ from ojs_aws.worker.worker import Worker
 
 _START_S = 60.0
 _MOST_DRAINED = 10_000
-# From so many queues on a server leaves those alone for a moment that were empty.
+# From this number of queues on, the server skips recently empty queues for a short time.
 _MANY_QUEUES = 8
 _READY = re.compile(r"URL +(http://\S+)/ojs/v1\n(?s:.*)Ctrl-C")
 PATH = "OJS_SERVER_PATH"
 
-INSTALL = f"""ojs_server needs packages of its own, in an environment of their own. Once:
+INSTALL = f"""ojs_server requires packages in a separate environment. Install them once:
 
     python -m ojs_aws.testing install
 
-Or take a checkout of ojs-backend-aws in which `make .venv/.local .venv/.engine` was run, and say
-where it is: {PATH}=/path/to/ojs-backend-aws, or a session fixture `ojs_server_path` of your own."""
+Or use a checkout of ojs-backend-aws in which you ran `make .venv/.local .venv/.engine`. Set
+{PATH}=/path/to/ojs-backend-aws, or define a session fixture `ojs_server_path`."""
 
 
 class ServerNotFound(Exception):
-    """There is no server to start; the message says what to install."""
+    """No server found. The message contains the installation steps."""
 
 
 class ServerNotStarted(Exception):
-    """The server ended, or did not answer in time; the message has what it printed."""
+    """The server ended, or did not start in time. The message contains its output."""
 
 
 @dataclass(frozen=True)
 class Performed:
-    """A job that `drain` ran the handler of: how that ended."""
+    """A job whose handler `drain` ran, with the outcome.
+
+    Attributes:
+        job: The job, as the server dispatched it.
+        ok: Whether the handler completed.
+        result: Result of the handler, or None.
+        error: Error of the job, or None.
+    """
 
     job: Job
     ok: bool
@@ -57,10 +64,19 @@ class Performed:
 
 
 def find_server(start: Path) -> Path:
-    """The folder of the server: that of the environment, or one that `start` is in, or that which
-    the wheel has, if its packages are installed.
+    """Return the folder of the server.
 
-    Raises ServerNotFound.
+    Checked in this order: `OJS_SERVER_PATH`, `start` and its parents, and the server in the wheel,
+    if its packages are installed.
+
+    Args:
+        start: Folder to start from.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ServerNotFound: No folder contains a server.
     """
     named = os.environ.get(PATH)
     carried = [CARRIED] if installed_python().exists() else []
@@ -71,14 +87,23 @@ def find_server(start: Path) -> Path:
 
 
 class ServerProcess:
-    """`python -m local` with a clock that can be moved, on a port and a folder of its own."""
+    """A process of `python -m local` with a movable clock and its own port and data folder."""
 
     def __init__(self, path: Path, data: Path, *, keys: bool) -> None:
-        """Start, which takes a second or two. Raises ServerNotStarted."""
+        """Start the server. This takes 1 to 2 seconds.
+
+        Args:
+            path: Folder of the server's code.
+            data: Folder for its data and its log.
+            keys: Whether the server requires access keys.
+
+        Raises:
+            ServerNotStarted: The server ended, or did not start within 60 seconds.
+        """
         own = installed_python() if path == CARRIED else path / ".venv" / "bin" / "python"
         command = [str(own) if own.exists() else sys.executable, "-m", "local", "--port", "0"]
         command += ["--data", str(data / "data"), "--test-clock"] + (["--keys"] if keys else [])
-        # Sweeps run when the clock is moved; in between there is nothing for them to find.
+        # Moving the clock runs the sweeps. Other sweeps find nothing to do.
         command += ["--sweep-interval", "5"]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("OJS_")}
         environment["PYTHONPATH"] = f"{path / 'shared'}{os.pathsep}{path}"
@@ -100,10 +125,10 @@ class ServerProcess:
         self.stop()
         printed = self._log.read_text(errors="replace")
         hint = f"\n{INSTALL}" if "ModuleNotFoundError" in printed else ""
-        raise ServerNotStarted(f"the server did not start:\n{printed}{hint}")
+        raise ServerNotStarted(f"the server did not start. Its output:\n{printed}{hint}")
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the server."""
         self._process.terminate()
         try:
             self._process.wait(15)
@@ -113,7 +138,13 @@ class ServerProcess:
 
 
 class OjsServer:
-    """A running server as a test sees it: `url`, `key` (None without keys) and a `client`."""
+    """A running server in a test.
+
+    Attributes:
+        url: URL of the server.
+        key: Bootstrap key, or None if the server requires no keys.
+        client: A client of the server.
+    """
 
     def __init__(self, process: ServerProcess) -> None:
         self.url = process.url
@@ -123,17 +154,22 @@ class OjsServer:
     # --- the server --------------------------------------------------------------------------
 
     def reset(self) -> None:
-        """Empty it, and put its clock back."""
+        """Delete all data, and reset the clock."""
         self.client.run(Call("POST", "admin/reset", json_object))
 
     def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         self.client.close()
 
     def advance(self, step: timedelta | None = None, **parts: float) -> datetime:
-        """Move the server's clock on, and have done what is due then: `advance(hours=1)`.
+        """Advance the server's clock and process all jobs that become due: `advance(hours=1)`.
 
-        The parts are those of timedelta. The time it is then.
+        Args:
+            step: Time to advance. Default: 0.
+            **parts: Arguments of timedelta, added to `step`.
+
+        Returns:
+            The new time of the server, in UTC.
         """
         by = (step or timedelta()) + timedelta(**parts)
         body = {"advance_ms": round(by.total_seconds() * 1_000)}
@@ -141,21 +177,36 @@ class OjsServer:
         return datetime.fromtimestamp(now_ms / 1_000, timezone.utc)
 
     def now(self) -> datetime:
-        """The server's time."""
+        """Return the time of the server, in UTC."""
         return self.advance()
 
     def advance_to(self, moment: datetime) -> datetime:
-        """Move the server's clock on to a time, which must not have passed."""
+        """Advance the server's clock to a time.
+
+        Args:
+            moment: New time, with a time zone. Must not be in the past.
+
+        Returns:
+            The new time of the server, in UTC.
+        """
         return self.advance(moment - self.now())
 
     # --- jobs --------------------------------------------------------------------------------
 
     def drain(self, worker: Worker) -> list[Performed]:
-        """Run the handlers of all jobs that a worker would get now, in this process, one by one,
-        until there is none left; jobs that these enqueue, too.
+        """Run the handlers of all available jobs in this thread, one at a time.
 
-        What waits for a time waits on: `advance` the clock. Raises AssertionError if it does not
-        end, or if the server does not take what a handler returned.
+        This includes jobs that the handlers enqueue. It doesn't include scheduled jobs: `advance`
+        the clock first.
+
+        Args:
+            worker: Worker with the queues and handlers. It doesn't have to run.
+
+        Returns:
+            The jobs in the order in which they ran, with their outcomes.
+
+        Raises:
+            AssertionError: More than 10,000 jobs ran, or the server rejected an outcome.
         """
         performed: list[Performed] = []
         reports: list[Report] = []
@@ -175,7 +226,8 @@ class OjsServer:
                 return performed
             if len(performed) + len(jobs) > _MOST_DRAINED:
                 raise AssertionError(
-                    f"still jobs after {len(performed)}: do handlers enqueue more?"
+                    f"more jobs are available after {len(performed)}. Does a handler enqueue jobs"
+                    " without end?"
                 )
             reports = []
             for job in jobs:
@@ -188,7 +240,16 @@ class OjsServer:
     def enqueued(
         self, type: str | None = None, *, queue: str | None = None, state: str | None = None  # noqa: A002
     ) -> list[Job]:  # fmt: skip
-        """The jobs that are there, oldest first; in any state, if not given."""
+        """Return the jobs of the server, oldest first.
+
+        Args:
+            type: Job type. Default: all types.
+            queue: Queue. Default: all queues.
+            state: State, for example `available`. Default: all states.
+
+        Returns:
+            The matching jobs.
+        """
         filters = {"type": type, "queue": queue, "state": state}
         given = {name: value for name, value in filters.items() if value is not None}
         found = [Job.of(shown) for shown in self.client.each(self.client.list_jobs, **given)]
@@ -204,8 +265,21 @@ class OjsServer:
         state: str | None = None,
         count: int | None = None,
     ) -> Job:
-        """There is a job like this (with `count` exactly so many): the first. Raises AssertionError
-        that says what there is instead. Of `meta` what is given is compared.
+        """Assert that a job like this exists.
+
+        Args:
+            type: Job type.
+            args: Arguments of the job. Default: any.
+            queue: Queue. Default: any.
+            meta: Metadata that the job must contain. Default: any.
+            state: State. Default: any.
+            count: Exact number of matching jobs. Default: 1 or more.
+
+        Returns:
+            The oldest matching job.
+
+        Raises:
+            AssertionError: No job matches, or the number differs. The message lists all jobs.
         """
         there = self.enqueued()
         found = [
@@ -220,14 +294,22 @@ class OjsServer:
         if not found or count not in (None, len(found)):
             wanted = {"type": type, "args": args, "queue": queue, "meta": meta, "state": state}
             told = json.dumps({k: v for k, v in wanted.items() if v is not None}, default=str)
-            times = "no job" if not found else f"{len(found)} jobs, not {count},"
+            times = "no job" if not found else f"{len(found)} jobs instead of {count}"
             lines = [f"  {job.state:9} {job.queue} {job.type} {job.args}" for job in there]
             raise AssertionError(
-                "\n".join([f"{times} like {told}; there is", *(lines or ["  none"])])
+                "\n".join([f"{times} match {told}. The server has:", *(lines or ["  no jobs"])])
             )
         return found[0]
 
     def assert_not_enqueued(self, type: str, **filters: Any) -> None:  # noqa: A002
-        """There is no job of this type (and `queue`, `state`). Raises AssertionError."""
+        """Assert that no job of this type exists.
+
+        Args:
+            type: Job type.
+            **filters: `queue` and `state`.
+
+        Raises:
+            AssertionError: A job matches.
+        """
         if found := self.enqueued(type, **filters):
-            raise AssertionError(f"{len(found)} jobs of type {type}: {found[0]}")
+            raise AssertionError(f"{len(found)} jobs of type {type} exist: {found[0]}")

@@ -1,6 +1,6 @@
-"""A worker: fetches jobs, runs their handlers, and reports what became of each.
+"""A worker: fetches jobs, runs their handlers, and reports their outcomes.
 
-`worker` is what users see; `context` what handlers see; `handlers` finds and calls them;
-`execution` runs them on threads, in processes and on an event loop; `outbox` keeps reports until
-the server has heard them.
+`worker` is the public class. `context` is the handler's view of a job. `handlers` registers and
+calls handlers. `execution` runs them in threads, in processes, and on an event loop. `outbox` keeps
+reports until the server confirms them.
 """

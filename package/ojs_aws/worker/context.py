@@ -1,4 +1,4 @@
-"""What a handler sees of its job, and how it ends it in another way than by returning."""
+"""The handler's view of its job, and the exceptions that change the outcome."""
 
 from __future__ import annotations
 
@@ -12,9 +12,14 @@ from ojs_aws.client.job import Job
 
 
 class JobFailed(Exception):
-    """The job cannot be done. Raise it in a handler to say more than an exception's name.
+    """The job failed. Raise it in a handler to set the fields of the job's error.
 
-    With `retryable=False` it is not tried again. `code` and `details` stand in the job's error.
+    Args:
+        message: Text of the error.
+        code: Error code. Default: `job_failed`.
+        type: Error type. Default: the name of the exception class.
+        retryable: Whether the job is retried. Default: true.
+        details: More facts about the error. JSON object.
     """
 
     def __init__(
@@ -37,22 +42,22 @@ class JobFailed(Exception):
 
 
 class JobCancelled(Exception):
-    """The handler shall stop: `reason` says why. Let it through."""
+    """The handler must stop, for `reason`. Don't catch it."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
 
 
-# Why a handler is to stop.
-CANCELLED = "cancelled"  # by somebody: the job is final
-LOST = "lost"  # its lease has ended, and it may be another worker's
+# Reasons to stop a handler.
+CANCELLED = "cancelled"  # a client cancelled the job: its state is final
+LOST = "lost"  # its lease expired, and another worker may have claimed it
 TIMED_OUT = "timeout"
-SHUTDOWN = "shutdown"  # the worker stops: the job is given back
+SHUTDOWN = "shutdown"  # the worker stops and returns the job to its queue
 
 
 class JobContext:
-    """The job that a handler runs, and its way to the server. Handlers get it as first argument."""
+    """The job that a handler runs. Every handler receives it as its first argument."""
 
     def __init__(
         self, job: Job, tell: Callable[[dict[str, Any]], None] = lambda _progress: None
@@ -64,80 +69,102 @@ class JobContext:
 
     @property
     def id(self) -> str:
-        """The job's id."""
+        """ID of the job."""
         return self.job.id
 
     @property
     def args(self) -> list[Any]:
-        """The job's arguments."""
+        """Positional arguments of the job."""
         return self.job.args
 
     @property
     def meta(self) -> dict[str, Any]:
-        """The job's facts beside its arguments."""
+        """Metadata of the job."""
         return self.job.meta
 
     @property
     def attempt(self) -> int:
-        """Which attempt this is, from 1 on."""
+        """Number of this attempt, starting at 1."""
         return self.job.attempt
 
     @property
     def cancelled(self) -> str:
-        """Why the handler shall stop; "" while it may go on."""
+        """Reason for the handler to stop, or "" if it can continue."""
         return self._reason
 
     def check(self) -> None:
-        """Raise JobCancelled if the handler shall stop: call it now and then."""
+        """Raise JobCancelled if the handler must stop. Call it regularly in a long handler.
+
+        Raises:
+            JobCancelled: The job was cancelled or timed out, its lease expired, or the worker
+                stops.
+        """
         if self._reason:
             raise JobCancelled(self._reason)
 
     def sleep(self, seconds: float) -> None:
-        """Wait, but not when the handler shall stop. Raises JobCancelled then."""
+        """Wait, and return early if the handler must stop.
+
+        Args:
+            seconds: Time to wait in seconds.
+
+        Raises:
+            JobCancelled: The handler must stop.
+        """
         self._stop.wait(seconds)
         self.check()
 
     def progress(
         self, fraction: float, message: str | None = None, data: Mapping[str, Any] | None = None
     ) -> None:
-        """Report how far the job is, from 0 to 1. It is sent in the background, at most once a
-        second: the latest counts.
+        """Report the progress of the job. A background thread sends it, at most once per second.
+
+        A newer report replaces one that was not sent.
+
+        Args:
+            fraction: Progress from 0 to 1.
+            message: Text that the dashboard shows.
+            data: Any JSON object.
         """
         report = {"progress": fraction, "message": message, "data": data and dict(data)}
         self._tell({name: value for name, value in report.items() if value is not None})
 
     def cancel(self, reason: str) -> None:
-        """Tell the handler to stop. The first reason counts."""
+        """Stop the handler. Only the first reason counts.
+
+        Args:
+            reason: Reason that `cancelled` returns.
+        """
         self._reason = self._reason or reason
         self._stop.set()
 
 
 class Lease:
-    """A job this worker has a lease on, until the server has heard what became of it."""
+    """A job that this worker has the lease of, until the server has confirmed its outcome."""
 
     def __init__(self, job: Job, timeout_s: float | None) -> None:
         self.job = job
         self.began = time.monotonic()
         limit_s = job.timeout_ms / 1_000 if job.timeout_ms else timeout_s
-        # Each attempt has its time from when it was handed out, whatever the clocks say.
+        # The timeout starts when the worker receives the job, so it doesn't depend on the clock.
         self.until = None if limit_s is None else self.began + limit_s
         self.progress: dict[str, Any] | None = None
         self.context = JobContext(job, self._note)
-        # Stops what runs the handler, as far as that can be.
+        # Interrupts the handler, if its kind of execution supports that.
         self.interrupt: Callable[[], object] = lambda: None
-        self.running = True  # the handler has not ended yet
-        self.settled = False  # what became of the job is decided
+        self.running = True  # the handler has not returned yet
+        self.settled = False  # the outcome is decided
 
     @property
     def key(self) -> tuple[str, int, str | None]:
-        """What it is known by: a job may come again while an earlier attempt still runs."""
+        """Identifies the lease. Two attempts of one job can be in the worker at the same time."""
         return self.job.id, self.job.attempt, self.job.lease_token
 
     def _note(self, report: dict[str, Any]) -> None:
         self.progress = report
 
     def stop(self, reason: str) -> None:
-        """Tell the handler to stop."""
+        """Stop the handler."""
         self.context.cancel(reason)
         self.interrupt()
 
@@ -146,5 +173,9 @@ _CURRENT: ContextVar[JobContext | None] = ContextVar("ojs_job", default=None)
 
 
 def current_job() -> JobContext | None:
-    """The job whose handler calls this; None elsewhere."""
+    """Return the context of the job that this code runs in.
+
+    Returns:
+        The context, or None outside a handler.
+    """
     return _CURRENT.get()

@@ -1,7 +1,7 @@
-"""Where handlers run: functions on threads or in processes, coroutines on an event loop.
+"""Runs handlers: functions in threads or processes, coroutines on an event loop.
 
-Each way takes a lease and calls `ended` with it once, from a thread of its own, whatever the
-handler does. Threads are daemons: a handler that hangs cannot keep the process from ending.
+Each class accepts a lease and calls `ended` exactly once for it, from another thread. Threads are
+daemons: a handler that doesn't stop can't keep the process from ending.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Ended = Callable[[Lease, Ending], None]
 
 
 class Threads:
-    """Functions, each on one of up to `most` threads."""
+    """Runs functions in up to `most` threads."""
 
     def __init__(self, handlers: Handlers, most: int, ended: Ended) -> None:
         self._handlers = handlers
@@ -51,7 +51,7 @@ class Threads:
         self._waiting.put(lease)
 
     def stop(self) -> None:
-        """End the threads that are idle, and the others after their handlers."""
+        """Stop idle threads now, and the others after their handlers return."""
         for _ in self._threads:
             self._waiting.put(None)
 
@@ -59,7 +59,7 @@ class Threads:
         while (lease := self._waiting.get()) is not None:
             try:
                 ending = self.run(lease)
-            except Exception as error:  # noqa: BLE001 - no process could be started, or the like
+            except Exception as error:  # noqa: BLE001 - for example, no process could be started
                 ending = ended(error, lease.context)
             with self._lock:
                 self._idle += 1
@@ -67,29 +67,29 @@ class Threads:
             del lease  # its arguments and result may be large
 
     def run(self, lease: Lease) -> Ending:
-        """How the lease's handler ended."""
+        """Run the lease's handler. Returns its outcome."""
         if lease.context.cancelled:
             return stopped(lease.context.cancelled)
         return self._handlers.call(lease.context)
 
 
 class Processes(Threads):
-    """Functions, each in one of up to `most` processes, which are begun anew when they die."""
+    """Runs functions in up to `most` processes. A process that ended is replaced."""
 
     def __init__(self, handlers: Handlers, most: int, ended: Ended) -> None:
-        """Raise ValueError for handlers that another process cannot import."""
+        """Raise ValueError if another process can't import a handler."""
         import pickle
 
         super().__init__(handlers, most, ended)
         try:
             pickle.dumps(handlers)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise ValueError(f"processes cannot import a handler: {error}") from error
+            raise ValueError(f"processes require importable handlers: {error}") from error
         self._own = threading.local()
         self._children: set[Child] = set()
 
     def run(self, lease: Lease) -> Ending:
-        """How the handler ended, in the process that belongs to this thread."""
+        """Run the handler in the process of this thread. Returns its outcome."""
         if lease.context.cancelled:
             return stopped(lease.context.cancelled)
         child: Child | None = getattr(self._own, "child", None)
@@ -104,14 +104,14 @@ class Processes(Threads):
         return ending
 
     def kill(self, lease: Lease) -> bool:
-        """End the process that runs this lease's handler; whether there is one."""
+        """Kill the process that runs this lease's handler. Returns whether it was found."""
         running = [child for child in list(self._children) if child.lease is lease]
         for child in running:
             child.kill()
         return bool(running)
 
     def stop(self) -> None:
-        """End all processes."""
+        """Stop all processes."""
         super().stop()
         for child in list(self._children):
             child.kill()
@@ -123,7 +123,7 @@ class Child:
     def __init__(self, handlers: Handlers) -> None:
         import multiprocessing
 
-        # A fork of a process with threads may inherit locks that nobody opens.
+        # Use spawn: a forked process can inherit a locked lock.
         method = multiprocessing.get_context("spawn")
         self._pipe, other = method.Pipe()
         self._sending = threading.Lock()
@@ -136,11 +136,11 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        """Whether it can take another job."""
+        """Whether the process can run another job."""
         return self._process.is_alive()
 
     def run(self, lease: Lease) -> Ending:
-        """How the lease's handler ended; if the process died, that is the job's failure."""
+        """Run the lease's handler. If the process ends, the job fails."""
         try:
             with self._sending:
                 self.lease = lease
@@ -157,27 +157,28 @@ class Child:
             if lease.context.cancelled:
                 return stopped(lease.context.cancelled)
             code = self._process.exitcode
-            return failure("process_died", f"the handler's process died with exit code {code}")
+            message = f"The handler's process ended with exit code {code}."
+            return failure("process_died", message)
         finally:
             with self._sending:
                 self.lease = None
 
     def cancel(self, lease: Lease) -> None:
-        """Have the lease's handler told to stop, if it is the one that runs here."""
-        # If the process has just died `run` says so.
+        """Stop the lease's handler, if it runs here."""
+        # If the process has ended, `run` reports it.
         with self._sending, contextlib.suppress(OSError):
             if self.lease is lease:
                 self._pipe.send(("cancel", lease.context.cancelled))
 
     def kill(self) -> None:
-        """End the process at once."""
+        """Kill the process."""
         self._process.kill()
 
 
 def _child_main(pipe: Connection, handlers: Handlers) -> None:
-    """The process of a Child: the first thread runs handlers, another one hears of cancellation."""
+    """Run jobs in the main thread, and receive cancellations in another one."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # the worker says when to end
+        signal.signal(number, signal.SIG_IGN)  # the worker decides when this process ends
     jobs: queue.SimpleQueue[JobContext] = queue.SimpleQueue()
     sending = threading.Lock()
 
@@ -200,7 +201,7 @@ def _child_main(pipe: Connection, handlers: Handlers) -> None:
                 elif current is not None:
                     current.cancel(value)
         except (EOFError, OSError):
-            os._exit(0)  # the worker is gone, whatever the handler does
+            os._exit(0)  # the worker has ended, so end this process
 
     threading.Thread(target=listen, daemon=True).start()
     while True:
@@ -208,7 +209,7 @@ def _child_main(pipe: Connection, handlers: Handlers) -> None:
 
 
 class Loop:
-    """Coroutines, on one event loop in a thread of its own."""
+    """Runs coroutines on one event loop, in a separate thread."""
 
     def __init__(self, handlers: Handlers, ended: Ended) -> None:
         import asyncio
@@ -236,16 +237,16 @@ class Loop:
         lease.interrupt = lambda: self._loop.call_soon_threadsafe(task.cancel)
         task.add_done_callback(lambda ended: self._end(lease, ended))
         if lease.context.cancelled:
-            task.cancel()  # it was told before it could be interrupted
+            task.cancel()  # the handler was stopped before it could be interrupted
 
     def _end(self, lease: Lease, task: asyncio.Task[Ending]) -> None:
         lease.interrupt = lambda: None
-        # Cancelled before it began: then the handler could not turn it into an ending.
+        # If the task was cancelled before it started, the handler returned no outcome.
         ending = stopped(lease.context.cancelled) if task.cancelled() else task.result()
         self._ended(lease, ending)
 
     def blocked(self) -> bool:
-        """Whether the loop has not run since this was asked last."""
+        """Whether the loop has not run since the previous call."""
         blocked = self._asked > self._seen
         self._asked = time.monotonic()
         self._loop.call_soon_threadsafe(self._tick)
@@ -255,5 +256,5 @@ class Loop:
         self._seen = time.monotonic()
 
     def stop(self) -> None:
-        """End the loop, unless a coroutine blocks it."""
+        """Stop the loop, unless a coroutine blocks it."""
         self._loop.call_soon_threadsafe(self._loop.stop)

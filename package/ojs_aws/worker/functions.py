@@ -1,7 +1,7 @@
-"""A worker's handlers as a Lambda function that a server pushes jobs to.
+"""Turns a worker's handlers into a Lambda function that the server pushes jobs to.
 
-It takes the three forms of a delivery's events, messages of an SQS queue, and what a delivery posts
-to an endpoint: the URL of a function, or an API in front of it.
+The function accepts the three event formats of a delivery, messages of an SQS queue, and HTTP
+requests of a delivery through a function URL or an API.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("ojs_aws")
 
 Answer = dict[str, Any]
-# A handler is told to stop before Lambda ends it, so that it can still answer.
+# Time in seconds before Lambda's timeout at which a handler is stopped, so that it can respond.
 _SPARE_S = 1.0
-# How far the clock of who signed may be off.
+# Maximum difference in seconds between the clocks of the signer and this function.
 _FRESH_S = 300
 _MOST_SIGNATURES = 32
 _PREFIX = "sha256="
@@ -49,14 +49,25 @@ def lambda_handler(
     url: str | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Callable[[Any, Any], Answer]:
-    """Make a Lambda function of the handlers of a worker.
+    """Create a Lambda function from the handlers of a worker.
 
-    What comes by HTTP must be signed with one of `signing_secrets` (OJS_SIGNING_SECRET of the
-    environment when not given). Invocations need none: who may make them IAM decides.
+    HTTP requests must be signed with one of `signing_secrets`. Direct invocations are not signed:
+    IAM decides which principal may invoke the function.
 
-    A signature holds for the URL that the server posts to. If a proxy in front of the function
-    changes the host or the path, `url` (or OJS_ENDPOINT_URL) is the endpoint of the delivery.
-    Raises ValueError for an `url` that is none.
+    Args:
+        worker: Worker with the handlers. It doesn't have to run.
+        signing_secrets: One or more secrets. Default: `OJS_SIGNING_SECRET`. Without a secret, the
+            function rejects HTTP requests.
+        url: Endpoint URL of the delivery, which the signature covers. Set it if a proxy in front of
+            the function changes the host or the path. Default: `OJS_ENDPOINT_URL`, otherwise the
+            URL of the request.
+        clock: Current time in seconds since the epoch, for tests.
+
+    Returns:
+        The handler function of a Lambda function.
+
+    Raises:
+        ValueError: `url` is not an HTTP or HTTPS URL.
     """
     if signing_secrets is None:
         signing_secrets = os.environ.get("OJS_SIGNING_SECRET", "")
@@ -67,7 +78,7 @@ def lambda_handler(
 
 
 class _Malformed(ValueError):
-    """An event has no job that can be read."""
+    """An event contains no valid job."""
 
 
 class _LambdaFunction:
@@ -78,11 +89,11 @@ class _LambdaFunction:
         self._secrets = secrets
         self._url = url
         self._clock = clock
-        # Until its first event is done: Lambda started this process for that.
+        # True until the first event is processed. Lambda started this process for that event.
         self._cold = True
 
     def __call__(self, event: Any, context: Any = None) -> Answer:
-        """The answer to an event, in the form that who sent it reads."""
+        """Process an event. Returns the response in the format of the sender."""
         try:
             return self._answered(event, context)
         finally:
@@ -90,7 +101,7 @@ class _LambdaFunction:
 
     def _answered(self, event: Any, context: Any) -> Answer:
         if not isinstance(event, Mapping):
-            return _answer("", _refusal("the event is no JSON object"))
+            return _answer("", _refusal("The event must be a JSON object."))
         if isinstance(event.get("Records"), list):
             return self._batch(event["Records"], context)
         if "requestContext" in event:
@@ -100,7 +111,7 @@ class _LambdaFunction:
     # --- forms -----------------------------------------------------------------------------------
 
     def _pushed(self, event: Mapping[str, Any], context: Any) -> Answer:
-        """The job itself, or `{"job": …}`, each with `worker_id` and `delivery_id`."""
+        """Process a job, or `{"job": …}`. Both can have `worker_id` and `delivery_id`."""
         shown = event.get("job", event)
         try:
             job = _job(shown)
@@ -110,7 +121,7 @@ class _LambdaFunction:
         return _answer(job.id, self._done(job, str(event.get("worker_id") or ""), context))
 
     def _batch(self, records: list[Any], context: Any) -> Answer:
-        """Messages with a job each; those that failed are named."""
+        """Process SQS messages with one job each. Returns the IDs of failed messages."""
         failed = []
         for record in records:
             name = record.get("messageId") if isinstance(record, Mapping) else None
@@ -118,7 +129,7 @@ class _LambdaFunction:
                 shown = json.loads(record["body"])
                 job = _job(shown)
             except (KeyError, TypeError, ValueError) as error:
-                logger.warning("message %s has no job that can be read: %s", name, error)
+                logger.warning("Message rejected: %s has no valid job: %s", name, error)
                 failed.append(name)
                 continue
             if self._done(job, str(shown.get("worker_id") or ""), context).how != "acks":
@@ -126,33 +137,35 @@ class _LambdaFunction:
         return {"batchItemFailures": [{"itemIdentifier": name} for name in failed]}
 
     def _request(self, event: Mapping[str, Any], context: Any) -> Answer:
-        """A POST of a delivery to an endpoint, as a function's URL or API Gateway brings it."""
+        """Process the HTTP request of a delivery, from a function URL or from API Gateway."""
         told = event["requestContext"]
         http = told.get("http") if isinstance(told, Mapping) else None
         method = http.get("method") if isinstance(http, Mapping) else event.get("httpMethod")
         if str(method).upper() != "POST":
-            return _reply(405, _refusal("a job is posted"))
+            return _reply(405, _refusal("The method must be POST."))
         if not self._secrets:
-            logger.error("a request cannot be checked: there is no signing secret")
-            return _reply(503, failure("authentication_unavailable", "no signing secret is set"))
+            logger.error("Request rejected: OJS_SIGNING_SECRET is not set")
+            return _reply(503, failure("authentication_unavailable", "No signing secret is set."))
         try:
             body = _body(event)
         except ValueError:
-            return _reply(400, _refusal("the body cannot be decoded"))
+            return _reply(400, _refusal("The body is not valid base64."))
         headers = {str(name).lower(): str(it) for name, it in (event.get("headers") or {}).items()}
         if not self._signed(headers, body, self._url or _url(event, headers)):
-            return _reply(401, failure("authentication_failed", "the signature is not valid"))
+            return _reply(401, failure("authentication_failed", "The signature is not valid."))
         try:
             shown = json.loads(body)
             job = _job(shown.get("job") if isinstance(shown, Mapping) else None)
         except ValueError as error:
-            return _reply(400, _refusal(f"the body has no job that can be read: {error}"))
+            return _reply(400, _refusal(f"The body contains no valid job: {error}."))
         ending = self._done(job, str(shown.get("worker_id") or ""), context)
         return _reply(200, ending, job.id)
 
     def _signed(self, headers: Mapping[str, str], body: bytes, url: str) -> bool:
-        """Whether one of the signatures is that of one of the secrets, and fresh. Signatures of the
-        second version, if there are any, must be those of this delivery and URL.
+        """Whether a signature is valid for one of the secrets, and at most 300 seconds old.
+
+        Version 2 signatures also cover the delivery and the URL. If the request has them, version 1
+        signatures are ignored.
         """
         timestamp = headers.get("x-ojs-timestamp", "")
         if not (timestamp.isascii() and timestamp.isdigit() and len(timestamp) <= 32):
@@ -172,20 +185,20 @@ class _LambdaFunction:
         for secret in self._secrets:
             made = hmac.new(secret.encode(), signed, hashlib.sha256)
             for each in given:
-                # All are compared, so that the time it takes tells nothing.
+                # Compare all signatures, so that the duration doesn't reveal which one matches.
                 valid |= hmac.compare_digest(made.hexdigest().encode(), each)
         return valid
 
     # --- jobs ------------------------------------------------------------------------------------
 
     def _done(self, job: Job, worker_id: str, context: Any) -> Ending:
-        """Run the job's handler; how it ended."""
+        """Run the handler of a job. Returns its outcome."""
         left = getattr(context, "get_remaining_time_in_millis", None)
         within_s = None if left is None else left() / 1_000 - _SPARE_S
         began = time.monotonic()
         if within_s is not None and within_s <= 0:
-            # Of a batch whose jobs before took it all.
-            ending = failure("timeout", "the invocation had no time left", kind="TimeoutError")
+            # The earlier jobs of the batch used all of the time.
+            ending = failure("timeout", "The invocation had no time left.", kind="TimeoutError")
         else:
             tell = _Progress(self._worker, job.id, worker_id)
             ending = self._worker.perform(JobContext(job, tell), within_s=within_s)
@@ -194,7 +207,7 @@ class _LambdaFunction:
 
 
 class _Progress:
-    """Tells the server of progress, if the worker knows one; at most once a second."""
+    """Reports progress if the worker has a server URL. At most one report per second."""
 
     def __init__(self, worker: Worker, job_id: str, worker_id: str) -> None:
         self._worker = worker
@@ -213,13 +226,13 @@ class _Progress:
         try:
             server.try_call(Call("PUT", path, json_object, body), RetryPolicy(tries=1), 2.0)
         except (OjsError, TypeError, ValueError) as error:
-            logger.info("no progress reported: %s", error)  # the job is what matters
+            logger.info("Progress report failed: %s", error)  # the job continues without it
 
 
 def _job(shown: object) -> Job:
-    """The job of an event. Raises _Malformed."""
+    """Return the job of an event. Raises _Malformed."""
     if not isinstance(shown, Mapping) or not shown.get("id") or not shown.get("type"):
-        raise _Malformed("there is no job with an id and a type")
+        raise _Malformed("a job must have an id and a type")
     try:
         return Job.of({"args": [], **shown})
     except ValueError as error:
@@ -227,11 +240,11 @@ def _job(shown: object) -> Job:
 
 
 def _place(url: str) -> str:
-    """The host and the path with its query of an endpoint, as the server signs them."""
+    """Return host, path, and query of an endpoint, as the server signs them."""
     parts = urlsplit(url)
     if parts.scheme not in ("https", "http") or not parts.hostname or parts.fragment:
         raise ValueError(
-            f"url must be the delivery's endpoint, as https://a.example/x, not {url!r}"
+            f"url must be the HTTP or HTTPS URL of the delivery's endpoint, but is {url!r}"
         )
     usual = ":443" if parts.scheme == "https" else ":80"
     host = parts.netloc.lower().removesuffix(usual)
@@ -240,11 +253,11 @@ def _place(url: str) -> str:
 
 
 def _url(event: Mapping[str, Any], headers: Mapping[str, str]) -> str:
-    """The host and the path with its query, as the sender called them."""
+    """Return host, path, and query of a request, as the sender used them."""
     context = event["requestContext"]
     found = context if isinstance(context, Mapping) else {}
     query = event.get("rawQueryString")
-    # The path of a REST API's event lacks the stage, which the context's path has.
+    # In an event of a REST API, `path` has no stage. The path in the context includes it.
     path = event.get("rawPath") or found.get("path") or event.get("path") or "/"
     if query is None:
         query = urlencode(event.get("multiValueQueryStringParameters") or {}, doseq=True)
@@ -252,10 +265,10 @@ def _url(event: Mapping[str, Any], headers: Mapping[str, str]) -> str:
 
 
 def _body(event: Mapping[str, Any]) -> bytes:
-    """The bytes that were posted. Raises ValueError."""
+    """Return the bytes of the request body. Raises ValueError."""
     body = event.get("body") or ""
     if not isinstance(body, str):
-        raise ValueError("the body is no text")  # noqa: TRY004
+        raise ValueError("the body must be a string")  # noqa: TRY004
     if not event.get("isBase64Encoded"):
         return body.encode()
     try:
@@ -265,24 +278,24 @@ def _body(event: Mapping[str, Any]) -> bytes:
 
 
 def _refusal(message: str) -> Ending:
-    """Of an event that says the same the next time."""
-    logger.warning("an event was refused: %s", message)
+    """Reject an event. A retry would fail too, so the job is not retried."""
+    logger.warning("Event rejected: %s", message)
     return failure("invalid_request", message, retryable=False)
 
 
 def _answer(job_id: str, ending: Ending) -> Answer:
-    """An ending as a delivery reads it."""
+    """Convert an outcome to the response that a delivery expects."""
     named = {"job_id": job_id} if job_id else {}
     if ending.how == "acks":
         return {"status": "completed", **named, **ending.entry}
     error = ending.entry.get("error")
     if error is None:
-        error = failure("job_cancelled", "the handler was told to stop").entry["error"]
+        error = failure("job_cancelled", "The handler was stopped.").entry["error"]
     return {"status": "failed", **named, "error": error}
 
 
 def _reply(status: int, ending: Ending, job_id: str = "") -> Answer:
-    """The same as an answer to a request."""
+    """Convert an outcome to an HTTP response."""
     return {
         "statusCode": status,
         "headers": {"Content-Type": "application/json"},
@@ -291,7 +304,7 @@ def _reply(status: int, ending: Ending, job_id: str = "") -> Answer:
 
 
 def _log(job: Job, ending: Ending, lasted_s: float, *, cold_start: bool) -> None:
-    """One line in the log for each job. `cold_start`: of the first event of this process."""
+    """Log one record for each job. `cold_start` is true for the first event of this process."""
     facts = {
         "job_id": job.id,
         "job_type": job.type,
@@ -303,11 +316,11 @@ def _log(job: Job, ending: Ending, lasted_s: float, *, cold_start: bool) -> None
     }
     if ending.how == "acks":
         extra = facts | {"state": "completed"}
-        logger.info("job %s %s is done", job.type, job.id, extra=extra)
+        logger.info("Job completed: %s %s", job.type, job.id, extra=extra)
     else:
         error = ending.entry.get("error", {})
         extra = facts | {"error_code": error.get("code")}
         logger.warning(
-            "job %s %s failed: %s: %s", job.type, job.id, error.get("type"), error.get("message"),
+            "Job failed: %s %s: %s: %s", job.type, job.id, error.get("type"), error.get("message"),
             extra=extra,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Handlers by type of job, the middleware around them, and what their endings are reported as."""
+"""Handlers by job type, their middleware, and the reports of their outcomes."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _MESSAGE = 10_000
 
 @dataclass(frozen=True)
 class Ending:
-    """How a job ended: an ack, a nack, or nothing to be said because it is not ours any more.
+    """Outcome of a handler: an ack, a nack, or no report because the lease was lost.
 
-    `entry` has `result`, `error` or `requeue`, as the server reads them.
+    `entry` has `result`, `error`, or `requeue`, in the format of the API.
     """
 
-    how: str  # "acks", "nacks" or "" for nothing
+    how: str  # "acks", "nacks", or "" for no report
     entry: dict[str, Any] = field(default_factory=dict)
-    size: int = 0  # of the entry (characters), about
+    size: int = 0  # approximate size of the entry in characters
 
     @property
     def code(self) -> str | None:
-        """The code of the error, if it has one."""
+        """Code of the error, or None."""
         found: str | None = self.entry.get("error", {}).get("code")
         return found
 
@@ -53,7 +53,7 @@ def failure(
     details: dict[str, Any] | None = None,
     backtrace: list[str] | None = None,
 ) -> Ending:
-    """A nack with an error."""
+    """Create a nack with an error."""
     error: dict[str, Any] = {
         "code": code or "error",
         "type": kind or code or "error",
@@ -64,27 +64,27 @@ def failure(
         error["details"] = details
     if backtrace:
         error["backtrace"] = backtrace
-    # What is no text in UTF-8 cannot be sent.
+    # Text that is not valid UTF-8 can't be sent.
     error = _clean(error)
     return Ending("nacks", {"error": error}, len(str(error)))
 
 
 def done(result: object) -> Ending:
-    """An ack with this result, or a nack if it is no JSON."""
+    """Create an ack with a result, or a nack if JSON can't represent the result."""
     if result is None:
         return Ending("acks")
     try:
         text = to_json(result)
         text.encode()
     except (TypeError, ValueError, RecursionError) as error:
-        message = f"the handler is done, but what it returned is no JSON: {error}"
-        # It would return the same again.
+        message = f"The handler completed, but its result is not JSON: {error}."
+        # A retry would return the same result, so the job is not retried.
         return failure("result_not_json", message, retryable=False)
     return Ending("acks", {"result": result}, len(text))
 
 
 def ended(error: BaseException, job: JobContext) -> Ending:
-    """What a handler's exception means."""
+    """Convert an exception of a handler to an outcome."""
     if isinstance(error, JobCancelled) or (job.cancelled and _is_interruption(error)):
         return stopped(job.cancelled or str(error))
     if isinstance(error, JobFailed):
@@ -98,19 +98,19 @@ def ended(error: BaseException, job: JobContext) -> Ending:
 
 
 def stopped(reason: str) -> Ending:
-    """What becomes of a job whose handler stopped because it was told to."""
+    """Return the outcome of a job whose handler was stopped."""
     if reason in (contexts.CANCELLED, contexts.LOST):
         return NOTHING
     if reason == contexts.TIMED_OUT:
-        return failure("timeout", "the handler took longer than it may", kind="TimeoutError")
+        return failure("timeout", "The handler exceeded its timeout.", kind="TimeoutError")
     if reason == contexts.SHUTDOWN:
         return GIVEN_BACK
-    # Raised by the handler for a reason of its own.
-    return failure("job_cancelled", f"the handler raised JobCancelled: {reason}")
+    # The handler raised it for another reason.
+    return failure("job_cancelled", f"The handler raised JobCancelled: {reason}")
 
 
 def _is_interruption(error: BaseException) -> bool:
-    # By name: asyncio is not loaded where no coroutine runs.
+    # Compare names: asyncio is not imported if no coroutine runs.
     return type(error).__name__ == "CancelledError"
 
 
@@ -139,35 +139,35 @@ def _json_or_text(details: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Handlers:
-    """The handlers of a worker. It can be pickled if they can: processes get a copy."""
+    """The handlers of a worker. Can be pickled if the handlers can. Each process gets a copy."""
 
     by_type: dict[str, Handler] = field(default_factory=dict)
     middleware: list[Middleware] = field(default_factory=list)
 
     def add(self, kind: str, handler: Handler) -> None:
-        """Have jobs of this type handled so. Raises ValueError if they are already."""
+        """Add the handler of a job type. Raises ValueError if the type has a handler."""
         if kind in self.by_type:
-            raise ValueError(f"there is a handler for {kind} already")
+            raise ValueError(f"job type {kind!r} already has a handler")
         self.by_type[kind] = handler
 
     def of(self, kind: str) -> Handler | None:
-        """The handler for jobs of a type."""
+        """Return the handler of a job type, or None."""
         return self.by_type.get(kind)
 
     def asynchronous(self, kind: str) -> bool:
-        """Whether the handler for a type is a coroutine function."""
+        """Whether the handler of a job type is a coroutine function."""
         return inspect.iscoroutinefunction(self.by_type.get(kind))
 
     def call(self, job: JobContext) -> Ending:
-        """Run a function's handler here; how it ended. Whatever it raises is the job's failure."""
+        """Run a function in this thread. Returns its outcome. Catches every exception."""
         try:
             with _around(job):
                 return done(self._wrapped(job.job.type, asynchronous=False)(job))
-        except BaseException as error:  # noqa: BLE001 - SystemExit is a handler's mistake, too
+        except BaseException as error:  # noqa: BLE001 - a handler can raise SystemExit
             return ended(error, job)
 
     async def await_(self, job: JobContext) -> Ending:
-        """Run a coroutine's handler here; how it ended. Its cancellation is an ending, too."""
+        """Run a coroutine in this task. Returns its outcome, also after cancellation."""
         try:
             with _around(job):
                 awaited: Awaitable[Any] = self._wrapped(job.job.type, asynchronous=True)(job)
@@ -176,7 +176,7 @@ class Handlers:
             return ended(error, job)
 
     def _wrapped(self, kind: str, *, asynchronous: bool) -> Handler:
-        """The handler in its middleware, the first one outermost: that of its own sort."""
+        """Return the handler in the middleware of its kind. The first middleware is outermost."""
         inner = self.by_type[kind]
         for layer in reversed(self.middleware):
             if inspect.iscoroutinefunction(layer) == asynchronous:
@@ -190,7 +190,7 @@ def _layered(layer: Middleware, inner: Next) -> Handler:
 
 @contextmanager
 def _around(job: JobContext) -> Iterator[None]:
-    token = contexts._CURRENT.set(job)  # noqa: SLF001 - this is who sets it
+    token = contexts._CURRENT.set(job)  # noqa: SLF001 - only this function sets it
     facts = {
         "messaging.system": "ojs",
         "messaging.message.id": job.id,

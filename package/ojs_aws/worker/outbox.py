@@ -1,4 +1,4 @@
-"""What became of jobs, kept until the server has heard it."""
+"""Keeps the outcomes of jobs until the server has received them."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 from ojs_aws.worker.context import Lease
 from ojs_aws.worker.handlers import Ending, failure
 
-# Of one request. The server settles eight at a time, within its 29 s.
+# Limits of one request. The server processes eight entries at a time, within its 29 s.
 MOST_ENTRIES = 200
 MOST_CHARACTERS = 1_000_000
-# Outcomes that say "send it again".
+# Statuses after which the report is sent again.
 _AGAIN = frozenset({429, 500, 502, 503, 504})
-# Outcomes of an entry that the server will never take as it is.
+# Statuses of an entry that the server can't process.
 _MALFORMED = frozenset({400, 413, 422})
 _REFUSED = "report_refused"
 
 
 @dataclass(eq=False)
 class Report:
-    """An ack or a nack that was not heard yet."""
+    """An ack or a nack that the server has not confirmed."""
 
     lease: Lease
     ending: Ending
@@ -31,7 +31,7 @@ class Report:
 
     @property
     def entry(self) -> dict[str, Any]:
-        """The report as the server reads it. The token has one that comes too late refused."""
+        """The report in the format of the API. Its token makes the server reject a late report."""
         job = self.lease.job
         named = {"job_id": job.id, "attempt": job.attempt, "lease_token": job.lease_token}
         return {name: value for name, value in named.items() if value} | self.ending.entry
@@ -39,12 +39,12 @@ class Report:
 
 @dataclass(frozen=True)
 class Batch:
-    """Reports that go into one request."""
+    """The reports of one request."""
 
     reports: tuple[Report, ...]
 
     def body(self) -> dict[str, Any]:
-        """`acks` and `nacks`, those that there are."""
+        """Return the non-empty lists `acks` and `nacks`."""
         found: dict[str, list[dict[str, Any]]] = {}
         for how in ("acks", "nacks"):
             if entries := [one.entry for one in self.reports if one.ending.how == how]:
@@ -52,42 +52,42 @@ class Batch:
         return found
 
     def outcomes(self, answer: dict[str, Any]) -> Iterable[tuple[Report, dict[str, Any]]]:
-        """Each report with its outcome. Raises ValueError if the answer has not one for each."""
+        """Pair each report with its outcome. Raises ValueError if outcomes are missing."""
         found = []
         for how in ("acks", "nacks"):
             mine = [one for one in self.reports if one.ending.how == how]
             told = answer.get(how, [])
             ids = [each.get("job_id") if isinstance(each, dict) else None for each in told]
             if ids != [one.lease.job.id for one in mine]:
-                raise ValueError(f"the answer does not say what became of the {how}")
-            found += list(zip(mine, told))  # noqa: B905 - they are as many
+                raise ValueError(f"the response must have one outcome for each of the {how}")
+            found += list(zip(mine, told))  # noqa: B905 - the lengths are equal
         return found
 
 
 class Outbox:
-    """Reports in the order in which their jobs ended, one for each lease."""
+    """Reports in the order in which their jobs finished, one for each lease."""
 
     def __init__(self) -> None:
         self._reports: dict[Any, Report] = {}
         self._lock = threading.Lock()
 
     def add(self, lease: Lease, ending: Ending) -> None:
-        """Keep a report."""
+        """Add a report."""
         with self._lock:
             self._reports[lease.key] = Report(lease, ending)
 
     def __len__(self) -> int:
-        """How many reports there are."""
+        """Return the number of reports."""
         return len(self._reports)
 
     def waiting_s(self) -> float:
-        """How long the oldest report has waited; 0 without one."""
+        """Return the age of the oldest report in seconds. 0 if the outbox is empty."""
         with self._lock:
             oldest = next(iter(self._reports.values()), None)
         return 0.0 if oldest is None else time.monotonic() - oldest.since
 
     def batch(self) -> Batch:
-        """The reports for one request, the oldest first. A job is in it once."""
+        """Return the reports of the next request, oldest first. Contains a job at most once."""
         chosen: list[Report] = []
         size, ids = 0, set()
         with self._lock:
@@ -101,16 +101,16 @@ class Outbox:
         return Batch(tuple(chosen))
 
     def settle(self, report: Report, outcome: dict[str, Any]) -> bool:
-        """Go by the server's outcome for a report; whether there is no more to be told of the job.
+        """Process the server's outcome of a report. Returns whether the job needs no more reports.
 
-        A report that the server cannot take is replaced by one that it can.
+        If the server can't process the report, a nack with the code `report_refused` replaces it.
         """
         status = outcome.get("status")
         if status in _AGAIN:
             return False
         if status in _MALFORMED and report.ending.code != _REFUSED:
             why = (outcome.get("error") or {}).get("message", status)
-            message = f"the server did not take the {report.ending.how[:-1]}: {why}"
+            message = f"The server rejected the {report.ending.how[:-1]}: {why}"
             report.ending = failure(_REFUSED, message[:1_000], retryable=False)
             return False
         with self._lock:

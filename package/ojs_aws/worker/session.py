@@ -1,12 +1,11 @@
-"""One run of a worker: three threads that talk to the server, watch the time, and beat.
+"""One run of a worker, with three threads.
 
-- The *server thread* fetches, and has acks and nacks carried by the next fetch. It waits for the
-  server, and for nothing else.
-- The *beating thread* keeps leases, hears of cancellation, and sends progress.
-- The *watching thread*, in which `run` was called, looks after time-outs and the end.
+- The *server thread* fetches jobs. Each fetch also sends acks and nacks.
+- The *beating thread* renews leases, receives cancellations, and sends progress.
+- The *watching thread*, which called `run`, enforces timeouts and stops the worker.
 
-Only durations of this machine count, so that wrong clocks do no harm. What is acked is what a
-handler returned from; what was not heard by the server is told again while the lease lasts.
+Only durations of this machine count, so wrong clocks do no harm. The worker acks a job only after
+its handler returned. It resends an unconfirmed report while the lease lasts.
 """
 
 from __future__ import annotations
@@ -47,18 +46,18 @@ _PROGRESS_EVERY_S = 1.0
 # within `_BEAT_TIMEOUT_S`, so that another one is sent before the lease ends.
 _SHORTEST_BEAT_S = 1.0
 _BEAT_TIMEOUT_S = 10.0
-# What a fetch is refused with that brings a report the server cannot read.
+# Statuses of a fetch whose reports the server can't process.
 _UNREADABLE = frozenset({400, 413, 422})
-# Refusals that pass: of a key, and of too much.
+# Client errors that can end without a change of the worker: authentication and rate limits.
 _PASSING = frozenset({401, 403, 408, 429})
 
 
 class WorkerStuck(RuntimeError):
-    """Every slot of the worker is held by a handler that does not end."""
+    """Handlers that don't stop hold all slots of the worker."""
 
 
 class Session:
-    """A worker at work."""
+    """One run of a worker."""
 
     def __init__(
         self, settings: Settings, handlers: Handlers, client: Client, worker_id: str
@@ -71,7 +70,7 @@ class Session:
         self._leases: dict[Any, Lease] = {}
         self._outbox = Outbox()
         self._lock = threading.Lock()
-        self._held = 0  # slots: handlers that have not ended
+        self._held = 0  # used slots: handlers that have not returned
         self._directive = RUNNING
         self._told_state = RUNNING
         self._stopping = threading.Event()
@@ -81,15 +80,15 @@ class Session:
         self._wake = threading.Event()
         self._beat_now = threading.Event()
         self._fatal: BaseException | None = None
-        self._welcome = False  # the server has taken a request of ours
-        # When the server thread may ask next; how long it waits after a fetch that finds nothing.
+        self._welcome = False  # the server has accepted a request of this worker
+        # Time of the next fetch, earliest time of the next request, and pause after an empty fetch.
         self._next_fetch = 0.0
         self._not_before = 0.0
         self._pause_s = settings.first_poll_s
         self._freed_at: float | None = None
-        self._asking = Trouble(logger, "asking the server for jobs", self._facts)
+        self._asking = Trouble(logger, "Server request", self._facts)
         self._beat_s = settings.longest_beat_s
-        self._beating = Trouble(logger, "the heartbeat", self._facts)
+        self._beating = Trouble(logger, "Heartbeat", self._facts)
         self._unknown: set[str] = set()
         self._blocked = False
         runner = Processes if settings.processes else Threads
@@ -100,18 +99,21 @@ class Session:
     # --- life --------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Work until `stop`. Raises ApiError if the server refuses what the worker is, WorkerStuck
-        if no slot is left.
+        """Run until `stop`.
+
+        Raises:
+            ApiError: The server rejected the worker.
+            WorkerStuck: Handlers that don't stop hold all slots.
         """
         server = threading.Thread(target=self._serve, name="ojs-server", daemon=True)
         beats = threading.Thread(target=self._beat_until_over, name="ojs-beats", daemon=True)
         try:
             if self._introduced():
-                logger.info("worker %s has begun", self.id, extra=self._facts)
+                logger.info("Worker started: %s", self.id, extra=self._facts)
                 server.start()
                 beats.start()
                 self._watch(server)
-                # No beat may come after the worker has signed off: it would be listed again.
+                # A heartbeat after the deregistration would register the worker again.
                 self._over.set()
                 self._beat_now.set()
                 self._wake.set()
@@ -122,14 +124,14 @@ class Session:
             self._functions.stop()
             if self._loop is not None:
                 self._loop.stop()
-        logger.info("worker %s has ended", self.id, extra=self._facts)
+        logger.info("Worker stopped: %s", self.id, extra=self._facts)
         if self._fatal is not None:
             raise self._fatal
 
     def stop(self, why: str) -> None:
-        """Take no more jobs, and end within `grace_s` and a few seconds. Only the first counts."""
+        """Stop fetching, and end within `grace_s` plus a few seconds. Later calls do nothing."""
         if not self._stopping.is_set():
-            logger.info("worker %s stops: %s", self.id, why, extra=self._facts)
+            logger.info("Worker stop requested: %s: %s", self.id, why, extra=self._facts)
             self._stop_at = time.monotonic() + self._settings.grace_s
             self._stopping.set()
             self._not_before = 0.0
@@ -137,11 +139,11 @@ class Session:
             self._beat_now.set()
 
     def signal(self, why: str) -> None:
-        """Have the watching thread call `stop`: a signal may come while that holds a lock."""
+        """Make the watching thread call `stop`. A signal can interrupt a thread that has a lock."""
         self._signalled = why
 
     def _introduced(self) -> bool:
-        """Whether the server knows of the worker; False if it was stopped before."""
+        """Register the worker. Returns False if it was stopped before."""
         settings = self._settings
         body = {
             "worker_id": self.id,
@@ -171,24 +173,24 @@ class Session:
         try:
             self._ask(place("workers/{}", self.id), None, method="DELETE", seconds=_SIGN_OFF_S)
         except OjsError as error:
-            logger.info("could not sign off: %s", error, extra=self._facts)
+            logger.info("Deregistration failed: %s", error, extra=self._facts)
 
     def _ask(
         self, path: str, body: Any, *, method: str = "POST", seconds: float | None = None
     ) -> Answer:
-        """One request, tried once: what is to be done if it fails its caller knows best."""
+        """Send one request without retries. The caller handles a failure."""
         call: Call[Answer] = worker_call(path, body, method=method)
         return self._client.try_call(call, _ONCE, seconds or self._settings.request_s)
 
     def _is_fatal(self, error: OjsError) -> bool:
-        """Whether the server will never take what this worker asks for."""
+        """Whether the server rejects this worker permanently."""
         refused = isinstance(error, ApiError) and 400 <= error.status < 500
         return refused and not self._welcome and getattr(error, "status", 0) not in _PASSING
 
     # --- the watching thread -----------------------------------------------------------------
 
     def _watch(self, server: threading.Thread) -> None:
-        """Look after time-outs until the server thread has ended, or may wait no longer."""
+        """Enforce timeouts until the server thread has ended, or its time is used."""
         settings = self._settings
         stop_by: dict[Any, float] = {}
         while server.is_alive():
@@ -208,8 +210,8 @@ class Session:
             stop_by = {key: at for key, at in stop_by.items() if key in self._leases}
             if ending and now >= self._stop_at + settings.stop_s + settings.settle_s:
                 logger.warning(
-                    "%d reports were not heard in time: these jobs are done again when their "
-                    "leases end", len(self._outbox), extra=self._facts,
+                    "Reports were not confirmed in time: %d. These jobs run again after their "
+                    "leases expire", len(self._outbox), extra=self._facts,
                 )  # fmt: skip
                 return
             server.join(_WATCH_S)
@@ -219,7 +221,7 @@ class Session:
             return [(key, lease) for key, lease in self._leases.items() if lease.running]
 
     def _abandon(self, lease: Lease) -> None:
-        """The handler was told to stop, and does not: end its process, or leave it alone."""
+        """Handle a handler that doesn't stop: kill its process, or stop waiting for it."""
         if isinstance(self._functions, Processes) and self._functions.kill(lease):
             return
         with self._lock:
@@ -229,18 +231,18 @@ class Session:
             self._settle(lease, stopped(lease.context.cancelled))
             hanging = sum(one.settled for one in self._leases.values() if one.running)
         logger.error(
-            "the handler of job %s does not stop (%s): its slot stays taken",
+            "Handler did not stop: job %s (%s). Its slot stays in use",
             lease.job.id, lease.context.cancelled, extra=self._of(lease),
         )  # fmt: skip
         if hanging >= self._settings.concurrency and not self._stopping.is_set():
-            self._fatal = WorkerStuck(f"all {hanging} handlers hang")
-            self.stop("all handlers hang")
+            self._fatal = WorkerStuck(f"all {hanging} slots are held by handlers that don't stop")
+            self.stop("no handler stops")
         self._wake.set()
 
     # --- the server thread -------------------------------------------------------------------
 
     def _serve(self) -> None:
-        """Fetch and report until all is done."""
+        """Fetch and report until the worker stops."""
         try:
             while True:
                 wait_s = self._turn()
@@ -248,20 +250,20 @@ class Session:
                     return
                 self._wake.wait(wait_s)
                 self._wake.clear()
-        except Exception as error:  # noqa: BLE001 - a worker without this thread must not go on
+        except Exception as error:  # noqa: BLE001 - without this thread the worker must stop
             self._fatal = error
             self.stop(repr(error))
 
     def _done(self) -> bool:
         if self._over.is_set():
-            return True  # it was waited for long enough
+            return True  # the time for the last reports is used
         if not self._stopping.is_set():
             return False
         unsettled = any(not lease.settled for _, lease in self._running())
         return not unsettled and not len(self._outbox)
 
     def _turn(self) -> float:
-        """Do what is due; the seconds until something will be."""
+        """Do the next due step. Returns the seconds until the following one."""
         settings, now = self._settings, time.monotonic()
         if now < self._not_before:
             return self._not_before - now
@@ -279,11 +281,11 @@ class Session:
         return self._until_next()
 
     def _no_more(self) -> bool:
-        """Whether no fetch will come that could carry a report."""
+        """Whether no later fetch can include a report."""
         return self._stopping.is_set() or self._directive != RUNNING
 
     def _due(self, free: int) -> float:
-        """When to fetch: when enough slots are free, or a few were for a moment."""
+        """Return the time of the next fetch: when enough slots are free, or after `gather_s`."""
         due = self._next_fetch
         if free < max(1, self._settings.concurrency // 4) and self._freed_at is not None:
             due = max(due, self._freed_at + self._settings.gather_s)
@@ -300,7 +302,7 @@ class Session:
         return max(0.0, min(waits), self._not_before - now)
 
     def _fetch(self, count: int) -> None:
-        """Ask for jobs, and tell what is to be told."""
+        """Fetch jobs and send reports."""
         batch = self._outbox.batch()
         body = {
             "count": count,
@@ -310,7 +312,7 @@ class Session:
             **batch.body(),
         }
         try:
-            # If an answer is lost, so are the jobs in it, until their leases end: no harm.
+            # If the response is lost, its jobs run after their leases expire.
             answer = self._ask("workers/fetch", body)
             jobs = self._jobs_in(answer)
             again = self._heard(batch, answer)
@@ -321,21 +323,21 @@ class Session:
         taken = self._take(jobs)
         self._went(answer.get("fetch_error") or again)
         full = taken >= count
-        # Nothing there: ask again soon, then less and less often. It is not free.
+        # Without jobs, double the pause up to `poll_s`: each fetch costs money.
         settings = self._settings
         self._pause_s = settings.first_poll_s if taken else min(self._pause_s * 2, settings.poll_s)
         drawn_s = self._pause_s * random.uniform(0.8, 1.0)  # noqa: S311
         self._next_fetch = time.monotonic() + (0.0 if full else drawn_s)
 
     def _jobs_in(self, answer: Answer) -> list[Job]:
-        """The jobs of an answer. Raises Unreachable for what cannot be read."""
+        """Return the jobs of a response. Raises Unreachable if the response is invalid."""
         try:
             return [Job.of(shown) for shown in answer["jobs"]]
         except (KeyError, TypeError, ValueError) as error:
-            raise Unreachable(f"the answer to a fetch cannot be read: {error!r}") from error
+            raise Unreachable(f"the response to a fetch is invalid: {error!r}") from error
 
     def _take(self, jobs: Iterable[Job]) -> int:
-        """Begin with these jobs; how many there are."""
+        """Start these jobs. Returns their number."""
         count = 0
         for job in jobs:
             count += 1
@@ -343,7 +345,7 @@ class Session:
             with self._lock:
                 earlier = [one for one in self._leases.values() if one.job.id == job.id]
                 if lease.key in self._leases:
-                    continue  # the same answer twice
+                    continue  # a duplicate of the same response
                 self._leases[lease.key] = lease
                 self._held += 1
             for one in earlier:
@@ -360,17 +362,18 @@ class Session:
             if kind not in self._unknown:
                 self._unknown.add(kind)
                 extra = self._of(lease)
-                logger.error("no handler for jobs of type %s: they fail", kind, extra=extra)
-            self._ended(lease, failure("no_handler", f"the worker has no handler for {kind}"))
+                logger.error("Handler not found: job type %s. Its jobs fail", kind, extra=extra)
+            message = f"The worker has no handler for job type {kind}."
+            self._ended(lease, failure("no_handler", message))
         elif self._handlers.asynchronous(kind) and self._loop is not None:
             self._loop.start(lease)
         else:
             self._functions.start(lease)
 
     def _failed(self, error: OjsError, batch: Batch) -> None:
-        """A fetch or a report failed. Raises the error if it can never succeed."""
+        """Handle a failed fetch or report. Raises the error if a retry can't succeed."""
         if isinstance(error, ApiError) and error.status in _UNREADABLE and batch.reports:
-            # Perhaps for one report that the server cannot read: the others must not wait for it.
+            # One report may be invalid. Send them separately, so that it doesn't delay the others.
             for report in batch.reports:
                 if not self._report_one(report):
                     return
@@ -382,7 +385,7 @@ class Session:
         self._back_off(error)
 
     def _report(self) -> None:
-        """Tell what is to be told, without a fetch."""
+        """Send reports without a fetch."""
         batch = self._outbox.batch()
         for how, entries in batch.body().items():
             part = Batch(tuple(one for one in batch.reports if one.ending.how == how))
@@ -395,14 +398,14 @@ class Session:
                 return
 
     def _went(self, error: dict[str, Any] | None) -> None:
-        """A request went well, but for this part of it."""
+        """Record a successful request. `error` is the error of a part of it."""
         if error:
             self._back_off(ApiError(503, error))
         else:
             self._asking.over()
 
     def _report_one(self, report: Report) -> bool:
-        """Tell one report alone; whether the server could be asked."""
+        """Send one report. Returns whether the server responded."""
         how = report.ending.how
         body = {"worker_id": self.id, **report.entry}
         try:
@@ -420,22 +423,23 @@ class Session:
         return True
 
     def _back_off(self, error: OjsError) -> None:
-        """Ask nothing for a while."""
+        """Send no requests until the pause ends."""
         pause_s = self._asking.note(error)
-        # The last reports have little time.
+        # While the worker stops, the last reports have little time.
         most_s = 0.5 if self._stopping.is_set() else pause_s
         self._not_before = time.monotonic() + min(pause_s, most_s)
 
     def _patience_s(self) -> float:
-        """How long a report may take."""
+        """Return the timeout of a report in seconds."""
         if not self._stopping.is_set():
             return self._settings.request_s
         return self._settings.settle_s
 
     def _heard(self, batch: Batch, answer: Answer) -> dict[str, Any] | None:
-        """Go by the outcomes in an answer; the error of one that is to be told again.
+        """Process the outcomes in a response. Returns the error of a report to resend, or None.
 
-        Raises Unreachable if they cannot be read.
+        Raises:
+            Unreachable: The outcomes are invalid.
         """
         try:
             outcomes = list(batch.outcomes(answer))
@@ -444,16 +448,16 @@ class Session:
         again = None
         for report, outcome in outcomes:
             if not self._go_by(report, outcome):
-                again = outcome.get("error") or {"message": "a report was not taken"}
+                again = outcome.get("error") or {"message": "The server did not process a report."}
         return again
 
     def _go_by(self, report: Report, outcome: dict[str, Any]) -> bool:
-        """Whether there is no more to be told of the job."""
+        """Process the outcome of one report. Returns whether the job needs no more reports."""
         if not self._outbox.settle(report, outcome):
             return False
         if error := outcome.get("error"):
             logger.warning(
-                "the server did not accept what became of job %s: %s",
+                "Report rejected by the server: job %s: %s",
                 report.lease.job.id, error.get("message"), extra=self._of(report.lease),
             )  # fmt: skip
         with self._lock:
@@ -463,14 +467,14 @@ class Session:
     # --- endings -----------------------------------------------------------------------------
 
     def _ended(self, lease: Lease, ending: Ending) -> None:
-        """A handler has ended: called once for each lease, from any thread."""
+        """Record that a handler ended. Called once for each lease, from any thread."""
         with self._lock:
             lease.running = False
             self._held -= 1
             if self._freed_at is None:
                 self._freed_at = time.monotonic()
             if lease.settled:
-                # It was left alone, and what became of it is told.
+                # The worker stopped waiting for it and has reported its outcome.
                 self._forget(lease)
                 late = True
             else:
@@ -482,35 +486,35 @@ class Session:
         self._wake.set()
 
     def _settle(self, lease: Lease, ending: Ending) -> None:
-        """What became of a job is decided. Under the lock."""
+        """Record the outcome of a job. Requires the lock."""
         if ending.how:
             self._outbox.add(lease, ending)
         else:
             self._forget(lease)
 
     def _forget(self, lease: Lease) -> None:
-        """The job is no concern of ours any more, once its handler has ended. Under the lock."""
+        """Delete the lease after its handler ended. Requires the lock."""
         if not lease.running and self._leases.get(lease.key) is lease:
             del self._leases[lease.key]
 
     def _tell(self, lease: Lease, ending: Ending, *, late: bool) -> None:
-        """One line in the log for each job."""
+        """Log one record for each job."""
         if not logger.isEnabledFor(logging.INFO) and ending.how == "acks" and not late:
             return
         name, lasted_s = f"{lease.job.type} {lease.job.id}", time.monotonic() - lease.began
         extra = self._of(lease) | {"duration_ms": round(lasted_s * 1_000)}
         if late:
-            logger.warning("job %s ended after it was given up", name, extra=extra)
+            logger.warning("Job ended after its handler was abandoned: %s", name, extra=extra)
         elif ending.how == "acks":
-            logger.info("job %s is done", name, extra=extra | {"state": "completed"})
+            logger.info("Job completed: %s", name, extra=extra | {"state": "completed"})
         elif not ending.how:
-            logger.info("job %s is left: %s", name, lease.context.cancelled, extra=extra)
+            logger.info("Job stopped: %s: %s", name, lease.context.cancelled, extra=extra)
         elif ending.entry.get("requeue"):
-            logger.info("job %s is given back", name, extra=extra)
+            logger.info("Job returned to its queue: %s", name, extra=extra)
         else:
             error = ending.entry["error"]
             logger.warning(
-                "job %s failed: %s: %s", name, error["type"], error["message"],
+                "Job failed: %s: %s: %s", name, error["type"], error["message"],
                 extra=extra | {"error_code": error["code"]},
             )  # fmt: skip
 
@@ -527,7 +531,7 @@ class Session:
     # --- the beating thread ------------------------------------------------------------------
 
     def _beat_until_over(self) -> None:
-        """Beat, and in between send the progress that handlers report."""
+        """Send heartbeats, and between them the progress that handlers report."""
         due = time.monotonic() + self._beat_s
         while not self._over.is_set():
             now = time.monotonic()
@@ -539,7 +543,7 @@ class Session:
                     due = min(due, time.monotonic() + retry_s)
             self._send_progress(due)
             if self._leases:
-                # It has become busy since.
+                # Jobs started since the last heartbeat.
                 due = min(due, time.monotonic() + self._beat_s)
             self._beat_now.wait(min(_PROGRESS_EVERY_S, max(0.0, due - time.monotonic())))
 
@@ -551,8 +555,10 @@ class Session:
         return TERMINATE if self._stopping.is_set() else self._directive
 
     def _beat(self) -> float | None:
-        """Send a heartbeat: extend the leases of the jobs, stop jobs whose lease is lost, and apply
-        the server's directive. Returns the seconds until it should be retried, if it failed.
+        """Renew the leases, stop lost and cancelled jobs, and follow the server's directive.
+
+        Returns:
+            Seconds until the next attempt if the heartbeat failed, else None.
         """
         retry_s = None
         with self._lock:
@@ -565,19 +571,19 @@ class Session:
             **self._settings.membership(),
         }
         if state != self._told_state:
-            # Only when it changes: the server writes the worker's record for it.
+            # Only when it changes: the server then writes the worker's record.
             body["state"] = state
         try:
             answer = self._ask("workers/heartbeat", body, seconds=self._answer_s)
             kept, cancelled = set(answer["jobs_extended"]), set(answer["cancelled_jobs"])
             directive = str(answer["state"])
-            # A server before 0.4 does not name it.
+            # Earlier servers don't return it.
             asked_s = float(answer.get("heartbeat_interval_ms", math.inf)) / 1_000
         except OjsError as error:
-            # No reason to stop: a lease lasts for several heartbeats.
+            # Continue: a lease outlasts several heartbeats.
             retry_s = self._beating.note(error)
         except (KeyError, TypeError, ValueError) as error:
-            retry_s = self._beating.note(Unreachable(f"the response can't be read: {error!r}"))
+            retry_s = self._beating.note(Unreachable(f"the response is invalid: {error!r}"))
         else:
             self._beating.over()
             self._told_state = state
@@ -591,9 +597,9 @@ class Session:
 
     def _obey(self, directive: str) -> None:
         if directive == TERMINATE:
-            self.stop("the server says so")
+            self.stop("directive terminate of the server")
         elif directive in (RUNNING, QUIET) and directive != self._directive:
-            logger.info("the server says: %s", directive, extra=self._facts)
+            logger.info("Directive received: %s", directive, extra=self._facts)
             self._directive = directive
             self._wake.set()
 
@@ -601,8 +607,8 @@ class Session:
         blocked = self._loop is not None and self._loop.blocked()
         if blocked and not self._blocked:
             logger.error(
-                "the event loop stands still: a coroutine's handler blocks it. Make it a function, "
-                "or have it await", extra=self._facts,
+                "Event loop blocked: a coroutine handler doesn't return control. Make it a "
+                "function, or use await", extra=self._facts,
             )  # fmt: skip
         self._blocked = blocked
 
@@ -611,7 +617,7 @@ class Session:
             leases = [lease for lease in self._leases.values() if lease.progress is not None]
         for lease in leases:
             if time.monotonic() >= due:
-                return  # leases come first
+                return  # leases take precedence
             report, lease.progress = lease.progress, None
             if report is None or not lease.running:
                 continue
@@ -620,5 +626,5 @@ class Session:
             try:
                 self._ask(path, body, method="PUT", seconds=self._answer_s)
             except (OjsError, TypeError, ValueError) as error:
-                # The job is what matters.
-                logger.info("no progress reported: %s", error, extra=self._of(lease))
+                # The job continues without it.
+                logger.info("Progress report failed: %s", error, extra=self._of(lease))

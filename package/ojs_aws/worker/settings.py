@@ -1,4 +1,4 @@
-"""What a worker is told when it is made."""
+"""Settings of a worker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LONGEST_BEAT_S = 20.0
 
 @dataclass(frozen=True)
 class Settings:
-    """How a worker works. Seconds everywhere."""
+    """Settings of a worker. All durations are in seconds."""
 
     queues: Sequence[str] | None = None
     pool: str | None = None
@@ -27,62 +27,66 @@ class Settings:
     grace_s: float = 25.0
     poll_s: float = 4.0
     labels: Sequence[str] = ()
-    # Between the heartbeats of a worker without jobs: it is taken for dead after 30 s.
+    # Interval of the heartbeats of a worker without jobs. The server lists it as lost after 30 s.
     idle_heartbeat_s: float = 25.0
-    # The first pause after a fetch that found nothing.
+    # Pause after the first fetch that returned no job.
     first_poll_s: float = 0.2
-    # For how long slots that become free are gathered, so that one fetch fills several; and for
-    # how long a report may wait for a fetch that carries it.
+    # gather_s: time in which free slots are collected, so that one fetch fills several of them.
+    # report_s: maximum time that a report waits for a fetch that includes it.
     gather_s: float = 0.1
     report_s: float = 0.5
-    # For how long a handler that was told to stop may go on; and for how long the last reports may
-    # take after that.
+    # stop_s: time that a handler has to stop after it was notified.
+    # settle_s: time for the last reports after that.
     stop_s: float = 2.0
     settle_s: float = 5.0
     request_s: float = 30.0
 
     def __post_init__(self) -> None:
-        """Raise ValueError for what cannot work."""
+        """Raise ValueError for settings that can't work."""
         if isinstance(self.queues, str):
-            raise ValueError("queues is a list of names")  # noqa: TRY004
+            raise ValueError("queues must be a list of names")  # noqa: TRY004
         if not self.queues and not self.pool:
-            raise ValueError("a worker needs queues, or a pool")
+            raise ValueError("a worker requires queues or pool")
         if not 1 <= self.concurrency <= MOST_AT_ONCE:
-            raise ValueError(f"concurrency must be 1 to {MOST_AT_ONCE}")
+            raise ValueError(f"concurrency must be 1 to {MOST_AT_ONCE}, but is {self.concurrency}")
         if self.lease_s < 1:
-            raise ValueError("lease_s must be at least 1")
+            raise ValueError(f"lease_s must be at least 1, but is {self.lease_s:g}")
         if self.heartbeat_s is not None and not 0 < self.heartbeat_s <= self.lease_s / 3:
-            raise ValueError("heartbeat_s must be at most a third of lease_s: a beat may get lost")
+            raise ValueError(
+                f"heartbeat_s must be at most a third of lease_s ({self.lease_s / 3:g}), but is"
+                f" {self.heartbeat_s:g}: the lease must survive a lost heartbeat"
+            )
         if self.poll_s <= 0 or self.grace_s < 0:
-            raise ValueError("poll_s must be above 0, grace_s not below")
+            raise ValueError("poll_s must be more than 0, and grace_s must be 0 or more")
         if self.timeout_s is not None and self.timeout_s <= 0:
-            raise ValueError("timeout_s must be above 0, or None")
+            raise ValueError("timeout_s must be more than 0, or None for no limit")
 
     @property
     def longest_end_s(self) -> float:
-        """How long a worker takes to end after `grace_s`, at most: its last heartbeat and its
-        signing off take two seconds.
+        """Maximum time in seconds that a worker needs to stop after `grace_s`.
+
+        The last heartbeat and the deregistration take 2 seconds of it.
         """
         return self.stop_s + self.settle_s + 2.0
 
     @property
     def longest_beat_s(self) -> float:
-        """The longest time between two heartbeats of a worker with jobs: `heartbeat_s`, or a third
-        of the lease, at most 20 s. The server can ask for shorter ones.
+        """Longest interval of heartbeats in seconds while jobs run: `heartbeat_s`, or a third
+        of the lease and at most 20. The server can ask for a shorter one.
         """
         return self.heartbeat_s or min(self.lease_s / 3, _LONGEST_BEAT_S)
 
     @property
     def lease_ms(self) -> int:
-        """The lease as the server reads it."""
+        """The lease in milliseconds."""
         return round(self.lease_s * 1_000)
 
     def membership(self) -> dict[str, Any]:
-        """The pool, in every request that may name it."""
+        """Return the field `pool` of a request, if the worker has a pool."""
         return {} if self.pool is None else {"pool": self.pool}
 
     def order(self) -> dict[str, Any]:
-        """Which jobs a fetch wants, and in which order."""
+        """Return the fields of a fetch that select and order jobs."""
         named = {
             "queues": None if self.queues is None else list(self.queues),
             "strategy": self.strategy,

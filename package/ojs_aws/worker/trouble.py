@@ -1,4 +1,4 @@
-"""Trouble with the server: told once, not in each try, and answered with longer pauses."""
+"""Logs failures of requests to the server at most once per minute, and increases the pauses."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ojs_aws.errors import ApiError, OjsError
 _TELL_EVERY_S = 60.0
 _FIRST_S = 0.5
 _MOST_S = 30.0
-# What a key may not do it may not do a moment later.
+# Authentication errors don't change within seconds.
 _REFUSED = frozenset({401, 403})
 
 
 class Trouble:
-    """How one kind of request fares."""
+    """State of one kind of request."""
 
     def __init__(self, logger: logging.Logger, what: str, facts: dict[str, object]) -> None:
         self._logger = logger
@@ -28,7 +28,7 @@ class Trouble:
         self._count = 0
 
     def note(self, error: OjsError) -> float:
-        """It failed; the seconds to wait before it is tried again."""
+        """Record a failure. Returns the pause in seconds before the next attempt."""
         now = time.monotonic()
         kind = f"{error.status} {error.code}" if isinstance(error, ApiError) else "unreachable"
         if self._since is None:
@@ -47,12 +47,10 @@ class Trouble:
         return max(pause_s * random.uniform(0.5, 1.0), min(asked_s, _MOST_S))  # noqa: S311
 
     def over(self) -> None:
-        """It succeeded."""
+        """Record a success."""
         if self._since is not None:
             lasted_s = time.monotonic() - self._since
-            self._logger.info(
-                "%s works again after %.0f s", self._what, lasted_s, extra=self._facts
-            )
+            self._logger.info("%s recovered after %.0f s", self._what, lasted_s, extra=self._facts)
             self._since, self._kind = None, ""
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""The worker as users make it: settings, handlers by decorator, and `run`."""
+"""The worker class: settings, handler decorators, and `run`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Worker:
-    """Does jobs of some queues.
+    """Fetches and runs jobs.
 
         worker = Worker("http://localhost:8080", queues=["mail"])
 
@@ -33,15 +33,8 @@ class Worker:
 
         worker.run()
 
-    Functions run on threads, or with `processes=True` in processes; coroutine functions run on one
-    event loop. `concurrency` is how many jobs run at once, of all sorts together. A worker for a
-    `pool` needs no queues.
-
-    In seconds: `lease_s` is after how long the jobs of a worker that died go to another one;
-    heartbeats extend it, each `heartbeat_s` or as often as the server asks, at least every 20 s and
-    three times a lease. `timeout_s` is how long one attempt may take, if the
-    job does not say; None for no limit. `grace_s` is how long jobs may go on when the worker
-    stops; then they are given back. `poll_s` is the longest pause between two fetches.
+    Functions run in threads, or with `processes=True` in processes. Coroutine functions run on one
+    event loop.
     """
 
     def __init__(
@@ -64,9 +57,35 @@ class Worker:
         client: Client | None = None,
         worker_id: str | None = None,
     ) -> None:
-        """`url` and `key` are the server's: OJS_URL and OJS_KEY of the environment when not given;
-        with OJS_AUTH=iam in place of a key requests are signed with AWS credentials.
-        Raises ValueError for settings that cannot work.
+        """Create a worker. Doesn't connect to the server.
+
+        Args:
+            url: URL of the server. Default: `OJS_URL`.
+            queues: Queues to fetch from. Required unless `pool` is set.
+            key: Access key. Default: `OJS_KEY`. With `OJS_AUTH=iam` and no key, requests are signed
+                with AWS credentials.
+            pool: Worker pool to join.
+            strategy: Order of the queues: `strict`, `weighted`, `round-robin`, or `least-loaded`.
+                Default: the server's default.
+            weights: Weight of each queue, for the strategy `weighted`.
+            concurrency: Maximum number of jobs that run at the same time, 1 to 1,000. Default: 10.
+            processes: If true, functions run in processes. Default: false.
+            lease_s: Duration of a lease in seconds. Jobs of a crashed worker run again after this
+                time. Default: 60.
+            heartbeat_s: Longest interval of heartbeats in seconds, at most a third of `lease_s`.
+                Default: a third of `lease_s`, at most 20. The server can ask for a shorter one.
+                Default: 10.
+            timeout_s: Maximum duration of one attempt in seconds, for jobs without a timeout. None
+                for no limit. Default: 1,800.
+            grace_s: Time in seconds that jobs have to finish when the worker stops. The worker then
+                returns unfinished jobs to their queues. Default: 25.
+            poll_s: Maximum pause between two fetches in seconds. Default: 4.
+            labels: Labels that the dashboard shows.
+            client: Client to use instead of `url` and `key`.
+            worker_id: ID of the worker. Default: generated.
+
+        Raises:
+            ValueError: A setting is out of range, or neither `queues` nor `pool` is set.
         """
         self.settings = Settings(
             queues, pool, strategy, weights, concurrency, processes, lease_s, heartbeat_s,
@@ -80,9 +99,18 @@ class Worker:
         self._session: Session | None = None
 
     def handler(self, job_type: str) -> Callable[[F], F]:
-        """Have jobs of a type handled by the function, or coroutine function, below.
+        """Decorator that registers a function or coroutine function for a job type.
 
-        It is called with a JobContext, and what it returns is the job's result: JSON, or nothing.
+        The function receives a `JobContext`. Its return value is the job's result: JSON, or None.
+
+        Args:
+            job_type: Job type, for example `mail.send`.
+
+        Returns:
+            The decorator. It returns the function unchanged.
+
+        Raises:
+            ValueError: The job type already has a handler.
         """
 
         def add(function: F) -> F:
@@ -92,23 +120,36 @@ class Worker:
         return add
 
     def middleware(self, function: F) -> F:
-        """Put this around every handler of its sort: it is called with the JobContext and what
-        comes next, which it calls (functions) or awaits (coroutine functions).
+        """Decorator that registers middleware for all handlers of the same kind.
 
-        The first one is outermost. Functions are put around functions, coroutine functions around
-        coroutine functions.
+        Middleware receives the `JobContext` and the next function, and must call it (functions) or
+        await it (coroutine functions). The first middleware is outermost. Functions wrap functions,
+        and coroutine functions wrap coroutine functions.
+
+        Args:
+            function: The middleware.
+
+        Returns:
+            The function unchanged.
         """
         self.handlers.middleware.append(function)
         return function
 
     def run(self, *, signals: bool = True) -> None:
-        """Work until SIGTERM, SIGINT, `stop`, or until the server says so.
+        """Run until SIGTERM, SIGINT, `stop`, or the server's directive `terminate`.
 
-        Raises ApiError if the server refuses the worker, WorkerStuck if all handlers hang,
-        ValueError without handlers or URL. A second signal ends the process at once.
+        A second signal ends the process immediately.
+
+        Args:
+            signals: Whether to handle SIGTERM and SIGINT. Requires the main thread. Default: true.
+
+        Raises:
+            ApiError: The server rejected the worker.
+            WorkerStuck: Handlers that don't stop hold all slots.
+            ValueError: The worker has no handlers, or no URL is given.
         """
         if not self.handlers.by_type:
-            raise ValueError("a worker needs handlers")
+            raise ValueError("a worker requires at least one handler")
         client, own = self._client, self._client is None
         if client is None:
             client = Client(self._url, key=self._key)
@@ -125,19 +166,24 @@ class Worker:
                 client.close()
 
     def stop(self) -> None:
-        """Have `run` end, from another thread or from a handler."""
+        """Stop `run`. You can call this from another thread or from a handler."""
         if (session := self._session) is not None:
-            session.stop("told to")
+            session.stop("stop was called")
 
     def perform(self, job: Job | JobContext, *, within_s: float | None = None) -> Ending:
-        """Run the handler of one job here and now; how it ended. For tests, and for Lambda.
+        """Run the handler of one job in this thread. For tests, and for Lambda.
 
-        After `within_s` seconds the handler is told to stop, as one that takes too long.
+        Args:
+            job: The job, or its context.
+            within_s: Time in seconds after which the handler is stopped. Default: no limit.
+
+        Returns:
+            The outcome: `how` is `acks` or `nacks`, and `entry` has the result or the error.
         """
         context = job if isinstance(job, JobContext) else JobContext(job)
         kind = context.job.type
         if self.handlers.of(kind) is None:
-            return failure("no_handler", f"the worker has no handler for {kind}")
+            return failure("no_handler", f"The worker has no handler for job type {kind}.")
         if self.handlers.asynchronous(kind):
             import asyncio
 
@@ -164,19 +210,19 @@ class Worker:
 
     @property
     def server(self) -> Client | None:
-        """The client that it was made with, or one of the URL that it knows; None without."""
+        """The client of this worker, or None if no URL is known."""
         if self._client is None and (self._url or os.environ.get("OJS_URL")):
             self._client = Client(self._url, key=self._key)
         return self._client
 
     @staticmethod
     def _on_signals(session: Session) -> dict[int, Any]:
-        """Stop on signals, where they can be heard; the handlers that were there before."""
+        """Handle signals, if this is the main thread. Returns the previous handlers."""
         if threading.current_thread() is not threading.main_thread():
             return {}
 
         def stop_once(number: int, _frame: FrameType | None) -> None:
-            signal.signal(number, signal.SIG_DFL)  # the second time ends it at once
+            signal.signal(number, signal.SIG_DFL)  # the second signal ends the process
             session.signal(signal.Signals(number).name)
 
         return {

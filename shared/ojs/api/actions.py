@@ -47,7 +47,7 @@ actions = Resource("admin/actions", "system")
 
 @actions.endpoint("GET", Permission(Scope.ADMIN_READ, Reach.ALL), ActionsAnswer, query=PAGING)
 def list_actions(request: Request) -> Reply:
-    """List what operators did.
+    """List the actions of operators.
 
     One page of actions, latest first.
     """

@@ -429,13 +429,13 @@ def trigger_cron(request: Request) -> Reply:
 
 @crons.endpoint("POST /{name}/pause", _WRITES, _CHANGED, errors=(404,), request=NoOptions)
 def pause_cron(request: Request) -> Reply:
-    """Let a cron job not fire."""
+    """Pause a cron job."""
     return _enable(request, enabled=False)
 
 
 @crons.endpoint("POST /{name}/resume", _WRITES, _CHANGED, errors=(404,), request=NoOptions)
 def resume_cron(request: Request) -> Reply:
-    """Let a paused cron job fire again."""
+    """Resume a cron job."""
     return _enable(request, enabled=True)
 
 
@@ -446,7 +446,7 @@ def _enable(request: Request, *, enabled: bool) -> Reply:
 
 @crons.endpoint("GET /{name}/history", _READS, CronHistoryAnswer, errors=(404,), query=_HISTORY)
 def cron_history(request: Request) -> Reply:
-    """Read what became of a cron job's ticks.
+    """Read the run history of a cron job.
 
     The run log of thirty days, latest first.
     """

@@ -313,7 +313,7 @@ def retry_dead_letter(request: Request) -> Reply:
     "DELETE /{id}", _ONE, DeadLetterDeletedAnswer, errors=(404,), strict_query=False
 )
 def delete_dead_letter(request: Request) -> Reply:
-    """Delete a dead letter for good.
+    """Delete a dead letter permanently.
 
     It is gone.
     """
@@ -325,7 +325,7 @@ def delete_dead_letter(request: Request) -> Reply:
     "DELETE /{id}", _ONE, {204: Success(None, "It is gone.")}, errors=(404,), strict_query=False
 )
 def admin_delete_dead_letter(request: Request) -> Reply:
-    """Delete a dead letter for good."""
+    """Delete a dead letter permanently."""
     runtime.current().dead_letter.delete(request.named)
     return Reply(None, 204)
 

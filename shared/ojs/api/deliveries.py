@@ -198,7 +198,7 @@ def create_delivery(request: Request) -> Reply:
     },
 )
 def put_delivery(request: Request) -> Reply:
-    """Make or replace a delivery."""
+    """Create or replace a delivery."""
     return _put(request.named, request)
 
 
@@ -221,7 +221,7 @@ def get_delivery(request: Request) -> Reply:
 
 @deliveries.endpoint("DELETE /{name}", _MANAGE, DeliveryDeletedAnswer, errors=(404,))
 def delete_delivery(request: Request) -> Reply:
-    """Remove a delivery.
+    """Delete a delivery.
 
     It is gone; its queues and jobs stay.
     """
@@ -231,13 +231,13 @@ def delete_delivery(request: Request) -> Reply:
 
 @deliveries.endpoint("POST /{name}/pause", _MANAGE, _NOW, errors=(404,), request=NoOptions)
 def pause_delivery(request: Request) -> Reply:
-    """Push no more jobs for now."""
+    """Pause a delivery."""
     return Reply(DeliveryAnswer.of(_seen(runtime.current().deliveries.pause(request.named))))
 
 
 @deliveries.endpoint("POST /{name}/resume", _MANAGE, _NOW, errors=(404,), request=NoOptions)
 def resume_delivery(request: Request) -> Reply:
-    """Push jobs again, also where the target was gone or forbidden."""
+    """Resume a paused or disabled delivery."""
     request.needs(Scope.WORK)
     found = runtime.current().deliveries.resume(request.named, request.principal)
     return Reply(DeliveryAnswer.of(_seen(found)))
@@ -253,7 +253,7 @@ def resume_delivery(request: Request) -> Reply:
     example={"type": "image.resize", "args": ["photo.jpg"]},
 )
 def test_delivery(request: Request) -> Reply:
-    """Push once what no job stands for, and tell what the target answers.
+    """Send a test event to a delivery's target.
 
     What would have become of a job.
     """

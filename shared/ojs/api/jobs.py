@@ -515,7 +515,7 @@ def cancel_job(request: Request) -> Reply:
 
 @admin_jobs.endpoint("DELETE /{id}", _MANAGE, JobDeletedAnswer, errors=(404, 409))
 def delete_job(request: Request) -> Reply:
-    """Delete a final job for good.
+    """Delete a job in a final state permanently.
 
     It is gone.
     """
@@ -627,7 +627,7 @@ def list_retries(request: Request) -> Reply:
 
 @jobs.endpoint("GET /{id}/progress", _READS, ProgressAnswer, errors=(404,))
 def get_progress(request: Request) -> Reply:
-    """Read how far a job is.
+    """Read the progress of a job.
 
     The last report; nulls when there was none.
     """

@@ -168,7 +168,7 @@ def list_pools(request: Request) -> Reply:
     },
 )
 def put_pool(request: Request) -> Reply:
-    """Make or replace a worker pool."""
+    """Create or replace a worker pool."""
     name, body = request.named, request.object()
     pool, created = runtime.current().pools.put(name, body)
     if created:
@@ -192,7 +192,7 @@ def _answer(pool: domain.Pool) -> PoolAnswer:
 
 @pools.endpoint("DELETE /{name}", _MANAGE, PoolDeletedAnswer, errors=(404, 409))
 def delete_pool(request: Request) -> Reply:
-    """Remove a worker pool.
+    """Delete a worker pool.
 
     It is gone; its queues and jobs stay.
     """
@@ -209,7 +209,7 @@ def delete_pool(request: Request) -> Reply:
     derived=True,
 )
 def scheduling_stats(request: Request) -> Reply:
-    """Read what queues were given in the last minute.
+    """Read the share of each queue in the last minute.
 
     One page of queues, in order of name.
     """

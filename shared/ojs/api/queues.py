@@ -189,7 +189,7 @@ def _named(config: Mapping[str, Any]) -> list[str]:
     strict_query=False,
 )
 def create_queue(request: Request) -> Reply:
-    """Make a queue."""
+    """Create a queue."""
     name, config, prefix = to_create(request.object())
     request.touches(name, *_named(config))
     queue = runtime.current().queues.create(name, config, prefix=prefix)
@@ -293,7 +293,7 @@ def _policy(layers: Layers) -> Reply:
     "POST /pause", _MANAGE, _STATE, errors=(404, 409), request=NoOptions, strict_query=False
 )
 def pause_queue(request: Request) -> Reply:
-    """Hand out no more jobs of a queue."""
+    """Pause a queue."""
     return Reply(
         QueueAnswer.of(runtime.current().queues.set_state(request.named, QueueState.PAUSED))
     )
@@ -303,7 +303,7 @@ def pause_queue(request: Request) -> Reply:
     "POST /resume", _MANAGE, _STATE, errors=(404, 409), request=NoOptions, strict_query=False
 )
 def resume_queue(request: Request) -> Reply:
-    """Hand out jobs of a queue again."""
+    """Resume a queue."""
     return Reply(
         QueueAnswer.of(runtime.current().queues.set_state(request.named, QueueState.ACTIVE))
     )

@@ -306,7 +306,7 @@ def list_rate_limits(request: Request) -> Reply:
 
 @limits.endpoint("GET /{key}", _LOOK, RateLimitAnswer, errors=(404,))
 def get_rate_limit(request: Request) -> Reply:
-    """Read how a key's rate limit stands.
+    """Read the state of a key's rate limit.
 
     What is limited, and how much of it is used.
     """
@@ -342,7 +342,7 @@ def put_rate_limit(request: Request) -> Reply:
 
 @both.endpoint("DELETE", _MANAGE, RateLimitAnswer, errors=(404,), strict_query=False)
 def delete_rate_limit(request: Request) -> Reply:
-    """Take back a key's override and pause.
+    """Remove a key's override and pause.
 
     The key as its jobs have it.
     """

@@ -498,7 +498,7 @@ def admin_stats(request: Request) -> Reply:
     derived=True,
 )
 def admin_stats_history(request: Request) -> Reply:
-    """Read what happened when.
+    """Read the history of statistics.
 
     Points in time, oldest first.
     """

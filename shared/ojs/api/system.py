@@ -246,7 +246,7 @@ _manifest = Resource("/ojs/manifest", "system")
 
 @system.endpoint("GET /me", _ANYBODY, PrincipalAnswer)
 def get_caller(request: Request) -> Reply:
-    """Read who you are, and what you may do.
+    """Read the identity and scopes of the caller.
 
     Your name, scopes and queues.
     """
@@ -255,7 +255,7 @@ def get_caller(request: Request) -> Reply:
 
 @_manifest.endpoint("GET", _ANYBODY, ManifestAnswer, strict_query=False)
 def manifest(_request: Request) -> Reply:
-    """Read what this server offers.
+    """Read the manifest of the server.
 
     The conformance manifest.
     """
@@ -294,7 +294,7 @@ def health(request: Request) -> Reply:
     strict_query=False,
 )
 def ready(_request: Request) -> Reply:
-    """Read whether requests can be served."""
+    """Read whether the server is ready."""
     try:
         runtime.current().table.ping()
     except OjsError:
@@ -304,7 +304,7 @@ def ready(_request: Request) -> Reply:
 
 @config.endpoint("GET", _LOOK, SystemConfigAnswer)
 def system_config(_request: Request) -> Reply:
-    """Read how this server is configured.
+    """Read the server's configuration.
 
     The configuration, without secrets.
     """
@@ -313,7 +313,7 @@ def system_config(_request: Request) -> Reply:
 
 @system.endpoint("GET /middleware", _LOOK, MiddlewareAnswer)
 def list_middleware(_request: Request) -> Reply:
-    """List what jobs go through when they are pushed.
+    """List the middleware that processes enqueued jobs.
 
     The names, in order.
     """
@@ -332,7 +332,7 @@ class OpenApiAnswer(AsIs, kept=True):
 
 @system.endpoint("GET /openapi.json", _ANYBODY, OpenApiAnswer, strict_query=False)
 def openapi(_request: Request) -> Reply:
-    """Read this description.
+    """Read the OpenAPI document.
 
     The OpenAPI 3.1 document.
     """

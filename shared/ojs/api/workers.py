@@ -172,7 +172,7 @@ def register_worker(request: Request) -> Reply:
 
 @workers.endpoint("DELETE /{id}", _ITSELF, WorkerRemovedAnswer, errors=(404,), strict_query=False)
 def remove_worker(request: Request) -> Reply:
-    """Sign a worker off.
+    """Deregister a worker.
 
     The worker is no longer listed.
     """
@@ -182,7 +182,7 @@ def remove_worker(request: Request) -> Reply:
 
 @workers.endpoint("GET /{id}/health", _ITSELF, WorkerHealthAnswer, errors=(404,))
 def worker_health(request: Request) -> Reply:
-    """Read whether a worker takes jobs.
+    """Read whether a worker fetches jobs.
 
     The worker's state.
     """

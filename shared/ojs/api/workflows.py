@@ -661,7 +661,7 @@ def get_workflow(request: Request) -> Reply:
 
 @workflows.endpoint("GET /{id}/progress", _READS, WorkflowProgressAnswer, errors=(404,))
 def workflow_progress(request: Request) -> Reply:
-    """Read how far a workflow is.
+    """Read the progress of a workflow.
 
     The workflow, and each of its outer steps.
     """

@@ -69,6 +69,6 @@ def test_operations_of_the_same_words_are_one_operation() -> None:
         # A partial function is another one each time it is made; its text has what it is of.
         doing.setdefault(operation.summary, set()).add(str(bound[operation.id].implementation))
     assert {summary for summary, several in doing.items() if len(several) > 1} == {
-        "Read a job", "Delete a dead letter for good", "List queues with their counts",
+        "Read a job", "Delete a dead letter permanently", "List queues with their counts",
         "Report how far a job is",
     }  # fmt: skip

@@ -1,1 +1,1 @@
-"""One construct, or one function, for each capability."""
+"""One construct, or one function, per capability."""

@@ -1,4 +1,4 @@
-"""Findings of cdk-nag that are as they should be, each with its reason."""
+"""Accepted findings of cdk-nag, each with its reason."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ if TYPE_CHECKING:
 def acknowledge(scope: IConstruct, rule: str, reason: str) -> None:
     """Accept `rule` on `scope` and everything below it, for the written `reason`.
 
-    A rule that reports several findings is accepted finding by finding: `Rule[Finding]`.
+    A rule with several findings is accepted per finding: `Rule[Finding]`.
     """
     Validations.of(scope).acknowledge(Acknowledgment(id=rule, reason=reason))
 
 
 def reported(scope: IConstruct, owner: IConstruct, token: str) -> str:
-    """An attribute of `owner`, or a text with one, as findings on `scope` have it."""
+    """Format an attribute of `owner`, or a text that contains it, like a finding on `scope`."""
     here, home = Stack.of(scope), Stack.of(owner)
     if here.node.path == home.node.path or owner.node.default_child is None:
         return _written(here.resolve(token))
-    # By the export through which it crosses stacks; asking for it here gives the one that CDK makes
-    # anyway.
+    # Findings show the export between the stacks. CDK creates this export anyway.
     export: str = home.resolve(home.export_value(token))["Fn::ImportValue"]
     return export
 

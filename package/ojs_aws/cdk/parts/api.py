@@ -1,4 +1,4 @@
-"""The HTTP API in front of the functions."""
+"""The HTTP API of API Gateway in front of the functions."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from ojs_aws.cdk.settings import DeploymentSettings
 
-# One JSON line a request, as short as it may be: it is paid by its length. No query string, no
-# headers: they may hold what a log should not, as the key in Authorization is.
+# One short JSON line per request, because CloudWatch charges by size. No query string and no
+# headers: they can contain secrets, for example the key in Authorization.
 _ACCESS_LOG = {
     "request_id": "$context.requestId",
     "method": "$context.httpMethod",
@@ -46,10 +46,10 @@ _ACCESS_LOG = {
     "authorizer_error": "$context.authorizer.error",
 }
 
-# Requests in a second, and at once, to each route that asks for no key.
+# Requests per second, and burst, of each public route.
 _OPEN_RATE_PER_S, _OPEN_BURST = 50, 100
 
-# Who asked, by the setting `authorizer`.
+# Identity of the caller, by the setting `authorizer`.
 _CALLER = {
     "keys": {"principal": "$context.authorizer.principal", "key": "$context.authorizer.key"},
     "jwt": {"principal": "$context.authorizer.claims.sub"},
@@ -58,11 +58,11 @@ _CALLER = {
 
 
 class Api(Construct):
-    """Routes to functions on the `$default` stage, so that paths carry no stage name.
+    """Routes to functions on the `$default` stage, so paths have no stage name.
 
-    Every route has the authorizer of the settings, but those of the dashboard. `http` is the API,
-    `url` where it is, `access_log` has a line for each request, and `domain_target` is what its own
-    name must lead to.
+    All routes except those of the dashboard have the authorizer of the settings. `http` is the API,
+    `url` its URL, `access_log` has one line per request, and `domain_target` is the target of the
+    DNS record of its domain name.
     """
 
     def __init__(
@@ -83,8 +83,8 @@ class Api(Construct):
             description="Open Job Spec HTTP binding",
             create_default_stage=False,
             cors_preflight=_cors(settings),
-            # Behind a firewall this is where CloudFront sends requests on to: functions refuse what
-            # comes there without its secret.
+            # With a firewall, CloudFront forwards requests to this endpoint. Functions reject
+            # requests without its secret header.
             disable_execute_api_endpoint=domain is not None and not settings.waf,
         )
         authorizer = _authorizer(settings, functions)
@@ -109,8 +109,8 @@ class Api(Construct):
                 if spec.open:
                     self._open.append(route)
                     if settings.is_local and path.endswith("/{proxy+}"):
-                        # API Gateway takes no route key that ends with a slash, and such a path
-                        # goes to a route that is there. The emulator needs a route for it.
+                        # API Gateway doesn't accept a route key with a trailing slash, and routes
+                        # such a path to the existing route. The emulator requires a route.
                         made = cast("apigatewayv2.CfnRoute", route.node.default_child)
                         apigatewayv2.CfnRoute(
                             self,
@@ -122,8 +122,8 @@ class Api(Construct):
                     acknowledge(
                         route,
                         "AwsSolutions-APIG4",
-                        "The files of the dashboard are the same for everybody, and a browser that "
-                        "asks for them has no key yet. The function has no access to any data.",
+                        "The files of the dashboard are public, and a browser that requests them "
+                        "has no key yet. The function has no access to data.",
                     )
                 elif settings.cors_origins:
                     self._preflight(path, api, integration)
@@ -131,8 +131,8 @@ class Api(Construct):
             self,
             settings=settings,
             key=key,
-            # API Gateway adds what it may write to a policy of limited size; log groups under this
-            # prefix need no entry there.
+            # API Gateway adds log groups to a policy of limited size. Log groups with this prefix
+            # need no entry.
             prefix=f"/aws/vendedlogs/ojs-{settings.stage}/http-api",
         )
         stage = apigatewayv2.HttpStage(
@@ -145,14 +145,13 @@ class Api(Construct):
                 rate_limit=settings.throttle_rate_per_s, burst_limit=settings.throttle_burst
             ),
         )
-        # The stage's own property for this wants an object of an interface that only TypeScript
-        # can write down as a literal.
+        # The L2 property requires an interface object that only TypeScript can create.
         cfn_stage = cast("apigatewayv2.CfnStage", stage.node.default_child)
         cfn_stage.access_log_settings = apigatewayv2.CfnStage.AccessLogSettingsProperty(
             destination_arn=log_group_arn(self, access_log.log_group_name),
             format=json.dumps({**_ACCESS_LOG, **_CALLER[settings.authorizer]}),
         )
-        # Requests without a key must not use up the throttle of those with one.
+        # Requests without a key must not use up the throttle of the other routes.
         cfn_stage.route_settings = {
             cast("apigatewayv2.CfnRoute", route.node.default_child).route_key: {
                 "ThrottlingRateLimit": min(_OPEN_RATE_PER_S, settings.throttle_rate_per_s),
@@ -160,7 +159,7 @@ class Api(Construct):
             }
             for route in self._open
         }
-        # API Gateway refuses settings of a route that is not there yet.
+        # API Gateway rejects settings of a route that doesn't exist yet.
         stage.node.add_dependency(*self._open)
         self.http = self.requests = api
         self.url = f"https://{domain.name}" if domain else api.api_endpoint
@@ -169,16 +168,16 @@ class Api(Construct):
             self.domain_target = name_api(self, api, stage, domain)
 
     def grant(self, grantee: iam.IGrantable, scopes: Iterable[str]) -> iam.Grant:
-        """Let a role sign requests for what these scopes allow."""
+        """Grant a role signed requests for the operations of these scopes."""
         return grant_paths(grantee, self.http, self.http.api_id, "$default", scopes)
 
     def _preflight(
         self, path: str, api: apigatewayv2.HttpApi, integration: HttpLambdaIntegration
     ) -> None:
-        """A route for OPTIONS: browsers ask without a key whether they may ask with one.
+        """Add a route for OPTIONS without an authorizer, because preflight requests have no key.
 
-        API Gateway answers what a browser asks by itself; but a route for every method, with an
-        authorizer, would come before that.
+        API Gateway responds to preflight requests automatically. But a route for all methods, with
+        an authorizer, would take precedence.
         """
         everywhere = "/{proxy+}" if path == DEFAULT_ROUTE else path
         route = apigatewayv2.HttpRoute(
@@ -192,8 +191,8 @@ class Api(Construct):
         acknowledge(
             route,
             "AwsSolutions-APIG4",
-            "OPTIONS alone: a browser's preflight request has no Authorization header. The "
-            "functions answer it with the methods of a path, and with nothing that is stored.",
+            "OPTIONS only: a browser's preflight request has no Authorization header. The "
+            "functions respond with the methods of a path, and with no stored data.",
         )
 
 
@@ -211,8 +210,8 @@ def _authorizer(
         "Authorizer",
         functions[by_name(AUTHORIZER)],
         authorizer_name=f"{settings.service}-keys",
-        # A request without the headers is refused before anything runs. What a key may do is
-        # remembered by all of them: one that went round the firewall leaves nothing for others.
+        # API Gateway rejects a request without these headers. The cache key includes all of them,
+        # so a request that bypasses the firewall can't add a cache entry for others.
         identity_source=[f"$request.header.{name}" for name in needed],
         response_types=[HttpLambdaResponseType.SIMPLE],
         results_cache_ttl=Duration.seconds(settings.authorizer_cache_s),
@@ -220,7 +219,7 @@ def _authorizer(
 
 
 def _cors(settings: DeploymentSettings) -> apigatewayv2.CorsPreflightOptions | None:
-    """What web pages of these origins may do. No cookies: the API takes none."""
+    """Return the CORS configuration. Cookies are not allowed, because the API uses none."""
     if not settings.cors_origins:
         return None
     methods = {operation.method for operation in server.OPERATIONS}

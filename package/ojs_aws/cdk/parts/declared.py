@@ -1,4 +1,4 @@
-"""What an app declares of a backend: queues, pools, crons, limits. All else stays as it is."""
+"""Resources that an app declares: queues, pools, cron jobs, and limits. Others are unchanged."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ QUEUE = "queue"
 
 
 class Declared(Construct):
-    """Custom resources, one for each thing, and the function that sets them."""
+    """One custom resource per declared resource, and the function that applies them."""
 
     def __init__(
         self, scope: Construct, name: str, *, function: lambda_.Function, caller: str
     ) -> None:
-        """`caller`: who the server takes the app for, in logs and as the producer of jobs."""
+        """`caller` is the name of the app in logs and as the producer of jobs."""
         super().__init__(scope, name)
         self.function = function
         self._caller = caller
@@ -46,15 +46,18 @@ class Declared(Construct):
         removed_with: bool = False,
         after: Sequence[Construct] = (),
     ) -> None:
-        """Declare what a request with these fields sets; None among `fields` is not given.
+        """Declare a resource that a request with these fields creates. None omits a field.
 
-        `path` has `{}` for the name, and a request that makes a thing may have none. `secrets` have
-        the values of further fields, which no template may hold. With `removed_with` the thing goes
-        when it is no longer declared. It is set after `after`.
+        `path` has `{}` for the name. With the method POST the request has no name in its path.
+        `secrets` are fields whose values no template may contain. With `removed_with`, removing the
+        declaration deletes the resource. The request runs after the resources in `after`.
         """
         given = {field: value for field, value in fields.items() if value is not None}
         if twice := sorted(set(given) & set(more or {})):
-            raise ValueError(f"{kind} {name}: {', '.join(twice)} both as an argument and in config")
+            raise ValueError(
+                f"{kind}({name}): {', '.join(twice)} is set as an argument and in config. Remove "
+                "one"
+            )
         item = path.format(quote(name, safe=""))
         made = item if method == "PUT" else path.removesuffix("/{}")
         resource = CustomResource(
@@ -69,7 +72,7 @@ class Declared(Construct):
                 "Set": {
                     "Method": method,
                     "Path": made,
-                    # A text: CloudFormation makes texts of numbers.
+                    # A string, because CloudFormation converts numbers to strings.
                     "Body": json.dumps({**given, **(more or {})}, sort_keys=True),
                     **({"Secrets": self._readable(secrets)} if secrets else {}),
                 },
@@ -78,7 +81,8 @@ class Declared(Construct):
         )
         resource.node.add_dependency(self.function, *after)
         if kind != QUEUE:
-            # Of all queues, those declared later too: cron jobs and pools name them.
+            # After all queues, including later declared ones, because cron jobs and pools refer to
+            # them.
             resource.node.add_dependency(self._of(QUEUE))
 
     def _readable(self, secrets: Mapping[str, secretsmanager.ISecret]) -> dict[str, str]:
@@ -87,9 +91,9 @@ class Declared(Construct):
         return {field: secret.secret_arn for field, secret in secrets.items()}
 
     def role(self, name: str, arn: str, *, scopes: Sequence[str], queues: Sequence[str]) -> None:
-        """Declare what a role may do; it may do nothing any more when that is no longer declared.
+        """Declare the scopes of a role. Removing the declaration revokes them.
 
-        A role has one record, which is never changed: another one takes its place.
+        The record of a role never changes. A change creates a new record.
         """
         body = {"role": arn, "name": name, "scopes": sorted(scopes), "queues": list(queues)}
         CustomResource(

@@ -1,4 +1,4 @@
-"""The API under a name of one's own, without the firewall."""
+"""A custom domain name of the API, without the firewall."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Domain:
-    """A name for the API. `name` is entered in `zone`; without one you enter it yourself.
+    """A domain name of the API.
 
-    The certificate is one of the deployment's region; with a firewall, of us-east-1.
+    Attributes:
+        name: Domain name.
+        certificate: Certificate in the deployment's region, or in us-east-1 with a firewall.
+        zone: Route 53 zone that receives the record. None: you create the record.
     """
 
     name: str
@@ -28,7 +31,7 @@ class Domain:
 
 
 def domain_of(scope: Construct, settings: DeploymentSettings) -> Domain | None:
-    """The domain that settings name, if they name one."""
+    """Return the domain of the settings, or None."""
     if not settings.domain_name:
         return None
     inside = Construct(scope, "Given")
@@ -49,7 +52,7 @@ def domain_of(scope: Construct, settings: DeploymentSettings) -> Domain | None:
 def name_api(
     scope: Construct, api: apigatewayv2.HttpApi, stage: apigatewayv2.HttpStage, domain: Domain
 ) -> str:
-    """Give a stage of the API this name; what that name must lead to."""
+    """Map the domain name to a stage of the API. Returns the target of its DNS record."""
     scope = Construct(scope, "Domain")
     name = apigatewayv2.DomainName(
         scope,
@@ -68,10 +71,10 @@ def name_api(
 
 
 def enter_name(scope: Construct, target: route53.RecordTarget, domain: Domain) -> None:
-    """Have the domain name lead to the target, if its zone is one of Route 53's."""
+    """Create the DNS record, if the zone is in Route 53."""
     if domain.zone is None:
         return
-    # With the final dot Route 53 takes it as it is, and not as a name within the zone.
+    # With the final dot, Route 53 doesn't append the name of the zone.
     name = f"{domain.name}."
     route53.ARecord(scope, "A", zone=domain.zone, record_name=name, target=target)
     route53.AaaaRecord(scope, "AAAA", zone=domain.zone, record_name=name, target=target)

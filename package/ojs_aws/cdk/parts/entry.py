@@ -1,4 +1,4 @@
-"""Through what requests come. Each has a `url`, metrics (`requests`), and `grant` for roles."""
+"""Endpoints of the API. Each has `url`, metrics (`requests`), and `grant` for roles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers on ECS: a service on Fargate that is as large as its backlog asks for (ADR 44)."""
+"""Workers on ECS: a Fargate service that scales with its backlog (ADR 44)."""
 
 from __future__ import annotations
 
@@ -27,25 +27,33 @@ if TYPE_CHECKING:
 
     from ojs_aws.cdk.settings import DeploymentSettings
 
-# As the functions' own setting has it (OJS_WORKER_GROUPS); a test compares the two.
+# The same pattern as the functions' setting OJS_WORKER_GROUPS; a test compares them.
 GROUP_PATTERN = r"[a-z][a-z0-9-]{0,39}"
 _QUEUE = re.compile(r"[a-z0-9][a-z0-9\-\.]{0,254}")
-# The lease of the library's worker. A task must be let live for longer than that: what it could not
-# finish is given back by then, and whatever dies without a word is free anyway.
+# Lease of the library's worker in seconds. A task needs more time to stop: within that time it
+# returns unfinished jobs, and the leases of all other jobs have expired.
 LEASE_S = 60
-# The longest that Fargate waits between SIGTERM and SIGKILL.
+# Fargate's maximum time between SIGTERM and SIGKILL in seconds.
 MOST_STOP_S = 120
-# Of a function's 4 KB of environment.
+# Characters, of the 4 KB that a function's environment can have.
 MOST_GROUPS = 2_000
 _SET = {"OJS_URL", "OJS_KEY", "OJS_AUTH", "OJS_QUEUES"}
 _MINUTE = Duration.minutes(1)
-# A task that was started is given so long to come up, register, and be counted.
+# Time for a new task to start, register, and appear in the metric.
 _COOLDOWN = Duration.minutes(3)
 
 
 @dataclass(frozen=True)
 class WorkerSize:
-    """How many tasks there may be, and what each has."""
+    """Number and size of the tasks.
+
+    Attributes:
+        min_tasks: Minimum number of tasks, 0 or more. Default: 1.
+        max_tasks: Maximum number of tasks, 1 or more. Default: 10.
+        jobs_per_task: Available and active jobs per task, more than 0. Default: 10.
+        cpu: CPU units; 1024 units are one core. Default: 256.
+        memory_mb: Memory in MB. Default: 512.
+    """
 
     min_tasks: int = 1
     max_tasks: int = 10
@@ -54,24 +62,30 @@ class WorkerSize:
     memory_mb: int = 512
 
     def __post_init__(self) -> None:
-        """Raise ValueError for what cannot be."""
+        """Raise ValueError for a value out of range."""
         if self.min_tasks < 0:
-            raise ValueError("min_tasks: must not be below 0")
+            raise ValueError("min_tasks: must be 0 or more")
         if self.max_tasks < max(1, self.min_tasks):
-            raise ValueError("max_tasks: must be at least 1, and not below min_tasks")
+            raise ValueError("max_tasks: must be at least 1, and at least min_tasks")
         if not self.jobs_per_task > 0:
-            raise ValueError("jobs_per_task: must be above 0")
+            raise ValueError("jobs_per_task: must be more than 0")
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where tasks run.
+    """Cluster and network of the tasks.
 
-    `cluster`, or `vpc` for a cluster of its own; without both a VPC is made with public subnets in
-    two zones and no NAT gateway, in which nothing listens. `public_ip`: whether tasks have an
-    address of their own, as they need where no NAT gateway or endpoints lead out. `spot`: spare
-    capacity at about a third of the price, which may be taken away with two minutes' notice: the
-    worker gives its jobs back, as at any stop. `x86_64`: the image is for that, not for arm64.
+    Without `cluster` and `vpc`, a new VPC has public subnets in two zones, no NAT gateway, and no
+    open ports.
+
+    Attributes:
+        cluster: Existing cluster. Can't be combined with `vpc`.
+        vpc: VPC of a new cluster.
+        public_ip: Whether tasks have public IP addresses. Required without a NAT gateway or VPC
+            endpoints.
+        spot: Whether to use Fargate Spot, at about a third of the price. AWS can stop a task with a
+            notice of two minutes. The worker then returns its jobs.
+        x86_64: Whether the image is for x86_64 instead of arm64.
     """
 
     cluster: ecs.ICluster | None = None
@@ -83,20 +97,20 @@ class Place:
     x86_64: bool = False
 
     def __post_init__(self) -> None:
-        """Raise ValueError for what contradicts itself."""
+        """Raise ValueError for contradicting values."""
         if self.cluster is not None and self.vpc is not None:
-            raise ValueError("vpc: the cluster has one already")
+            raise ValueError("vpc: can't be combined with cluster, which has a VPC")
 
 
 class FargateWorker(Construct):
-    """A service whose tasks take jobs from some queues."""
+    """A service whose tasks fetch jobs from queues."""
 
     task_role: iam.IRole
-    """What the program may do: nothing but what it is granted."""
+    """Role of the program. It has only the permissions that you grant."""
     service: ecs.FargateService
-    """The service, which other things may be attached to."""
+    """The ECS service."""
     container: ecs.ContainerDefinition
-    """The program."""
+    """Container of the program."""
 
     def __init__(
         self,
@@ -141,22 +155,22 @@ class FargateWorker(Construct):
             logging=ecs.LogDrivers.aws_logs(
                 stream_prefix=name, log_group=log_group(self, settings=settings, key=key)
             ),
-            # SIGTERM, then this long until SIGKILL.
+            # Time between SIGTERM and SIGKILL.
             stop_timeout=Duration.seconds(stop_s),
-            # Reaps what handlers leave behind, and passes signals on: a program is no init.
+            # Reaps zombie processes and forwards signals.
             linux_parameters=ecs.LinuxParameters(self, "Linux", init_process_enabled=True),
         )
         acknowledge(
             task,
             "AwsSolutions-ECS2",
-            "The address of the API and names of queues are no secrets; the key comes from one.",
+            "The URL of the API and queue names are not secrets. The key comes from a secret.",
         )
         self.task_role = task.task_role
         self._execution_role = task.obtain_execution_role()
         acknowledge(
             self._execution_role,
             "AwsSolutions-IAM5[Resource::*]",
-            "ecr:GetAuthorizationToken knows no resources.",
+            "ecr:GetAuthorizationToken doesn't support resources.",
         )
         own_network = place.cluster is None and place.vpc is None
         public_ip = own_network if place.public_ip is None else place.public_ip
@@ -171,7 +185,7 @@ class FargateWorker(Construct):
             assign_public_ip=public_ip,
             vpc_subnets=subnets,
             security_groups=list(place.security_groups) if place.security_groups else None,
-            # What cannot start is taken back to what ran before.
+            # If new tasks can't start, ECS rolls back to the previous version.
             circuit_breaker=ecs.DeploymentCircuitBreaker(enable=True, rollback=True),
             min_healthy_percent=100,
             max_healthy_percent=200,
@@ -184,12 +198,12 @@ class FargateWorker(Construct):
         self._scale(cluster, size)
 
     def show(self, secret: secretsmanager.ISecret) -> None:
-        """Give the program the key in this secret, as OJS_KEY."""
+        """Pass the key in this secret to the program as OJS_KEY."""
         self.container.add_secret("OJS_KEY", ecs.Secret.from_secrets_manager(secret))
 
     @property
     def reader(self) -> iam.IRole:
-        """The role that reads secrets for the program."""
+        """Role that reads secrets for the program."""
         return self._execution_role
 
     # --- inside -------------------------------------------------------------------------------
@@ -200,7 +214,7 @@ class FargateWorker(Construct):
         acknowledge(
             cluster,
             "AwsSolutions-ECS4",
-            "Container Insights costs more than the workers' own metric, which scaling needs.",
+            "Container Insights costs more than the workers' own metric, which scaling requires.",
         )
         return cluster
 
@@ -216,7 +230,9 @@ class FargateWorker(Construct):
             restrict_default_security_group=False,
         )
         acknowledge(
-            vpc, "AwsSolutions-VPC7", "Nothing listens in it; who needs flow logs brings a VPC."
+            vpc,
+            "AwsSolutions-VPC7",
+            "No port is open in this VPC. For flow logs, pass your own VPC.",
         )
         return vpc
 
@@ -231,7 +247,7 @@ class FargateWorker(Construct):
             max_capacity=size.max_tasks,
         )
         target.node.add_dependency(self.service)
-        # What is missing changes nothing: neither alarm of a target goes off without data.
+        # Missing data changes nothing: neither alarm of the target is raised without data.
         scaling.TargetTrackingScalingPolicy(
             self,
             "Backlog",
@@ -245,10 +261,10 @@ class FargateWorker(Construct):
             self._from_nothing(target)
 
     def _from_nothing(self, target: scaling.ScalableTarget) -> None:
-        """Start the first task: of nothing no target tracking makes more, as it multiplies.
+        """Start the first task. Target tracking multiplies, so it can't scale up from zero.
 
-        One task more, and no number of them: should all workers be out of sight for a moment, the
-        service must not become smaller.
+        It adds one task instead of setting a number: if all workers are out of sight for a short
+        time, the service must not shrink.
         """
         step = scaling.StepScalingAction(
             self,
@@ -262,7 +278,8 @@ class FargateWorker(Construct):
         alarm = cloudwatch.Alarm(
             self,
             "NobodyThere",
-            alarm_description=f"Jobs wait for {self.name}, and no worker is there",
+            alarm_description=f"Jobs are available for {self.name}, but no worker is active. "
+            "Likely cause: the service has scaled to zero. Next step: none, this starts a task.",
             metric=self.metric_missing(),
             threshold=1,
             comparison_operator=cloudwatch.ComparisonOperator.GREATER_THAN_OR_EQUAL_TO_THRESHOLD,
@@ -272,46 +289,51 @@ class FargateWorker(Construct):
         alarm.add_alarm_action(actions.ApplicationScalingAction(step))
 
     def metric_backlog(self) -> cloudwatch.Metric:
-        """Jobs that wait or run, for each worker that takes them."""
+        """Available and active jobs per worker of these queues."""
         return own_metric(self._settings, BACKLOG, period=_MINUTE, group=self.name)
 
     def metric_missing(self) -> cloudwatch.Metric:
-        """1 while jobs wait and there is no worker."""
+        """1 if jobs are available and no worker is active, otherwise 0."""
         return own_metric(self._settings, MISSING, period=_MINUTE, group=self.name)
 
 
 def _check(name: str, queues: Sequence[str], environment: Mapping[str, str], stop_s: int) -> None:
     if not re.fullmatch(GROUP_PATTERN, name):
-        raise ValueError(f"name: {name!r} must be lower case letters, digits and '-', at most 40")
+        raise ValueError(
+            "name: must be 1 to 40 lowercase letters, digits, and hyphens, and start with a "
+            f"letter, but is {name!r}"
+        )
     if isinstance(queues, str) or not queues:
-        raise ValueError("queues: a list of names, and at least one")
+        raise ValueError("queues: must be a list of one or more names")
     if wrong := [each for each in queues if not _QUEUE.fullmatch(each)]:
-        raise ValueError(f"queues: {wrong[0]!r} is no name of a queue")
+        raise ValueError(f"queues: {wrong[0]!r} is not a valid queue name")
     if taken := sorted(_SET & set(environment)):
-        raise ValueError(f"environment: {taken[0]} is set by the construct")
+        raise ValueError(f"environment: the construct sets {taken[0]}. Remove it")
     if not LEASE_S < stop_s <= MOST_STOP_S:
         raise ValueError(
-            f"stop_s: must be above {LEASE_S}, the lease of a job, and at most {MOST_STOP_S}, as "
-            "Fargate waits no longer"
+            f"stop_s: must be more than {LEASE_S} (the lease of a job) and at most {MOST_STOP_S} "
+            f"(the maximum of Fargate), but is {stop_s}"
         )
 
 
 def warn_of_spot(worker: FargateWorker, place: Place) -> None:
-    """Say that a cluster that was given must have the capacity that is asked for."""
+    """Add a note that the given cluster must support Spot capacity."""
     if place.spot and place.cluster is not None:
         Annotations.of(worker).add_info(
-            f"The cluster of {worker.name} must have the capacity provider FARGATE_SPOT "
-            "(enable_fargate_capacity_providers)."
+            f"The cluster of {worker.name} must have the capacity provider FARGATE_SPOT. "
+            "Set enable_fargate_capacity_providers."
         )
 
 
 def groups_text(workers: Iterable[FargateWorker]) -> str:
-    """The queues of each worker as the functions' environment has them. Raises ValueError if they
-    are too many: a function's whole environment has 4 KB.
+    """Return the queues of all workers as a function's environment variable.
+
+    Raises ValueError if it is too long: the environment of a function can have 4 KB.
     """
     text = json.dumps({worker.name: worker.queues for worker in workers})
     if len(text) > MOST_GROUPS:
         raise ValueError(
-            f"queues: those of all workers together have over {MOST_GROUPS} characters"
+            f"queues: the names of all workers' queues must have at most {MOST_GROUPS} characters"
+            f" in total, but have {len(text)}"
         )
     return text

@@ -1,7 +1,7 @@
-"""A web ACL in front of the API, which takes CloudFront: HTTP APIs have none of their own.
+"""A web ACL in front of the API. It requires CloudFront, because HTTP APIs don't support WAF.
 
-What the managed rules look for in a body is let through: the body of a push is a client's
-data, often megabytes of it, and a job about an attack is none. Those rules only count.
+Managed rules about the request body only count, and don't block. The body of an enqueue request is
+client data, often megabytes, and a job about an attack is not an attack.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
 _Acl = wafv2.CfnWebACL
 _Redacted = wafv2.CfnLoggingConfiguration.FieldToMatchProperty
 
-# By managed rule group: rules that count instead of refusing.
+# Rules that count instead of blocking, by managed rule group.
 COUNTED = {
     "AWSManagedRulesAmazonIpReputationList": (),
     "AWSManagedRulesCommonRuleSet": (
-        "SizeRestrictions_BODY",  # anything above 8 KB
+        "SizeRestrictions_BODY",  # bodies above 8 KB
         "CrossSiteScripting_BODY",
         "EC2MetaDataSSRF_BODY",
         "GenericLFI_BODY",
-        "GenericRFI_BODY",  # any URL with an IP address in it
-        "NoUserAgent_HEADER",  # workers are no browsers
-        "RestrictedExtensions_URIPATH",  # a queue may be called web.config
+        "GenericRFI_BODY",  # URLs that contain an IP address
+        "NoUserAgent_HEADER",  # workers are not browsers
+        "RestrictedExtensions_URIPATH",  # a queue can be named web.config
     ),
     "AWSManagedRulesKnownBadInputsRuleSet": (),
 }
 
 
 class Firewall(Construct):
-    """A distribution that looks at requests and hands them to the API. `distribution`."""
+    """A distribution that filters requests and forwards them to the API. `distribution`."""
 
     def __init__(
         self,
@@ -58,17 +58,28 @@ class Firewall(Construct):
         origin_secret: secretsmanager.ISecret | None,
         settings: DeploymentSettings,
     ) -> None:
-        """`origin_secret` is the backend's own (`jobs.origin_secret`), which refuses what comes
-        without it. Raises ValueError where it has none.
+        """Create the distribution.
+
+        Args:
+            scope: Stack in us-east-1.
+            name: ID of the construct.
+            api_domain: Domain name of the API.
+            domain: Domain name of the distribution.
+            origin_secret: Secret header of the backend (`jobs.origin_secret`). The backend rejects
+                requests without it.
+            settings: Settings of the deployment.
+
+        Raises:
+            ValueError: `origin_secret` is None.
         """
         super().__init__(scope, name)
         if origin_secret is None:
-            raise ValueError("origin_secret: a backend has one with waf=true alone")
+            raise ValueError("origin_secret: requires a backend with waf=true")
         rotated = f", secret {settings.waf_rotation}" if settings.waf_rotation else ""
         self.distribution = cloudfront.Distribution(
             self,
             "Distribution",
-            # A change of it has CloudFormation read the secret anew.
+            # Changing the comment makes CloudFormation read the secret again.
             comment=f"Open Job Spec HTTP binding of {settings.service}" + rotated,
             domain_names=[domain.name],
             certificate=domain.certificate,
@@ -81,13 +92,13 @@ class Firewall(Construct):
                     protocol_policy=cloudfront.OriginProtocolPolicy.HTTPS_ONLY,
                     origin_ssl_protocols=[cloudfront.OriginSslPolicy.TLS_V1_2],
                     custom_headers={HEADER: header_value(self, origin_secret)},
-                    # The API gives up after 30 s.
+                    # The API times out after 30 s.
                     read_timeout=Duration.seconds(35),
                 ),
                 viewer_protocol_policy=cloudfront.ViewerProtocolPolicy.HTTPS_ONLY,
                 allowed_methods=cloudfront.AllowedMethods.ALLOW_ALL,
-                # No answer is good for a second caller; and every header goes through,
-                # Authorization too, but Host, by which API Gateway knows the API.
+                # Responses must not be cached. All headers are forwarded, including Authorization.
+                # Host is not, because API Gateway identifies the API by it.
                 cache_policy=cloudfront.CachePolicy.CACHING_DISABLED,
                 origin_request_policy=(
                     cloudfront.OriginRequestPolicy.ALL_VIEWER_EXCEPT_HOST_HEADER
@@ -102,28 +113,28 @@ class Firewall(Construct):
         acknowledge(
             self.distribution,
             "AwsSolutions-CFR1",
-            "Where callers are is nothing to this API: workers and producers of one company may "
-            "be anywhere. Who needs it brings a web ACL of their own (waf_acl_arn).",
+            "The location of callers doesn't matter for this API: workers and producers can be "
+            "anywhere. To restrict locations, pass your own web ACL (waf_acl_arn).",
         )
         acknowledge(
             self.distribution,
             "AwsSolutions-CFR3",
-            "The API logs each request that is let through, and the web ACL each that is refused; "
-            "a third log would repeat them in a bucket to be paid for.",
+            "The API logs each forwarded request, and the web ACL each blocked one. Access logs "
+            "of the distribution would repeat them in a bucket, at extra cost.",
         )
 
     def _web_acl(self, settings: DeploymentSettings) -> str:
-        """The ARN of a new web ACL, which logs what it refuses and no key."""
+        """Create a web ACL that logs blocked requests without access keys. Returns its ARN."""
 
         def visibility(what: str) -> _Acl.VisibilityConfigProperty:
             return _Acl.VisibilityConfigProperty(
                 cloud_watch_metrics_enabled=True,
                 metric_name=f"{settings.service}-{what}",
-                # Samples show whole requests, with their headers.
+                # Samples contain whole requests with their headers.
                 sampled_requests_enabled=False,
             )
 
-        # As the API itself says it; clients know to wait.
+        # The same response as the API's, so that clients wait.
         too_many = _Acl.CustomResponseProperty(
             response_code=429,
             response_headers=[_Acl.CustomHTTPHeaderProperty(name="Retry-After", value="60")],
@@ -163,7 +174,7 @@ class Firewall(Construct):
         logs = log_group(
             self,
             settings=settings,
-            # WAF takes no group whose name begins otherwise.
+            # WAF requires this prefix of the name.
             prefix=f"aws-waf-logs-{settings.service}",
         )
         refused = {
@@ -176,7 +187,7 @@ class Firewall(Construct):
             "Logging",
             resource_arn=acl.attr_arn,
             log_destination_configs=[
-                # By reference, so that the group is there first.
+                # A reference, so that the log group is created first.
                 log_group_arn(self, logs.log_group_name)
             ],
             redacted_fields=[

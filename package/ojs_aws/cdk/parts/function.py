@@ -1,4 +1,4 @@
-"""Lambda functions, each with a role that allows what its entry in the table of functions says."""
+"""Lambda functions, each with a role that has the permissions of its table entry."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from ojs_aws.cdk.functions import Access, FunctionSpec
 
-# For how long a table can be restored to any second: DynamoDB's default, and its most.
+# Days of point-in-time recovery of the table: DynamoDB's default and maximum.
 TABLE_RECOVERY_DAYS = 35
 
 
@@ -54,15 +54,16 @@ HOSTS_VARIABLE = "OJS_EGRESS_HOSTS"
 
 
 def name_of_outcomes(settings: DeploymentSettings) -> str:
-    """The name of the queue of outcomes, and of the function that settles them: known beforehand,
-    as roles of functions in other stacks name both.
+    """Return the name of the queue of outcomes, and of the function that processes them.
+
+    The name is fixed, because roles of functions in other stacks refer to it.
     """
     return f"{settings.service}-{OUTCOMES}"
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What functions may be granted access to."""
+    """Resources that functions can be granted access to."""
 
     table: dynamodb.ITable
     bucket: s3.IBucket
@@ -70,14 +71,14 @@ class Resources:
     failures: sqs.IQueue
     secret: secretsmanager.ISecret | None = None
     origin: secretsmanager.ISecret | None = None
-    """What functions ask requests for; None: they may come from anywhere."""
+    """Secret header that functions require. None: requests can come from anywhere."""
     key: kms.IKey | None = None
     queues: Mapping[str, sqs.IQueue] = field(default_factory=dict)
-    """Those of push delivery, by name; none with push=false."""
+    """Queues of push delivery by name. Empty with push=false."""
 
 
 class Function(Construct):
-    """A function, its log group and its role. `function` is what routes and schedules point at."""
+    """A function, its log group, and its role. `function` is the Lambda function."""
 
     def __init__(
         self,
@@ -92,8 +93,8 @@ class Function(Construct):
     ) -> None:
         super().__init__(scope, name)
         logs = log_group(self, settings=settings, key=resources.key)
-        # A role of our own: the one CDK would make carries a managed policy that may write to
-        # every log group of the account.
+        # A separate role: CDK's default has a managed policy that can write to all log groups of
+        # the account.
         role = iam.Role(
             self,
             "Role",
@@ -124,8 +125,8 @@ class Function(Construct):
             memory_size=settings.memory_of(spec.name),
             reserved_concurrent_executions=settings.reserved_concurrency.get(spec.name),
             timeout=Duration.seconds(spec.timeout_s),
-            # Who settles a job pushes the next one, for as long as there are any: Lambda takes that
-            # for an endless loop, and ends it after 16 jobs.
+            # Processing an outcome dispatches the next job. Without this setting, Lambda treats
+            # that as an endless loop and stops it after 16 jobs.
             recursive_loop=lambda_.RecursiveLoop.ALLOW if spec.consumes else None,
             role=role,
             vpc=network.vpc if network else None,
@@ -136,10 +137,10 @@ class Function(Construct):
             application_log_level_v2=lambda_.ApplicationLogLevel[
                 "WARN" if settings.log_level == "WARNING" else settings.log_level
             ],
-            # Not three lines for each call, which cost as much as the call: how long calls take is
-            # in the metrics, and one that fails is still told.
+            # Start, end, and report lines would cost as much as the call. Metrics contain the
+            # duration, and failed calls are still logged.
             system_log_level_v2=lambda_.SystemLogLevel.WARN,
-            # Disabled is Lambda's PassThrough: API Gateway and EventBridge here pass no trace on.
+            # Disabled is Lambda's PassThrough: API Gateway and EventBridge pass no trace here.
             tracing=lambda_.Tracing.ACTIVE if settings.tracing else lambda_.Tracing.DISABLED,
             environment={
                 "OJS_TABLE": resources.table.table_name,
@@ -160,38 +161,38 @@ class Function(Construct):
             acknowledge(
                 role,
                 f"AwsSolutions-IAM5[Resource::{bucket}/*]",
-                "Payload objects are named by job ids, which only the functions know: every object "
-                "of this one bucket, and nothing of the bucket itself.",
+                "The functions name payload objects by job ID, so the role needs all objects of "
+                "this bucket. It can't access the bucket's settings.",
             )
         for each in settings.push_functions if spec.access.targets else ():
             acknowledge(
                 role,
                 f"AwsSolutions-IAM5[Resource::{each}:*]",
-                "The aliases and versions of one function, of which deliveries may name one.",
+                "A delivery can name an alias or version of the function.",
             )
         if settings.tracing or network is not None:
             acknowledge(
                 role,
                 "AwsSolutions-IAM5[Resource::*]",
-                "What active tracing needs (xray:PutTraceSegments, xray:PutTelemetryRecords), and "
-                "what Lambda needs to give a function an address in a VPC, cannot be limited to a "
-                "resource.",
+                "Active tracing (xray:PutTraceSegments, xray:PutTelemetryRecords) and network "
+                "interfaces of a function in a VPC require permissions that can't be limited to "
+                "a resource.",
             )
         acknowledge(
             self.function,
             "AwsSolutions-L1",
-            "The runtime is a setting, fixed so that deployments from any machine are alike, and "
-            "supported by AWS; a newer one is chosen together with the Python that compiles the "
-            "bundle's bytecode.",
+            "The runtime is a setting, so deployments from all machines are identical. AWS "
+            "supports it. A newer one is chosen together with the Python version that compiles "
+            "the bundle's bytecode.",
         )
 
 
 def environment(
     spec: FunctionSpec, resources: Resources, settings: DeploymentSettings
 ) -> dict[str, str]:
-    """Variables that differ by function: where to find what it has access to, and whom to serve.
+    """Return the environment variables that differ by function.
 
-    A name where a secret is kept is no secret; what is in it never comes here.
+    Variables contain names of secrets, never their values.
     """
     access = spec.access
     found = _callers(spec, resources, settings)
@@ -206,7 +207,7 @@ def environment(
     if spec.name == "stream" and not settings.results_in_events:
         found["OJS_RESULTS_IN_EVENTS"] = "false"
     if spec.name in ("admin", API):
-        # What an erasure tells of the copies that are kept.
+        # An erasure reports how long copies are retained.
         kept = {
             "table_backups": TABLE_RECOVERY_DAYS,
             "nightly_backups": settings.backup_days,
@@ -219,13 +220,13 @@ def environment(
     if access.failures:
         found["OJS_FAILURE_QUEUE"] = resources.failures.queue_url
     if access.stream and settings.is_local:
-        # The emulator keeps a stream in one shard, and does not say which in its events.
+        # The emulator has one shard per stream, and doesn't name it in its events.
         found["OJS_SHARD"] = "shardId-emulator"
     return found | _middleware(spec, settings) | _pushing(spec, resources, settings)
 
 
 def _middleware(spec: FunctionSpec, settings: DeploymentSettings) -> dict[str, str]:
-    # Requests and bridges push jobs, and whoever claims jobs, or sweeps, fires cron jobs.
+    # These functions enqueue jobs: requests, SQS bridges, and functions that fire cron jobs.
     asked = spec.routes and not spec.open
     pushing = asked or spec.consumes or spec.name in {"sweep", BRIDGE}
     if not (settings.middleware and pushing):
@@ -248,7 +249,7 @@ def _pushing(
     if spec.name == SETUP:
         found["OJS_PUSH"] = str(settings.push).lower()
     if settings.is_local and spec.access.targets:
-        # The emulator sends no outcomes of asynchronous invocations to destinations.
+        # The emulator doesn't send outcomes of asynchronous invocations to destinations.
         found["OJS_DESTINATIONS"] = "false"
     return found
 
@@ -256,9 +257,9 @@ def _pushing(
 def _callers(
     spec: FunctionSpec, resources: Resources, settings: DeploymentSettings
 ) -> dict[str, str]:
-    """How the function learns who asks, and from where."""
+    """Return the variables for authentication and for the check of the secret header."""
     if spec.name == DECLARE:
-        # CloudFormation alone calls it, and its requests to itself bear no key.
+        # Only CloudFormation invokes it, and its internal requests have no key.
         return {"OJS_AUTHORIZER": "none"}
     until = settings.old_keys_until
     found = {} if until is None else {"OJS_OLD_KEYS_UNTIL": until.isoformat()}
@@ -268,7 +269,7 @@ def _callers(
     if spec.access.origin and resources.origin is not None:
         found["OJS_ORIGIN_SECRET"] = resources.origin.secret_arn
     if spec.open:
-        # To tell; it asks nobody.
+        # Included in its responses. The function doesn't authenticate requests.
         return found
     if spec.name == API:
         found["OJS_ENTRY"] = settings.entry
@@ -285,7 +286,7 @@ def _callers(
 def statements(
     access: Access, resources: Resources, settings: DeploymentSettings, *, region: str
 ) -> list[iam.PolicyStatement]:
-    """IAM statements that allow `access` on just these resources."""
+    """Return the IAM statements that allow `access` to these resources only."""
     table, bucket, secret = resources.table, resources.bucket, resources.secret
     origin = resources.origin
     allowed = [
@@ -329,7 +330,7 @@ def statements(
             iam.PolicyStatement(
                 sid="Targets",
                 actions=[f"lambda:{action}" for action in sorted(access.targets)],
-                # With any alias or version, of which deliveries may name one.
+                # With any alias or version, because a delivery can name one.
                 resources=[each + end for each in settings.push_functions for end in ("", ":*")],
             )
         )
@@ -341,7 +342,7 @@ def statements(
                 sid="Key",
                 actions=[f"kms:{action}" for action in sorted(KEY_USE)],
                 resources=[resources.key.key_arn],
-                # Through the services that hold the data, and not on ciphertext from elsewhere.
+                # Only through the services that store the data, not for other ciphertext.
                 conditions={"StringEquals": {"kms:ViaService": through}},
             )
         )
@@ -349,7 +350,7 @@ def statements(
 
 
 def _as_checked(actions: frozenset[str], settings: DeploymentSettings) -> frozenset[str]:
-    """The emulator asks for an action that AWS does not have: there SendMessage allows both."""
+    """The emulator requires SendMessageBatch, which AWS includes in SendMessage."""
     batch = settings.is_local and "SendMessage" in actions
     return actions | {"SendMessageBatch"} if batch else actions
 
@@ -360,12 +361,11 @@ def set_up_first(
     others: Iterable[lambda_.Function],
     secret: secretsmanager.ISecret | None,
 ) -> CfnResource:
-    """Have `function` check the table, and leave the first key, before `others` are deployed;
-    returns that step.
+    """Check the table and create the bootstrap key before `others` are deployed.
 
-    CloudFormation calls it when its properties change: for each version, and each new form of the
-    table's items. If it refuses, the deployment is rolled back, and the other functions have not
-    been touched.
+    CloudFormation runs this step when its properties change: for each version, and for each new
+    schema version. If the step fails, the deployment rolls back, and the other functions are
+    unchanged. Returns the step.
     """
     resource = CustomResource(
         Construct(scope, "SetupStep"),
@@ -376,7 +376,7 @@ def set_up_first(
         properties={
             "Version": server.VERSION,
             "Schema": str(server.SCHEMA_VERSION),
-            # Where the first key goes: it is made when there is a place for it.
+            # Secret for the bootstrap key. The key is created if there is a secret.
             **({"FirstKeySecret": secret.secret_arn} if secret is not None else {}),
         },
     )

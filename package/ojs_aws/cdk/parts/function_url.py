@@ -1,4 +1,4 @@
-"""A function URL in place of an API: no API Gateway, and no price of its own."""
+"""A function URL as the endpoint. It needs no API Gateway, and has no price."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ _FIVE_MINUTES = Duration.minutes(5)
 
 
 class FunctionUrl(Construct):
-    """The address of the function `api`, which finds out itself who holds the key of a request, or
-    is told by IAM who signed it.
+    """The URL of the function `api`, which authenticates requests itself, or through IAM.
 
-    There is no throttling but by the function's concurrency, no name of its own and no access log.
+    It has no throttle except the function's concurrency, no domain name, and no access log.
     """
 
     def __init__(
@@ -41,8 +40,8 @@ class FunctionUrl(Construct):
         auth = lambda_.FunctionUrlAuthType.AWS_IAM if signed else lambda_.FunctionUrlAuthType.NONE
         self.function_url = function.add_function_url(auth_type=auth, cors=_cors(settings))
         if not signed and not _lets_invoke(function):
-            # Since October 2025 an address that is open to all needs this beside the permission
-            # for the address itself.
+            # Since October 2025 a public URL requires this permission in addition to the permission
+            # for the URL.
             lambda_.CfnPermission(
                 self,
                 "Invoke",
@@ -56,16 +55,16 @@ class FunctionUrl(Construct):
         self.access_log = None
 
     def grant(self, grantee: iam.IGrantable, scopes: Iterable[str]) -> iam.Grant:
-        """Refused: a policy for a function URL knows no paths. Raises ValueError."""
+        """Raise ValueError: a policy for a function URL can't limit paths."""
         raise ValueError(
-            "entry=function_url: a policy knows no paths there, so a role would get more than "
-            f"{', '.join(scopes)}; give the role a record with its scopes (docs/access.md) and "
-            "function_url.grant_invoke_url, or take authorizer=keys or entry=http_api"
+            "entry: function_url doesn't support grants, because its policies can't limit paths "
+            f"to {', '.join(scopes)}. Use authorizer=keys or entry=http_api, or store the scopes "
+            "of the role (docs/access.md) and call function_url.grant_invoke_url"
         )
 
 
 def _lets_invoke(function: lambda_.Function) -> bool:
-    """Whether CDK has added the second permission itself, as newer releases may."""
+    """Whether CDK has added the second permission, as newer releases can."""
     return any(
         isinstance(child, CfnResource)
         and isinstance(child, lambda_.CfnPermission)
@@ -76,7 +75,7 @@ def _lets_invoke(function: lambda_.Function) -> bool:
 
 
 class _UrlMetrics:
-    """CloudWatch's metrics of function URLs, under the names that API Gateway's have."""
+    """CloudWatch metrics of function URLs, with the method names of API Gateway's metrics."""
 
     def __init__(self, function: lambda_.Function) -> None:
         self._function = function
@@ -89,30 +88,30 @@ class _UrlMetrics:
     def metric_count(
         self, *, statistic: str | None = None, period: Duration | None = None
     ) -> cloudwatch.Metric:
-        """How many requests came."""
+        """Return the number of requests."""
         return self._metric("UrlRequestCount", statistic, period)
 
     def metric_client_error(
         self, *, statistic: str | None = None, period: Duration | None = None
     ) -> cloudwatch.Metric:
-        """How many were answered with a status of 400 to 499."""
+        """Return the number of responses with status 400 to 499."""
         return self._metric("Url4xxCount", statistic, period)
 
     def metric_server_error(
         self, *, statistic: str | None = None, period: Duration | None = None
     ) -> cloudwatch.Metric:
-        """How many were answered with a status of 500 and above."""
+        """Return the number of responses with status 500 or higher."""
         return self._metric("Url5xxCount", statistic, period)
 
     def metric_latency(
         self, *, statistic: str | None = None, period: Duration | None = None
     ) -> cloudwatch.Metric:
-        """How long they took (ms)."""
+        """Return the duration of requests in milliseconds."""
         return self._metric("UrlRequestLatency", statistic, period)
 
 
 def _cors(settings: DeploymentSettings) -> lambda_.FunctionUrlCorsOptions | None:
-    """What web pages of these origins may do; Lambda answers their preflight requests itself."""
+    """Return the CORS configuration. Lambda responds to preflight requests."""
     if not settings.cors_origins:
         return None
     methods = {operation.method for operation in server.OPERATIONS}

@@ -1,4 +1,4 @@
-"""Who may do what with the API: roles by policies, or keys in secrets that roles may read."""
+"""Grants for the API: policies of roles, or access keys in secrets that roles can read."""
 
 from __future__ import annotations
 
@@ -24,23 +24,28 @@ if TYPE_CHECKING:
     from ojs_aws.cdk.parts.storage import Storage
 
 _PARAMETER = re.compile(r"\{[^}]*\}")
-# As the server has them: names of keys stand in logs as they are.
+# The same pattern as in the server: logs contain names of keys unescaped.
 _NAME = re.compile(r'[^\s"\\\x00-\x1f]([^"\\\x00-\x1f]{0,253}[^\s"\\\x00-\x1f])?')
 
 
 @dataclass(frozen=True)
 class Granted:
-    """What a role got: a policy, and with `authorizer=keys` the secret that holds its key."""
+    """The grant of a role.
+
+    Attributes:
+        grant: The policy.
+        secret: With `authorizer=keys` the secret with the access key, otherwise None.
+    """
 
     grant: iam.Grant
     secret: secretsmanager.ISecret | None = None
 
 
 def paths(scopes: Iterable[str]) -> list[str]:
-    """What a role with these scopes may ask, as `METHOD/path` with `*` for any text.
+    """Return policy resources as `METHOD/path` for these scopes, with `*` for any text.
 
-    A policy's `*` stands for slashes too. No pattern here reaches an operation of another scope; a
-    test tries all.
+    A `*` in a policy also matches slashes. No pattern matches an operation of another scope; a test
+    checks all of them.
     """
     wanted = {None, *scopes}
     found = {
@@ -52,30 +57,30 @@ def paths(scopes: Iterable[str]) -> list[str]:
 
 
 def reaches(pattern: str, path: str) -> bool:
-    """Whether a policy's pattern has this path."""
+    """Whether a policy's pattern matches this path."""
     return re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), path) is not None
 
 
 def grant_paths(
     grantee: iam.IGrantable, api: IConstruct, api_id: str, stage: str, scopes: Iterable[str]
 ) -> iam.Grant:
-    """Let a role sign requests to this stage of an API for what these scopes allow."""
+    """Grant a role signed requests to this stage for the operations of these scopes."""
     stack = Stack.of(api)
     arns = [
         stack.format_arn(service="execute-api", resource=api_id, resource_name=f"{stage}/{path}")
         for path in paths(scopes)
     ]
     role: Any = grantee.grant_principal
-    # A principal that is no construct has no finding; nor is that known of one in another stack.
+    # Findings exist only for constructs, and only for those in this stack.
     here = hasattr(role, "node") and Stack.of(role).node.path == stack.node.path
     for arn in arns:
         if here and "*" in arn:
-            # What is before the first slash is the API's.
+            # The part before the first slash belongs to the API.
             before, slash, path = arn.partition("/")
             acknowledge(
                 role,
                 f"AwsSolutions-IAM5[Resource::{reported(role, api, before)}{slash}{path}]",
-                "Jobs, queues and workers are named in paths of the API.",
+                "Paths of the API contain names of jobs, queues, and workers.",
             )
     return iam.Grant.add_to_principal(
         grantee=grantee, actions=["execute-api:Invoke"], resource_arns=arns
@@ -92,30 +97,31 @@ def key_in_secret(
     step: CfnResource,
     storage: Storage,
 ) -> secretsmanager.ISecret:
-    """A secret with a key of the API; the function `setup` makes the one for the other.
+    """Create a secret with an access key. The function `setup` creates the key.
 
-    Raises ValueError for a name or scope that the server does not take.
+    Raises ValueError if the name or a scope is invalid.
     """
     if not _NAME.fullmatch(name):
-        raise ValueError(f"name: {name!r} must be printable, without quotes, not too long")
+        raise ValueError(f"name: must be printable ASCII without quotes, but is {name!r}")
     known = {each.scope for each in server.OPERATIONS}
     if unknown := [each for each in scopes if each not in known]:
-        raise ValueError(f"scopes: there is no {', '.join(unknown)}")
+        allowed = ", ".join(sorted(filter(None, known)))
+        raise ValueError(f"scopes: unknown: {', '.join(unknown)}. Allowed: {allowed}")
     inside = Construct(scope, f"Key {name}")
-    # Without a value, which the function gives it: the construct for secrets has one made.
+    # The function sets the value. The L2 construct would generate one.
     made = secretsmanager.CfnSecret(
         inside,
         "Secret",
-        description=f"A key of {name} for the Open Job Spec API: {', '.join(scopes)}",
+        description=f"Access key of {name} for the Open Job Spec API: {', '.join(scopes)}",
         kms_key_id=storage.key.key_arn if storage.key else None,
     )
-    # Nothing is lost: the key is revoked with it, and another one is made by deploying again.
+    # The key is revoked with the secret. A new deployment creates another one.
     made.apply_removal_policy(RemovalPolicy.DESTROY)
     acknowledge(
         made,
         "AwsSolutions-SMG4",
-        "A key is replaced by declaring another one, after which this one is revoked; rotation "
-        "here would leave its users without one.",
+        "A key is replaced by declaring another one, which revokes this one. A rotation would "
+        "leave its users without a key.",
     )
     secret = secretsmanager.Secret.from_secret_complete_arn(inside, "Given", made.attr_id)
     setup.add_to_role_policy(
@@ -138,7 +144,7 @@ def key_in_secret(
         },
     )
     resource.node.add_dependency(step)
-    # With its policy: the function must be allowed to write the secret by then.
+    # The function needs the permission to write the secret first.
     resource.node.add_dependency(setup.role or setup)
     return secret
 
@@ -146,10 +152,9 @@ def key_in_secret(
 def let_read(
     secret: secretsmanager.ISecret, grantee: iam.IGrantable, storage: Storage
 ) -> iam.Grant:
-    """Let a role read a secret that is encrypted as all of the deployment is."""
+    """Allow a role to read a secret that is encrypted with the deployment's key."""
     if storage.key is not None:
-        # In the role's own policy, and not in the key's: the key may be in another stack, which
-        # that of the role depends on.
+        # In the role's policy, not the key's: the role's stack can depend on the key's stack.
         through = f"secretsmanager.{Stack.of(secret).region}.amazonaws.com"
         grantee.grant_principal.add_to_principal_policy(
             iam.PolicyStatement(

@@ -1,4 +1,4 @@
-"""Log groups. Made here: one that the first writer makes would keep its logs for ever."""
+"""Log groups with a retention. A log group that its first writer creates has no retention."""
 
 from __future__ import annotations
 
@@ -21,30 +21,36 @@ def log_group(
     key: kms.IKey | None = None,
     prefix: str | None = None,
 ) -> logs.LogGroup:
-    """A log group in `scope` that keeps its lines for as many days as the settings say.
+    """Create a log group with the retention of the settings.
 
-    They are encrypted with `key`, or with one of CloudWatch's. With a `prefix` its name is that and
-    the id of the stack: a stack of the same name can be deployed while the group of an earlier one
-    is there.
+    Args:
+        scope: Parent construct.
+        settings: Settings of the deployment.
+        key: Encryption key. Default: a key of CloudWatch.
+        prefix: Prefix of the name, which ends with the ID of the stack. So a new stack can be
+            deployed while the log group of a deleted stack with the same name exists.
+
+    Returns:
+        The log group.
     """
     group = logs.LogGroup(
         scope,
         "Logs",
         log_group_name=prefix and f"{prefix}-{Fn.select(2, Fn.split('/', Aws.STACK_ID))}",
         encryption_key=key,
-        # A stack whose creation failed leaves none.
+        # A stack whose creation failed retains no log group.
         removal_policy=RemovalPolicy.DESTROY
         if settings.removal_policy == "destroy"
         else RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE,
     )
-    # The construct itself takes no number.
+    # The L2 construct accepts an enumeration only.
     days = settings.log_retention_days
     cast("logs.CfnLogGroup", group.node.default_child).retention_in_days = days
     return group
 
 
 def log_group_arn(scope: Construct, name: str) -> str:
-    """The ARN of log groups of this name. A group's own ends with `:*`, which is no destination."""
+    """Return the ARN of log groups with this name, without the `:*` that destinations reject."""
     return Stack.of(scope).format_arn(
         service="logs",
         resource="log-group",

@@ -1,4 +1,4 @@
-"""Alarms on what an operator must hear of, and a dashboard of what they may want to see."""
+"""CloudWatch alarms and a CloudWatch dashboard."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ojs_aws.cdk.parts.push import Queues
     from ojs_aws.cdk.settings import DeploymentSettings
 
-# As functions/sweep/metrics.py and ojs.projections.metrics write them; a test compares.
+# Names that functions/sweep/metrics.py and ojs.projections.metrics write; a test compares them.
 OLDEST_AGE = "ojs.queue.oldest_age"
 BACKLOG = "ojs.workers.backlog"
 MISSING = "ojs.workers.missing"
@@ -49,9 +49,9 @@ MIDDLEWARE_FAILED = "ojs.middleware.failed"
 LENGTHS = ("ojs.job.queue_time", "ojs.job.duration")
 
 REFUSED = "ojs.api.refused"
-# As the stream tells it; a test compares.
+# The event type of the server; a test compares them.
 DELIVERY_DISABLED = "delivery.disabled"
-# The calls of pushes, fetches, acks and sweeps: an alarm is paid for each.
+# Operations of enqueue, fetch, ack, and sweep. Each alarm costs money.
 _OPERATIONS = ("PutItem", "UpdateItem", "BatchGetItem", "Query")
 
 _MINUTE = Duration.minutes(1)
@@ -60,11 +60,11 @@ _STATES = ("available", "scheduled", "retryable", "active", "pending")
 
 
 class Alarm(NamedTuple):
-    """An alarm: its name, what it means, and the metric that it looks at.
+    """An alarm: name, description, and metric.
 
-    It is raised when `breaching` (all) of the latest `periods` values reach the threshold, or with
-    `below` are below it, or missing. Threshold and periods are numbers, or the names of settings;
-    `times` is how often the metric's unit is in that of the threshold.
+    The alarm is raised if `breaching` (default: all) of the last `periods` values reach the
+    threshold. With `below` it is raised if they are below it, or missing. Threshold and periods are
+    numbers, or names of settings. `times` converts the threshold to the unit of the metric.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Alarm(NamedTuple):
 
 
 class Monitoring(Construct):
-    """Alarms, where they are sent to, and a dashboard."""
+    """Alarms, their topics, and a dashboard."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class Monitoring(Construct):
         if not self._topics and not settings.is_local:
             Annotations.of(self).add_warning_v2(
                 "ojs:alarms-reach-nobody",
-                "Nobody is told of alarms: set alarm_email or alarm_topic_arn.",
+                "No alarm notifications are configured. Set alarm_email or alarm_topic_arn.",
             )
         self._alarms: list[cloudwatch.Alarm] = []
         for alarm in ALARMS:
@@ -141,8 +141,8 @@ class Monitoring(Construct):
         return topics
 
     def _let_alarms_in(self, topic: sns.ITopic) -> None:
-        # A topic with a policy of its own has lost the one that lets the account's services in.
-        # One of another app is left as it is.
+        # A topic with its own policy has lost the default policy, which allows services of the
+        # account. A topic of another app is unchanged.
         topic.add_to_resource_policy(
             iam.PolicyStatement(
                 actions=["sns:Publish"],
@@ -154,7 +154,7 @@ class Monitoring(Construct):
 
     def _add(self, alarm: Alarm, metric: cloudwatch.IMetric) -> None:
         if self.settings.is_local and isinstance(metric, cloudwatch.MathExpression):
-            return  # the emulator has no alarms on what is calculated
+            return  # the emulator doesn't support alarms on math expressions
         comparison, missing = cloudwatch.ComparisonOperator, cloudwatch.TreatMissingData
         periods = int(self._number(alarm.periods))
         made = cloudwatch.Alarm(
@@ -177,13 +177,14 @@ class Monitoring(Construct):
         self._alarms.append(made)
 
     def _number(self, value: str | float) -> float:
-        """A number, or that of a setting."""
+        """Return a number, or the value of a setting."""
         found: float = getattr(self.settings, value) if isinstance(value, str) else value
         return found
 
     def watch_bridge(self, name: str, queue: sqs.IQueue, age_s: int) -> None:
-        """Alarms on an SQS queue whose messages become jobs, and on its dead-letter queue where
-        the app has made both: of a queue of another app nothing says which that is.
+        """Add alarms for an SQS queue whose messages become jobs, and for its dead-letter queue.
+
+        The dead-letter queue is known only if the app creates both queues.
         """
         waits = Alarm(f"bridge-{name}", _BRIDGE_WAITS, lambda _: _age(queue), age_s, periods=3)
         self._add(waits, waits.metric(self))
@@ -192,19 +193,19 @@ class Monitoring(Construct):
             self._add(Alarm(f"bridge-{name}-lost", _BRIDGE_LOST, lambda _: metric, 1), metric)
 
     def _tell_of_disabled(self, bus: events.IEventBus) -> None:
-        """A rule, which costs nothing while nothing is wrong."""
+        """Add a rule for disabled deliveries. It costs nothing without events."""
         if not self._topics:
             return
         name = events.EventField.from_path("$.detail.subject")
         told = (
-            f"Delivery {name} of {self.settings.service} is disabled: its target is gone, or "
-            "refuses to be called. Its jobs wait until it is resumed: "
-            f"POST /ojs/v1/admin/deliveries/{name}/resume."
+            f"Delivery {name} of {self.settings.service} was disabled. Likely cause: its target "
+            "was deleted, or rejects calls. Next step: fix the target, then resume the delivery: "
+            f"POST /ojs/v1/admin/deliveries/{name}/resume. Its jobs stay in their queues."
         )
         events.Rule(
             self,
             "Disabled",
-            description="Deliveries that are disabled are told where alarms are sent",
+            description="Notifies the topics of alarms about disabled deliveries",
             event_bus=bus,
             event_pattern=events.EventPattern(source=["ojs"], detail_type=[DELIVERY_DISABLED]),
             targets=[
@@ -217,31 +218,33 @@ class Monitoring(Construct):
 
     @property
     def answering(self) -> str:
-        """The functions that answer requests."""
+        """Names of the functions that process requests."""
         return "function api" if API in self.functions else "functions jobs, workers and admin"
 
     @property
     def who(self) -> str:
-        """Where it is said which requests were refused."""
+        """Location of the facts about rejected requests."""
         if self.access_log:
-            return "The access log says who, by source_ip and key."
-        return "The log of function api says which operation."
+            return "Find their source_ip and key in the access log."
+        return "Find their operations in the log of function api."
 
     def refused(self) -> cloudwatch.Metric:
-        """Requests answered with 401 or 403, counted in the access log, or where there is none in
-        that of the function: no other metric tells them from other mistakes of callers.
+        """Return the number of responses with 401 or 403, from the access log or the function's
+        log.
+
+        Other metrics don't distinguish them from other client errors.
         """
         statuses = (401, 403)
         return logs.MetricFilter(
             self,
             "Refused",
             log_group=self.access_log or self.functions[API].log_group,
-            # Such a metric has no dimensions: the namespace tells deployments apart.
+            # A metric filter without dimensions: the namespace separates the deployments.
             metric_namespace=f"{self.settings.metrics_namespace}/{self.settings.service}",
             metric_name=REFUSED,
             filter_pattern=logs.FilterPattern.any(
                 *(
-                    # In the access log all values are texts.
+                    # The access log has strings only.
                     logs.FilterPattern.string_value("$.status", "=", str(each))
                     if self.access_log
                     else logs.FilterPattern.number_value("$.status", "=", each)
@@ -257,7 +260,7 @@ class Monitoring(Construct):
         return own_metric(self.settings, name, period=period, **dimensions)
 
     def _search(self, name: str, statistic: str, *dimensions: str, only: str = "") -> str:
-        """An expression for every such metric there is, whatever queues there are."""
+        """Return a search expression for this metric of all queues."""
         schema = ",".join([self.settings.metrics_namespace, *sorted((*dimensions, "service"))])
         wanted = f'MetricName="{name}" service="{self.settings.service}" {only}'.strip()
         return f"SEARCH('{{{schema}}} {wanted}', '{statistic}', 60)"
@@ -279,7 +282,7 @@ class Monitoring(Construct):
         counted = {name: self._search(name, "Sum", "queue", "type") for name in COUNTERS}
         lengths = [self._search(name, "p95", "queue", "type") for name in LENGTHS]
         dashboard.add_widgets(
-            _graph("Jobs a minute", [_line(f"SUM({counted[name]})", name) for name in COUNTERS]),
+            _graph("Jobs per minute", [_line(f"SUM({counted[name]})", name) for name in COUNTERS]),
             _graph(
                 "Jobs by state",
                 [_or_zero(self.own(DEPTH, state=state), state) for state in _STATES],
@@ -288,14 +291,14 @@ class Monitoring(Construct):
         )
         oldest = self._search(OLDEST_AGE, "Maximum", "queue")
         dashboard.add_widgets(
-            _graph("Oldest job in line (s)", [_line(oldest)]),
-            _graph("Time in line, 95 % (s)", [_line(lengths[0])]),
-            _graph("Duration, 95 % (s)", [_line(lengths[1])]),
+            _graph("Age of oldest available job (s)", [_line(oldest)]),
+            _graph("Time in queue, p95 (s)", [_line(lengths[0])]),
+            _graph("Duration, p95 (s)", [_line(lengths[1])]),
         )
         dashboard.add_widgets(
             _graph("Dead letters", [self.own(DEAD_LETTERS)]),
             _graph("Active workers", [_or_zero(self.own(ACTIVE_WORKERS), "workers")]),
-            _graph("Stream: age (ms), failures", [self.stream_age], [self.stream_failures]),
+            _graph("Stream: age (ms), failed records", [self.stream_age], [self.stream_failures]),
         )
         requests = (api.metric_count, api.metric_client_error, api.metric_server_error)
         latencies = ("p50", "p95", "p99")
@@ -305,38 +308,38 @@ class Monitoring(Construct):
         )
         dashboard.add_widgets(
             _graph(
-                "Requests a minute", [each(statistic="Sum", period=_MINUTE) for each in requests]
+                "Requests per minute", [each(statistic="Sum", period=_MINUTE) for each in requests]
             ),
             _graph(
                 "Latency (ms)",
                 [api.metric_latency(statistic=each, period=_MINUTE) for each in latencies],
             ),
             _graph(
-                "Table: units a minute, throttles",
+                "Table: units per minute, throttles",
                 [each(period=_MINUTE) for each in units],
                 [self.table_throttles],
             ),
         )
         dashboard.add_widgets(
             _graph(
-                "Functions: calls a minute",
+                "Functions: calls per minute",
                 [each.metric_invocations(period=_MINUTE) for each in functions],
             ),
             _graph("Functions: errors", [each.metric_errors(period=_MINUTE) for each in functions]),
             _graph(
-                "Functions: duration, 95 % (ms)",
+                "Functions: duration, p95 (ms)",
                 [each.metric_duration(statistic="p95", period=_MINUTE) for each in functions],
             ),
         )
 
 
 def _visible(queue: sqs.IQueue) -> cloudwatch.Metric:
-    """How many messages of a queue wait."""
+    """Return the number of available messages of a queue."""
     return queue.metric_approximate_number_of_messages_visible(statistic="Maximum", period=_MINUTE)
 
 
 def _age(queue: sqs.IQueue) -> cloudwatch.Metric:
-    """How long the oldest message of a queue has waited."""
+    """Return the age of the oldest message of a queue."""
     return queue.metric_approximate_age_of_oldest_message(statistic="Maximum", period=_MINUTE)
 
 
@@ -354,7 +357,7 @@ def _math(
 def own_metric(
     settings: DeploymentSettings, name: str, *, period: Duration, **dimensions: str
 ) -> cloudwatch.Metric:
-    """A gauge that the functions of this deployment write."""
+    """Return a gauge of this deployment."""
     return cloudwatch.Metric(
         namespace=settings.metrics_namespace,
         metric_name=name,
@@ -365,7 +368,7 @@ def own_metric(
 
 
 def _table_throttles(table: dynamodb.ITable) -> cloudwatch.MathExpression:
-    """Requests to the table and its indexes that were refused for their rate."""
+    """Return the number of throttled requests to the table and its indexes."""
     name = {"TableName": table.table_name}
     indexes = [{**name, "GlobalSecondaryIndexName": index.name} for index in server.INDEXES]
     return _sum(
@@ -386,12 +389,12 @@ def _table_throttles(table: dynamodb.ITable) -> cloudwatch.MathExpression:
 
 def _sum(metrics: Iterable[cloudwatch.IMetric], label: str) -> cloudwatch.MathExpression:
     names = {f"m{at}": metric for at, metric in enumerate(metrics)}
-    # Without FILL one that has no value would take the others' with it.
+    # Without FILL, a missing value would make the sum missing.
     return _math(label, " + ".join(f"FILL({name}, 0)" for name in names), names)
 
 
 def _or_zero(metric: cloudwatch.Metric, name: str) -> cloudwatch.MathExpression:
-    """A gauge whose zeros are not written, under a name that no other has in its graph."""
+    """Return a gauge whose zeros are not written, with a unique name in its graph."""
     return _math(name, f"FILL({name}, 0)", {name: metric}, _MINUTE)
 
 
@@ -406,10 +409,10 @@ def _graph(
 
 
 def _errors(of: Monitoring) -> cloudwatch.MathExpression:
-    # A few among very many are none: a caller tries again.
+    # Few errors among many requests raise no alarm, because clients retry.
     least = of.settings.alarm_error_percent
     return _math(
-        "errors, if they are many",
+        "errors, if above the percentage",
         f"IF(100 * errors >= {least} * requests, errors, 0)",
         {
             "errors": of.api.metric_server_error(statistic="Sum"),
@@ -424,7 +427,7 @@ def _sweeps(of: Monitoring) -> cloudwatch.MathExpression:
         "runs": sweep.metric_invocations(period=_MINUTE),
         "errors": sweep.metric_errors(period=_MINUTE),
     }
-    return _math("sweeps that succeeded", "FILL(runs, 0) - FILL(errors, 0)", metrics, _MINUTE)
+    return _math("successful sweeps", "FILL(runs, 0) - FILL(errors, 0)", metrics, _MINUTE)
 
 
 def _system_errors(of: Monitoring, operation: str) -> cloudwatch.Metric:
@@ -438,53 +441,56 @@ def _system_errors(of: Monitoring, operation: str) -> cloudwatch.Metric:
 
 
 def _counts_refusals(of: Monitoring) -> bool:
-    # A function's log says what was refused at level INFO.
+    # The function logs rejected requests at level INFO.
     told = of.access_log is not None or of.settings.log_level in ("DEBUG", "INFO")
     return told and not of.settings.is_local
 
 
 _BRIDGE_WAITS = (
-    "Messages wait too long to become jobs: the function does not run, the table refuses "
-    "it, or they are refused again and again. See the log of the function that is "
-    "subscribed to the SQS queue."
+    "Messages of an SQS queue wait too long to become jobs. Likely cause: the bridge function "
+    "fails, the table throttles requests, or the server rejects the messages. Next step: check "
+    "the log of the function that is subscribed to the queue."
 )
 _BRIDGE_LOST = (
-    "Messages became no jobs, as often as they were tried. They are in the dead-letter "
-    "queue of the SQS queue; the function's log has the codes of the errors and their ids."
+    "Messages of an SQS queue did not become jobs after all receives. Likely cause: the messages "
+    "are not valid jobs. Next step: find the error codes and message IDs in the function's log, "
+    "then redrive the queue's dead-letter queue."
 )
 ALARMS = (
     Alarm(
         "oldest-job",
-        "A job has been waiting in line for too long: too few workers, or a paused queue. "
-        f"The metric {OLDEST_AGE} by queue says which.",
+        "The oldest available job waits too long. Likely cause: too few workers, or a paused "
+        f"queue. Next step: find the queue in the metric {OLDEST_AGE}, then check its workers.",
         lambda of: of.own(OLDEST_AGE),
         "alarm_oldest_job_s",
-        # One slow minute is none.
+        # One slow minute raises no alarm.
         periods=3,
     ),
     Alarm(
         "cron-late",
-        "Cron jobs fire too late: the sweep has too much to do, or something keeps it from "
-        f"firing them. The metric {CRON_LATENESS} by queue says where.",
+        "Cron jobs run too late. Likely cause: the sweep is overloaded, or fails. Next step: find "
+        f"the queue in the metric {CRON_LATENESS}, then check the log of function sweep.",
         lambda of: of.own(CRON_LATENESS),
         "alarm_cron_late_s",
     ),
     Alarm(
         "dead-letters",
-        "Jobs fail for good. GET /ojs/v1/dead-letter lists them with their errors.",
+        "Dead letters increased. Likely cause: jobs failed all attempts. Next step: list them with "
+        "their errors: GET /ojs/v1/dead-letter.",
         lambda of: _math(
-            "dead letters more",
+            "increase of dead letters",
             "DIFF(total)",
             {"total": of.own(DEAD_LETTERS, period=_FIVE_MINUTES)},
         ),
         "alarm_dead_letters",
-        # A difference needs a value before it.
+        # A difference requires an earlier value.
         periods=2,
         breaching=1,
     ),
     Alarm(
         "stream-age",
-        "Events and statistics are behind: see the log of function stream.",
+        "Events and statistics are delayed. Likely cause: the stream consumer fails, or is "
+        "overloaded. Next step: check the log of function stream.",
         lambda of: of.stream_age,
         "alarm_stream_age_s",
         periods=3,
@@ -492,15 +498,17 @@ ALARMS = (
     ),
     Alarm(
         "stream-failures",
-        "Changes could not be projected: statistics and events lack them. The messages in "
-        "the failure queue say which records, and why.",
+        "Changes could not be processed, so statistics and events lack them. Likely cause: an "
+        "error of the stream consumer. Next step: read the records and the error in the messages "
+        "of the failure queue.",
         lambda of: of.stream_failures,
         1,
     ),
     Alarm(
         "sweep-silent",
-        "No sweep has succeeded: schedules, retries and lost leases wait for somebody to "
-        "ask for them, and gauges stand still. See the log of function sweep.",
+        "No sweep has succeeded, so schedules, retries, and expired leases are processed only on "
+        "request, and gauges are stale. Likely cause: function sweep fails or is throttled. Next "
+        "step: check its log.",
         _sweeps,
         1,
         "alarm_sweep_silence_min",
@@ -508,25 +516,26 @@ ALARMS = (
     ),
     Alarm(
         "server-errors",
-        "Requests fail with status 5xx: see the logs of the {0.answering}; a "
-        "correlation_id there is the request id of the answer.",
+        "Requests fail with status 5xx. Likely cause: errors of the server, or an overloaded "
+        "table. Next step: check the logs of the {0.answering}. The correlation_id there is the "
+        "request ID of the response.",
         _errors,
         "alarm_server_errors",
     ),
     Alarm(
         "latency",
-        "Requests are slow: see the dashboard for the functions' durations and throttles, and "
-        "the table's.",
+        "Requests are slow. Likely cause: throttling, or a slow table. Next step: compare the "
+        "durations and throttles of the functions and the table on the dashboard.",
         lambda of: of.api.metric_latency(statistic="p90", period=_FIVE_MINUTES),
         "alarm_latency_ms",
         periods=3,
     ),
     Alarm(
         "refused",
-        "Many more requests than before are refused with 401 or 403: a key has ended or "
-        "was revoked, or somebody tries keys. {0.who}",
+        "Rejected requests (401 or 403) increased. Likely cause: a key expired or was revoked, "
+        "or a client tries invalid keys. Next step: {0.who}",
         lambda of: _math(
-            "refused requests more", "DIFF(FILL(refused, 0))", {"refused": of.refused()}
+            "increase of rejected requests", "DIFF(FILL(refused, 0))", {"refused": of.refused()}
         ),
         "alarm_refused",
         periods=2,
@@ -535,45 +544,45 @@ ALARMS = (
     ),
     Alarm(
         "authorizer-errors",
-        "Callers cannot be identified: requests with a key fail with status 500. See "
-        "the log of function authorizer.",
+        "Clients can't be authenticated. Requests with a key fail with status 500. Likely cause: "
+        "the table is unavailable. Next step: check the log of function authorizer.",
         lambda of: of.functions[AUTHORIZER].metric_errors(period=_FIVE_MINUTES),
         "alarm_server_errors",
         where=lambda of: AUTHORIZER in of.functions,
     ),
     Alarm(
         "middleware",
-        "The deployment's middleware fails or takes too long: pushes are answered with "
-        "500 or 504, and cron jobs do not fire. The logs say which, in lines 'middleware "
-        "failed'.",
+        "The deployment's middleware fails or is too slow. Enqueue requests return 500 or 504, "
+        "and cron jobs don't run. Likely cause: an error of a middleware function. Next step: "
+        "search the logs for 'Middleware failed'.",
         lambda of: of.own(MIDDLEWARE_FAILED),
         1,
         where=lambda of: of.settings.middleware,
     ),
     Alarm(
         "table-throttles",
-        "The table refuses requests for their rate: clients are asked to try again later. "
-        "One hot queue may need more lanes.",
+        "DynamoDB throttles requests, and clients receive 503. Likely cause: a busy queue with few "
+        "lanes, or max_write_units. Next step: find the queue, and increase its lanes.",
         lambda of: of.table_throttles,
         "alarm_throttles",
     ),
     Alarm(
         "system-errors",
-        "DynamoDB fails with errors of its own. Clients are asked to try again; the AWS Health "
-        "Dashboard says whether the region is in trouble.",
+        "DynamoDB returns system errors, and clients receive 503. Likely cause: a failure of the "
+        "region. Next step: check the AWS Health Dashboard.",
         lambda of: _sum((_system_errors(of, each) for each in _OPERATIONS), "system errors"),
         "alarm_system_errors",
     ),
     Alarm(
         "function-throttles",
-        "Functions are not run because the account's concurrency is used up, or what is "
-        "reserved for one; of authorizer, nobody who has a key is let in.",
+        "Function calls are throttled, so requests fail or can't be authenticated. Likely cause: "
+        "the account's concurrency or the reserved_concurrency is used up. Next step: increase it.",
         lambda of: _sum(
             (
                 each.metric_throttles(period=_FIVE_MINUTES)
                 for name, each in of.functions.items()
-                # CloudFormation calls that one, and tries again. Of messages that wait for their
-                # function the age says it.
+                # CloudFormation retries this function. For functions that read a queue, the age of
+                # the oldest message is measured.
                 if name not in (SETUP, *PUSHERS)
             ),
             "throttles",
@@ -581,30 +590,30 @@ ALARMS = (
         "alarm_throttles",
     ),
 )
-# Where jobs are pushed, of the queues for that. Of wake-ups there is none: while they wait, jobs
-# do, and oldest-job says so.
+# Alarms of the queues of push delivery. Wake-ups have none: while they wait, jobs wait, and
+# oldest-job reports it.
 PUSH_ALARMS = (
     Alarm(
         f"push-{OUTCOMES}",
-        "What became of pushed jobs is not heard: their leases run out, and they are "
-        "pushed again. See the log of function outcomes.",
+        "Outcomes of pushed jobs are not processed. Their leases expire, and the jobs are pushed "
+        "again. Likely cause: function outcomes fails. Next step: check its log.",
         lambda queues: _age(queues.by_name[OUTCOMES]),
         "alarm_push_age_s",
         periods=3,
     ),
     Alarm(
         f"push-{SEND}",
-        "Jobs for endpoints are claimed and not sent: see the log of function sender, "
-        "and raise push_concurrency if it does nothing but wait for endpoints.",
+        "Claimed jobs are not sent to endpoints. Likely cause: function sender fails, or waits for "
+        "slow endpoints. Next step: check its log. If it only waits, increase push_concurrency.",
         lambda queues: _age(queues.by_name[SEND]),
         "alarm_push_age_s",
         periods=3,
     ),
     Alarm(
         "push-failures",
-        "Messages of push delivery could not be handled: outcomes of jobs, or jobs to be sent, "
-        "which are tried again when their leases end. The logs of functions dispatch, sender "
-        "and outcomes say why.",
+        "Messages of push delivery could not be processed. They contain outcomes, or jobs that are "
+        "retried after their leases expire. Likely cause: an error of a function. Next step: check "
+        "the logs of functions dispatch, sender, and outcomes.",
         lambda queues: _visible(queues.failures),
         1,
     ),

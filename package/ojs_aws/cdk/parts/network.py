@@ -1,4 +1,4 @@
-"""A VPC that functions run in, and the endpoints through which they reach AWS from there."""
+"""The VPC of the functions, and its endpoints for AWS services."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from constructs import Construct
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# What Lambda does in the name of a function's role to give it an address in the VPC.
+# Permissions that Lambda needs to attach a function to the VPC.
 ADDRESS_ACTIONS = (
     "ec2:AssignPrivateIpAddresses",
     "ec2:CreateNetworkInterface",
@@ -25,12 +25,16 @@ ADDRESS_ACTIONS = (
 
 @dataclass(frozen=True)
 class Network:
-    """Where functions run. The API itself stays where it is.
+    """VPC of the functions. The API stays outside.
 
-    `endpoints`: whether the VPC gets endpoints of DynamoDB and S3 (free), of EventBridge and SQS,
-    with `authorizer=keys` or `waf=true` of Secrets Manager, and with `push=true` of Lambda (about 7
-    dollars a month each and for each zone). Without them the subnets must lead out by themselves,
-    as they must for HTTPS endpoints that jobs are pushed to.
+    Attributes:
+        vpc: VPC.
+        subnets: Subnets of the functions. Default: private subnets.
+        security_groups: Security groups of the functions. Default: a new one.
+        endpoints: Whether to add VPC endpoints for DynamoDB and S3 (free), EventBridge and SQS,
+            with `authorizer=keys` or `waf=true` Secrets Manager, and with `push=true` Lambda (about
+            $7 per month, endpoint, and zone). Without them, and for push delivery to HTTPS
+            endpoints, the subnets need a route to the internet. Default: false.
     """
 
     vpc: ec2.IVpc
@@ -40,11 +44,11 @@ class Network:
 
 
 def endpoints(scope: Construct, network: Network, *, secrets: bool, invokes: bool) -> None:
-    """Add the endpoints to the VPC that functions need. Its owner must not have them yet."""
+    """Add the VPC endpoints that functions need. The VPC must not have them yet."""
     inside = Construct(scope, "Endpoints")
     gateways = {
         "DynamoDb": ec2.GatewayVpcEndpointAwsService.DYNAMODB,
-        # Payloads, and CloudFormation's answers.
+        # For payloads, and for responses to CloudFormation.
         "S3": ec2.GatewayVpcEndpointAwsService.S3,
     }
     for name, service in gateways.items():
@@ -70,5 +74,5 @@ def endpoints(scope: Construct, network: Network, *, secrets: bool, invokes: boo
 
 
 def addresses() -> iam.PolicyStatement:
-    """What a function's role needs to run in a VPC; none of it can be limited to a resource."""
+    """Return the permissions to run in a VPC. IAM can't limit them to resources."""
     return iam.PolicyStatement(sid="Network", actions=list(ADDRESS_ACTIONS), resources=["*"])

@@ -1,4 +1,4 @@
-"""A REST API that only VPC endpoints reach."""
+"""A REST API that is reachable through VPC endpoints only."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ _STAGE = "jobs"
 
 
 class PrivateApi(Construct):
-    """A REST API in front of the function `api`, which finds out itself who holds the key of a
-    request, or is told by IAM who signed it. Requests that come through no VPC endpoint of the list
-    are refused by the API's own policy.
+    """A REST API in front of the function `api`, which authenticates requests itself.
 
-    Its address has the stage at the end; a client takes it as any other base address.
+    The policy of the API rejects requests that don't come through a VPC endpoint of the list. The
+    URL ends with the stage. Clients accept it as a base URL.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class PrivateApi(Construct):
             "Rest",
             rest_api_name=f"ojs-{settings.stage}",
             description="Open Job Spec HTTP binding",
-            # Access logs need a role of the whole account; the function logs what it refuses.
+            # Access logs require a role for the whole account. The function logs rejected requests.
             cloud_watch_role=False,
             endpoint_configuration=apigateway.EndpointConfiguration(
                 types=[apigateway.EndpointType.PRIVATE], vpc_endpoints=list(endpoints)
@@ -65,7 +64,7 @@ class PrivateApi(Construct):
                 throttling_burst_limit=settings.throttle_burst,
             ),
         )
-        # The root too, which takes what is said of the whole API.
+        # Includes the root, which has the operations of the whole API.
         self.rest.root.add_proxy(any_method=True)
         for rule, reason in _REASONS.items():
             acknowledge(self.rest, rule, reason)
@@ -76,20 +75,20 @@ class PrivateApi(Construct):
         self.access_log = None
 
     def grant(self, grantee: iam.IGrantable, scopes: Iterable[str]) -> iam.Grant:
-        """Let a role sign requests for what these scopes allow."""
+        """Grant a role signed requests for the operations of these scopes."""
         return grant_paths(grantee, self.rest, self.rest.rest_api_id, _STAGE, scopes)
 
 
 _REASONS = {
-    "AwsSolutions-APIG1": "Access logs of REST APIs need a role of the whole account, which "
-    "belongs to no single deployment. The function logs each request that it refuses or that "
+    "AwsSolutions-APIG1": "Access logs of REST APIs require a role for the whole account, which "
+    "belongs to no single deployment. The function logs each request that it rejects or that "
     "fails.",
-    "AwsSolutions-APIG2": "The function checks every field of every request, and answers with the "
+    "AwsSolutions-APIG2": "The function validates every field of every request, and returns the "
     "error bodies of the Open Job Spec.",
-    "AwsSolutions-APIG3": "Nothing but the VPC endpoints of the list reaches it.",
-    "AwsSolutions-APIG4": "With authorizer=keys the function looks up the key of each request.",
-    "AwsSolutions-APIG6": "As for access logs: the function's log has what is refused or fails.",
-    "AwsSolutions-COG4": "Callers are programs with keys or roles, and no pool of users.",
+    "AwsSolutions-APIG3": "The API is reachable through the VPC endpoints of the list only.",
+    "AwsSolutions-APIG4": "With authorizer=keys the function checks the key of each request.",
+    "AwsSolutions-APIG6": "As for access logs: the function logs rejected and failed requests.",
+    "AwsSolutions-COG4": "Callers are programs with keys or roles, not users of a user pool.",
 }
 
 

@@ -1,4 +1,4 @@
-"""Push delivery: its queues, what reads them, and the functions that jobs are pushed to."""
+"""Push delivery: its queues, their consumers, and the target functions."""
 
 from __future__ import annotations
 
@@ -23,23 +23,22 @@ if TYPE_CHECKING:
 
     from ojs_aws.cdk.settings import DeploymentSettings
 
-# Lambda keeps an event so long (s) that its function is too busy for, at least; jobs' leases count
-# on no more.
+# Age in seconds at which Lambda discards an event of a busy function (the minimum). Leases include
+# this time.
 MAX_EVENT_AGE_S = 60
-# The longest that can be set: for outcomes, of which none may be lost.
+# Maximum age, for outcomes: none of them may be lost.
 MOST_EVENT_AGE_S = 6 * 3_600
 
-# Seen so often without success, a message is put aside.
+# Receives after which a message moves to the dead-letter queue.
 _RECEIVED = 5
-# An outcome that nobody could settle for days is of a job that has long been done again; wake-ups
-# and sends are of no use after a day.
+# After 4 days the job of an outcome has run again. Wake-ups and sends are useless after one day.
 _KEPT = {OUTCOMES: Duration.days(4)}
-# A send takes as long as its endpoint does.
+# A send takes as long as its endpoint.
 _BATCH = {DISPATCH: 10, OUTCOMES: 10, SEND: 1}
 
 
 class Queues(Construct):
-    """The queues of push delivery by name, and what takes the messages that nobody could handle."""
+    """The queues of push delivery by name, and their dead-letter queue."""
 
     def __init__(
         self, scope: Construct, name: str, *, key: kms.IKey | None, settings: DeploymentSettings
@@ -51,12 +50,12 @@ class Queues(Construct):
         acknowledge(
             self.failures,
             "AwsSolutions-SQS3",
-            "This queue is a dead-letter queue: it takes what could not be handled.",
+            "This queue is a dead-letter queue for messages that could not be processed.",
         )
         self.by_name: Mapping[str, sqs.Queue] = {
             each: self._queue(
                 each.capitalize(),
-                # Known beforehand: roles of functions in other stacks name it.
+                # A fixed name: roles of functions in other stacks refer to it.
                 queue_name=name_of_outcomes(settings) if each == OUTCOMES else None,
                 visibility_timeout=Duration.seconds(6 * consumers[each].timeout_s),
                 retention_period=_KEPT.get(each, Duration.days(1)),
@@ -92,8 +91,9 @@ class Queues(Construct):
         )
 
     def told_by(self, function: lambda_.Function) -> None:
-        """Have what `function` could not settle, when Lambda called it with an outcome itself, come
-        again from the queue of outcomes.
+        """Send outcomes that `function` could not process to the queue of outcomes.
+
+        Lambda invokes the function with successful outcomes directly.
         """
         kind = lambda_.CfnEventInvokeConfig
         config = kind(
@@ -101,56 +101,56 @@ class Queues(Construct):
             "Untold",
             function_name=function.function_name,
             qualifier="$LATEST",
-            # After one minute, and after two more. As long as Lambda keeps an event at most.
+            # Retries after 1 minute and after 2 more minutes, within the maximum event age.
             maximum_retry_attempts=2,
             maximum_event_age_in_seconds=MOST_EVENT_AGE_S,
             destination_config=kind.DestinationConfigProperty(
                 on_failure=kind.OnFailureProperty(destination=self.by_name[OUTCOMES].queue_arn)
             ),
         )
-        # Lambda looks at the role when this is set.
+        # Lambda checks the role when this is set.
         config.node.add_dependency(function.role or function)
 
     def map(self, name: str, function: lambda_.Function) -> None:
-        """Have Lambda read a queue and call the function with its messages."""
+        """Map a queue to a function."""
         kind = lambda_.CfnEventSourceMapping
-        # Not through the construct for it, which would widen the function's role: that has what it
-        # needs, by name (ojs_aws.cdk.functions).
+        # The L2 construct would add permissions to the function's role. The role has those that it
+        # needs (ojs_aws.cdk.functions).
         mapping = kind(
             self,
             f"{name.capitalize()}Mapping",
             event_source_arn=self.by_name[name].queue_arn,
             function_name=function.function_name,
-            # Whatever is there, at once: a job waits for it.
+            # Without a batching window, because jobs wait for the messages.
             batch_size=_BATCH[name],
             maximum_batching_window_in_seconds=0,
             function_response_types=["ReportBatchItemFailures"],
-            # A heap of messages must not take the functions of the whole account.
+            # Many messages must not use up the account's concurrency.
             scaling_config=kind.ScalingConfigProperty(
                 maximum_concurrency=self._settings.push_concurrency
             ),
         )
-        # Lambda looks at the role when the mapping is made; the policy must be on it by then.
+        # Lambda checks the role when it creates the mapping, so the policy must exist first.
         mapping.node.add_dependency(function.role or function)
 
 
 @dataclass(frozen=True)
 class Target:
-    """A function that jobs are pushed to, as a delivery names it."""
+    """A target function of push delivery."""
 
     path: str
-    """Of the construct: of the function, its alias or its version."""
+    """Path of the construct: of the function, its alias, or its version."""
     function: lambda_.IFunction
-    """Itself, without alias or version."""
+    """The function, without alias or version."""
     arn: str
-    """With the alias or version, if there is one."""
+    """ARN, including the alias or version."""
     qualifier: str
     role: iam.IRole
 
 
 def target_of(scope: Construct, function: lambda_.IFunction) -> Target:
-    """The function, or the one behind an alias or a version. Raises ValueError for one that jobs
-    cannot be pushed to from here.
+    """Return the target for a function, alias, or version. Raises ValueError if it can't be
+    used.
     """
     itself: lambda_.IFunction = getattr(function, "lambda_", None) or function
     named = itself.node.path
@@ -161,18 +161,21 @@ def target_of(scope: Construct, function: lambda_.IFunction) -> Target:
     ):
         known = not (Token.is_unresolved(ours) or Token.is_unresolved(theirs))
         if known and ours != theirs:
-            raise ValueError(f"function: {named} is in another {what}: {theirs}, not {ours}")
+            raise ValueError(
+                f"function: {named} must be in the {what} of the deployment, {ours}, but is in "
+                f"{theirs}"
+            )
     if itself.role is None:
         raise ValueError(
-            f"function: the role of {named} is not known; import it with its role "
+            f"function: the role of {named} is unknown. Import the function with its role "
             "(Function.from_function_attributes)"
         )
     if itself.node.try_find_child("EventInvokeConfig") or function.node.try_find_child(
         "EventInvokeConfig"
     ):
         raise ValueError(
-            f"function: {named} has destinations, retries or an event age of its own already, and "
-            "a function has one such configuration: take another function, or leave these to this"
+            f"function: {named} already has destinations, retries, or a maximum event age. A "
+            "function can have one such configuration. Remove them, or use another function"
         )
     qualifier = "$LATEST"
     if itself is not function:
@@ -190,12 +193,13 @@ def prepare(
     key: kms.IKey | None,
     settings: DeploymentSettings,
 ) -> Sequence[Construct]:
-    """Let `pushers` invoke a target, and have Lambda tell what became of each event: `settles` of
-    a success, and the queue of outcomes of a failure. Returns what must be there before a job is
-    pushed.
+    """Allow `pushers` to invoke a target, and configure the destinations of its outcomes.
+
+    Lambda sends successes to `settles`, and failures to the queue of outcomes. Returns the
+    constructs that must exist before a job is pushed.
     """
     stack = Stack.of(scope)
-    # By name, so that a stack which has the function does not depend on this one.
+    # By name, so that the function's stack doesn't depend on this one.
     outcomes = stack.format_arn(service="sqs", resource=name_of_outcomes(settings))
     settling = stack.format_arn(
         service="lambda",
@@ -219,11 +223,11 @@ def prepare(
     for statement in tells:
         target.role.add_to_principal_policy(statement)
     if isinstance(made := target.function.node.default_child, lambda_.CfnFunction):
-        # As the functions that push have it (parts/function.py); of one that was imported its owner
-        # must.
+        # Same setting as for the functions that push (parts/function.py). For an imported function
+        # its owner must set it.
         made.recursive_loop = "Allow"
-    # A policy of its own: when another function takes its place, this one stays allowed until
-    # nothing names it any more.
+    # A separate policy: if another function replaces the target, the old one stays allowed until no
+    # delivery refers to it.
     policy = iam.Policy(
         scope,
         "Invoke",
@@ -236,15 +240,16 @@ def prepare(
         "Told",
         function_name=target.function.function_name,
         qualifier=target.qualifier,
-        # A failure is an outcome: whether the job is tried again is said by its own rules.
+        # A failure is an outcome: the retry policy of the job decides about retries.
         maximum_retry_attempts=0,
         maximum_event_age_in_seconds=MAX_EVENT_AGE_S,
         destination_config=kind.DestinationConfigProperty(
-            # Most end so, and a message would cost as much as the invocation.
+            # Invokes a function, because most outcomes are successes, and a message would cost as
+            # much.
             on_success=kind.OnSuccessProperty(destination=settling),
             on_failure=kind.OnFailureProperty(destination=outcomes),
         ),
     )
-    # Lambda looks at the function's role when this is set.
+    # Lambda checks the function's role when this is set.
     config.node.add_dependency(target.role, settles)
     return [policy, config]

@@ -1,5 +1,5 @@
-"""All that is kept: the table, the bucket for payloads too large for it, the first key, and the
-key that encrypts them, if it is the deployment's own.
+"""Persistent resources: the table, the bucket for large payloads, the secret of the bootstrap key,
+and with encryption=own the KMS key.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ if TYPE_CHECKING:
     from ojs_aws.cdk.settings import DeploymentSettings
 
 _STRING = dynamodb.AttributeType.STRING
-# What readers and writers of data under the key need of it. Not CreateGrant: DynamoDB makes its
-# grants when the table gets the key, which is when the table is deployed.
+# Permissions to read and write data with the key. Not CreateGrant: DynamoDB creates its grants when
+# the table is deployed.
 KEY_USE = frozenset(
     {"Decrypt", "DescribeKey", "Encrypt", "GenerateDataKey", "ReEncryptFrom", "ReEncryptTo"}
 )
 
 
 class Storage(Construct):
-    """All state of a deployment: what functions are granted access to.
+    """Persistent resources that functions are granted access to.
 
-    `table` and `bucket` always; `secret` with authorizer=keys; `key` with encryption=own.
+    `table` and `bucket` always exist. `secret` requires authorizer=keys, `key` requires
+    encryption=own.
     """
 
     def __init__(
@@ -47,11 +48,18 @@ class Storage(Construct):
         bucket: s3.IBucket | None = None,
         key: kms.IKey | None = None,
     ) -> None:
-        """`table`, `bucket` and `key` are taken where they are given, and made where they are not.
+        """Create the resources that are not passed.
 
-        A given table must have the keys, indexes, stream and time to live of docs/table.md, and
-        a given key must let CloudWatch Logs and the services use it if it is of another app.
-        Neither is changed by the settings. Raises ValueError for a table that cannot be the one.
+        Args:
+            scope: Parent construct.
+            name: ID of the construct.
+            settings: Settings of the deployment. They don't change a passed table or key.
+            table: Existing table with the keys, indexes, stream, and time to live of docs/table.md.
+            bucket: Existing bucket.
+            key: Existing KMS key. A key of another app must allow CloudWatch Logs and the services.
+
+        Raises:
+            ValueError: The table lacks a required property.
         """
         super().__init__(scope, name)
         removal = RemovalPolicy[settings.removal_policy.upper()]
@@ -81,8 +89,8 @@ class Storage(Construct):
                 point_in_time_recovery_enabled=True
             ),
             deletion_protection=settings.deletion_protection,
-            # Absent: DynamoDB encrypts with a key of its own. A KMS key adds a price and a limit on
-            # requests; what it brings is that the key's owner can take it away.
+            # Default: an AWS owned key. A KMS key adds costs and a request quota. Its owner can
+            # disable access to the data.
             encryption=dynamodb.TableEncryption.CUSTOMER_MANAGED if self.key else None,
             encryption_key=self.key,
             max_read_request_units=settings.max_read_units or None,
@@ -95,7 +103,7 @@ class Storage(Construct):
                 partition_key=dynamodb.Attribute(name=index.hash_key, type=_STRING),
                 sort_key=dynamodb.Attribute(name=index.range_key, type=_STRING),
                 projection_type=dynamodb.ProjectionType.KEYS_ONLY,
-                # Writes need none: each follows from one of the table.
+                # No limit for writes: each write follows a write to the table.
                 max_read_request_units=settings.max_read_units or None,
             )
         return table
@@ -107,7 +115,7 @@ class Storage(Construct):
             )
         ]
         if settings.payload_recovery_days:
-            # Objects that are not deleted stay.
+            # Current objects are not expired.
             rules.append(
                 s3.LifecycleRule(
                     id="deleted-payloads",
@@ -122,12 +130,12 @@ class Storage(Construct):
             object_ownership=s3.ObjectOwnership.BUCKET_OWNER_ENFORCED,
             encryption=s3.BucketEncryption.KMS if self.key else s3.BucketEncryption.S3_MANAGED,
             encryption_key=self.key,
-            # One data key for many objects, in place of a call of KMS for each.
+            # One data key for many objects, instead of one KMS request per object.
             bucket_key_enabled=True if self.key else None,
-            # The local emulator speaks plain HTTP, and enforces this like AWS does.
+            # The local emulator uses plain HTTP and enforces this setting.
             enforce_ssl=not settings.is_local,
             minimum_tls_version=None if settings.is_local else 1.2,
-            # A table that is restored to a time before names objects that were deleted since.
+            # A table restored to an earlier time refers to objects that were deleted since.
             versioned=settings.payload_recovery_days > 0,
             lifecycle_rules=rules,
             removal_policy=removal,
@@ -135,30 +143,29 @@ class Storage(Construct):
         acknowledge(
             bucket,
             "AwsSolutions-S1",
-            "Only the functions' roles reach the bucket, through requests that the API already "
-            "logs; a server access log would repeat them in a second bucket to be paid for. "
-            "CloudTrail data events can be switched on where an audit asks for them.",
+            "Only the functions' roles access the bucket, for requests that the API logs. A "
+            "server access log would repeat them in a second bucket, at extra cost. For an "
+            "audit, enable CloudTrail data events.",
         )
         return bucket
 
     def _first_key(self, removal: RemovalPolicy) -> secretsmanager.ISecret:
-        """A secret without a value, for the function `setup` to fill."""
-        # Not the construct for secrets: that has a value made, which would then be no key, and
-        # would be there from the start.
+        """Create a secret without a value, for the function `setup` to fill."""
+        # The L2 construct would generate a value that is not an access key.
         secret = secretsmanager.CfnSecret(
             self,
             "FirstKey",
-            description="The first key of the API, which may do everything",
+            description="Bootstrap key of the API, with all scopes",
             kms_key_id=self.key.key_arn if self.key else None,
         )
         secret.apply_removal_policy(removal)
         acknowledge(
             secret,
             "AwsSolutions-SMG4",
-            "A key is replaced through the API by whoever uses it, and this one is to be deleted "
-            "when others are made; rotation here would leave its users without one.",
+            "Keys are replaced through the API. This key is to be deleted after others are "
+            "created. A rotation would leave its users without a key.",
         )
-        # By attribute, which is its ARN everywhere: a reference is its name at the local emulator.
+        # The attribute is the ARN everywhere. In the local emulator a reference is the name.
         return secretsmanager.Secret.from_secret_complete_arn(self, "Secret", secret.attr_id)
 
 
@@ -169,7 +176,7 @@ def _back_up(
     settings: DeploymentSettings,
     removal: RemovalPolicy,
 ) -> None:
-    """A copy of the table each night, in a vault, for as many days as the settings say."""
+    """Back up the table every night to a vault, with the retention of the settings."""
     inside = Construct(scope, "Backup")
     vault = backup.BackupVault(inside, "Vault", encryption_key=key, removal_policy=removal)
     rule = backup.BackupPlanRule(
@@ -204,28 +211,28 @@ def _back_up(
         role,
         "AwsSolutions-IAM4[Policy::arn:<AWS::Partition>:iam::aws:policy/service-role/"
         "AWSBackupServiceRolePolicyForBackup]",
-        "The policy that AWS Backup asks for; the plan's selection names one table.",
+        "AWS Backup requires this managed policy. The plan's selection names one table.",
     )
 
 
 def _encryption_key(
     scope: Construct, settings: DeploymentSettings, removal: RemovalPolicy
 ) -> kms.Key:
-    """A KMS key, rotated every year, for owners who want to hold the key to the data."""
+    """Create a KMS key that is rotated every year, for owners who control the encryption key."""
     return kms.Key(
         Construct(scope, "Encryption"),
         "Key",
         alias=f"alias/{settings.service}",
         description=f"Open Job Spec data of {settings.service}",
         enable_key_rotation=True,
-        # Without it nothing of what it encrypted can be read again, backups included.
+        # Without the key, encrypted data can't be read, including backups.
         removal_policy=removal,
     )
 
 
 def _let_logs_in(scope: Construct, key: kms.IKey, settings: DeploymentSettings) -> None:
-    """Let log groups of the deployment be encrypted with the key."""
-    # CloudWatch Logs asks in its own name, not in the name of the function that writes.
+    """Allow log groups of the deployment to use the key."""
+    # CloudWatch Logs uses its own principal, not the function's role.
     logs_arn = log_group_arn(scope, f"*{settings.service}*")
     actions = ("Decrypt", "Describe", "Encrypt", "GenerateDataKey", "ReEncrypt")
     key.add_to_resource_policy(
@@ -240,13 +247,13 @@ def _let_logs_in(scope: Construct, key: kms.IKey, settings: DeploymentSettings) 
 
 
 def fitting(table: dynamodb.ITable) -> dynamodb.ITable:
-    """The table, if it can be the one of a deployment. Raises ValueError with what it lacks.
+    """Return the table if it meets the requirements. Raises ValueError with the missing ones.
 
-    Of a table of another app only its stream can be looked at; the function `setup` looks at the
-    rest when it is deployed.
+    Only the stream of an imported table is known here. The function `setup` checks the rest at
+    deployment.
     """
     if table.table_stream_arn is None:
-        raise ValueError(f"table: needs a stream with {server.STREAM_VIEW_TYPE}")
+        raise ValueError(f"table: requires a stream with {server.STREAM_VIEW_TYPE}")
     made = table.node.default_child
     if not isinstance(made, dynamodb.CfnTable):
         return table
@@ -261,7 +268,7 @@ def fitting(table: dynamodb.ITable) -> dynamodb.ITable:
     needed = {
         "stream": f"a stream with {server.STREAM_VIEW_TYPE}",
         "keys": f"the keys {server.HASH_KEY} and {server.RANGE_KEY}",
-        "ttl": f"its time to live in {server.TTL_ATTRIBUTE}",
+        "ttl": f"time to live in {server.TTL_ATTRIBUTE}",
         "indexes": "the indexes " + ", ".join(each.name for each in server.INDEXES),
     }
     told = {name: str(found.get(name)) for name in needed}
@@ -277,5 +284,5 @@ def fitting(table: dynamodb.ITable) -> dynamodb.ITable:
         if not all(f"'{word}'" in told[name] for word in words)
     ]
     if lacking:
-        raise ValueError(f"table: needs {'; '.join(lacking)} (docs/table.md)")
+        raise ValueError(f"table: requires {'; '.join(lacking)} (docs/table.md)")
     return table

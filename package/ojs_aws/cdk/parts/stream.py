@@ -1,4 +1,4 @@
-"""The table's stream, mapped to the function that projects it, and the queue of what failed."""
+"""Maps the table's stream to the stream consumer, and creates the queue for failed records."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
 
     from ojs_aws.cdk.settings import DeploymentSettings
 
-# A tumbling window, as long as they may be, makes Lambda name the shard that records are from: its
-# counters are kept by shard. Each window ends with one more invocation.
+# With a tumbling window, Lambda names the shard of the records; counters are kept per shard. The
+# longest window is used, because each window ends with one more invocation.
 TUMBLING_WINDOW_S = 900
 
 
 def failure_queue(
     scope: Construct, key: kms.IKey | None, settings: DeploymentSettings
 ) -> sqs.Queue:
-    """An encrypted queue that keeps stream records that failed for as long as SQS can."""
+    """Create an encrypted queue for failed stream records with the maximum retention."""
     queue = sqs.Queue(
         Construct(scope, "StreamFailures"),
         "Queue",
         encryption=sqs.QueueEncryption.KMS if key else sqs.QueueEncryption.SQS_MANAGED,
         encryption_master_key=key,
-        # The local emulator speaks plain HTTP, and enforces this like AWS does.
+        # The local emulator uses plain HTTP and enforces this setting.
         enforce_ssl=not settings.is_local,
-        # The stream itself forgets a record after a day; here is time to find out why.
+        # The stream deletes a record after one day. The queue leaves more time to find the cause.
         retention_period=Duration.days(14),
     )
     acknowledge(
         queue,
         "AwsSolutions-SQS3",
-        "This queue is a dead-letter queue: it takes what the stream's consumer gave up on.",
+        "This queue is a dead-letter queue for records that the stream consumer could not process.",
     )
     return queue
 
@@ -53,27 +53,27 @@ def map_stream(
     failures: sqs.IQueue,
     settings: DeploymentSettings,
 ) -> None:
-    """Have Lambda read the stream and call the function with the changes that are projected."""
+    """Map the stream to the function, filtered by the projected items."""
     assert table.table_stream_arn is not None
     kind = lambda_.CfnEventSourceMapping
-    # Not through the construct for it, which would widen the function's role: that has what it
-    # needs, by name (ojs_aws.cdk.functions).
+    # The L2 construct would add permissions to the function's role. The role has those that it
+    # needs (ojs_aws.cdk.functions).
     mapping = kind(
         Construct(scope, "StreamMapping"),
         "Mapping",
         event_source_arn=table.table_stream_arn,
         function_name=function.function_name,
-        # From the oldest record there is: nothing written before the mapping works is missed.
+        # Start at the oldest record, so that no earlier change is missed.
         starting_position="TRIM_HORIZON",
         batch_size=settings.stream_batch_size,
         maximum_batching_window_in_seconds=settings.stream_window_s,
         tumbling_window_in_seconds=TUMBLING_WINDOW_S,
-        # A shard's records must come in order, one batch after the other: what is not after the
-        # last one counted is taken for counted.
+        # Process the records of a shard in order: a record before the last counted one is treated
+        # as a duplicate.
         parallelization_factor=1,
         bisect_batch_on_function_error=False,
-        # Some hours of trying, with growing pauses, survive an outage of the table. Before they are
-        # over the function itself puts aside what fails: Lambda would give up the whole batch.
+        # Retry for hours, with growing pauses, to survive an outage of the table. The function then
+        # stores failed records itself, because Lambda would discard the whole batch.
         maximum_retry_attempts=-1,
         maximum_record_age_in_seconds=server.STREAM_MAX_AGE_S,
         function_response_types=["ReportBatchItemFailures"],
@@ -87,12 +87,12 @@ def map_stream(
             ]
         ),
     )
-    # Lambda looks at the role when the mapping is made; the policy must be on it by then.
+    # Lambda checks the role when it creates the mapping, so the policy must exist first.
     mapping.node.add_dependency(function.role or function)
 
 
 def pattern(wanted: server.StreamFilter) -> dict[str, object]:
-    """A filter of the mapping. What no filter matches costs no call."""
+    """Return a filter of the mapping. Records that match no filter cost no invocation."""
     prefixes = [{"prefix": each} for each in wanted.prefixes]
     keys: dict[str, object] = {server.HASH_KEY: {"S": prefixes}}
     if wanted.sort_keys:

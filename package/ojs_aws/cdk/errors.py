@@ -1,0 +1,34 @@
+"""Names the construct and the property in the errors of the constructs."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from constructs import Construct
+
+P = ParamSpec("P")
+R = TypeVar("R")
+C = TypeVar("C", bound="Construct")
+_NAMED = re.compile(r"\w+\(.*?\)\.")
+
+
+def names_construct(method: Callable[Concatenate[C, P], R]) -> Callable[Concatenate[C, P], R]:
+    """Decorator for methods of a construct that raise `ValueError("<property>: <reason>")`.
+
+    The error becomes `OpenJobSpec(<id>).<property>: <reason>`.
+    """
+
+    @functools.wraps(method)
+    def named(self: C, *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return method(self, *args, **kwargs)
+        except ValueError as error:
+            if _NAMED.match(str(error)):
+                raise
+            raise ValueError(f"{type(self).__name__}({self.node.id}).{error}") from error
+
+    return named
