@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -65,7 +65,7 @@ def cell(text: str) -> str:
     return (flat[:1].upper() + flat[1:]).replace("|", "\\|").replace("<", "&lt;")
 
 
-def table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     """A table in Markdown."""
     lines = (header, ("---",) * len(header), *rows)
     return "".join(f"| {' | '.join(line)} |\n" for line in lines) + "\n"

@@ -50,7 +50,7 @@ def publish(built: Path, folder: Path, version: str) -> None:
     shutil.copytree(built, folder / version)
     found = versions(folder)
     releases = [each for each in found if each != DEV]
-    if version == (releases or [None])[0]:
+    if version in releases[:1]:
         shutil.rmtree(folder / LATEST, ignore_errors=True)
         shutil.copytree(built, folder / LATEST)
     listed = [

@@ -26,15 +26,22 @@ def opened(built: Built, chromium: Any) -> Iterator[Callable[..., Any]]:
     complaints: list[str] = []
     contexts = []
 
+    def heard(path: str, message: Any) -> None:
+        if message.type == "error":
+            complaints.append(f"{path}: {message.text}")
+
+    def requested(request: Any) -> None:
+        if not request.url.startswith((built.url, "data:", "blob:")):
+            complaints.append(request.url)
+
     def open_page(path: str, **options: Any) -> Any:
         context = chromium.new_context(**({"viewport": DESKTOP} | options))
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(30_000)
         page.on("pageerror", lambda error: complaints.append(f"{path}: {error}"))
-        page.on("console", lambda m: m.type == "error" and complaints.append(f"{path}: {m.text}"))
-        local = (built.url, "data:", "blob:")
-        page.on("request", lambda r: r.url.startswith(local) or complaints.append(r.url))
+        page.on("console", lambda message: heard(path, message))
+        page.on("request", requested)
         page.goto(f"{built.url}/{path}", wait_until="networkidle")
         return page
 
@@ -104,5 +111,6 @@ def test_an_old_version_leads_to_the_latest(opened: Callable[..., Any]) -> None:
     banner.wait_for()
     page.get_by_role("link", name="Go to the latest version.").click()
     page.wait_for_url("**/latest/")
+    page.wait_for_load_state("networkidle")
     assert not page.get_by_text("This page describes an earlier version.").is_visible()
     assert page.locator(".md-version__link").all_text_contents() == ["0.2.0", "0.1.0"]

@@ -53,7 +53,7 @@ class Block(NamedTuple):
     page: str
     line: int
     kind: str
-    first: str
+    text: str
     test: str | None
     reason: str | None
 
@@ -75,7 +75,6 @@ def blocks(page: str, text: str) -> list[Block]:
     answered = False
     for match in _BLOCK.finditer(text):
         kind, before = match["kind"], match["before"].strip()
-        reason = _REASON.search(before)
         shapes = [kind]
         if _FILE.match(before):
             shapes.append("file")
@@ -86,8 +85,9 @@ def blocks(page: str, text: str) -> list[Block]:
         if kind in KINDS:
             test = next((run[shape] for shape in shapes if shape in run), None)
             line = text.count("\n", 0, match.start("text"))
-            first = match["text"].strip().partition("\n")[0]
-            found.append(Block(page, line, kind, first, test, reason[1] if reason else None))
+            given = _REASON.search(before)
+            reason = given[1] if given else None
+            found.append(Block(page, line, kind, match["text"], test, reason))
     return found
 
 
@@ -101,7 +101,7 @@ def main(chosen: list[str]) -> int:
     """Print the blocks that no test runs, and their number."""
     found = [block for page in chosen or pages() for block in uncovered(page)]
     for block in found:
-        print(f"{block.page}:{block.line}: {block.kind}: {block.first[:90]}")
+        print(f"{block.page}:{block.line}: {block.kind}: {block.text.strip()[:90]!r}")
     print(len(found))
     return 0
 

@@ -218,14 +218,14 @@ def sentences(text: str) -> Iterator[str]:
 class Lengths(NamedTuple):
     """The sentences of a page: their number, and how many are long and too long."""
 
-    count: int
+    sentences: int
     long: int
     too_long: int
 
     @property
     def fits(self) -> bool:
         """Whether the page keeps the bounds."""
-        return self.too_long == 0 and self.long <= MAX_LONG * self.count
+        return self.too_long == 0 and self.long <= MAX_LONG * self.sentences
 
 
 def lengths(path: Path) -> Lengths:
