@@ -18,6 +18,7 @@ DEV, LATEST = "dev", "latest"
 _REDIRECT = """<!doctype html>
 <meta charset="utf-8">
 <title>ojs-backend-aws</title>
+<link rel="icon" href="data:,">
 <meta http-equiv="refresh" content="0; url={0}/">
 <a href="{0}/">Documentation</a>
 """

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import re
 import resource
+import shutil
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from docs.site import publish
-from docs.site.build import ROOT, TARGET
+from docs.site import build, publish
 from tests.dashboard.conftest import FLAGS
 
 
@@ -40,18 +39,21 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
+    build.copy()
+    build.add_assets()
+    shutil.rmtree(build.TARGET, ignore_errors=True)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
-        [sys.executable, "-m", "docs.site.build"], cwd=ROOT, text=True, timeout=300, check=False,
-        env=os.environ | {"OJS_DOCS_VERSIONS": "mike"}, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        [build.TOOLS / "bin" / "zensical", "build", "--clean", "--strict"], cwd=build.ROOT,
+        text=True, timeout=300, check=False, env=os.environ | {"OJS_DOCS_VERSIONS": "mike"},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     printed = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
     assert done.returncode == 0, printed
     folder = tmp_path_factory.mktemp("published")
     for version in ("0.1.0", "0.2.0"):
-        publish.publish(TARGET, folder, version)
+        publish.publish(build.TARGET, folder, version)
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
