@@ -193,8 +193,9 @@ def _operation(path: str, method: str, found: Schema, also: list[str]) -> Iterat
 def groups() -> dict[str, str]:
     """The pages of operations, by tag. Operations that differ in their path only are one."""
     alike: dict[str, list[tuple[str, str, Schema]]] = {}
-    several = document()["paths"].items()
-    for path, methods in sorted(several, key=lambda each: "/admin/" in each[0]):
+    paths = document()["paths"]
+    for path in sorted(paths, key=lambda each: ("/admin/" in each, "/bulk/" in each)):
+        methods = paths[path]
         for method, found in methods.items():
             same = {k: v for k, v in found.items() if k not in {"operationId", "tags", "security"}}
             key = json.dumps([method, same], sort_keys=True)
