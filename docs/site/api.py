@@ -17,30 +17,19 @@ from ojs.http.binding import errors
 
 Schema = Mapping[str, Any]
 TITLES = {
-    "jobs": "Jobs",
-    "workers": "Workers",
-    "queues": "Queues",
-    "dead-letter": "Dead letters",
-    "cron": "Cron jobs",
-    "workflows": "Workflows",
-    "rate limits": "Rate limits",
-    "scheduling": "Worker pools",
-    "deliveries": "Push deliveries",
-    "events": "Events",
-    "keys": "Access keys",
-    "system": "System",
-    "admin": "Administration",
-}
+    "jobs": "Jobs", "workers": "Workers", "queues": "Queues", "dead-letter": "Dead letters",
+    "cron": "Cron jobs", "workflows": "Workflows", "rate limits": "Rate limits",
+    "scheduling": "Worker pools", "deliveries": "Push deliveries", "events": "Events",
+    "keys": "Access keys", "system": "System", "admin": "Administration",
+}  # fmt: skip
 NOTE = "<!-- Written by `make facts` from the API's declarations. Do not edit. -->"
 # Answers that each operation can give: they are described once, on the page of error codes.
 _OBJECT = re.compile(r"\[(\w+)\]\(api-objects\.md")
 _ALWAYS = {"500", "503", "504"}
 _BOUNDS = (
-    ("minimum", "maximum", ""),
-    ("minLength", "maxLength", " characters"),
-    ("minItems", "maxItems", " items"),
-    ("minProperties", "maxProperties", " names"),
-)
+    ("minimum", "maximum", ""), ("minLength", "maxLength", " characters"),
+    ("minItems", "maxItems", " items"), ("minProperties", "maxProperties", " names"),
+)  # fmt: skip
 
 
 @cache
