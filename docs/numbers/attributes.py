@@ -1,13 +1,14 @@
-"""Writes the attributes of records into docs/table.md: `make facts`.
+"""Write the page of the table's attributes: `make facts`.
 
-The rows of a record (`ojs.store.table.record`) say which attributes its item has, and their types.
-What an attribute holds, and when it is there, is written on the page.
+A record (`ojs.store.table.record`) declares the attributes of its item and their types. The meaning
+of an attribute, and when it is present, are in `attributes.tsv`. This file has also the attributes
+of items without such a record.
 """
 
 from __future__ import annotations
 
-import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -21,8 +22,9 @@ from ojs.store.queues import pools, queues
 from ojs.store.table.record import Record
 from ojs.store.workflows import workflows
 
-PAGE = Path(__file__).parents[1] / "table.md"
-# By title on the page. The rows for the configuration of a delivery are in one attribute.
+ROWS = Path(__file__).with_name("attributes.tsv")
+PAGE = Path(__file__).with_name("attributes.md")
+# By kind of item. The rows for the configuration of a delivery are in one attribute.
 RECORDS: dict[str, Record[Any]] = {
     "Job record": items.JOB,
     "Unique lock": unique_locks.LOCK,
@@ -57,28 +59,55 @@ def types(record: Record[Any]) -> dict[str, str]:
     return found
 
 
-def page(text: str) -> str:
-    """The page with the attributes as they are declared now."""
+def listed(text: str) -> Iterator[list[str]]:
+    """The cells of each row: kind of item, names, type, meaning, presence."""
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            yield line.split("\t")
+
+
+def declared(text: str) -> str:
+    """The rows with the attributes and types that records declare now."""
+    head = "".join(f"{line}\n" for line in text.splitlines() if line.startswith("#"))
+    by_kind: dict[str, list[list[str]]] = {}
+    for row in listed(text):
+        by_kind.setdefault(row[0], []).append(row)
     for title, record in RECORDS.items():
-        before, heading, rest = text.partition(f"\n### {title}\n")
-        section, following, after = rest.partition("\n#")
+        rows = by_kind[title]
         for name, kind in types(record).items():
             if record is deliveries.DELIVERY and name in deliveries.CONFIGURED:
                 continue
-            line = re.compile(rf"^(\|[^|]*`{name}`[^|]*\|) \S+ \|", re.MULTILINE)
-            if line.search(section):
-                section = line.sub(rf"\1 {kind} |", section)
-            else:
-                end = section.rindex("|\n") + 2
-                new = f"| `{name}` | {kind} | {TO_DESCRIBE} | {TO_DESCRIBE} |\n"
-                section = section[:end] + new + section[end:]
-        text = before + heading + section + following + after
-    return text
+            found = [row for row in rows if f"`{name}`" in row[1].split(", ")]
+            for row in found:
+                row[2] = kind
+            if not found:
+                rows.append([title, f"`{name}`", kind, TO_DESCRIBE, TO_DESCRIBE])
+    return head + "".join("\t".join(row) + "\n" for rows in by_kind.values() for row in rows)
+
+
+def page(text: str) -> str:
+    """The page of all attributes."""
+    found = (
+        "<!-- Written by `make facts`. Do not edit. -->\n\n# Attributes of the table\n\n"
+        "[The table](../table.md) describes the items, and the types S, N, and B. ms are"
+        " milliseconds since 1970, s are seconds.\n"
+    )
+    last = None
+    for title, *cells in listed(text):
+        if title != last:
+            found += (
+                f"\n## {title}\n\n| Attribute | Type | Meaning | Present |\n|---|---|---|---|\n"
+            )
+            last = title
+        found += f"| {' | '.join(cells)} |\n"
+    return found
 
 
 def main() -> int:
-    """Write the page."""
-    PAGE.write_text(page(PAGE.read_text("utf-8")), "utf-8")
+    """Write the rows and the page."""
+    text = declared(ROWS.read_text("utf-8"))
+    ROWS.write_text(text, "utf-8")
+    PAGE.write_text(page(text), "utf-8")
     return 0
 
 

@@ -354,7 +354,7 @@ def consumer(model: Model) -> str:
     one, five = (model.units["consumer"][name] for name in ("one queue", "five queues"))
     rows = [
         [
-            "besides, for a shard in a minute" if size == "a minute" else size,
+            "in addition, per shard and minute" if size == "a minute" else size,
             *(number(each[size][name]) for each in (one, five) for name in _SPENT),
         ]
         for size in one

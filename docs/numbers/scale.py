@@ -221,9 +221,7 @@ def ceilings(scale: Scale, shown: Iterable[tuple[int, int]] = SHOWN) -> str:
     columns = (
         f"{lanes} {'lane' if lanes == 1 else 'lanes'}, {shards} shards" for lanes, shards in shown
     )
-    return table(
-        ["jobs", "what stands in the way", "takes of it", "one for each", *columns], rows, words=4
-    )
+    return table(["jobs", "limited by", "use per job", "one per", *columns], rows, words=4)
 
 
 def falls_first(scale: Scale, shown: Iterable[tuple[int, int]] = SHOWN) -> str:

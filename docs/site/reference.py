@@ -88,14 +88,14 @@ def events() -> str:
 
 
 def metrics() -> str:
-    """The page of metrics."""
-    text = _page("Metrics", "Endpoints, labels, and CloudWatch: [metrics](../metrics.md).")
+    """The page of metrics. Raises KeyError if a metric has no labels in `metrics.tsv`."""
+    text = _page("Metrics", "Endpoints, definitions, and CloudWatch: [metrics](../metrics.md).")
+    labels = dict(_rows("metrics.tsv"))
     rows = [
-        (f"`{one.exported}`", f"`{one.name}`", one.kind, one.unit if one.unit != "1" else "ratio",
-         cell(one.help))
+        (f"`{one.exported}`", f"`{one.name}`", one.kind, labels[one.name], cell(one.help))
         for one in definitions.METRICS if one.name
     ]  # fmt: skip
-    return text + table(("Prometheus", "Specification", "Kind", "Unit", "Description"), rows)
+    return text + table(("Prometheus", "Specification", "Kind", "Labels", "Description"), rows)
 
 
 def _default(schema: dict[str, Any]) -> str:
@@ -202,13 +202,19 @@ def command_line() -> str:
 
 def decisions() -> str:
     """The page of decisions."""
-    text = _page("Decisions", "Architecture decision records: context, decision, and number.")
+    text = _page(
+        "Architecture decisions",
+        "Each record has the context, the decision, a measured number, and the consequences. Records"
+        " 1 to 55 are not changed after their decision.\nA later record names the record that it"
+        " changes.",
+    )
+    rows = []
     for path in sorted((ROOT / "docs" / "adr").glob("*.md")):
         number, _, title = (
             path.read_text("utf-8").splitlines()[0].removeprefix("# ").partition(". ")
         )
-        text += f"- [ADR {number}](../adr/{path.name}): {title}\n"
-    return text
+        rows.append((f"[{number}](adr/{path.name})", title))
+    return text + table(("ADR", "Decision"), rows)
 
 
 def pages() -> dict[Path, str]:
@@ -221,9 +227,9 @@ def pages() -> dict[Path, str]:
         "event-types.md": events(),
         "metrics.md": metrics(),
         "limits.md": limits(),
-        "decisions.md": decisions(),
+        "../decisions.md": decisions(),
     }
-    return {FOLDER / name: text.rstrip("\n") + "\n" for name, text in texts.items()}
+    return {(FOLDER / name).resolve(): text.rstrip("\n") + "\n" for name, text in texts.items()}
 
 
 def main() -> int:

@@ -116,7 +116,7 @@ def test_every_error_is_listed_and_no_other() -> None:
 @pytest.mark.parametrize(
     ("page", "at_least"),
     [
-        ("http-api", 30),
+        ("http-api", 7),
         ("queues", 15),
         ("rate-limits", 8),
         ("dead-letter", 8),

@@ -2,9 +2,9 @@
 
     PYTHONPATH=shared:. .venv/bin/python -m tests.performance.cpu
 
-Prints the table of docs/performance.md under "Time". CPU is that of the handlers with the SDK's
-real client; the engine is a process of its own. A machine's CPU is not Lambda's: repeat it on one
-like that before you rely on a number, and take the ratios from here.
+Prints the table of docs/performance.md under "Latency and memory". CPU is that of the handlers with
+the SDK's real client; the engine is a separate process. A machine's CPU is not Lambda's: repeat it
+on one like that before you rely on a number, and take the ratios from here.
 """
 
 from __future__ import annotations

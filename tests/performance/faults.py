@@ -42,7 +42,7 @@ from tests.store.pushing import DONE, FAILED, THROTTLED, Pushing
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-HEADER = ("fault", "what happens", "until it is healed")
+HEADER = ("fault", "effect", "recovery")
 LEASE_MS = 30_000
 _STEP_MS = 1_000
 _MINUTE_MS = 60_000
@@ -110,7 +110,7 @@ def worst(
 
 
 def seconds(ms: int) -> str:
-    return "at once" if ms == 0 else f"{ms // 1_000} s"
+    return "immediate" if ms == 0 else f"{ms // 1_000} s"
 
 
 # --- a process that dies --------------------------------------------------------------------------
@@ -131,12 +131,12 @@ def killed_in_push(client: DynamoDBClient) -> Row:
         client, {"max_size": 1}, lambda _: None, lambda run: push(run, id=_ID), repeated
     )
     return (
-        "process killed in a push",
+        "process killed during enqueue",
         (
-            "the job is stored or not, and the same push again says which; its room in a bounded "
-            "queue may stay taken"
+            "the job is stored or not; a retry of the request returns which; its space in a queue "
+            "with a size limit can stay reserved"
         ),
-        f"{seconds(plain)}; a bound {seconds(bounded)}",
+        f"{seconds(plain)}; size limit: {seconds(bounded)}",
     )
 
 
@@ -151,12 +151,12 @@ def killed_in_fetch(client: DynamoDBClient) -> Row:
     plain = worst(client, {}, push, fetch, again)
     limited = worst(client, {"concurrency": 1}, two, fetch, again)
     return (
-        "process killed in a fetch",
+        "process killed during a fetch",
         (
-            f"a claimed job runs nowhere until its lease is over, here {LEASE_MS // 1_000} s; "
-            "permits of a limit may stay taken"
+            f"a claimed job does not run until its lease expires, here {LEASE_MS // 1_000} s; "
+            "permits of a concurrency limit can stay acquired"
         ),
-        f"{seconds(plain)}; a limit {seconds(limited)}",
+        f"{seconds(plain)}; concurrency limit: {seconds(limited)}",
     )
 
 
@@ -185,12 +185,12 @@ def killed_in_ack(client: DynamoDBClient) -> Row:
     plain = worst(client, {}, one, ack, done)
     limited = worst(client, {"concurrency": 1}, two, ack, next_runs)
     return (
-        "process killed in an ack",
+        "process killed during an ack",
         (
-            "the job is done or not, and the same ack again ends it; the permit of a limit may "
-            "stay taken"
+            "the job is completed or not; a retry of the ack completes it; the permit of a "
+            "concurrency limit can stay acquired"
         ),
-        f"{seconds(plain)}; a limit {seconds(limited)}",
+        f"{seconds(plain)}; concurrency limit: {seconds(limited)}",
     )
 
 
@@ -232,12 +232,12 @@ def answer_lost(client: DynamoDBClient) -> Row:
     calls, failed, pause_ms = in_one_life(client, lambda c, n: Faulty(c, n, "answer lost"))
     assert pause_ms <= 25
     return (
-        "the answer to a call is lost",
+        "the response to a call is lost",
         (
-            f"the call is repeated, and knows its own write: in push, fetch and ack at {calls} "
-            f"places {failed} requests failed"
+            f"the call is repeated and detects its own write: of {calls} calls in enqueue, fetch, "
+            f"and ack, {failed} led to a failed request"
         ),
-        "in the request, after a pause of 25 ms at most",
+        "in the request, after at most 25 ms",
     )
 
 
@@ -262,9 +262,12 @@ def frozen(client: DynamoDBClient) -> Row:
     calls, failed, pause_ms = in_one_life(client, Closed)
     assert pause_ms <= 25
     return (
-        "a container was frozen, and its connections are dead",
-        f"the call is repeated on another one: at {calls} places {failed} requests failed",
-        "in the request, after a pause of 25 ms at most",
+        "a container was frozen, and its connections are closed",
+        (
+            f"the call is repeated on a new connection: of {calls} calls, {failed} led to a failed "
+            "request"
+        ),
+        "in the request, after at most 25 ms",
     )
 
 
@@ -273,12 +276,12 @@ def throttled(client: DynamoDBClient) -> Row:
     healthy, _ = saturation.run(10, 0.0, seed=2)
     hurt, _ = saturation.run(10, 0.05, seed=2)
     return (
-        "calls are throttled",
+        "DynamoDB throttles calls",
         (
-            f"after four tries, at {failed} of {calls} places, the answer is 503: nothing was "
-            "done, and permits and room are free again. With 5 % of claims refused in every try, "
-            f"64 clients keep a queue with a `concurrency` of {saturation.LIMIT} at "
-            f"{hurt.used:.0%} of it ({healthy.used:.0%} without)"
+            f"after four tries, {failed} of {calls} calls return 503: nothing changed, and permits "
+            "and space are released. If 5 % of claims fail in every try, 64 clients use "
+            f"{hurt.used:.0%} of a `concurrency` of {saturation.LIMIT} ({healthy.used:.0%} "
+            "without faults)"
         ),
         "with the next request",
     )
@@ -293,9 +296,9 @@ def hot_line(client: DynamoDBClient) -> Row:
         got = hot.fetch.fetch(["hot", "good"], 10, "w")
         after = world.another().fetch.fetch(["hot", "good"], 10, "w")
     return (
-        "one queue's line is throttled",
-        f"it is left alone for this fetch: of five jobs of another queue {len(got)} are handed out",
-        f"with the next fetch, which had {len(after)} of 5",
+        "DynamoDB throttles the index partition of one queue",
+        f"this fetch skips the queue: of five jobs of another queue {len(got)} are dispatched",
+        f"with the next fetch, which returned {len(after)} of 5",
     )
 
 
@@ -328,12 +331,12 @@ def stale_index(client: DynamoDBClient) -> Row:
         given = [job.id for _ in range(5) for job in fetch(world.another(stale), most=2)]
     twice = len(given) - len(set(given))
     return (
-        "the index is behind",
+        "the index is out of date",
         (
-            f"it lists jobs that are gone: a lost race each; in five fetches of two jobs under one "
-            f"old page {len(set(given))} of 10 were handed out, {twice} of them twice"
+            "it lists jobs that changed, and each claim of them fails: five fetches of two jobs "
+            f"with one old page dispatched {len(set(given))} of 10 jobs, {twice} of them twice"
         ),
-        "when the index has caught up, usually within a second",
+        "when the index is up to date, usually within a second",
     )
 
 
@@ -355,12 +358,12 @@ def bus_is_down(client: DynamoDBClient) -> Row:
         unpublished.publish(ProjectionStore(world.run.table), bus, ALWAYS, lambda: True)
         told = len(bus.taken)
     return (
-        "EventBridge refuses",
+        "EventBridge rejects events",
         (
-            f"jobs go on, and nothing waits: of {len(records)} records all are read, {counted} of "
-            "10 pushes are counted, and the events are in the log"
+            f"jobs continue: all of {len(records)} records are read, {counted} of 10 new jobs are "
+            "counted, and the events are in the log"
         ),
-        f"within a minute of when it takes them again, by the sweep: {told} event, once",
+        f"the sweep sends them within a minute after EventBridge recovers: {told} event, once",
     )
 
 
@@ -378,9 +381,9 @@ def stream_is_behind(client: DynamoDBClient) -> Row:
     assert not before
     assert after["active"] == 100
     return (
-        "the stream is behind",
-        "jobs go on; events, and counts of more than 100 jobs, are late; nothing is counted twice",
-        f"once it is read: {len(records)} records are {len(meter.calls)} calls",
+        "the stream is delayed",
+        "jobs continue; events and counts above 100 jobs are delayed; no job is counted twice",
+        f"when the stream is read: {len(records)} records take {len(meter.calls)} calls",
     )
 
 
@@ -396,10 +399,10 @@ def damaged(client: DynamoDBClient) -> Row:
     return (
         "a job record is damaged",
         (
-            f"it is passed over: the {given} others are handed out; the sweep names it "
-            f"({sum(told)} of {len(told)} runs), and the alarm is raised"
+            f"it is skipped: the {given} other jobs are dispatched; the sweep reports it "
+            f"({sum(told)} of {len(told)} runs) and raises the alarm"
         ),
-        "when somebody mends or deletes the item",
+        "when an operator fixes or deletes the item",
     )
 
 
@@ -424,11 +427,11 @@ def skewed(client: DynamoDBClient) -> Row:
     return (
         "clocks differ by 2 s",
         (
-            f"times are early or late by as much: for a sweep that is ahead a lease of "
-            f"{LEASE_MS // 1_000} s is over after {seconds(passed)}; the former holder's token is "
-            "refused"
+            "times are early or late by the difference: for a sweep with a fast clock, a lease of "
+            f"{LEASE_MS // 1_000} s expires after {seconds(passed)}; the former worker's token is "
+            "rejected"
         ),
-        "nothing to heal",
+        "not required",
     )
 
 
@@ -448,8 +451,8 @@ def killed_in_bulk_push(client: DynamoDBClient) -> Row:
         return len(pushed) == len(fetch(run, most=10)) == len(body)
 
     return (
-        "process killed in a bulk push under an idempotency key",
-        "what was staged is no job yet; the same request again stores each job once",
+        "process killed during a bulk enqueue with an idempotency key",
+        "staged jobs are not visible; a retry of the request stores each job once",
         seconds(worst(client, {}, lambda _: None, act, repeated)),
     )
 
@@ -485,8 +488,8 @@ def killed_in_erasure(client: DynamoDBClient) -> Row:
 
     longest = longest_of(killed, "died before", "died after", every=3)
     return (
-        "process killed in an erasure",
-        "what it removed is gone; the sweep goes on, in rounds, until one finds nothing",
+        "process killed during an erasure",
+        "removed jobs stay removed; the sweep continues in rounds until a round finds no job",
         f"{seconds(longest)} until no job is left",
     )
 
@@ -530,12 +533,12 @@ def unanswered(client: DynamoDBClient) -> Row:
         longest_of(partial(in_queue, bound), "request lost", "timed out") for bound in (64, 10_000)
     )
     return (
-        "no try of a call of a push is answered",
+        "no try of a call during enqueue gets a response",
         (
-            "the answer is 504, unless a read shows that the job is stored; its room in a bounded "
-            "queue may stay taken"
+            "the response is 504, unless a read shows that the job is stored; its space in a queue "
+            "with a size limit can stay reserved"
         ),
-        f"{seconds(longest)} while its container is asked, whatever its `max_size`",
+        f"{seconds(longest)} if its container receives requests, for each `max_size`",
     )
 
 
@@ -546,9 +549,9 @@ def actions_are_refused(client: DynamoDBClient) -> Row:
             run.actions.add(ANYBODY, "pauseQueue", "POST", "/ojs/v1/queues/default/pause", 200)
         listed = len(world.run.actions.list(limit=10).items)
     return (
-        "the dashboard's list of actions cannot be written",
-        f"what was done is done, and answered; of two such actions {listed} is listed",
-        "never: the log of the API has it, with the reason",
+        "a write to the audit log fails",
+        f"the action succeeds; of two such actions {listed} is listed",
+        "none: the log of the API has the action and the reason",
     )
 
 
@@ -585,7 +588,7 @@ def killed_in_dispatch(client: DynamoDBClient) -> Row:
 
     return (
         "process killed in the dispatch of a delivery",
-        "its job was not claimed, or runs nowhere until its lease is over, or was pushed",
+        "the job is not claimed, or does not run until its lease expires, or was sent",
         seconds(longest_of(killed, "died before", "died after")),
     )
 
@@ -608,13 +611,13 @@ def outcomes_go_wrong(client: DynamoDBClient) -> Row:
         once = world.run.jobs.get(job.id)
         assert once.state is State.COMPLETED
     return (
-        "the outcome of a pushed job is lost, late, or comes twice",
+        "the result of a pushed job is lost, late, or duplicated",
         (
-            f"lost: its lease ends, and it is pushed again ({attempts} attempts); after that "
-            f"{late} of 1 late ones changes nothing; two that are the same end one attempt "
+            f"lost: the lease expires, and the job is sent again ({attempts} attempts); {late} of "
+            f"1 late results after that is ignored; two equal results finish one attempt "
             f"({once.attempt})"
         ),
-        f"lost: {seconds(passed)}, with the default time of a push",
+        f"lost: {seconds(passed)}, with the default timeout",
     )
 
 
@@ -635,10 +638,10 @@ def target_throttles(client: DynamoDBClient) -> Row:
     return (
         "a target throttles for a minute",
         (
-            f"it is left alone for ever longer: {sent} pushes in this minute; jobs wait, and no "
-            f"attempt counts ({max(attempts)} in the end)"
+            f"the delivery pauses for increasing times: {sent} pushes in this minute; jobs stay "
+            f"available, and no attempt is counted ({max(attempts)} in the end)"
         ),
-        f"{seconds(longest)} after it takes pushes again",
+        f"{seconds(longest)} after it accepts pushes again",
     )
 
 

@@ -172,13 +172,13 @@ def other_operations(client: DynamoDBClient) -> list[Row]:
         bench.run.jobs.report_progress(job.id, progress=0.5, worker_id=WORKER)
     with bench.spending("read a job"):
         bench.run.jobs.get(job.id)
-    with bench.spending("fail, to be retried"):
+    with bench.spending("fail, scheduled for retry"):
         bench.run.finish.nack(job.id, error=ERROR, worker_id=WORKER)
     bench.clock.advance(60_000)
     bench.know_maintenance()
     with bench.spending("fetch a job that is due: promoted, then claimed"):
         assert bench.fetch()
-    with bench.spending("give back (requeue)"):
+    with bench.spending("release (requeue)"):
         bench.run.finish.nack(job.id, error={}, worker_id=WORKER, requeue=True)
     with bench.spending("cancel"):
         bench.run.jobs.cancel(job.id)
@@ -208,26 +208,26 @@ def other_operations(client: DynamoDBClient) -> list[Row]:
 
 def _polls(bench: Bench) -> None:
     """What a worker costs that finds nothing."""
-    with bench.spending("fetch, nothing there"):
+    with bench.spending("fetch, no job available"):
         bench.fetch()
     bench.clock.advance(NOTICED_MS - 1)
     bench.fetch()
     bench.clock.advance(1)
-    with bench.spending("the same, once in 5 s, with whether there is maintenance"):
+    with bench.spending("the same, once in 5 s, with the maintenance mode"):
         bench.fetch()
 
 
 def _sweep(bench: Bench) -> None:
     """What it costs that the sweep finds what is due in a queue, and that a queue rests."""
     bench.clock.advance(NOTED_MS)
-    with bench.spending("note a queue: once in 5 minutes for each container"):
+    with bench.spending("register a queue: once in 5 minutes for each container"):
         bench.run.stores.registry.note("default")
     with bench.spending("sweep, nothing to do, one queue"):
         bench.run.sweep.run_once(bench.clock.now_ms(), 1_000)
     bench.clock.advance(QUIET_MS)
-    with bench.spending("let a queue rest"):
+    with bench.spending("mark a queue as idle"):
         bench.run.rest.run_once(bench.clock.now_ms(), 1_000)
-    with bench.spending("sweep, one queue, which rests"):
+    with bench.spending("sweep, one idle queue"):
         bench.run.sweep.run_once(bench.clock.now_ms(), 1_000)
 
 
@@ -252,17 +252,17 @@ def with_configuration(client: DynamoDBClient) -> list[Row]:
         with bench.spending(f"{what}: ack"):
             bench.run.finish.ack(job.id, worker_id=WORKER, result=RESULT)
     bench.push(options={"queue": "bounded"})
-    with bench.spending("bounded and full: refused"), suppress(QueueFull):
+    with bench.spending("bounded and full: rejected"), suppress(QueueFull):
         bench.push(options={"queue": "bounded"})
     bench.run.queues.configure("bounded", {"overflow_policy": "drop_oldest"})
-    with bench.spending("bounded and full: the oldest gives way"):
+    with bench.spending("bounded and full: the oldest is dropped"):
         bench.push(options={"queue": "bounded"})
     bench.run.queues.configure("dying", {"dead_letter_queue": "failed"})
     bench.push(options={"queue": "failed"})
     for queue, what in (("default", "no dead-letter queue"), ("dying", "a dead-letter queue")):
         bench.push(300, options={"queue": queue})
         (job,) = bench.fetch(queue=queue)
-        with bench.spending(f"fail for good, {what} (0.3 KB)"):
+        with bench.spending(f"fail permanently, {what} (0.3 KB)"):
             error = ERROR | {"retryable": False}
             bench.run.finish.nack(job.id, error=error, worker_id=WORKER)
     bench.run.queues.configure("fair", {"tenant_fairness": {"enabled": True}})
@@ -272,7 +272,7 @@ def with_configuration(client: DynamoDBClient) -> list[Row]:
         job = bench.push(options={"queue": "fair"})
     with bench.spending("fair: fetch one"):
         bench.fetch(queue="fair")
-    with bench.spending("fair: give back (requeue)"):
+    with bench.spending("fair: release (requeue)"):
         bench.run.finish.nack(job.id, error=None, worker_id=WORKER, requeue=True)
     return bench.rows
 
@@ -448,7 +448,7 @@ def pools(client: DynamoDBClient) -> list[Row]:
             bench.run.finish.ack(job.id, worker_id=WORKER, result=RESULT)
     bench.run.pools.put("idle", {"queues": ["a", "b", "c"]})
     fetch(None, 1, "other", pool="idle")
-    with bench.spending("nothing to do: fetch"):
+    with bench.spending("no job available: fetch"):
         fetch(None, 1, "other")
     return bench.rows
 
@@ -492,10 +492,10 @@ TABLES: dict[str, tuple[Row, Callable[[DynamoDBClient], list[Row]]]] = {
     ),
 }
 DEAD_LETTERS_HEADER = (
-    "dead letters", "a page of 50", "of one error type", "1 500 looked through", "retry all: each"
+    "dead letters", "a page of 50", "of one error type", "1,500 scanned", "retry all: each"
 )  # fmt: skip
-TENANTS_HEADER = ("behind a flood of 10 000", "jobs before its first", "and before its last")
-SHARES_HEADER = ("10 000 dispatches by 16 containers", *QUEUES)
+TENANTS_HEADER = ("behind a flood of 10,000", "jobs before its first", "and before its last")
+SHARES_HEADER = ("10,000 dispatches by 16 containers", *QUEUES)
 WAITING_HEADER = ("jobs waiting", "fetch one", "fetch ten")
 
 

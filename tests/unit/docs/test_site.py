@@ -20,7 +20,7 @@ PLANNED = {
     f"docs/{name}.md"
     for name in (
         "your-first-workflow", "typescript", "observability", "size-a-deployment", "upgrade",
-        "troubleshoot", "simulation", "cost",
+        "troubleshoot", "cost",
     )
 }  # fmt: skip
 
