@@ -234,11 +234,22 @@ def error_codes() -> str:
     return text + table(("Code", "Status", "Catalog", "Hint"), rows)
 
 
+def index() -> str:
+    """The page that lists all operations."""
+    text = f"{NOTE}\n\n# HTTP API: all operations\n\n"
+    rows = [
+        (each.method, f"`{each.path}`", each.summary, f"`{each.permission.scope or 'any'}`")
+        for each in sorted(operations.OPERATIONS, key=lambda each: each.path)
+    ]
+    return text + table(("Method", "Path", "Operation", "Scope"), rows)
+
+
 def pages() -> dict[str, str]:
     """All pages, by the name of the file."""
     texts = groups()
     return {
         **{file(tag): text for tag, text in texts.items()},
         "api-objects.md": objects("".join(texts.values())),
+        "api.md": index(),
         "errors.md": error_codes(),
     }

@@ -204,9 +204,9 @@ def decisions() -> str:
     """The page of decisions."""
     text = _page(
         "Architecture decisions",
-        "Each record has the context, the decision, a measured number, and the consequences. Records"
-        " 1 to 55 are not changed after their decision.\nA later record names the record that it"
-        " changes.",
+        "Each record has the context, the decision, a measured number, and the consequences."
+        " Records 1 to 55 are not changed after their decision. A later record names the record"
+        " that it changes.",
     )
     rows = []
     for path in sorted((ROOT / "docs" / "adr").glob("*.md")):
