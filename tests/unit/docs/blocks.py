@@ -30,6 +30,7 @@ RUN: dict[str, dict[str, str]] = {
         "exchange": "tests/unit/functions/test_middleware_page.py",
     },
     "docs/events.md": {"python": "tests/examples/test_events_page.py"},
+    "examples/log_report/README.md": {"json": "tests/examples/test_log_report.py"},
     "docs/queues.md": {"exchange": _HTTP},
     "docs/rate-limits.md": {"exchange": _HTTP},
     "docs/dead-letter.md": {"exchange": _HTTP},

@@ -117,7 +117,8 @@ def _cdk(words: list[str]) -> None:
 
 def _aws(words: list[str]) -> None:
     service, name, *rest = words[1:]
-    if name == "wait":
+    # Commands of the CLI that are not operations of a service.
+    if name == "wait" or service == "s3":
         return
     model = botocore.session.get_session().get_service_model(service)
     operation = next((n for n in model.operation_names if xform_name(n, "-") == name), None)

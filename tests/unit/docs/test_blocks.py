@@ -26,7 +26,8 @@ def test_few_blocks_have_a_reason() -> None:
 def test_the_runner_of_a_page_names_it(page: str) -> None:
     for test in set(RUN[page].values()):
         sources = [ROOT / test, *(ROOT / test).parent.glob("pages.py")]
-        named = page.removeprefix("docs/").removesuffix(".md")
+        path = Path(page)
+        named = path.parent.name or "README" if path.stem == "README" else path.stem
         assert any(named in source.read_text("utf-8") for source in sources), test
 
 
