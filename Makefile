@@ -209,7 +209,7 @@ clients: $(CLIENTS)/.installed ## Install what makes clients out of the OpenAPI 
 
 .PHONY: clean
 clean: ## Remove what was built or installed; the data in DATA stay
-	rm -rf $(VENV) node_modules dashboard/node_modules build dist cdk.out .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) node_modules dashboard/node_modules build dist cdk.out .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 # --- what is installed; each stamp is older than its lock file when that has changed -------------
