@@ -183,9 +183,14 @@ class Model:
         asked = numbers["push_queues"] * numbers["pollers"] / numbers["poller_s"]
         return asked * numbers["sqs_requests"] / _MILLION
 
-    def metrics(self, queues: int = 1) -> float:
-        """Dollars a second of the metrics in CloudWatch, with so many queues in use."""
-        count: int = self.units["metrics"]["deployment"] + queues * self.units["metrics"]["queue"]
+    def metrics(self, level: str = "alarms", queues: int = 0) -> float:
+        """Dollars per second of the CloudWatch metrics of a healthy deployment.
+
+        Args:
+            level: `alarms` or `deployment`.
+            queues: Number of queues with metrics of their own, each with one type of job.
+        """
+        count: int = self.units["metrics"][level] + queues * self.units["metrics"]["queue"]
         return count * self.numbers["metric_month"] / MONTH_S
 
     def pushed(self, rate: float) -> dict[str, float]:
@@ -368,15 +373,13 @@ _SHOWN = ("calls", "WU", "RU")
 
 
 def idle(model: Model) -> dict[str, float]:
-    """Dollars of a month in which nobody asks for anything, with `dashboard=false` and
-    `queue_metrics=off`, by what is paid for.
-    """
+    """Dollars of a month without requests, with `dashboard=false`, by what they are paid for."""
     numbers = model.numbers
     return {
         "sweep": model.sweeps() * MONTH_S,
         "secret": numbers["secret_month"],
         "alarms": numbers["alarm_metrics"] * numbers["alarm_metric_month"],
-        "metrics": model.units["metrics"]["idle"] * numbers["metric_month"],
+        "metrics": model.units["metrics"]["alarms"] * numbers["metric_month"],
     }
 
 
@@ -390,7 +393,7 @@ def idle_month(model: Model) -> str:
     """A month in which nobody asks for anything."""
     numbers, counted_metrics, least = model.numbers, model.units["metrics"], idle(model)
     sweep, many = (model.units["sweeps"][count] for count in ("1", "200"))
-    in_use = counted_metrics["deployment"] - counted_metrics["idle"]
+    in_use = counted_metrics["deployment"]
     alarms, watched = int(numbers["alarms"]), int(numbers["alarm_metrics"])
     worker = sum(model.cost(model.idle_worker()).values())
     metric, queues = numbers["metric_month"], int(numbers["queue_metrics_max"])
@@ -399,21 +402,20 @@ def idle_month(model: Model) -> str:
         (f"the sweep, every minute, one queue: {_spent(sweep)}", least["sweep"]),
         ("the secret of the first key", least["secret"]),
         (f"{alarms} alarms on {watched} metrics", least["alarms"]),
-        ("the metric of dead letters, of which an alarm is made", least["metrics"]),
     ]
     extra = [
         (f"the sweep with 200 queues: {_spent(many)}", model.sweeps(200) * MONTH_S),
         ("`dashboard` (the first three of an account are free)", numbers["dashboard_month"]),
         (
-            f"{in_use} more metrics of the whole, while there is anything to tell",
+            f"`metrics=deployment`: {in_use} metrics of the deployment as a whole",
             in_use * metric,
         ),
         (
-            f"{counted_metrics['queue']} metrics of a queue with one type of job: for each queue",
+            f"`metrics=queues`: {counted_metrics['queue']} metrics per queue with one type of job",
             counted_metrics["queue"] * metric,
         ),
         (
-            f"the same for {queues} queues (`queue_metrics_max`); none with `queue_metrics=off`",
+            f"the same for {queues} queues, the default of `queue_metrics_max`",
             queues * counted_metrics["queue"] * metric,
         ),
         ("requests refused, of which an alarm is made", metric),
@@ -426,7 +428,7 @@ def idle_month(model: Model) -> str:
     whole = sum(least.values())
     shown = [
         *((what, dollars(value)) for what, value in rows),
-        ("**in all, with `dashboard=false` and `queue_metrics=off`**", f"**{dollars(whole)}**"),
+        ("**in all, with `dashboard=false`**", f"**{dollars(whole)}**"),
         *((f"besides: {what}", dollars(value)) for what, value in extra),
     ]
     return table(("", "dollars"), shown)

@@ -12,6 +12,7 @@ from aws_lambda_powertools.metrics import EphemeralMetrics
 from aws_lambda_powertools.metrics.functions import is_metrics_disabled
 
 from ojs import projections, runtime
+from ojs.domain.counters import definitions as rows
 from ojs.projections import EmbeddedMetrics, Projector
 from ojs.projections.metrics import NAMESPACE, MeteredQueues
 from ojs.runtime import Runtime
@@ -34,7 +35,14 @@ def _projector(current: Runtime) -> Projector:
     # Powertools itself reads POWERTOOLS_METRICS_NAMESPACE and …_DISABLED.
     namespace = EphemeralMetrics().namespace or NAMESPACE
     metered = MeteredQueues(settings.metered_queues, current.clock)
-    written = EmbeddedMetrics(settings.service, namespace, metered)
+    # The alarms on dead letters and on late cron jobs.
+    watched = {
+        rows.DEAD_ADDED.name: 0,
+        rows.LATENESS.name: settings.alarm_cron_late_s * rows.NEAR_ALARM,
+    }
+    written = EmbeddedMetrics(
+        settings.service, namespace, metered, watched if settings.metrics == "alarms" else None
+    )
     metrics = None if is_metrics_disabled() else written
     return projections.build(
         settings,

@@ -242,19 +242,12 @@ def _replayed(_: Runtime, report: ReplayReport) -> None:
 
 
 def _checked_pools(current: Runtime, report: PoolHealthReport) -> None:
-    settings = current.settings
-    metrics.write_pools(report.pools, service=settings.service, most=settings.metered_queues)
+    metrics.write_pools(report.pools, current.settings)
 
 
 def _measured(current: Runtime, report: MetricsReport) -> None:
     logger.debug("measured", extra={"counts": dict(report)})
-    settings = current.settings
-    metrics.write(
-        report,
-        service=settings.service,
-        most=settings.metered_queues,
-        always=settings.metric_queues,
-    )
+    metrics.write(report, current.settings)
 
 
 _REPORTERS: Mapping[str, Any] = {

@@ -1,25 +1,25 @@
 """Gauges for CloudWatch (ojs-observability section 8.3), in the embedded metric format.
 
-    dimensions       metrics
-    service          ojs.queue.oldest_age (of all queues the oldest), ojs.dead_letter.total,
-                     ojs.workers.active
-    service, state   ojs.queue.depth
-    … and queue      ojs.queue.depth; ojs.queue.oldest_age, ojs.dead_letter.total, ojs.workers.busy;
-                     of bounded queues ojs.queue.max_size, ojs.queue.utilization and
-                     ojs.backpressure.pressure
-    service, queue   of queues in worker pools ojs.scheduling.dispatch_ratio
-    service, pool    of worker pools with a limit ojs.scheduling.pool_utilization
-    service          ojs.workflow.stalled, where workflows were looked at that stand still
-    service, group   of groups of workers that are scaled ojs.workers.backlog, jobs that wait or run
-                     for each worker, while there is one; ojs.workers.missing, 1 while jobs wait
-                     and there is none
+    level        dimensions       metrics
+    alarms       service          ojs.queue.oldest_age (the largest of all queues), from a third of
+                                  the threshold of its alarm on
+    alarms       service          ojs.workflow.stalled, if there are stalled workflows
+    alarms       service, group   of scaled groups of workers: ojs.workers.backlog, jobs per worker;
+                                  ojs.workers.missing, 1 while jobs wait and no worker runs
+    deployment   service          ojs.queue.oldest_age, ojs.dead_letter.total, ojs.workers.active
+    deployment   service, state   ojs.queue.depth
+    deployment   service, pool    of worker pools with a limit: ojs.scheduling.pool_utilization
+    queues       … and queue      ojs.queue.depth; ojs.queue.oldest_age, ojs.dead_letter.total,
+                                  ojs.workers.busy; of queues with a size limit
+                                  ojs.queue.max_size, ojs.queue.utilization and
+                                  ojs.backpressure.pressure
+    queues       service, queue   of queues in worker pools: ojs.scheduling.dispatch_ratio
 
-Alarms use those without a queue, because an alarm cannot cover queues that do not exist yet.
+A level includes those above it. `metric_queues` names queues whose oldest job and dead letters are
+written at each level, zeros too. `*` in it stands for all queues together.
 
-CloudWatch charges for each metric and hour in which it is written. Of those without a queue a zero
-is not written: what is missing is zero, and a deployment in which nothing happens pays for one
-metric, the dead letters. An alarm looks at how many more these are, which takes a number to begin
-with.
+CloudWatch charges for each metric and hour in which it is written. The metrics of a deployment as a
+whole are therefore not written while they are zero.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from ojs.domain.counters import definitions as rows
 from ojs.domain.job.states import TERMINAL, State
 from ojs.domain.stats import Levels, PoolMetrics, QueueGauges
 from ojs.services.operations.metrics_sweep import MetricsReport
+from ojs.settings import Settings
 
 NAMESPACE = "OJS"
 # CloudWatch charges for each metric.
@@ -42,45 +43,56 @@ _UNITS = {"seconds": MetricUnit.Seconds, "1": MetricUnit.NoUnit}
 _OF_QUEUE = [row for row in rows.ROWS if row.kind == "gauge" and row.by is None]
 
 
-def write(
-    seen: MetricsReport, *, service: str, most: int | None, always: Sequence[str] = ()
-) -> None:
-    """Write the gauges of a metrics sweep to standard output, which CloudWatch reads: of the `most`
-    queues with the most jobs, or of all, and of the queues in `always`.
+def write(seen: MetricsReport, settings: Settings) -> None:
+    """Write the gauges of a metrics sweep to standard output, which CloudWatch reads.
+
+    Args:
+        seen: What the sweep measured.
+        settings: The level, the named queues, and how many other queues have gauges.
     """
+    service, always = settings.service, settings.metric_queues
     if seen.totals is not None:
         ages = (rows.OLDEST_AGE.value(gauges, seen.at_ms) for gauges in seen.queues)
-        values = {
+        whole: dict[rows.Metric, float] = {
             rows.OLDEST_AGE: max(ages, default=0),
+            rows.DEAD_LETTERS: seen.totals.levels.dead,
             rows.ACTIVE_WORKERS: seen.totals.workers.running,
         }
-        _put(service, {}, {rows.DEAD_LETTERS: seen.totals.levels.dead, **_above_zero(values)})
-        for state, depth in _depths(seen.totals.levels).items():
-            _put(service, {"state": state.value}, _above_zero({rows.DEPTH: depth}))
+        named = _named(whole) if "*" in always else {}
+        least: dict[rows.Metric, float] = {}
+        if settings.metrics == "alarms":
+            whole = {rows.OLDEST_AGE: whole[rows.OLDEST_AGE]}
+            least[rows.OLDEST_AGE] = settings.alarm_oldest_job_s * rows.NEAR_ALARM
+        _put(service, {}, _from(whole, least) | named)
+        if settings.metrics != "alarms":
+            for state, depth in _depths(seen.totals.levels).items():
+                _put(service, {"state": state.value}, _from({rows.DEPTH: depth}))
     for backlog in seen.backlogs:
         group = {"group": backlog.group}
         if backlog.per_worker is not None:
             _put(service, group, {rows.BACKLOG: backlog.per_worker})
         elif backlog.stranded:
             _put(service, group, {rows.MISSING: 1})
-    for gauges in _fullest(seen.queues, most, always):
+    metered = settings.metrics == "queues"
+    for gauges in _chosen(seen.queues, settings.metered_queues, always):
         queue = {"queue": gauges.queue.name}
         found = {row: row.value(gauges, seen.at_ms) for row in _OF_QUEUE}
-        _put(service, queue, {row: value for row, value in found.items() if value is not None})
-        for state, depth in _depths(gauges.levels).items():
+        found = {row: value for row, value in found.items() if value is not None}
+        _put(service, queue, found if metered else _named(found))
+        for state, depth in _depths(gauges.levels).items() if metered else ():
             _put(service, {**queue, "state": state.value}, {rows.DEPTH: depth})
 
 
-def write_pools(pools: Sequence[PoolMetrics], *, service: str, most: int | None) -> None:
-    """Write the metrics of the first worker pools by name, and of the first `most` of their queues,
-    or of all.
-    """
+def write_pools(pools: Sequence[PoolMetrics], settings: Settings) -> None:
+    """Write the metrics of the first worker pools by name, and of the first of their queues."""
+    if settings.metrics == "alarms":
+        return
     for pool in pools[:MAX_POOLS]:
         if pool.utilization is not None:
-            _put(service, {"pool": pool.name}, {rows.POOL_UTILIZATION: pool.utilization})
+            _put(settings.service, {"pool": pool.name}, {rows.POOL_UTILIZATION: pool.utilization})
     ratios = {name: ratio for pool in pools for name, ratio in pool.ratios.items()}
-    for name in list(ratios)[:most]:
-        _put(service, {"queue": name}, {rows.DISPATCH_RATIO: ratios[name]})
+    for name in list(ratios)[: settings.metered_queues]:
+        _put(settings.service, {"queue": name}, {rows.DISPATCH_RATIO: ratios[name]})
 
 
 def write_stalled(workflows: int, *, service: str) -> None:
@@ -88,7 +100,7 @@ def write_stalled(workflows: int, *, service: str) -> None:
     _put(service, {}, {rows.STALLED: workflows})
 
 
-def _fullest(
+def _chosen(
     queues: Sequence[QueueGauges], most: int | None, always: Sequence[str]
 ) -> list[QueueGauges]:
     """The queues with the most jobs, dead letters included, and those in `always`, by name."""
@@ -108,8 +120,16 @@ def _depths(levels: Levels) -> dict[State, int]:
     return {state: depth for state, depth in depths.items() if depth or state not in TERMINAL}
 
 
-def _above_zero(values: Mapping[rows.Metric, float]) -> dict[rows.Metric, float]:
-    return {metric: value for metric, value in values.items() if value}
+def _from(
+    values: Mapping[rows.Metric, float], least: Mapping[rows.Metric, float] | None = None
+) -> dict[rows.Metric, float]:
+    """The values that are above zero, and at least as large as `least` requires."""
+    least = least or {}
+    return {row: value for row, value in values.items() if value and value >= least.get(row, 0)}
+
+
+def _named(values: Mapping[rows.Metric, float]) -> dict[rows.Metric, float]:
+    return {row: values[row] for row in (rows.OLDEST_AGE, rows.DEAD_LETTERS)}
 
 
 def _put(service: str, dimensions: Mapping[str, str], values: Mapping[rows.Metric, float]) -> None:

@@ -12,7 +12,7 @@ from ojs import environment
 from ojs.records import record
 
 Authorizer = Literal["keys", "jwt", "iam", "none"]
-QueueMetrics = Literal["off", "fullest", "all"]
+MetricsLevel = Literal["alarms", "deployment", "queues"]
 MessageBody = Literal["json", "text"]
 Entry = Literal["http_api", "function_url", "private_api"]
 # An event type, or the beginning of some and `*`: `job.completed`, `job.*`, `*`.
@@ -33,6 +33,8 @@ _NUMBERS = frozenset(
         "max_queues",
         "middleware_timeout_ms",
         "min_cron_interval_s",
+        "alarm_cron_late_s",
+        "alarm_oldest_job_s",
         "queue_metrics_max",
     }
 )
@@ -93,11 +95,17 @@ class Settings:
     # of one that is registered or changed.
     max_crons: int = MAX_CRONS
     min_cron_interval_s: int = 1
-    # Which queues have CloudWatch metrics of their own, and with `fullest` how many at most.
-    queue_metrics: QueueMetrics = "fullest"
+    # Which metrics CloudWatch receives: `alarms`: those that alarms watch, near their thresholds;
+    # `deployment`: all of the deployment as a whole; `queues`: also those of queues, and of how
+    # many queues at most (0: all).
+    metrics: MetricsLevel = "alarms"
     queue_metrics_max: int = 20
-    # Queues that always have CloudWatch metrics; in the environment separated by commas.
+    # Queues whose oldest job and dead letters are always written, or `*` for all queues together;
+    # in the environment separated by commas.
     metric_queues: tuple[str, ...] = ()
+    # Thresholds (s) of the alarms on the oldest job and on late cron jobs.
+    alarm_oldest_job_s: int = 900
+    alarm_cron_late_s: int = 180
     # Workers that are scaled by their backlog: the queues of each group, by its name; in the
     # environment as JSON.
     worker_groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -144,9 +152,11 @@ class Settings:
             ("max_queues", self.max_queues >= 0),
             ("max_crons", self.max_crons >= 0),
             ("min_cron_interval_s", self.min_cron_interval_s > 0),
-            ("queue_metrics", self.queue_metrics in get_args(QueueMetrics)),
+            ("metrics", self.metrics in get_args(MetricsLevel)),
             ("bridge_body", self.bridge_body in get_args(MessageBody)),
-            ("queue_metrics_max", self.queue_metrics_max > 0),
+            ("queue_metrics_max", self.queue_metrics_max >= 0),
+            ("alarm_oldest_job_s", self.alarm_oldest_job_s > 0),
+            ("alarm_cron_late_s", self.alarm_cron_late_s > 0),
             (
                 "worker_groups",
                 all(_GROUP.fullmatch(name) and each for name, each in self.worker_groups.items()),
@@ -174,7 +184,7 @@ class Settings:
     @property
     def metered_queues(self) -> int | None:
         """How many queues have CloudWatch metrics of their own at most; None: all."""
-        return {"off": 0, "fullest": self.queue_metrics_max, "all": None}[self.queue_metrics]
+        return (self.queue_metrics_max or None) if self.metrics == "queues" else 0
 
     @classmethod
     def from_environment(cls) -> Settings:

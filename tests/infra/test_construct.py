@@ -333,10 +333,6 @@ def test_mistakes_in_what_is_declared_are_refused(
     elsewhere = Stack(App(), "twice")
     with pytest.raises(ValueError, match="domain: settings"):
         OpenJobSpec(elsewhere, "Jobs", settings=named, domain=twice, code=code())
-    quiet = DeploymentSettings(queue_metrics="off")
-    other = OpenJobSpec(Stack(App(), "quiet"), "Jobs", settings=quiet, code=code())
-    with pytest.raises(ValueError, match="queue_metrics=off"):
-        other.metric_oldest_job("mail")
 
 
 # --- who may do what -----------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 from aws_cdk import assertions
@@ -47,7 +47,7 @@ def test_there_is_an_alarm_for_each_thing_that_can_go_wrong(synthesis: Any) -> N
     assert looked_at == {
         "oldest-job": {("OJS", "ojs.queue.oldest_age")},
         "cron-late": {("OJS", "ojs.cron.lateness")},
-        "dead-letters": {("OJS", "ojs.dead_letter.total")},
+        "dead-letters": {("OJS", "ojs.dead_letter.added_total")},
         "stream-age": {("AWS/Lambda", "IteratorAge")},
         "stream-failures": {("AWS/SQS", "ApproximateNumberOfMessagesVisible")},
         "sweep-silent": {("AWS/Lambda", "Invocations"), ("AWS/Lambda", "Errors")},
@@ -104,7 +104,8 @@ OTHER = DeploymentSettings(
     alarm_refused=9,
     alarm_system_errors=2,
     alarm_throttles=7,
-    queue_metrics="off",
+    metrics="queues",
+    queue_metrics_max=0,
     dashboard=False,
     alarm_sweep_silence_min=3,
     alarm_email=EMAIL,
@@ -200,13 +201,32 @@ def test_who_deploys_is_warned_that_alarms_reach_nobody(synthesis: Any, others: 
 
 def test_the_dashboard_and_metrics_of_queues_are_settings(synthesis: Any, others: Any) -> None:
     assert not others.resources("AWS::CloudWatch::Dashboard")
-    for made, which in ((synthesis, "fullest"), (others, "off")):
+    for made, chosen in (
+        (synthesis, ("alarms", "20", "900", "180")),
+        (others, ("queues", "0", "120", "90")),
+    ):
+        names = ("METRICS", "QUEUE_METRICS_MAX", "ALARM_OLDEST_JOB_S", "ALARM_CRON_LATE_S")
         told = {
-            one["Handler"].split(".")[1]: one["Environment"]["Variables"].get("OJS_QUEUE_METRICS")
+            one["Handler"].split(".")[1]: tuple(
+                one["Environment"]["Variables"].get(f"OJS_{name}") for name in names
+            )
             for one in made.resources("AWS::Lambda::Function").values()
         }
-        assert {name for name, value in told.items() if value} == {"stream", "sweep"}
-        assert {value for value in told.values() if value} == {which}
+        assert {name for name, values in told.items() if any(values)} == {"stream", "sweep"}
+        assert {values for values in told.values() if any(values)} == {chosen}
+
+
+@pytest.mark.parametrize(
+    ("former", "level", "most"),
+    [("off", "deployment", 20), ("fullest", "queues", 20), ("all", "queues", 0)],
+)
+def test_the_former_setting_of_metrics_is_read(
+    former: Literal["off", "fullest", "all"], level: str, most: int
+) -> None:
+    settings = DeploymentSettings(queue_metrics=former)
+    assert (settings.metrics_level, settings.metered_queues) == (level, most)
+    with pytest.raises(ValueError, match="queue_metrics: can't be combined with metrics"):
+        DeploymentSettings(queue_metrics=former, metrics="queues")
 
 
 def test_nobody_is_told_unless_asked_for(synthesis: Any) -> None:
@@ -229,7 +249,9 @@ def test_alarms_go_to_the_topic_and_the_mail_address(others: Any) -> None:
 def test_metrics_have_the_names_the_functions_write() -> None:
     assert set(monitoring.COUNTERS) == {row.name for row in rows.BY_TYPE.values()}
     assert set(monitoring.LENGTHS) == {rows.QUEUE_TIME.name, rows.DURATION.name}
-    for name in ("OLDEST_AGE", "DEAD_LETTERS", "DEPTH", "ACTIVE_WORKERS", "BACKLOG", "MISSING"):
+    for name in (
+        "OLDEST_AGE", "DEAD_LETTERS", "DEAD_ADDED", "DEPTH", "ACTIVE_WORKERS", "BACKLOG", "MISSING"
+    ):  # fmt: skip
         assert getattr(monitoring, name) == getattr(rows, name).name
     assert rows.LATENESS.name == monitoring.CRON_LATENESS
     assert set(monitoring._STATES) == {state.value for state in State if state not in TERMINAL}
@@ -258,28 +280,37 @@ def dashboard(synthesis: Any) -> dict[str, Any]:
     return parsed
 
 
-def test_the_dashboard_shows_every_metric_and_alarm(synthesis: Any) -> None:
-    widgets = dashboard(synthesis)["widgets"]
+@pytest.mark.parametrize("level", ["alarms", "deployment", "queues"])
+def test_the_dashboard_shows_every_alarm_and_the_metrics_of_its_level(
+    level: Literal["alarms", "deployment", "queues"],
+    synthesis: Any,
+    synthesise: Callable[[DeploymentSettings], Any],
+) -> None:
+    made = synthesis if level == "alarms" else synthesise(DeploymentSettings(metrics=level))
+    widgets = dashboard(made)["widgets"]
     (status,) = (each for each in widgets if each["type"] == "alarm")
-    assert len(status["properties"]["alarms"]) == len(alarms(synthesis))
+    assert len(status["properties"]["alarms"]) == len(alarms(made))
     shown = json.dumps(widgets)
-    names = {*monitoring.COUNTERS, *monitoring.LENGTHS, monitoring.DEPTH, monitoring.OLDEST_AGE}
-    for name in names | {monitoring.DEAD_LETTERS, monitoring.ACTIVE_WORKERS}:
-        assert name in shown
+    more = {*monitoring.COUNTERS, *monitoring.LENGTHS, monitoring.DEPTH, monitoring.ACTIVE_WORKERS}
+    more -= {monitoring.DEAD_ADDED}
+    assert {name for name in more if name in shown} == (set() if level == "alarms" else more)
+    assert monitoring.OLDEST_AGE in shown
+    assert monitoring.DEAD_ADDED in shown
     titles = [each["properties"]["title"] for each in widgets if each["type"] == "metric"]
     assert len(titles) == len(set(titles))
 
 
 def test_the_dashboard_finds_metrics_by_the_dimensions_they_are_written_with(
-    synthesis: Any,
+    synthesise: Callable[[DeploymentSettings], Any],
 ) -> None:
+    made = synthesise(DeploymentSettings(metrics="queues"))
     of_jobs = (*monitoring.COUNTERS, *monitoring.LENGTHS)
     written = {
         **{name: {"queue", "service", "type"} for name in of_jobs},
         monitoring.DEPTH: {"queue", "service", "state"},
         monitoring.OLDEST_AGE: {"queue", "service"},
     }
-    text = json.dumps(dashboard(synthesis)).replace('\\\\"', '"').replace('\\"', '"')
+    text = json.dumps(dashboard(made)).replace('\\\\"', '"').replace('\\"', '"')
     searches = re.findall(
         r"SEARCH\('\{([^}]*)\} MetricName=\"([^\"]*)\" service=\"([^\"]*)\"", text
     )

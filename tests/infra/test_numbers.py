@@ -51,7 +51,7 @@ def test_the_rest_is_as_it_is_priced(synthesis: Any) -> None:
     assert numbers["heartbeat_s"] == HEARTBEAT_INTERVAL_S
     alarms = synthesis.resources("AWS::CloudWatch::Alarm")
     assert len(alarms) == numbers["alarms"]
-    assert DeploymentSettings().queue_metrics == "fullest"
+    assert DeploymentSettings().metrics == "alarms"
     assert DeploymentSettings().queue_metrics_max == numbers["queue_metrics_max"]
     assert len(synthesis.resources("AWS::Logs::MetricFilter")) == 1
 

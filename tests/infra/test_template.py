@@ -175,7 +175,12 @@ def test_function(synthesis: Any, spec: Any) -> None:
     assert "TracingConfig" not in function
     logging = function["LoggingConfig"]
     assert (logging["LogFormat"], logging["SystemLogLevel"]) == ("JSON", "WARN")
-    metered = {"OJS_QUEUE_METRICS", "OJS_QUEUE_METRICS_MAX"}
+    metered = {
+        "OJS_METRICS",
+        "OJS_QUEUE_METRICS_MAX",
+        "OJS_ALARM_OLDEST_JOB_S",
+        "OJS_ALARM_CRON_LATE_S",
+    }
     more = {
         "stream": {"OJS_BUCKET", "OJS_BUS", "OJS_FAILURE_QUEUE", *metered},
         "sweep": {"OJS_BUCKET", "OJS_BUS", *metered},

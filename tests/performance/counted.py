@@ -16,6 +16,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
+from dataclasses import replace
 from functools import partial
 from io import StringIO
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ from ojs.domain.stats import Levels, QueueGauges, Totals, WorkerCounts
 from ojs.services.deliveries.wake import LOOKED_AT
 from ojs.services.for_each import one_by_one
 from ojs.services.operations.metrics_sweep import MetricsReport
+from ojs.settings import MetricsLevel, Settings
 from ojs.store.queues.registry import NOTED_MS, QUIET_MS
 from ojs.store.table.schema import STREAM_BATCH, TABLE
 from ojs.store.table.values import unpack
@@ -52,7 +54,8 @@ _WARM_STEPS, _STEP_MS = 96, 900_000
 _SWEPT_EVERY = 8
 _MINUTE_MS, _MINUTES = 60_000, 120
 # Jobs a second that are pushed to a function, and how many of them are counted.
-_PUSHED = {0.4: 10, 1: 20, 10: 100}
+# Jobs per second and containers, and how many jobs are counted.
+_PUSHED = {(0.4, 1): 10, (1, 1): 20, (10, 1): 100, (10, 4): 100, (10, 10): 100}
 _DIGITS = 4
 
 Spent = dict[str, float]
@@ -448,30 +451,34 @@ def _bytes(log: str, runs: float) -> float:
 
 
 def metrics(bench: Counting) -> dict[str, int]:
-    """CloudWatch metrics of a deployment in which one queue has jobs of one type; and of one in
-    which nothing happens, without those of queues.
+    """CloudWatch metrics by level: of a healthy deployment in which one queue has jobs of one type,
+    and of a queue in addition.
     """
+    bench.run.settings = replace(bench.run.settings, metrics="queues")
     consume = Consumer()
     consume(bench.recorded(1))
-    waiting = Levels(dict.fromkeys(set(State) - TERMINAL, 1), dead=1)
-    found = _metrics(consume.log + swept() + _gauges(waiting, running=1))
+    found = _metrics(consume.log + swept())
     of_queue = {one for one in found if any(name == "queue" for name, _ in one[0])}
+    levels = {level: _of_level(replace(bench.run.settings, metrics=level)) for level in _LEVELS}
+    whole = found - of_queue
     return {
+        "alarms": len(levels["alarms"]),
+        "deployment": len(whole | levels["deployment"]),
         "queue": len(of_queue),
-        "deployment": len(found - of_queue),
-        "idle": len(_metrics(_gauges(Levels(), running=0))),
     }
 
 
-def _gauges(levels: Levels, *, running: int) -> str:
-    """What a sweep writes of a deployment with these jobs and workers, but for its queues."""
+_LEVELS: tuple[MetricsLevel, ...] = ("alarms", "deployment")
+
+
+def _of_level(settings: Settings) -> set[tuple[tuple[tuple[str, str], ...], str]]:
+    """The gauges of a deployment with jobs in each state, of which none waits for long."""
+    levels = Levels(dict.fromkeys(set(State) - TERMINAL, 1), dead=1)
     queue = QueueGauges(Queue("default"), levels, oldest_ms=0)
-    totals = Totals(1, 1, levels, WorkerCounts(running))
     written = StringIO()
     with redirect_stdout(written):
-        report = MetricsReport({}, 1, [queue], totals)
-        gauges.write(report, service=runtime.current().settings.service, most=0)
-    return written.getvalue()
+        gauges.write(MetricsReport({}, 1, [queue], Totals(1, 1, levels, WorkerCounts(1))), settings)
+    return _metrics(written.getvalue())
 
 
 def _metrics(log: str) -> set[tuple[tuple[tuple[str, str], ...], str]]:
@@ -541,7 +548,12 @@ def pushed(connect: Callable[[], Counting]) -> dict[str, Spent]:
     """By jobs a second: a job that is pushed to a function; and a job of a batch of stream records
     that the consumer looks at, up to how many of them.
     """
-    found = {f"{rate:g}": Pushed(connect(), rate).count(jobs) for rate, jobs in _PUSHED.items()}
+    found = {
+        f"{rate:g}" if containers == 1 else f"{rate:g} by {containers}": Pushed(
+            connect(), rate, containers
+        ).count(jobs)
+        for (rate, containers), jobs in _PUSHED.items()
+    }
     bench = connect()
     pushing = Pushed(bench, 1)
     pushing.count(1)

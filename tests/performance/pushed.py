@@ -13,6 +13,7 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, TypeVar
 
+from ojs.domain.ids import IdSource
 from ojs.services.deliveries.parts import AllowedTargets, PushParts
 from tests.store.pushing import DONE, FUNCTION, FakeTarget, Wakes, settled
 
@@ -34,16 +35,28 @@ _SHOWN = (
 class Pushed:
     """One delivery, whose target is done with a job after a while."""
 
-    def __init__(self, bench: Counting, rate: float) -> None:
-        """`rate`: jobs a second."""
+    def __init__(self, bench: Counting, rate: float, containers: int = 1) -> None:
+        """Declare a delivery.
+
+        Args:
+            bench: The table, and the counts.
+            rate: Jobs per second.
+            containers: Number of containers of each function. Calls go to one at random.
+        """
         self.bench, self.rate = bench, rate
         self._wakes, self._target = Wakes(bench.clock), FakeTarget()
         allowed = AllowedTargets([FUNCTION], ["*"], check_endpoint=lambda _: None)
-        bench.run = bench.another(
-            push=PushParts(
-                wakes=self._wakes, target=lambda _: self._target, allowed=allowed, sends=None
-            )
+        parts = PushParts(
+            wakes=self._wakes, target=lambda _: self._target, allowed=allowed, sends=None
         )
+        self._runs = [
+            bench.another(push=parts, ids=IdSource(bench.clock, random.Random(number).randbytes))
+            for number in range(1, containers + 1)
+        ]
+        bench.run = self._runs[0]
+        for run in self._runs:
+            # They are counted together.
+            run.table.meter = bench.run.table.meter
         # Twice what it takes.
         concurrency = max(10, round(2 * rate))
         body = {"target": {"function": FUNCTION}, "queues": [QUEUE], "concurrency": concurrency}
@@ -77,12 +90,16 @@ class Pushed:
         self._told["planned"] += 1
         heappush(self._agenda, (at_ms, self._told["planned"], act))
 
+    def _choose(self) -> None:
+        self.bench.run = self._random.choice(self._runs)
+
     def _push(self) -> None:
+        self._choose()
         self.bench.push(options={"queue": QUEUE})
         self._go_on()
 
     def _dispatch(self) -> None:
-        self._called("dispatches", partial(self.bench.run.dispatch.run, "work"))
+        self._called("dispatches", lambda: self.bench.run.dispatch.run("work"))
 
     def _end(self, push: Push) -> None:
         """Lambda calls the function outcomes with each success by itself."""
@@ -93,6 +110,7 @@ class Pushed:
         self._told["settled"] += 1
 
     def _called(self, what: str, call: Callable[[], T]) -> T:
+        self._choose()
         before = len(self.bench.run.table.meter.calls)
         sent = len(self._target.pushes)
         found = call()

@@ -12,10 +12,11 @@ from ojs.domain.access import ANYBODY
 from ojs.domain.delivery.breaker import FAULTS, FIRST_OPEN_MS
 from ojs.domain.delivery.delivery import DeliveryState, DisabledReason
 from ojs.domain.delivery.outcome import SPREADING_MS
-from ojs.domain.errors import Conflict, NotFound
+from ojs.domain.errors import BackendUnavailable, Conflict, NotFound
 from ojs.domain.job import envelope
 from ojs.domain.job.permits import permit_name
 from ojs.domain.job.states import State
+from ojs.store.deliveries.deliveries import DeliveryStore
 from tests.store.pushing import (
     CRASHED,
     DONE,
@@ -113,6 +114,33 @@ def test_many_pushes_wake_once_a_second(pushing: Pushing) -> None:
     for n in range(20):
         pushing.world.push(n)
     # At once, and when the second is over.
+    assert len(pushing.wakes.sent) == 2
+
+
+def test_containers_share_the_time_of_the_last_wake_up(pushing: Pushing) -> None:
+    """Ten containers, ten jobs per second: about one wake-up per second, and none is missed."""
+    pushing.put()
+    world = pushing.world
+    world.clock.advance(20_000)
+    runs = [world.another() for _ in range(10)]
+    pushing.wakes.sent.clear()
+    for n in range(100):
+        runs[n % 10].enqueue.push(envelope.parse({"type": "t", "args": []}))
+        placed_ms = world.clock.now_ms()
+        # Some wake-up arrives after each job.
+        assert any(at_ms >= placed_ms for at_ms, _ in pushing.wakes.sent)
+        world.clock.advance(100)
+    assert len(pushing.wakes.sent) <= 0.3 * 100
+
+
+@pytest.mark.parametrize("lost", ["last_wake", "record_wake"])
+def test_a_wake_up_does_not_depend_on_the_stored_time(pushing: Pushing, lost: str) -> None:
+    pushing.put()
+    pushing.world.clock.advance(20_000)
+    pushing.wakes.sent.clear()
+    with mock.patch.object(DeliveryStore, lost, side_effect=BackendUnavailable("down")):
+        for n in range(3):
+            pushing.world.push(n)
     assert len(pushing.wakes.sent) == 2
 
 

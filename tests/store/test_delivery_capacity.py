@@ -78,12 +78,17 @@ def test_permits_of_outcomes_that_come_together_are_released_by_one_write(exact:
 
 
 def test_a_push_of_a_job_costs_no_unit_more_where_jobs_are_pushed(exact: World) -> None:
+    """Only the first two within a second do: they wake the delivery, now and a second later."""
     warm(exact)
     with spending(exact) as before:
         exact.push("x", queue="default")
     pushing = Pushing(exact)
     pushing.put(queues=["pushed"])
     exact.push("x", queue="pushed")
+    with spending(exact) as delayed:
+        exact.push("x", queue="pushed")
+    assert (delayed.calls - before.calls, delayed.writes - before.writes) == (2, 1)
+    assert delayed.reads - before.reads == 0.5
     exact.push("x", queue="default")
     for queue in ("default", "pushed"):
         with spending(exact) as spent:

@@ -512,6 +512,7 @@ class OpenJobSpec(Construct):
         lanes: int | None = None,
         visibility_timeout_s: int | None = None,
         dead_letter_queue: str | None = None,
+        metrics: bool = False,
         config: Mapping[str, object] | None = None,
     ) -> None:
         """Declare a queue. Omitted fields keep their current value, or their default.
@@ -527,11 +528,16 @@ class OpenJobSpec(Construct):
             lanes: Number of lanes.
             visibility_timeout_s: Default lease in seconds.
             dead_letter_queue: Queue that receives copies of dead letters.
+            metrics: Whether CloudWatch always receives the age of the oldest job and the number of
+                dead letters, at each level of the setting `metrics`. Two metrics, about $0.60 per
+                month.
             config: Other fields of the queue's configuration (docs/queues.md). None resets a field.
 
         Raises:
             ValueError: A field is set as an argument and in `config`.
         """
+        if metrics:
+            self._meter(name)
         self.declared.put(
             QUEUE,
             name,
@@ -944,8 +950,7 @@ class OpenJobSpec(Construct):
         Returns:
             The metric, with the statistic Maximum.
 
-        Raises:
-            ValueError: `queue` is set with `queue_metrics=off`.
+        CloudWatch charges for the metric in each hour. See the setting `metrics`.
         """
         return self._gauge(OLDEST_AGE, queue, period)
 
@@ -962,20 +967,21 @@ class OpenJobSpec(Construct):
         Returns:
             The metric, with the statistic Maximum.
 
-        Raises:
-            ValueError: `queue` is set with `queue_metrics=off`.
+        CloudWatch charges for the metric in each hour. See the setting `metrics`.
         """
         return self._gauge(DEAD_LETTERS, queue, period)
 
     def _gauge(self, name: str, queue: str | None, period: Duration | None) -> cloudwatch.Metric:
-        if queue is not None and self.settings.queue_metrics == "off":
-            raise ValueError("queue: requires a queue_metrics setting other than off")
-        if queue is not None and queue not in self._metric_queues:
+        self._meter("*" if queue is None else queue)
+        dimensions = {} if queue is None else {"queue": queue}
+        return own_metric(self.settings, name, period=period or Duration.minutes(1), **dimensions)
+
+    def _meter(self, queue: str) -> None:
+        """Always write the oldest job and the dead letters of a queue; `*`: of all together."""
+        if queue not in self._metric_queues:
             self._metric_queues.append(queue)
             names = ",".join(sorted(self._metric_queues))
             self.functions["sweep"].add_environment("OJS_METRIC_QUEUES", names)
-        dimensions = {} if queue is None else {"queue": queue}
-        return own_metric(self.settings, name, period=period or Duration.minutes(1), **dimensions)
 
 
 def _host(url: str) -> str:

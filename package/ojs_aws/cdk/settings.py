@@ -232,11 +232,14 @@ class DeploymentSettings(BaseModel):
     delayed by this time. 10 costs least."""
     metrics_namespace: str = Field("OJS", pattern=r"^[A-Za-z0-9][A-Za-z0-9_./#-]{0,99}$")
     """CloudWatch namespace of the metrics of jobs, queues, and workers."""
-    queue_metrics: Literal["off", "fullest", "all"] = "fullest"
-    """Queues with separate CloudWatch metrics, which cost extra: none (off), the largest by depth
-    up to queue_metrics_max (fullest), or all."""
-    queue_metrics_max: int = Field(20, ge=1, le=500)
-    """queue_metrics=fullest: maximum number of queues with separate metrics."""
+    metrics: Literal["alarms", "deployment", "queues"] = "alarms"
+    """CloudWatch metrics, which cost extra: those that alarms watch (alarms), also those of the
+    deployment as a whole (deployment), or also those of queues (queues)."""
+    queue_metrics_max: int = Field(20, ge=0, le=500)
+    """metrics=queues: maximum number of queues with separate metrics. 0: all queues."""
+    queue_metrics: Literal["off", "fullest", "all"] | None = None
+    """Deprecated, use metrics. off: metrics=deployment. fullest: metrics=queues. all:
+    metrics=queues with queue_metrics_max=0."""
     dashboard: bool = True
     """Creates a CloudWatch dashboard."""
     web_dashboard: bool = True
@@ -288,6 +291,18 @@ class DeploymentSettings(BaseModel):
         if unknown := sorted(set(numbers) - set(names)):
             raise ValueError(f"unknown function: {', '.join(unknown)}. Allowed: {', '.join(names)}")
         return numbers
+
+    @property
+    def metrics_level(self) -> str:
+        """The level of CloudWatch metrics, also if the deprecated setting selects it."""
+        if self.queue_metrics is None:
+            return self.metrics
+        return "deployment" if self.queue_metrics == "off" else "queues"
+
+    @property
+    def metered_queues(self) -> int:
+        """Maximum number of queues with separate metrics, 0 for all."""
+        return 0 if self.queue_metrics == "all" else self.queue_metrics_max
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
@@ -390,8 +405,14 @@ class DeploymentSettings(BaseModel):
             ),
             (
                 "queue_metrics_max",
-                "queue_metrics_max" in chosen and self.queue_metrics != "fullest",
-                "requires queue_metrics=fullest",
+                "queue_metrics_max" in chosen
+                and (self.metrics_level != "queues" or self.queue_metrics == "all"),
+                "requires metrics=queues",
+            ),
+            (
+                "queue_metrics",
+                self.queue_metrics is not None and "metrics" in chosen,
+                "can't be combined with metrics, which replaces it",
             ),
             (
                 "waf_rate",

@@ -81,22 +81,49 @@ class MeteredQueues:
 
 
 class EmbeddedMetrics:
-    """Writes the embedded metric format to standard output, of which CloudWatch Logs makes metrics.
+    """Writes the embedded metric format to standard output, which CloudWatch Logs reads.
 
-    Each metric has `service` and the given dimensions, as far as queues are `metered`.
+    Each metric has `service` and the given dimensions, as far as queues are `metered`. Jobs that
+    enter dead letter are also written without dimensions, for their alarm.
     """
 
     def __init__(
-        self, service: str, namespace: str = NAMESPACE, metered: MeteredQueues | None = None
+        self,
+        service: str,
+        namespace: str = NAMESPACE,
+        metered: MeteredQueues | None = None,
+        watched: Mapping[str, float] | None = None,
     ) -> None:
+        """Initialize an outlet.
+
+        Args:
+            service: Name of the deployment.
+            namespace: CloudWatch namespace.
+            metered: Which queues have metrics of their own. Default: all.
+            watched: The only metrics that are written, without dimensions, each from which value
+                on. Default: all metrics are written.
+        """
         self._service = service
         self._namespace = namespace
         self._metered = metered
+        self._watched = watched
 
     def put(self, dimensions: Mapping[str, str], values: Mapping[str, Sequence[float]]) -> None:
         """Write one object for each hundred values."""
         if self._metered is not None:
             dimensions = self._metered.shown(dimensions)
+        added = rows.DEAD_ADDED.name
+        if dimensions and added in values:
+            self._write({}, {added: values[added]})
+        if self._watched is None:
+            self._write(dimensions, values)
+        elif not dimensions:
+            self._write({}, {
+                name: [value for value in numbers if value >= self._watched[name]]
+                for name, numbers in values.items() if name in self._watched
+            })  # fmt: skip
+
+    def _write(self, dimensions: Mapping[str, str], values: Mapping[str, Sequence[float]]) -> None:
         written = EphemeralMetrics(namespace=self._namespace, service=self._service)
         for name, value in dimensions.items():
             written.add_dimension(name, value)

@@ -46,7 +46,10 @@ def printed(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.requirement("C-20")
-def test_a_jobs_life_is_counted_and_told(api: Api, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_jobs_life_is_counted_and_told(
+    api: Api, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api.runtime, "settings", replace(api.runtime.settings, metrics="queues"))
     assert handler(LIFE, LambdaContext("stream")) == DONE
     stats = api("GET", "/ojs/v1/queues/email/stats").json["stats"]
     assert (stats["completed"], stats["available"], stats["active"]) == (1, 0, 0)
@@ -246,7 +249,7 @@ def test_a_projector_is_made_once_for_each_runtime(
     ],
 )
 def test_metrics_go_where_the_deployment_says(
-    make_runtime: Callable[[], runtime.Runtime],
+    make_runtime: Callable[..., runtime.Runtime],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     variable: str,
@@ -254,7 +257,7 @@ def test_metrics_go_where_the_deployment_says(
     namespaces: set[str],
 ) -> None:
     monkeypatch.setenv(variable, value)
-    runtime.use(make_runtime())
+    runtime.use(make_runtime(metrics="queues"))
     assert handler(LIFE, LambdaContext("stream")) == DONE
     found = {line["_aws"]["CloudWatchMetrics"][0]["Namespace"] for line in printed(capsys)}
     assert found == namespaces

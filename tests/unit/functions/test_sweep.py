@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +97,12 @@ def gauges(api: Api, monkeypatch: pytest.MonkeyPatch) -> Gauges:
     return stand_in
 
 
+@pytest.fixture
+def by_queue(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All metrics are written."""
+    monkeypatch.setattr(api.runtime, "settings", replace(api.runtime.settings, metrics="queues"))
+
+
 def test_the_sweep_does_what_time_has_decided(api: Api, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     assert handler(EVENT, Context(50_000)) == {}
@@ -155,6 +162,7 @@ def test_there_is_time_to_measure_however_much_there_is_to_move(
     assert gauges.asked[1][2] is False
 
 
+@pytest.mark.usefixtures("by_queue")
 def test_what_was_seen_is_written_as_metrics(
     gauges: Gauges, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -199,6 +207,7 @@ def test_what_was_seen_is_written_as_metrics(
         assert units.get("ojs.queue.oldest_age", "Seconds") == "Seconds"
 
 
+@pytest.mark.usefixtures("by_queue")
 def test_bounds_are_written_as_metrics(gauges: Gauges, capsys: pytest.CaptureFixture[str]) -> None:
     gauges.queues = [
         gauges_of("both", Levels({}), None, Filling(4, 10, 900, 1_000)),
@@ -288,6 +297,7 @@ def test_totals_that_are_not_known_are_not_told(
     assert all('"queue":"email"' in line for line in capsys.readouterr().out.splitlines())
 
 
+@pytest.mark.usefixtures("by_queue")
 def test_the_fullest_queues_are_told_of(gauges: Gauges, capsys: pytest.CaptureFixture[str]) -> None:
     gauges.queues = [
         gauges_of(f"q{number:04d}", Levels({State.AVAILABLE: number}), None) for number in range(40)
@@ -298,28 +308,57 @@ def test_the_fullest_queues_are_told_of(gauges: Gauges, capsys: pytest.CaptureFi
     assert told == {f"q{number:04d}" for number in range(20, 40)}
 
 
+@pytest.mark.parametrize("level", ["alarms", "deployment", "queues"])
 def test_a_stuck_job_of_a_named_queue_raises_its_metric_beside_30_fuller_queues(
-    capsys: pytest.CaptureFixture[str],
+    level: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fuller = [gauges_of(f"q{n}", Levels({State.AVAILABLE: 9}), None) for n in range(30)]
     stuck = gauges_of("mail", Levels({State.AVAILABLE: 1}), 40_000)
     seen = MetricsReport(at_ms=100_000, queues=[*fuller, stuck])
-    metrics.write(seen, service="ojs", most=20, always=("mail",))
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    ages = [
-        line[rows.OLDEST_AGE.name]
-        for line in lines
-        if line["queue"] == "mail" and rows.OLDEST_AGE.name in line
-    ]
-    assert ages == [[60.0]]
+    written = lines_of(capsys, seen, metrics=level, metric_queues=("mail",))
+    mail = [line for line in written if line.get("queue") == "mail"]
+    assert [line[rows.OLDEST_AGE.name] for line in mail if rows.OLDEST_AGE.name in line] == [[60.0]]
+
+
+def lines_of(
+    capsys: pytest.CaptureFixture[str], seen: MetricsReport, **settings: Any
+) -> list[dict[str, Any]]:
+    metrics.write(seen, Settings("table", **settings))
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("waits_s", "named", "written"),
+    [
+        (0, (), {}),
+        # A third of 900 s.
+        (299, (), {}),
+        (300, (), {"ojs.queue.oldest_age": [300.0]}),
+        (0, ("*",), {"ojs.queue.oldest_age": [0.0], "ojs.dead_letter.total": [7.0]}),
+        (0, ("mail",), {}),
+    ],
+)
+def test_a_healthy_deployment_writes_no_gauges_but_those_that_are_named(
+    waits_s: int, named: tuple[str, ...], written: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mail = gauges_of("mail", Levels({State.AVAILABLE: 1}, dead=7), NOW_MS - waits_s * 1_000)
+    totals = Totals(NOW_MS, 1, mail.levels, WorkerCounts(running=5))
+    seen = MetricsReport(at_ms=NOW_MS, queues=[mail], totals=totals)
+    lines = lines_of(capsys, seen, metric_queues=named)
+    whole = [line for line in lines if "queue" not in line]
+    found = {name: value for line in whole for name, value in line.items() if name[:4] == "ojs."}
+    assert found == written
+    assert len(lines) == len(whole) + (named == ("mail",))
 
 
 @pytest.mark.parametrize(
     ("settings", "queues"),
     [
-        ({"queue_metrics": "off"}, 0),
-        ({"queue_metrics_max": 7}, 7),
-        ({"queue_metrics": "all"}, 140),
+        ({}, 0),
+        ({"metrics": "deployment"}, 0),
+        ({"metrics": "queues"}, 20),
+        ({"metrics": "queues", "queue_metrics_max": 7}, 7),
+        ({"metrics": "queues", "queue_metrics_max": 0}, 140),
     ],
 )
 def test_how_many_queues_are_told_of_is_a_setting(
@@ -329,10 +368,9 @@ def test_how_many_queues_are_told_of_is_a_setting(
         gauges_of(f"q{number}", Levels({State.AVAILABLE: number}), None) for number in range(140)
     ]
     report = MetricsReport({}, 0, found, None)
-    most = Settings("table", **settings).metered_queues
-    metrics.write(report, service="s", most=most)
+    metrics.write(report, Settings("table", **settings))
     pools = [PoolMetrics("p", 0.5, {f"q{number}": 0.5 for number in range(140)})]
-    metrics.write_pools(pools, service="s", most=most)
+    metrics.write_pools(pools, Settings("table", **settings))
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     for metric in (rows.OLDEST_AGE.name, rows.DISPATCH_RATIO.name):
         assert len({line["queue"] for line in lines if metric in line}) == queues
@@ -422,10 +460,11 @@ def test_the_real_gauges_are_measured(
     runtime.use(make_runtime())
     assert handler(EVENT, Context(50_000)) == {}
     names = {name for line in capsys.readouterr().out.splitlines() for name in json.loads(line)}
-    # Each metric costs something in the hours in which it is written: there are no zeros but this.
-    assert {name for name in names if name.startswith("ojs.")} == {"ojs.dead_letter.total"}
+    # Each metric costs something in the hours in which it is written.
+    assert not {name for name in names if name.startswith("ojs.")}
 
 
+@pytest.mark.usefixtures("by_queue")
 def test_queues_rest_and_are_measured_all_the_same(
     api: Api, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -494,6 +533,7 @@ def test_dead_letters_come_back_and_go_and_it_is_told(
 # --- worker pools -------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("by_queue")
 @pytest.mark.requirement("FS-25", "FS-26")
 def test_pools_are_looked_at_and_told_of_as_metrics(
     api: Api, gauges: Gauges, capsys: pytest.CaptureFixture[str]
@@ -533,7 +573,7 @@ def test_pools_are_looked_at_and_told_of_as_metrics(
 def test_only_so_many_pools_and_queues_are_told_of(capsys: pytest.CaptureFixture[str]) -> None:
     """CloudWatch is paid for by metric."""
     pools = [PoolMetrics(f"p{n:03d}", 0.5, {f"q{n:03d}": 0.5}) for n in range(150)]
-    metrics.write_pools(pools, service="s", most=20)
+    metrics.write_pools(pools, Settings("table", metrics="queues"))
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(lines) == metrics.MAX_POOLS + 20
     assert not [line for line in lines if line.get("pool", "")[1:] >= "100"]
@@ -556,8 +596,7 @@ def test_backlogs_are_written_for_groups_with_workers(capsys: pytest.CaptureFixt
         Backlog("away", running=1),
         Backlog("nothing"),
     ]
-    metrics.write(MetricsReport({}, NOW_MS, backlogs=found), service="s", most=0)
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    lines = lines_of(capsys, MetricsReport({}, NOW_MS, backlogs=found))
     told = {
         (line["group"], name): line[name]
         for line in lines

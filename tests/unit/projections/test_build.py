@@ -20,6 +20,7 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
         "BUS": "mail-bus",
         "BUS_TYPES": "job.failed, job.*,,worker.*",
         "FAILURE_QUEUE": "https://sqs.test/q",
+        "METRICS": "queues",
         "QUEUE_METRICS_MAX": "7",
         "JWT_SCOPE_CLAIM": "scp",
         "JWT_SCOPE_PREFIX": "ojs/",
@@ -39,9 +40,11 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     assert (settings.authorizer_cache_s, settings.max_queues) == (5, 0)
     monkeypatch.setenv("OJS_IAM_OPERATORS", ",")
     assert Settings.from_environment().iam_operators == ()
-    for which, most in (("off", 0), ("all", None), ("fullest", 7)):
-        monkeypatch.setenv("OJS_QUEUE_METRICS", which)
+    for level, most in (("alarms", 0), ("deployment", 0), ("queues", 7)):
+        monkeypatch.setenv("OJS_METRICS", level)
         assert Settings.from_environment().metered_queues == most
+    monkeypatch.setenv("OJS_QUEUE_METRICS_MAX", "0")
+    assert Settings.from_environment().metered_queues is None
 
 
 def test_the_environment_must_be_whole_and_right(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,8 +76,8 @@ def test_settings_that_are_not_given() -> None:
         {"bus_types": ("job.failed;job.started",)},
         {"bus_types": ("**",)},
         {"bus_types": ("Job.*",)},
-        {"queue_metrics": "some"},
-        {"queue_metrics_max": 0},
+        {"metrics": "some"},
+        {"queue_metrics_max": -1},
         {"iam_operators": ("*", "arn:aws:iam::1:role/a")},
         {"iam_operators": ("arn:aws:sts::123456789012:assumed-role/a/b",)},
         {"authorizer_cache_s": -1},

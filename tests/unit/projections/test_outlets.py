@@ -14,6 +14,7 @@ from botocore.stub import Stubber
 
 from ojs.clock import ManualClock
 from ojs.domain import jsontext
+from ojs.domain.counters import definitions as rows
 from ojs.domain.counters.definitions import DURATION
 from ojs.domain.events.event import Event
 from ojs.domain.events.types import EventType
@@ -237,3 +238,32 @@ def test_no_queue_or_all_may_have_metrics(
     assert [sorted(names) for (names,) in dimensions] == [
         ["service"], ["policy", "service"], ["service"],
     ]  # fmt: skip
+
+
+def test_alarms_are_the_only_metrics_of_their_level(
+    clock: ManualClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Late cron jobs from a third of the threshold on, and new dead letters."""
+    watched = {rows.LATENESS.name: 60, rows.DEAD_ADDED.name: 0}
+    to = EmbeddedMetrics("s", metered=MeteredQueues(0, clock), watched=watched)
+    dead = Happened(EventType.DEAD_LETTER_ADDED, NOW_MS, None, JOB)
+    pushed = Happened(EventType.JOB_ENQUEUED, NOW_MS, None, JOB)
+    metrics.write(to, metrics.of_jobs([(pushed, "t"), (dead, "t"), (dead, "u")]))
+    metrics.write(to, [({"queue": "q", "strategy": "x"}, rows.EXCEEDED.name, 1)])
+    metrics.write(to, [({}, rows.LATENESS.name, late_s) for late_s in (59.9, 60, 61)])
+    assert [
+        {name: value for name, value in one.items() if name[:4] == "ojs."}
+        for one in written(capsys)
+    ] == [*[{rows.DEAD_ADDED.name: [1.0]}] * 2, {rows.LATENESS.name: [60.0, 61.0]}]
+
+
+def test_dead_letters_of_queues_are_also_counted_together(
+    clock: ManualClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """For their alarm, once at each level."""
+    dead = Happened(EventType.DEAD_LETTER_ADDED, NOW_MS, None, JOB)
+    for most, shown in ((0, [["service"]]), (5, [["service"], ["queue", "service", "type"]])):
+        to = EmbeddedMetrics("s", metered=MeteredQueues(most, clock))
+        metrics.write(to, metrics.of_jobs([(dead, "t")]))
+        found = [one["_aws"]["CloudWatchMetrics"][0]["Dimensions"] for one in written(capsys)]
+        assert [sorted(names) for (names,) in found] == shown

@@ -215,8 +215,10 @@ def environment(
         }
         found["OJS_RECOVERY_DAYS"] = json.dumps(kept)
     if spec.name in ("stream", "sweep"):
-        found["OJS_QUEUE_METRICS"] = settings.queue_metrics
-        found["OJS_QUEUE_METRICS_MAX"] = str(settings.queue_metrics_max)
+        found["OJS_METRICS"] = settings.metrics_level
+        found["OJS_QUEUE_METRICS_MAX"] = str(settings.metered_queues)
+        found["OJS_ALARM_OLDEST_JOB_S"] = str(settings.alarm_oldest_job_s)
+        found["OJS_ALARM_CRON_LATE_S"] = str(settings.alarm_cron_late_s)
     if access.failures:
         found["OJS_FAILURE_QUEUE"] = resources.failures.queue_url
     if access.stream and settings.is_local:

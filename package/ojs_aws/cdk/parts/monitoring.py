@@ -33,6 +33,7 @@ OLDEST_AGE = "ojs.queue.oldest_age"
 BACKLOG = "ojs.workers.backlog"
 MISSING = "ojs.workers.missing"
 DEAD_LETTERS = "ojs.dead_letter.total"
+DEAD_ADDED = "ojs.dead_letter.added_total"
 DEPTH = "ojs.queue.depth"
 ACTIVE_WORKERS = "ojs.workers.active"
 COUNTERS = (
@@ -255,9 +256,16 @@ class Monitoring(Construct):
             default_value=0,
         ).metric(statistic="Sum", period=_FIVE_MINUTES)
 
-    def own(self, name: str, *, period: Duration = _MINUTE, **dimensions: str) -> cloudwatch.Metric:
-        """A gauge that the functions write."""
-        return own_metric(self.settings, name, period=period, **dimensions)
+    def own(
+        self,
+        name: str,
+        *,
+        period: Duration = _MINUTE,
+        statistic: str = "Maximum",
+        **dimensions: str,
+    ) -> cloudwatch.Metric:
+        """A metric that the functions write."""
+        return own_metric(self.settings, name, period=period, statistic=statistic, **dimensions)
 
     def _search(self, name: str, statistic: str, *dimensions: str, only: str = "") -> str:
         """Return a search expression for this metric of all queues."""
@@ -266,6 +274,36 @@ class Monitoring(Construct):
         return f"SEARCH('{{{schema}}} {wanted}', '{statistic}', 60)"
 
     # --- dashboard ----------------------------------------------------------------------------
+
+    def _job_graphs(self) -> list[cloudwatch.IWidget]:
+        """Return the graphs of metrics that the level `alarms` doesn't have."""
+        level = self.settings.metrics_level
+        if level == "alarms":
+            return []
+        by_queue = level == "queues"
+        counted = {
+            name: _line(f"SUM({self._search(name, 'Sum', 'queue', 'type')})", name)
+            if by_queue
+            else self.own(name, statistic="Sum")
+            for name in COUNTERS
+        }
+        lengths = [
+            _line(self._search(name, "p95", "queue", "type"))
+            if by_queue
+            else self.own(name, statistic="p95")
+            for name in LENGTHS
+        ]
+        states = [_or_zero(self.own(DEPTH, state=state), state) for state in _STATES]
+        available = self._search(DEPTH, "Maximum", "queue", "state", only='state="available"')
+        return [
+            _graph("Jobs per minute", list(counted.values())),
+            _graph("Jobs by state", states),
+            *([_graph("Available jobs by queue", [_line(available)])] if by_queue else []),
+            _graph("Time in queue, p95 (s)", lengths[:1]),
+            _graph("Duration, p95 (s)", lengths[1:]),
+            _graph("Active workers", [_or_zero(self.own(ACTIVE_WORKERS), "workers")]),
+            _graph("Dead letters", [_or_zero(self.own(DEAD_LETTERS), "total")]),
+        ]
 
     def _dashboard(self) -> None:
         api, table, functions = self.api, self.table, self.functions.values()
@@ -278,26 +316,15 @@ class Monitoring(Construct):
         dashboard.add_widgets(
             cloudwatch.AlarmStatusWidget(title="Alarms", alarms=self._alarms, width=24, height=3)
         )
-        available = self._search(DEPTH, "Maximum", "queue", "state", only='state="available"')
-        counted = {name: self._search(name, "Sum", "queue", "type") for name in COUNTERS}
-        lengths = [self._search(name, "p95", "queue", "type") for name in LENGTHS]
+        dashboard.add_widgets(*self._job_graphs())
         dashboard.add_widgets(
-            _graph("Jobs per minute", [_line(f"SUM({counted[name]})", name) for name in COUNTERS]),
             _graph(
-                "Jobs by state",
-                [_or_zero(self.own(DEPTH, state=state), state) for state in _STATES],
+                "Age of oldest available job (s)",
+                [_line(self._search(OLDEST_AGE, "Maximum", "queue"))]
+                if self.settings.metrics_level == "queues"
+                else [_or_zero(self.own(OLDEST_AGE), "oldest")],
             ),
-            _graph("Available jobs by queue", [_line(available)]),
-        )
-        oldest = self._search(OLDEST_AGE, "Maximum", "queue")
-        dashboard.add_widgets(
-            _graph("Age of oldest available job (s)", [_line(oldest)]),
-            _graph("Time in queue, p95 (s)", [_line(lengths[0])]),
-            _graph("Duration, p95 (s)", [_line(lengths[1])]),
-        )
-        dashboard.add_widgets(
-            _graph("Dead letters", [self.own(DEAD_LETTERS)]),
-            _graph("Active workers", [_or_zero(self.own(ACTIVE_WORKERS), "workers")]),
+            _graph("New dead letters", [_or_zero(self.own(DEAD_ADDED, statistic="Sum"), "added")]),
             _graph("Stream: age (ms), failed records", [self.stream_age], [self.stream_failures]),
         )
         requests = (api.metric_count, api.metric_client_error, api.metric_server_error)
@@ -355,14 +382,19 @@ def _math(
 
 
 def own_metric(
-    settings: DeploymentSettings, name: str, *, period: Duration, **dimensions: str
+    settings: DeploymentSettings,
+    name: str,
+    *,
+    period: Duration,
+    statistic: str = "Maximum",
+    **dimensions: str,
 ) -> cloudwatch.Metric:
-    """Return a gauge of this deployment."""
+    """Return a metric of this deployment."""
     return cloudwatch.Metric(
         namespace=settings.metrics_namespace,
         metric_name=name,
         dimensions_map={"service": settings.service, **dimensions},
-        statistic="Maximum",
+        statistic=statistic,
         period=period,
     )
 
@@ -460,7 +492,8 @@ ALARMS = (
     Alarm(
         "oldest-job",
         "The oldest available job waits too long. Likely cause: too few workers, or a paused "
-        f"queue. Next step: find the queue in the metric {OLDEST_AGE}, then check its workers.",
+        "queue. Next step: find the queue on the page Queues of the dashboard, or with GET "
+        "/ojs/v1/admin/queues, then check its workers.",
         lambda of: of.own(OLDEST_AGE),
         "alarm_oldest_job_s",
         # One slow minute raises no alarm.
@@ -468,8 +501,8 @@ ALARMS = (
     ),
     Alarm(
         "cron-late",
-        "Cron jobs run too late. Likely cause: the sweep is overloaded, or fails. Next step: find "
-        f"the queue in the metric {CRON_LATENESS}, then check the log of function sweep.",
+        "Cron jobs run too late. Likely cause: the sweep is overloaded, or fails. Next step: check "
+        "the log of function sweep, and the cron jobs with GET /ojs/v1/cron.",
         lambda of: of.own(CRON_LATENESS),
         "alarm_cron_late_s",
     ),
@@ -477,15 +510,8 @@ ALARMS = (
         "dead-letters",
         "Dead letters increased. Likely cause: jobs failed all attempts. Next step: list them with "
         "their errors: GET /ojs/v1/dead-letter.",
-        lambda of: _math(
-            "increase of dead letters",
-            "DIFF(total)",
-            {"total": of.own(DEAD_LETTERS, period=_FIVE_MINUTES)},
-        ),
+        lambda of: of.own(DEAD_ADDED, period=_FIVE_MINUTES, statistic="Sum"),
         "alarm_dead_letters",
-        # A difference requires an earlier value.
-        periods=2,
-        breaching=1,
     ),
     Alarm(
         "stream-age",

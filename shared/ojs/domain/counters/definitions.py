@@ -149,7 +149,7 @@ ROWS = (
         "gauge", "seconds", _age_s),
     DEAD_LETTERS := Metric("ojs.dead_letter.total", "Dead letters by queue", "gauge", "jobs",
         lambda found, _: found.levels.dead),
-    Metric("ojs.dead_letter.added_total", "Jobs that entered dead letter",
+    DEAD_ADDED := Metric("ojs.dead_letter.added_total", "Jobs that entered dead letter",
         by="type", attribute="dead_added", event=EventType.DEAD_LETTER_ADDED),
     Metric("ojs.dead_letter.retried_total", "Dead letters that were retried by hand",
         attribute="dead_retried", event=EventType.DEAD_LETTER_RETRIED),
@@ -210,6 +210,8 @@ ROWS = (
     MISSING := Metric("ojs.workers.missing", kind="gauge"),
 )
 # fmt: on
+# The fraction of its alarm's threshold from which a gauge is written at the level `alarms`.
+NEAR_ALARM = 1 / 3
 COUNTERS = tuple(row for row in ROWS if row.attribute)
 # Those of the metrics that an answer shows.
 METRICS = tuple(row for row in ROWS if row.says)

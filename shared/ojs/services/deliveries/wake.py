@@ -1,8 +1,12 @@
-"""Wake-ups of deliveries: at once when a job became available, and by timers when one is due.
+"""Sends wake-up messages to deliveries: immediately for available jobs, by timer for due jobs.
 
-The request that made the job available wakes; the stream repeats that for what is still in line,
-and the sweep looks once a minute. So a wake-up that is lost costs lateness, and never a job; one
-too many costs a look.
+Wake-ups are hints. The request that makes a job available sends one. The stream consumer sends
+another for jobs that are still available, and the sweep checks all deliveries every minute. A lost
+wake-up delays a job by up to one minute. An extra wake-up costs one query.
+
+All containers together wake a delivery about once a second. The time of its last wake-up is stored,
+and a container that makes a job available reads it. A wake-up is sent before its time is stored: if
+the process crashes in between, or reads a stale time, the delivery is woken twice.
 """
 
 from __future__ import annotations
@@ -20,15 +24,16 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.maintenance import NOTICED_MS
 from ojs.domain.queue.queue import Queue
-from ojs.store.deliveries.deliveries import REMEMBERED_MS, DeliveryDirectory
+from ojs.store.deliveries.deliveries import REMEMBERED_MS, DeliveryDirectory, DeliveryStore
 from ojs.store.jobs.records import JobStore
 
 # A queue keeps a message back for so long at most; what is due later is armed by the sweep.
 MOST_DELAY_S = 900
 ARMED_MS = MOST_DELAY_S * 1_000
-# A container wakes a delivery at once at most so often; in between it has it woken when that is
-# over, once.
+# Time (ms) between two wake-ups of a delivery.
 _EVERY_MS = 1_000
+# By how much (ms) the clocks of two containers can differ.
+_CLOCKS_MS = 100
 # How long a delivery is left alone whose jobs wait for the end of others of their keys.
 KEY_AGAIN_MS = 5_000
 _REMEMBERED = 10_000
@@ -40,12 +45,19 @@ class DeliveryWake:
     """Wakes the deliveries of queues. One for each container."""
 
     def __init__(
-        self, directory: DeliveryDirectory, queue: WakeQueue, jobs: JobStore, clock: Clock
+        self,
+        directory: DeliveryDirectory,
+        deliveries: DeliveryStore,
+        queue: WakeQueue,
+        jobs: JobStore,
+        clock: Clock,
     ) -> None:
         self._directory = directory
+        self._deliveries = deliveries
         self._jobs = jobs
         self._queue = queue
         self._clock = clock
+        # The time (ms) of the last wake-up of each delivery, as this container knows it.
         self._woken: BoundedMap[str, int] = BoundedMap(_REMEMBERED)
         # Deliveries and the seconds for which this container has armed a timer.
         self._armed: BoundedSet[tuple[str, int]] = BoundedSet(_REMEMBERED)
@@ -104,18 +116,29 @@ class DeliveryWake:
         self.arm([name], min(now_ms + ARMED_MS, max(now_ms, until_ms)))
 
     def wake(self, names: Iterable[str]) -> None:
-        """Have deliveries looked at now. Whoever is too soon after another is looked at then."""
+        """Wake deliveries: immediately, or a second after the last wake-up. Does nothing for a
+        delivery with a wake-up that has not arrived yet, whichever container sent it.
+        """
         now_ms = self._clock.now_ms()
-        at_once: list[str] = []
         for name in names:
-            woken_ms = self._woken.get(name)
-            if woken_ms is not None and 0 <= now_ms - woken_ms < _EVERY_MS:
-                self.arm([name], woken_ms + _EVERY_MS)
-            else:
-                at_once.append(name)
-        if at_once and self._send(at_once, 0):
-            for name in at_once:
-                self._woken.put(name, now_ms)
+            last_ms = self._woken.get(name, 0)
+            if last_ms - now_ms <= _CLOCKS_MS:
+                with suppress(BackendError):
+                    last_ms = max(last_ms, self._deliveries.last_wake(name))
+            if last_ms - now_ms <= _CLOCKS_MS:
+                last_ms = self._wake(name, now_ms, abs(now_ms - last_ms))
+            self._woken.put(name, last_ms)
+
+    def _wake(self, name: str, now_ms: int, since_ms: int) -> int:
+        """Send a wake-up so long (ms) after the last one. Returns its time (ms), 0 if it failed."""
+        at_ms = now_ms + (_EVERY_MS if since_ms < _EVERY_MS else 0)
+        if not self._send([name], (at_ms - now_ms) // 1_000):
+            return 0
+        # Where wake-ups are rare there is no write: two containers can both wake a delivery.
+        if since_ms < 2 * _EVERY_MS:
+            with suppress(BackendError):
+                self._deliveries.record_wake(name, at_ms)
+        return at_ms
 
     def arm(self, names: Iterable[str], at_ms: int) -> None:
         """Have deliveries looked at when the second of `at_ms` is over: once for each second that

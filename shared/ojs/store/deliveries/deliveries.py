@@ -36,6 +36,8 @@ from ojs.store.table.values import Item, Value, number
 REMEMBERED_MS = 15_000
 # Bytes of the directory: it is read as a whole.
 MAX_DIRECTORY_BYTES = 100_000
+# How long (s) the time of the last wake-up is kept.
+_WAKE_KEPT_S = 86_400
 _KEY = (keys.DELIVERIES, keys.RECORD)
 # What an operator configured, in one text.
 CONFIGURED = (
@@ -140,6 +142,29 @@ class DeliveryStore:
         # Race: other outcomes, an operator. The loser reads again: each fault in a row counts.
         self._table.update(_rewriting(before, after))
         return after
+
+    def last_wake(self, name: str) -> int:
+        """The time (ms) of the last wake-up of a delivery that any container sent, which can be in
+        the future; slightly stale. 0 if there is none.
+        """
+        item = self._table.get(keys.delivery_wake(name), keys.RECORD, consistent=False)
+        return 0 if item is None else number(item, "armed")
+
+    def record_wake(self, name: str, at_ms: int) -> None:
+        """Record that a wake-up of a delivery arrives at a time (ms)."""
+        # Race: another container sent a later wake-up. Its time stays: the earlier wake-up is one
+        # too many.
+        with suppress(LostRace):
+            self._table.update(
+                Update(
+                    keys.delivery_wake(name),
+                    keys.RECORD,
+                    set={"armed": at_ms, "ttl": at_ms // 1_000 + _WAKE_KEPT_S},
+                    condition="attribute_not_exists(#armed) OR #armed < :at",
+                    values={":at": at_ms},
+                ),
+                tell_loser=False,
+            )
 
     def armed(self, delivery: Delivery, until_ms: int) -> None:
         """Note until when a sweep has armed timers of a delivery."""

@@ -89,6 +89,11 @@ def delivery(name: str) -> str:
     return f"Y|{name}"
 
 
+def delivery_wake(name: str) -> str:
+    """Partition of the time of a delivery's last wake-up."""
+    return f"YW|{name}"
+
+
 def cron(name: str) -> str:
     """Partition of a cron job."""
     return f"C|{name}"
