@@ -25,7 +25,13 @@ EMULATOR := $(VENV)/emulator
 PLOTS := build/plots
 # Separate too: the packages that generate clients from the OpenAPI document, for a test.
 CLIENTS := build/clients
+<<<<<<< HEAD
 # The packages that build the wheel and list its content.
+=======
+# The packages that build the documentation site and its generated pages.
+DOCS := build/docs
+# The packages that build the wheel and list its content.
+>>>>>>> h-site
 PACKAGING := build/packaging
 PACKAGE := build/package
 # The built dashboard, and the browser driver of its tests.
@@ -65,15 +71,23 @@ test: setup ## Run the fast tests
 	@$(PY) -m pytest $(PARALLEL) -m 'not exhaustive' $(ARGS)
 
 .PHONY: test-exhaustive
+<<<<<<< HEAD
 test-exhaustive: setup dashboard-types $(CLIENTS)/.installed $(PACKAGING)/.installed $(BROWSER)/.installed ## Run the slow tests, and property tests with many examples
+=======
+test-exhaustive: setup dashboard-types $(CLIENTS)/.installed $(PACKAGING)/.installed $(BROWSER)/.installed $(DOCS)/.installed ## Run the slow tests, and property tests with many examples
+>>>>>>> h-site
 	@$(PY) -m pytest $(PARALLEL) -m '(exhaustive or hypothesis) and not whole' $(ARGS)
 
 .PHONY: test-all
-test-all: setup dashboard-types $(CLIENTS)/.installed $(PACKAGING)/.installed $(BROWSER)/.installed ## Run all tests
+test-all: setup dashboard-types $(CLIENTS)/.installed $(PACKAGING)/.installed $(BROWSER)/.installed $(DOCS)/.installed ## Run all tests
 	@$(PY) -m pytest $(PARALLEL) $(ARGS)
 
 .PHONY: check
+<<<<<<< HEAD
 check: setup dashboard-types audit $(CLIENTS)/.installed $(PACKAGING)/.installed $(BROWSER)/.installed ## Run the audit, linter, formatter check, type checker, and all tests
+=======
+check: setup dashboard-types audit $(CLIENTS)/.installed $(PACKAGING)/.installed $(BROWSER)/.installed $(DOCS)/.installed ## Run the audit, linter, formatter check, type checker, and all tests
+>>>>>>> h-site
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
@@ -144,9 +158,27 @@ package: $(PACKAGING)/.installed dashboard ## Build the wheel with the CDK const
 	@$(PACKAGING)/bin/twine check --strict $(DIST)/*.whl
 
 .PHONY: facts
+<<<<<<< HEAD
 facts: | $(PY) ## Write the server facts for the construct, the client, and docs/table.md
+=======
+facts: setup ## Write the server facts for the construct, the client, and the generated pages
+>>>>>>> h-site
 	@$(PY) -m infra.facts
 	@$(PY) -m docs.numbers.attributes
+	@$(PY) -m docs.site.reference
+
+.PHONY: docs
+docs: $(VENV)/.local $(DOCS)/.installed ## Build the documentation site into build/site
+	@$(PY) -m docs.site.build
+
+.PHONY: docs-serve
+docs-serve: $(VENV)/.local $(DOCS)/.installed ## Serve the documentation site on port 8000
+	@$(PY) -m docs.site.build localhost:8000
+
+.PHONY: docs-publish
+docs-publish: export OJS_DOCS_VERSIONS := mike
+docs-publish: docs ## Add the built site to DIST/site as a version (ARGS=0.3.0, or ARGS=dev)
+	@$(PY) -m docs.site.publish $(DIST)/site $(ARGS)
 
 .PHONY: golden
 golden: | $(PY) ## Write the golden files again, which refactoring must not change
@@ -160,10 +192,15 @@ PIP_COMPILE := env -u PIP_FIND_LINKS -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL \
   --no-emit-index-url --no-emit-find-links --no-emit-trusted-host $(if $(UPGRADE),--upgrade)
 
 .PHONY: lock
+<<<<<<< HEAD
 lock: $(VENV)/.dev ## Resolve the pinned versions again (UPGRADE=1: the newest)
 	@cd requirements && for set in runtime local emulator dev plots clients package browser; do \
+=======
+lock: $(VENV)/.dev ## Resolve the pinned versions again (UPGRADE=1: the newest)
+	@cd requirements && for set in runtime local emulator dev plots clients package browser docs; do \
+>>>>>>> h-site
 	  $(PIP_COMPILE) --output-file=$$set.txt $$set.in; done
-	@for folder in . dashboard tests/dashboard tests/local/clients; do npm install --prefix $$folder --package-lock-only \
+	@for folder in . dashboard docs/site tests/dashboard tests/local/clients; do npm install --prefix $$folder --package-lock-only \
 	  --omit-lockfile-registry-resolved --no-audit --no-fund; done
 
 .PHONY: dashboard
@@ -192,8 +229,13 @@ setup: $(VENV)/.dev $(EMULATOR)/.installed $(VENV)/.node-tools dashboard ## Inst
 clients: $(CLIENTS)/.installed ## Install the generators of clients from the OpenAPI document, for a test
 
 .PHONY: clean
+<<<<<<< HEAD
 clean: ## Delete everything built or installed, except the data in DATA
 	rm -rf $(VENV) node_modules dashboard/node_modules build dist cdk.out .mypy_cache .pytest_cache .ruff_cache .hypothesis
+=======
+clean: ## Delete everything built or installed, except the data in DATA
+	rm -rf $(VENV) node_modules dashboard/node_modules build dist cdk.out .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
+>>>>>>> h-site
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 # --- installations: a stamp is older than its lock file if that has changed ----------------------
@@ -231,6 +273,14 @@ $(PLOTS)/.installed: requirements/plots.txt | $(PY)
 	@echo 'Installing the Python packages that draw plots…'
 	@$(PY) -m venv --clear $(PLOTS)
 	@$(PLOTS)/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r $<
+	@touch $@
+
+$(DOCS)/.installed: requirements/docs.txt docs/site/package-lock.json | $(PY)
+	@echo 'Installing what builds the documentation site …'
+	@$(PY) -m venv --clear $(DOCS)
+	@$(DOCS)/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r $<
+	@cp docs/site/package.json docs/site/package-lock.json $(DOCS)
+	@$(NPM_CI) --prefix $(DOCS) --ignore-scripts >/dev/null
 	@touch $@
 
 $(PACKAGING)/.installed: requirements/package.txt | $(PY)
@@ -273,7 +323,12 @@ $(CLIENTS)/.installed: requirements/clients.txt tests/local/clients/package-lock
 
 $(VENV)/.node-tools: package-lock.json | $(PY)
 	@command -v npm >/dev/null || { \
+<<<<<<< HEAD
 	  echo 'npm not found. Install Node.js 20 or later (only `make run` works without it)' >&2; exit 1; }
 	@echo 'Installing the Node tools…'
+=======
+	  echo 'npm not found: install Node.js 22 or later (only `make run` does without)' >&2; exit 1; }
+	@echo 'Installing the Node tools …'
+>>>>>>> h-site
 	@$(NPM_CI) >/dev/null
 	@touch $@ $(VENV)/.engine

@@ -448,12 +448,15 @@ def durations(numbers: Numbers) -> str:
 
 
 def sentence(model: Model) -> str:
-    """The README's."""
+    """The sentence of the README."""
     busy, tens, quiet = (
-        f"${dollars(model.whole(life, rate))}"
+        f"${float(dollars(model.whole(life, rate))):.2f}"
         for life, rate in (("one by one", 10), ("in tens", 10), ("one by one", 0.4))
     )
-    return f"a million cost {busy} at 10 jobs a second ({tens} in tens), {quiet} at 0.4"
+    return (
+        f"1 million jobs cost {busy} at 10 jobs/s ({tens} in batches of 10)"
+        f" and {quiet} at 0.4 jobs/s"
+    )
 
 
 def main(others: list[str]) -> None:

@@ -344,7 +344,7 @@ def test_the_tests_of_the_page_as_their_reader_runs_them(tmp_path: Path) -> None
 
 def test_the_quick_start_of_the_readme(ojs_server: OjsServer) -> None:
     readme = (ROOT / "README.md").read_text("utf-8")
-    text = readme[readme.index("## Quick start") : readme.index("## An example")]
+    text = readme[readme.index("## Quick start") : readme.index("## Write a worker")]
     blocks = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     names: dict[str, str] = {}
     answers = []
@@ -365,3 +365,15 @@ def test_the_quick_start_of_the_readme(ojs_server: OjsServer) -> None:
     assert beaten["jobs_extended"] == [job["id"]]
     assert acked["state"] == "completed"
     assert ojs_server.client.get_job(job["id"]).result == "hello, world"
+
+
+def test_the_worker_of_the_readme(ojs_server: OjsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OJS_URL", ojs_server.url)
+    readme = (ROOT / "README.md").read_text("utf-8")
+    (text,) = re.findall(r"^```python\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
+    assert text.endswith("worker.run()\n")
+    space: dict[str, Any] = {}
+    exec(compile(text.removesuffix("worker.run()\n"), "README.md", "exec"), space)
+    (done,) = ojs_server.drain(space["worker"])
+    assert done.ok
+    assert done.result == {"to": "ada@example.org"}

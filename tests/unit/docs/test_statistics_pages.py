@@ -12,7 +12,6 @@ from functions.sweep import metrics as sweep_metrics
 from ojs.api import metrics
 from ojs.api import operations as contract
 from ojs.api.events import DEFAULT_EVENTS, MAX_EVENTS
-from ojs.domain.counters import definitions
 from ojs.domain.events.query import RETAIN_MS
 from ojs.domain.events.types import EventType
 from ojs.domain.stats import DAY_MS, HOUR_MS, MINUTE_MS, Period
@@ -36,17 +35,6 @@ STATISTICS, EVENTS, METRICS = (
 def said(text: str, page: str) -> bool:
     """Whether a page says so, wherever its lines break."""
     return text in " ".join(page.split())
-
-
-def test_every_metric_is_listed_and_no_other() -> None:
-    listed = re.findall(r"^\| `(ojs\.[\w.]+)` \| `(\w+)` \| (\w+) \|", METRICS, re.MULTILINE)
-    assert listed == [(each.name, each.exported, each.kind) for each in definitions.METRICS]
-
-
-def test_every_type_of_event_is_listed_and_no_other() -> None:
-    rows = re.findall(r"^\| (`[a-z_]+\.[^|]+) \|", EVENTS, re.MULTILINE)
-    listed = {name for row in rows for name in re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", row)}
-    assert listed == set(EventType)
 
 
 def test_no_type_of_event_is_written_out_elsewhere() -> None:

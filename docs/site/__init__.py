@@ -1,0 +1,1 @@
+"""The documentation site: what it is built from, and its generated pages."""
