@@ -25,13 +25,9 @@ EMULATOR := $(VENV)/emulator
 PLOTS := build/plots
 # Separate too: the packages that generate clients from the OpenAPI document, for a test.
 CLIENTS := build/clients
-<<<<<<< HEAD
-# The packages that build the wheel and list its content.
-=======
 # The packages that build the documentation site and its generated pages.
 DOCS := build/docs
 # The packages that build the wheel and list its content.
->>>>>>> h-site
 PACKAGING := build/packaging
 PACKAGE := build/package
 # The built dashboard, and the browser driver of its tests.
@@ -71,11 +67,7 @@ test: setup ## Run the fast tests
 	@$(PY) -m pytest $(PARALLEL) -m 'not exhaustive' $(ARGS)
 
 .PHONY: test-exhaustive
-<<<<<<< HEAD
-test-exhaustive: setup dashboard-types $(CLIENTS)/.installed $(PACKAGING)/.installed $(BROWSER)/.installed ## Run the slow tests, and property tests with many examples
-=======
 test-exhaustive: setup dashboard-types $(CLIENTS)/.installed $(PACKAGING)/.installed $(BROWSER)/.installed $(DOCS)/.installed ## Run the slow tests, and property tests with many examples
->>>>>>> h-site
 	@$(PY) -m pytest $(PARALLEL) -m '(exhaustive or hypothesis) and not whole' $(ARGS)
 
 .PHONY: test-all
@@ -83,11 +75,7 @@ test-all: setup dashboard-types $(CLIENTS)/.installed $(PACKAGING)/.installed $(
 	@$(PY) -m pytest $(PARALLEL) $(ARGS)
 
 .PHONY: check
-<<<<<<< HEAD
-check: setup dashboard-types audit $(CLIENTS)/.installed $(PACKAGING)/.installed $(BROWSER)/.installed ## Run the audit, linter, formatter check, type checker, and all tests
-=======
 check: setup dashboard-types audit $(CLIENTS)/.installed $(PACKAGING)/.installed $(BROWSER)/.installed $(DOCS)/.installed ## Run the audit, linter, formatter check, type checker, and all tests
->>>>>>> h-site
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
@@ -158,11 +146,7 @@ package: $(PACKAGING)/.installed dashboard ## Build the wheel with the CDK const
 	@$(PACKAGING)/bin/twine check --strict $(DIST)/*.whl
 
 .PHONY: facts
-<<<<<<< HEAD
-facts: | $(PY) ## Write the server facts for the construct, the client, and docs/table.md
-=======
 facts: setup ## Write the server facts for the construct, the client, and the generated pages
->>>>>>> h-site
 	@$(PY) -m infra.facts
 	@$(PY) -m docs.numbers.attributes
 	@$(PY) -m docs.site.reference
@@ -192,13 +176,8 @@ PIP_COMPILE := env -u PIP_FIND_LINKS -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL \
   --no-emit-index-url --no-emit-find-links --no-emit-trusted-host $(if $(UPGRADE),--upgrade)
 
 .PHONY: lock
-<<<<<<< HEAD
-lock: $(VENV)/.dev ## Resolve the pinned versions again (UPGRADE=1: the newest)
-	@cd requirements && for set in runtime local emulator dev plots clients package browser; do \
-=======
 lock: $(VENV)/.dev ## Resolve the pinned versions again (UPGRADE=1: the newest)
 	@cd requirements && for set in runtime local emulator dev plots clients package browser docs; do \
->>>>>>> h-site
 	  $(PIP_COMPILE) --output-file=$$set.txt $$set.in; done
 	@for folder in . dashboard docs/site tests/dashboard tests/local/clients; do npm install --prefix $$folder --package-lock-only \
 	  --omit-lockfile-registry-resolved --no-audit --no-fund; done
@@ -229,13 +208,8 @@ setup: $(VENV)/.dev $(EMULATOR)/.installed $(VENV)/.node-tools dashboard ## Inst
 clients: $(CLIENTS)/.installed ## Install the generators of clients from the OpenAPI document, for a test
 
 .PHONY: clean
-<<<<<<< HEAD
-clean: ## Delete everything built or installed, except the data in DATA
-	rm -rf $(VENV) node_modules dashboard/node_modules build dist cdk.out .mypy_cache .pytest_cache .ruff_cache .hypothesis
-=======
 clean: ## Delete everything built or installed, except the data in DATA
 	rm -rf $(VENV) node_modules dashboard/node_modules build dist cdk.out .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
->>>>>>> h-site
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 # --- installations: a stamp is older than its lock file if that has changed ----------------------
@@ -323,12 +297,7 @@ $(CLIENTS)/.installed: requirements/clients.txt tests/local/clients/package-lock
 
 $(VENV)/.node-tools: package-lock.json | $(PY)
 	@command -v npm >/dev/null || { \
-<<<<<<< HEAD
-	  echo 'npm not found. Install Node.js 20 or later (only `make run` works without it)' >&2; exit 1; }
-	@echo 'Installing the Node tools…'
-=======
 	  echo 'npm not found: install Node.js 22 or later (only `make run` does without)' >&2; exit 1; }
 	@echo 'Installing the Node tools …'
->>>>>>> h-site
 	@$(NPM_CI) >/dev/null
 	@touch $@ $(VENV)/.engine

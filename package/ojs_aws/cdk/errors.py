@@ -5,25 +5,23 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
     from constructs import Construct
 
-P = ParamSpec("P")
-R = TypeVar("R")
-C = TypeVar("C", bound="Construct")
+F = TypeVar("F", bound=Callable[..., Any])
 _NAMED = re.compile(r"\w+\(.*?\)\.")
 
 
-def names_construct(method: Callable[Concatenate[C, P], R]) -> Callable[Concatenate[C, P], R]:
+def names_construct(method: F) -> F:
     """Decorator for methods of a construct that raise `ValueError("<property>: <reason>")`.
 
     The error becomes `OpenJobSpec(<id>).<property>: <reason>`.
     """
 
     @functools.wraps(method)
-    def named(self: C, *args: P.args, **kwargs: P.kwargs) -> R:
+    def named(self: Construct, *args: Any, **kwargs: Any) -> Any:
         try:
             return method(self, *args, **kwargs)
         except ValueError as error:
@@ -31,4 +29,4 @@ def names_construct(method: Callable[Concatenate[C, P], R]) -> Callable[Concaten
                 raise
             raise ValueError(f"{type(self).__name__}({self.node.id}).{error}") from error
 
-    return named
+    return cast("F", named)
