@@ -182,7 +182,7 @@ dashboard-types: dashboard/node_modules/.dev ## Check the types of the dashboard
 	@cd dashboard && node_modules/.bin/tsc --noEmit
 
 .PHONY: pictures
-pictures: setup $(BROWSER)/.installed ## Take the pictures of docs/dashboard.md anew
+pictures: setup $(BROWSER)/.installed ## Take the pictures of the dashboard again
 	@$(PY) -m tests.dashboard.pictures
 
 .PHONY: setup

@@ -1,11 +1,11 @@
 // Requests to the API, with the key of this tab.
 import { box } from "./box";
 
-// Answers differ by operation; the pages read what they show, and show what is absent as absent.
+// Responses differ by operation. Pages read the fields that they show and show a missing field as –.
 // eslint-disable-next-line @typescript-eslint/no-explicit-any
 export type Json = any;
 
-// Before the paths of the API: the stage of a REST API.
+// Prefix of all API paths: the stage of a REST API, empty otherwise.
 export const PREFIX = location.pathname.split("/ojs/admin", 1)[0] ?? "";
 export const BASE = `${PREFIX}/ojs/v1`;
 const STORED = "ojs-key";
@@ -22,13 +22,13 @@ export class ApiError extends Error {
     super(message);
   }
 
-  /** Whether the server does not have the operation at all. */
-  get notOffered(): boolean {
+  /** Whether the server does not support the operation. */
+  get unsupported(): boolean {
     return this.status === 422 && this.code === "unsupported";
   }
 }
 
-/** The key that requests are sent with; empty on an open server, and before somebody signs in. */
+/** The key that requests are sent with. Empty before sign-in and on a server without authentication. */
 export const key = box(sessionStorage.getItem(STORED) ?? "");
 
 export function remember(value: string): void {
@@ -37,7 +37,7 @@ export function remember(value: string): void {
   key.set(value);
 }
 
-/** Raised when a key is no longer good: everything goes back to signing in. */
+/** Why the server rejected the key. When it is set, the sign-in page opens. */
 export const refused = box("");
 
 export async function call(
@@ -62,29 +62,29 @@ export async function call(
     });
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new ApiError(0, "The server cannot be reached.");
+    throw new ApiError(0, "Can't reach the server. Check the connection.");
   }
   const text = await answer.text();
   let read: Json = null;
   try {
     read = text ? JSON.parse(text) : null;
   } catch {
-    throw new ApiError(answer.status, `The answer (${answer.status}) is no JSON.`);
+    throw new ApiError(answer.status, `The response (status ${answer.status}) is not valid JSON.`);
   }
   if (answer.ok) return read;
-  const told = read?.error ?? {};
+  const details = read?.error ?? {};
   const error = new ApiError(
     answer.status,
-    told.message ?? read?.message ?? `The server answered ${answer.status}.`,
-    told.code,
-    told.details,
-    told.hint,
-    told.request_id,
+    details.message ?? read?.message ?? `The server returned status ${answer.status}.`,
+    details.code,
+    details.details,
+    details.hint,
+    details.request_id,
   );
-  // Only the first refusal of the present key counts: a request that was sent without a key, or with
-  // an earlier one, neither clears the message nor ends a new session.
+  // Only the first 401 for the current key ends the session. A 401 for a request without a key, or
+  // with an earlier key, changes nothing.
   if (answer.status === 401 && sent && sent === key.get()) {
-    refused.set("The key is not known, was revoked, or has ended.");
+    refused.set("The key is unknown, was revoked, or has expired. Sign in with another key.");
     remember("");
     me.set(null);
   }
@@ -93,7 +93,7 @@ export async function call(
 
 export const get = (path: string, signal?: AbortSignal) => call("GET", path, undefined, signal);
 
-/** A query string of what has a value. */
+/** A query string of the parameters that have a value. */
 export function query(values: Record<string, string | number | undefined | null>): string {
   const found = Object.entries(values).filter(([, v]) => v !== undefined && v !== null && v !== "");
   const text = new URLSearchParams(found.map(([k, v]) => [k, String(v)])).toString();
@@ -112,33 +112,33 @@ export interface Me {
   service: string;
 }
 
-/** Who has signed in; null before that. */
+/** The signed-in key; null before sign-in. */
 export const me = box<Me | null>(null);
 
 export function can(scope: string): boolean {
   return me.get()?.scopes.includes(scope) ?? false;
 }
 
-/** Whether the key is limited to some queues. */
+/** The queues that the key is limited to; undefined for a key for all queues. */
 export function limited(): string[] | undefined {
   return me.get()?.queues;
 }
 
-/** What the page is served with: how callers say who they are. */
+/** Settings of the server that the page needs before sign-in: the authentication method. */
 export interface Served {
   authorizer: "none" | "keys" | "jwt" | "iam";
 }
 
 export async function served(): Promise<Served> {
   const answer = await fetch(`${PREFIX}/ojs/admin/served.json`, { cache: "no-store" });
-  if (!answer.ok) throw new ApiError(answer.status, "The dashboard is not served completely.");
+  if (!answer.ok) throw new ApiError(answer.status, "The server does not serve all dashboard files. Build the dashboard again.");
   return answer.json();
 }
 
-/** `100 / PT1M` as a limit and its period. Throws an ApiError that names the field. */
+/** Parses a rate such as `100 / PT1M` into a limit and its period. Throws an ApiError for the field. */
 export function parsedLimit(text: string): Json {
   const [limit, period] = text.split("/").map((part) => part.trim());
   if (!period || !/^\d+$/.test(limit ?? ""))
-    throw new ApiError(0, "no rate", "", { field: "rate", reason: "is written as 100 / PT1M" });
+    throw new ApiError(0, "invalid rate", "", { field: "rate", reason: "must be a number and a period, for example 100 / PT1M" });
   return { limit: Number(limit), period };
 }

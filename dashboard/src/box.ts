@@ -1,4 +1,4 @@
-// A value that components follow: what changes it draws them anew.
+// An observable value. Components that use it render again when it changes.
 import { useEffect, useState } from "preact/hooks";
 
 export interface Box<T> {

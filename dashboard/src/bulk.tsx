@@ -1,24 +1,33 @@
-// Work on many jobs that goes on after the request: how far it is, and how to stop it.
+// Bulk operations: the selection above a list, and the progress of operations on the server.
+import type { ComponentChildren } from "preact";
 import { useEffect } from "preact/hooks";
 import { call, get, type Json } from "./api";
 import { box, useBox } from "./box";
-import { number } from "./format";
+import { capital, number, plural } from "./format";
 import { Act, State, tell } from "./ui";
 
-interface Followed { base: string; act: string; operation: Json; done: () => void }
+/** How an operation is called: `cancel`, `cancelled`, `job`. */
+export interface Kind { verb: string; past: string; noun: string }
+
+interface Followed { base: string; kind: Kind; operation: Json; done: () => void }
 
 const followed = box<Followed[]>([]);
 
-export function follow(base: string, operation: Json, act: string, done: () => void): void {
-  if (!operation) return;
-  if (operation.state.startsWith("completed")) {
-    tell(`${act}: ${number(operation.succeeded)} done${operation.failed ? `, ${number(operation.failed)} refused` : ""}.`, operation.failed > 0);
-    return;
-  }
-  followed.set([...followed.get(), { base, act, operation, done }]);
+function report(kind: Kind, operation: Json): void {
+  const failed = operation.failed ? `, ${number(operation.failed)} failed` : "";
+  tell(`${plural(operation.succeeded, kind.noun)} ${kind.past}${failed}`, operation.failed > 0);
 }
 
-/** The operations that go on, read again every two seconds while the tab shows. */
+export function follow(base: string, operation: Json, kind: Kind, done: () => void): void {
+  if (!operation) return;
+  if (operation.state.startsWith("completed")) {
+    report(kind, operation);
+    return;
+  }
+  followed.set([...followed.get(), { base, kind, operation, done }]);
+}
+
+/** Running operations, read every two seconds while the tab is visible. */
 export function Bulk() {
   const list = useBox(followed);
   useEffect(() => {
@@ -30,7 +39,7 @@ export function Bulk() {
         return { ...each, operation };
       }));
       for (const each of next.filter((one) => one.operation.finished_at)) {
-        tell(`${each.act}: ${number(each.operation.succeeded)} done${each.operation.failed ? `, ${number(each.operation.failed)} refused` : ""}.`);
+        report(each.kind, each.operation);
         each.done();
       }
       followed.set(next.filter((each) => !each.operation.finished_at));
@@ -39,12 +48,38 @@ export function Bulk() {
   }, [list]);
   return (
     <>
-      {list.map(({ base, act, operation }) => (
+      {list.map(({ base, kind, operation }) => (
         <div key={operation.id} class="notice" role="status">
-          <p><strong>{act}</strong> <State of={operation.state} /> {number(operation.succeeded)} of {number(operation.matched)} so far{operation.failed > 0 && `, ${number(operation.failed)} refused`}{operation.waiting_for_room && ", waits for room in a queue"}</p>
+          <p><strong>{capital(kind.verb)} {kind.noun}s</strong> <State of={operation.state} /> {number(operation.succeeded)} of {number(operation.matched)}{operation.failed > 0 && `, ${number(operation.failed)} failed`}{operation.waiting_for_room && ", waiting for capacity in a queue"}</p>
           <Act small on={() => call("POST", `${base}/operations/${operation.id}/stop`)}>Stop</Act>
         </div>
       ))}
     </>
+  );
+}
+
+/** The selection above a list: its size, the offer to select all matching rows, and the actions. */
+export function Selection(props: {
+  count: number;
+  all: boolean;
+  /** How many rows match on the server; undefined if that is unknown. */
+  total?: number;
+  /** Whether all matching rows can be selected. */
+  offered: boolean;
+  noun: string;
+  filtered: boolean;
+  select: (all: boolean) => void;
+  children: ComponentChildren;
+}) {
+  const { count, all, total, noun } = props;
+  const every = `all ${total === undefined ? "" : `${number(total)} `}${props.filtered ? "matching" : `${noun}s`}`;
+  const some = count > 0 || all;
+  return (
+    <div class="row bulk" role="group" aria-label="Actions">
+      <span class="dim">{all ? `${capital(every)} selected` : some ? `${plural(count, noun)} selected` : "No selection"}</span>
+      {props.offered && !all && <button type="button" class="small" onClick={() => props.select(true)}>Select {every}</button>}
+      {some && <button type="button" class="small" onClick={() => props.select(false)}>Clear selection</button>}
+      {props.children}
+    </div>
   );
 }

@@ -1,5 +1,5 @@
-// Lines over time.
-import { useEffect, useRef } from "preact/hooks";
+// Line charts over time.
+import { useEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { useBox } from "./box";
@@ -8,14 +8,14 @@ import { theme } from "./theme";
 
 export interface Line {
   name: string;
-  /** The name of a colour in the style sheet. */
+  /** The name of a color in the style sheet. */
   color: string;
-  values: (number | null)[];
+  values: number[];
 }
 
 const DAY_S = 86_400;
 
-/** A time on the axis as the reader writes it: the day where that is what differs. */
+/** A time on the axis: a date if the step is a day or more, a time of day otherwise. */
 function clock(atS: number, stepS: number): string {
   const date = new Date(atS * 1_000);
   return stepS >= DAY_S
@@ -23,8 +23,13 @@ function clock(atS: number, stepS: number): string {
     : date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
 }
 
+/** Values without runs of zeros, so that a line on the axis does not cover the other lines. */
+const withoutZeros = (values: number[]) =>
+  values.map((value, i) => (value || values[i - 1] || values[i + 1] ? value : null));
+
 export function Chart(props: { label: string; times: number[]; lines: Line[]; height?: number }) {
   const place = useRef<HTMLDivElement>(null);
+  const [at, point] = useState<number | null>(null);
   const dark = useBox(theme);
   const { times, lines } = props;
   useEffect(() => {
@@ -39,21 +44,23 @@ export function Chart(props: { label: string; times: number[]; lines: Line[]; he
         width: host.clientWidth,
         height,
         cursor: { y: false, drag: { x: false, y: false } },
+        legend: { show: false },
+        padding: [null, 30, null, null],
         scales: { y: { range: (_, __, most) => [0, Math.max(1, most * 1.1)] } },
-        axes: [{ ...axis, values: (_, ticks, __, ___, step) => ticks.map((tick) => clock(tick, step)) }, { ...axis, size: 48, values: (_, ticks) => ticks.map((tick) => short(tick)) }],
+        axes: [{ ...axis, size: 30, values: (_, ticks, __, ___, step) => ticks.map((tick) => clock(tick, step)) }, { ...axis, size: 48, values: (_, ticks) => ticks.map((tick) => short(tick)) }],
         series: [
-          { value: (_, at) => (at ? new Date(at * 1_000).toLocaleString() : "") },
+          {},
           ...lines.map((line) => ({
             label: line.name,
             stroke: of(line.color),
             fill: `${of(line.color)}18`,
             width: 2,
             points: { show: false },
-            value: (_: uPlot, value: number | null) => (value === null ? "–" : number(value)),
           })),
         ],
+        hooks: { setCursor: [(shown) => point(shown.cursor.idx ?? null)] },
       },
-      [times, ...lines.map((line) => line.values)] as uPlot.AlignedData,
+      [times, ...lines.map((line) => withoutZeros(line.values))] as uPlot.AlignedData,
       host,
     );
     const watch = new ResizeObserver(() => plot.setSize({ width: host.clientWidth, height }));
@@ -61,8 +68,20 @@ export function Chart(props: { label: string; times: number[]; lines: Line[]; he
     return () => {
       watch.disconnect();
       plot.destroy();
+      point(null);
     };
   }, [times, lines, dark, props.height]);
-  const sums = lines.map((line) => `${line.name}: ${number(line.values.reduce<number>((a, b) => a + (b ?? 0), 0))}`);
-  return <figure class="chart" aria-label={`${props.label}. ${sums.join(", ")}`} role="group"><div ref={place} /></figure>;
+  const total = (line: Line) => number(line.values.reduce((a, b) => a + b, 0));
+  const hovered = at !== null && times[at] !== undefined ? at : null;
+  return (
+    <figure class="chart" aria-label={`${props.label}. ${lines.map((line) => `${line.name}: ${total(line)}`).join(", ")}`} role="group">
+      <div ref={place} />
+      <figcaption class="legend">
+        {lines.map((line) => (
+          <span key={line.name}><i data-color={line.color} aria-hidden="true" />{line.name} <strong>{hovered === null ? total(line) : number(line.values[hovered] ?? 0)}</strong></span>
+        ))}
+        <span class="dim">{hovered === null ? "Total" : new Date(times[hovered]! * 1_000).toLocaleString([], { dateStyle: "medium", timeStyle: "short" })}</span>
+      </figcaption>
+    </figure>
+  );
 }

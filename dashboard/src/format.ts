@@ -1,4 +1,4 @@
-// Numbers, times and durations as people read them, in the reader's own language and zone.
+// Numbers, times, and durations in the reader's language and time zone.
 
 const NUMBER = new Intl.NumberFormat();
 const SHORT = new Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 });
@@ -14,7 +14,7 @@ function round(value: number): number {
 
 const UNITS: [number, string][] = [[86_400, "d"], [3_600, "h"], [60, "min"], [1, "s"]];
 
-/** A span of time in its two largest units: `2 h 5 min`, `41 ms`. */
+/** A duration in its two largest units: `2 h 5 min`, `41 ms`. */
 export function duration(ms: number): string {
   if (ms < 1_000) return `${Math.round(ms)} ms`;
   if (ms < 60_000) return `${(ms / 1_000).toFixed(ms < 10_000 ? 1 : 0)} s`;
@@ -41,15 +41,20 @@ export function ago(at: number, now: number): string {
 
 export const percent = (part: number) => `${Math.round(part * 100)} %`;
 
+/** A state or another identifier as a label: `dead-letter` becomes `Dead letter`. */
+export const label = (name: string) => capital(name.replace(/[-_]+/g, " "));
+
+export const capital = (text: string) => text.charAt(0).toUpperCase() + text.slice(1);
+
 export const plural = (count: number, one: string, many = `${one}s`) =>
   `${number(count)} ${count === 1 ? one : many}`;
 
-/** A value as JSON. What turns the direction of writing is escaped, so that it reads as it is. */
+/** A value as JSON. Characters that change the text direction are escaped so that they stay visible. */
 export const json = (value: unknown, indent?: number) =>
   (JSON.stringify(value, null, indent) ?? "").replace(
     /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g,
     (mark) => `\\u${mark.charCodeAt(0).toString(16).padStart(4, "0")}`,
   );
 
-/** A text in the quotes of a POSIX shell. */
+/** A text, quoted for a POSIX shell. */
 export const quoted = (text: string) => `'${text.replaceAll("'", "'\\''")}'`;

@@ -1,11 +1,11 @@
-// Reading again and again, as long as somebody looks.
+// Polling while the tab is visible.
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { ApiError } from "./api";
 import { box, useBox } from "./box";
 
-/** Whether pages read again by themselves; a button turns it off. */
+/** Whether pages refresh automatically. A button in the header turns it off. */
 export const live = box(true);
-/** The time, for ages that are shown; it moves every five seconds. */
+/** The current time for relative times, updated every five seconds. */
 export const now = box(Date.now());
 
 setInterval(() => {
@@ -15,7 +15,7 @@ setInterval(() => {
 export interface Read<T> {
   data: T | undefined;
   error: ApiError | undefined;
-  /** When `data` came. */
+  /** When `data` was received. */
   at: number;
   busy: boolean;
   again: () => void;
@@ -25,7 +25,7 @@ type State<T> = Omit<Read<T>, "again"> & { of: string };
 const SOON_MS = 5_000;
 const NOTHING = { data: undefined, error: undefined, at: 0, busy: true };
 
-/** What `read` gives, now, after each change of `of`, and every `everyMs` while the tab shows. */
+/** The result of `read`: read immediately, after each change of `of`, and every `everyMs` while the tab is visible. */
 export function usePoll<T>(
   read: (signal: AbortSignal) => Promise<T>,
   everyMs: number,
@@ -40,8 +40,8 @@ export function usePoll<T>(
   useEffect(() => {
     let timer = 0;
     let last = 0;
-    // A server that is gone for a moment, as it starts anew, is asked again soon; what it refuses
-    // comes with the next reading.
+    // After a connection error or a 5xx the next read follows soon, for example while the server
+    // restarts. After another error it follows at the usual interval.
     let soon = false;
     let over = false;
     let stop = new AbortController();
@@ -58,9 +58,9 @@ export function usePoll<T>(
         set({ of: text, data, error: undefined, at: Date.now(), busy: false });
       } catch (error) {
         if (over || mine.signal.aborted) return;
-        const told = error instanceof ApiError ? error : new ApiError(0, String(error));
-        soon = told.status === 0 || told.status >= 500;
-        set((was) => ({ ...was, error: told, busy: false }));
+        const failure = error instanceof ApiError ? error : new ApiError(0, String(error));
+        soon = failure.status === 0 || failure.status >= 500;
+        set((was) => ({ ...was, error: failure, busy: false }));
       }
       plan();
     };
@@ -85,6 +85,6 @@ export function usePoll<T>(
     };
   }, [text, everyMs, running]);
   const again = useCallback(() => began.current(), []);
-  // What was read for something else is not shown for this, not even until the first answer.
+  // Data of other arguments is never shown, not even until the first response.
   return { ...(state.of === text ? state : NOTHING), again };
 }

@@ -4,7 +4,7 @@ import { ApiError, call, can, get, key, me, refused, remember, served, type Serv
 import { useBox } from "./box";
 import { live } from "./live";
 import { go, href, useRoute } from "./route";
-import { Asking, Empty, ErrorText, Page, Told } from "./ui";
+import { Asking, Empty, ErrorText, Page, PRODUCT, Told } from "./ui";
 import { flip, theme } from "./theme";
 import { SignIn } from "./pages/signin";
 import { Overview } from "./pages/overview";
@@ -33,25 +33,25 @@ interface Entry {
 
 const GROUPS: [string, Entry[]][] = [
   ["", [{ path: "overview", name: "Overview", page: Overview }]],
-  ["Work", [
+  ["Jobs", [
     { path: "queues", name: "Queues", page: Queues, one: QueuePage },
-    { path: "jobs", name: "Jobs", page: Jobs, one: JobPage },
-    { path: "running", name: "Running now", page: Running },
-    { path: "waiting", name: "Scheduled and retries", page: Waiting },
+    { path: "jobs", name: "All jobs", page: Jobs, one: JobPage },
+    { path: "running", name: "Active", page: Running },
+    { path: "waiting", name: "Scheduled & retries", page: Waiting },
     { path: "dead-letters", name: "Dead letters", page: DeadLetters },
-    { path: "cron", name: "Cron", page: Crons, one: CronPage },
+    { path: "cron", name: "Cron jobs", page: Crons, one: CronPage },
     { path: "workflows", name: "Workflows", page: Workflows, one: WorkflowPage },
   ]],
-  ["Who works", [
+  ["Processing", [
     { path: "workers", name: "Workers", page: Workers },
-    { path: "pools", name: "Pools and fairness", page: Pools },
-    { path: "deliveries", name: "Deliveries", page: Deliveries },
-    { path: "limits", name: "Limits", page: Limits },
+    { path: "pools", name: "Worker pools", page: Pools },
+    { path: "deliveries", name: "Push deliveries", page: Deliveries },
+    { path: "limits", name: "Rate limits", page: Limits },
   ]],
-  ["Operation", [
+  ["System", [
     { path: "events", name: "Events", page: Events },
-    { path: "audit", name: "Audit", page: Audit },
-    { path: "keys", name: "Keys", page: Keys },
+    { path: "audit", name: "Audit log", page: Audit },
+    { path: "keys", name: "Access keys", page: Keys },
     { path: "settings", name: "Settings", page: Settings },
   ]],
 ];
@@ -62,7 +62,7 @@ function Content() {
   const [first = "overview", name] = parts;
   const entry = ENTRIES.find((each) => each.path === first);
   if (!entry || (name !== undefined && !entry.one) || parts.length > 2)
-    return <Page title="Not here"><Empty title="There is no such page."><a href={href("/overview")}>To the overview</a></Empty></Page>;
+    return <Page title="Page not found"><Empty title="This page doesn't exist"><a href={href("/overview")}>Go to Overview</a></Empty></Page>;
   if (name !== undefined && entry.one) return <entry.one key={name} name={name} />;
   return <entry.page key={entry.path} />;
 }
@@ -76,10 +76,17 @@ function Find() {
   };
   return (
     <form role="search" onSubmit={find}>
-      <input name="id" type="search" placeholder="Job id" aria-label="Open a job by its id" autoComplete="off" spellcheck={false} />
+      <input name="id" type="search" placeholder="Find job by ID" aria-label="Find job by ID" autoComplete="off" spellcheck={false} />
     </form>
   );
 }
+
+/** The logo, as in icon.svg. */
+const Mark = () => (
+  <svg class="mark" viewBox="0 0 32 32" aria-hidden="true">
+    <rect width="32" height="32" rx="8" fill="#5b5bd6" /><path d="M8 11h10M8 16h16M8 21h7" stroke="#fff" stroke-width="3" stroke-linecap="round" />
+  </svg>
+);
 
 function Frame({ authorizer }: { authorizer: string }) {
   const { parts } = useRoute();
@@ -91,16 +98,16 @@ function Frame({ authorizer }: { authorizer: string }) {
   useEffect(() => show(false), [parts.join("/")]);
   return (
     <div class="frame" data-open={open ? "" : undefined}>
-      <a class="skip" href="#main">To the content</a>
+      <a class="skip" href="#main">Skip to main content</a>
       <header class="top">
         <button type="button" class="menu" aria-expanded={open} aria-controls="nav" onClick={() => show(!open)}>Menu</button>
-        <a class="brand" href={href("/overview")}><span class="mark" aria-hidden="true" />{who.service}</a>
+        <a class="brand" href={href("/overview")}><Mark />{who.service}</a>
         <Find />
         <div class="row">
-          <button type="button" class="small quiet" aria-pressed={running} title="Whether pages read again by themselves" onClick={() => live.set(!running)}>
+          <button type="button" class="small quiet" aria-pressed={running} title="Refresh pages automatically" onClick={() => live.set(!running)}>
             <span class="dot" data-on={running ? "" : undefined} aria-hidden="true" />{running ? "Live" : "Paused"}
           </button>
-          <button type="button" class="small quiet" onClick={flip} aria-label={dark ? "Light colours" : "Dark colours"}>{dark ? "☀" : "☾"}</button>
+          <button type="button" class="small quiet" onClick={flip} aria-label={dark ? "Light theme" : "Dark theme"}>{dark ? "☀" : "☾"}</button>
         </div>
       </header>
       <nav id="nav" aria-label="Pages">
@@ -117,8 +124,8 @@ function Frame({ authorizer }: { authorizer: string }) {
           </div>
         ))}
         <div class="who">
-          <p><strong><bdi>{who.name ?? (authorizer === "none" ? "open server" : "unnamed")}</bdi></strong></p>
-          <p class="dim">{can("admin:write") ? "may change things" : "read only"}{who.queues && <>, of <bdi>{who.queues.join(", ")}</bdi></>}</p>
+          <p><strong><bdi>{who.name ?? (authorizer === "none" ? "No authentication" : "Key without a name")}</bdi></strong></p>
+          <p class="dim">{can("admin:write") ? "Read and write" : "Read-only"}{who.queues && <> · queues <bdi>{who.queues.join(", ")}</bdi></>}</p>
           {authorizer !== "none" && (
             <button type="button" class="small" onClick={() => { refused.set(""); remember(""); me.set(null); }}>Sign out</button>
           )}
@@ -151,7 +158,7 @@ function App() {
     })();
   }, []);
   if (error)
-    return <main id="main" class="alone"><h1>Open Job Spec</h1><p class="notice bad" role="alert"><ErrorText error={error} /></p></main>;
+    return <main id="main" class="alone"><h1>{PRODUCT}</h1><p class="notice bad" role="alert"><ErrorText error={error} /></p></main>;
   if (!found) return null;
   if (!who) return <SignIn authorizer={found.authorizer} signIn={async (value) => {
     key.set(value);

@@ -1,4 +1,4 @@
-// Where the reader is: the path below /ojs/admin/, and the query.
+// The current route: the path below /ojs/admin/ and the query.
 import { PREFIX } from "./api";
 import { box, useBox } from "./box";
 
@@ -21,7 +21,7 @@ export function go(path: string, replace = false): void {
   if (!replace) scrollTo(0, 0);
 }
 
-// Links within the pages are followed without loading them anew.
+// Links within the dashboard change the route without a page load.
 document.addEventListener("click", (event) => {
   if (event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.defaultPrevented) return;
   const link = (event.target as Element).closest("a");
@@ -50,7 +50,7 @@ export function useRoute(): Route {
   };
 }
 
-/** Change parameters of the query; empty values go. */
+/** Changes query parameters. Empty values are removed. */
 export function refine(values: Record<string, string | undefined>): void {
   const [path = "", text = ""] = place.get().split("?");
   const query = new URLSearchParams(text);

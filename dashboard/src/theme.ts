@@ -1,4 +1,4 @@
-// Dark or light: as the system has it, until somebody chooses.
+// Dark or light theme: the system's setting until the reader selects one.
 import { box } from "./box";
 
 const STORED = "ojs-theme";

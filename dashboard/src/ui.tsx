@@ -1,19 +1,22 @@
-// What all pages are made of.
+// Components that all pages use.
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useId, useRef, useState } from "preact/hooks";
 import { ApiError, can, type Json, me } from "./api";
 import { box, useBox } from "./box";
-import { ago, duration, json, moment, number, plural } from "./format";
+import { ago, duration, json, label, moment, number, plural } from "./format";
 import { now, type Read } from "./live";
 import { href, place } from "./route";
 
 type Children = ComponentChildren;
 
+/** The name of the product. A deployment can have another name, which is shown after sign-in. */
+export const PRODUCT = "ojs-backend-aws";
+
 // --- the frame of a page ---------------------------------------------------------------------
 
 export function Page(props: { title: string; children: Children; actions?: Children; about?: Children; read?: Read<unknown> }) {
   useEffect(() => {
-    document.title = `${props.title} · Open Job Spec`;
+    document.title = `${props.title} · ${me.get()?.service ?? PRODUCT}`;
   }, [props.title]);
   const at = useBox(place);
   return (
@@ -45,7 +48,7 @@ export function Card(props: { title?: Children; children: Children; actions?: Ch
   );
 }
 
-/** What went wrong with reading, in the server's own words. */
+/** A read error, with the server's message. */
 export function Trouble({ read }: { read: Read<unknown> }) {
   const { error, data, again, at } = read;
   if (!error) return null;
@@ -53,16 +56,16 @@ export function Trouble({ read }: { read: Read<unknown> }) {
     <div class="notice bad" role="alert">
       <p>
         <ErrorText error={error} />
-        {data !== undefined && <> What is shown is from <Time at={at} />.</>}
+        {data !== undefined && <> Showing data from <Time at={at} />.</>}
       </p>
-      <button type="button" onClick={again}>Try again</button>
+      <button type="button" onClick={again}>Retry</button>
     </div>
   );
 }
 
 export function ErrorText({ error }: { error: ApiError }) {
   if (error.status === 403)
-    return <>This key may not read this: {error.message} {error.hint}</>;
+    return <>Access denied: {error.message} {error.hint}</>;
   return (
     <>
       <bdi>{error.message}</bdi> {error.hint && <span class="dim">{error.hint}</span>}{" "}
@@ -81,10 +84,10 @@ export function Empty(props: { title: string; children?: Children }) {
 }
 
 export function Loading() {
-  return <p class="dim" role="status">Reading …</p>;
+  return <p class="dim" role="status">Loading…</p>;
 }
 
-/** Parts for what is being read, what could not be, and what is there. */
+/** Renders the data, or the loading state. Errors are shown by `Trouble`. */
 export function When<T>(props: { read: Read<T>; children: (data: T) => Children }) {
   const { data, error } = props.read;
   if (data !== undefined) return <>{props.children(data)}</>;
@@ -107,7 +110,8 @@ export function Duration({ ms }: { ms: number | undefined | null }) {
 
 export function State({ of }: { of: string | undefined }) {
   const text = of ?? "unknown";
-  return <span class="state" data-state={/^[a-z_-]+$/.test(text) ? text : "unknown"}><bdi>{text}</bdi></span>;
+  const known = /^[a-z_-]+$/i.test(text);
+  return <span class="state" data-state={known ? text.toLowerCase() : "unknown"}><bdi>{known ? label(text.toLowerCase()) : text}</bdi></span>;
 }
 
 export function Text({ children }: { children: string | undefined | null }) {
@@ -118,7 +122,7 @@ export function Link(props: { to: string; children: Children; class?: string }) 
   return <a href={href(props.to)} class={props.class}><bdi>{props.children}</bdi></a>;
 }
 
-/** A job by the end of its id, which is the part that differs. */
+/** A link to a job. Its text is the end of the ID, because IDs start alike. */
 export const JobLink = ({ id }: { id: string }) => (
   <a href={href(`/jobs/${encodeURIComponent(id)}`)} class="mono" title={id}><bdi>{id.slice(-12)}</bdi></a>
 );
@@ -144,7 +148,7 @@ export function Meter(props: { value: number; of: number; label: string; named?:
   const title = `${props.label}: ${number(props.value)} of ${number(props.of)}`;
   return (
     <span class="meter" title={title} data-tone={part >= 0.8 ? "bad" : undefined}>
-      <svg viewBox="0 0 100 6" preserveAspectRatio="none" role="img" aria-label={title}>
+      <svg viewBox="0,0,100,6" preserveAspectRatio="none" role="img" aria-label={title}>
         <rect class="back" width="100" height="6" rx="3" /><rect class="front" width={100 * part} height="6" rx="3" />
       </svg>
       <span>{props.named && `${props.label} `}{number(props.value)} / {number(props.of)}</span>
@@ -172,14 +176,14 @@ export function Copy({ text, label = "Copy" }: { text: string; label?: string })
     return () => clearTimeout(timer);
   }, [done]);
   const copy = async () => {
-    await navigator.clipboard.writeText(text).then(() => set(true), () => tell("The browser does not let this page copy.", true));
+    await navigator.clipboard.writeText(text).then(() => set(true), () => tell("Can't copy: the browser blocked access to the clipboard", true));
   };
   return <button type="button" class="small" onClick={copy}>{done ? "Copied" : label}</button>;
 }
 
 const MANY = 100;
 
-/** A value of JSON as a tree; what has many members is shown in parts. */
+/** A JSON value as a tree. Long lists and objects are shown in parts. */
 export function Tree({ value, open = 2 }: { value: Json; open?: number }) {
   const [shown, show] = useState(MANY);
   if (value === null || typeof value !== "object") {
@@ -213,7 +217,7 @@ export function JsonCard({ title, value }: { title: Children; value: Json }) {
     <Card
       title={title}
       actions={<>
-        <button type="button" class="small" aria-pressed={raw} onClick={() => set(!raw)}>{raw ? "Tree" : "Text"}</button>
+        <button type="button" class="small" aria-pressed={raw} onClick={() => set(!raw)}>{raw ? "Tree" : "JSON"}</button>
         <Copy text={text} />
       </>}
     >
@@ -232,7 +236,7 @@ export function Facts({ of }: { of: [string, Children][] }) {
   );
 }
 
-/** Bars of the largest numbers, each of which may lead somewhere. */
+/** Bars for the largest numbers, optionally with links. */
 export function Bars(props: { of: Record<string, number>; to?: (name: string) => string; most?: number }) {
   const rows = Object.entries(props.of).sort((a, b) => b[1] - a[1]).slice(0, props.most ?? 8);
   const largest = Math.max(1, ...rows.map((row) => row[1]));
@@ -240,7 +244,7 @@ export function Bars(props: { of: Record<string, number>; to?: (name: string) =>
     <ul class="bars">
       {rows.map(([name, count]) => (
         <li key={name}>
-          <svg viewBox="0 0 100 1" preserveAspectRatio="none" aria-hidden="true"><rect width={(100 * count) / largest} height="1" /></svg>
+          <svg viewBox="0,0,100,1" preserveAspectRatio="none" aria-hidden="true"><rect width={(100 * count) / largest} height="1" /></svg>
           {props.to ? <Link to={props.to(name)}>{name}</Link> : <bdi>{name}</bdi>}
           <span>{number(count)}</span>
         </li>
@@ -254,12 +258,12 @@ export function Bars(props: { of: Record<string, number>; to?: (name: string) =>
 export interface Column<Row> {
   name: string;
   cell: (row: Row) => Children;
-  /** What it is sorted by; without it, it is not. */
+  /** The sort key; a column without one can't be sorted. */
   by?: (row: Row) => string | number;
-  /** What the server puts all of the list in order by; then the page orders nothing itself. */
+  /** The server's name of this order. The server then sorts the whole list. */
   order?: string;
   right?: boolean;
-  /** Left out where the screen is narrow. */
+  /** Hidden on narrow screens. */
   wide?: boolean;
 }
 
@@ -272,9 +276,9 @@ export function Table<Row>(props: {
   chosen?: Set<string>;
   choose?: (chosen: Set<string>) => void;
   at?: number;
-  /** The order in which the server gives the list, and how another one is asked for. */
+  /** The current order of the server's list, and how to request another. */
   order?: { now: string; want: (order: string) => void };
-  /** Whether there is more than these rows: a sorted column says that it is about these alone. */
+  /** Whether the list has more rows than these. A sorted column then shows a note. */
   part?: boolean;
 }) {
   const [sort, setSort] = useState<{ name: string; down: boolean } | null>(null);
@@ -287,7 +291,7 @@ export function Table<Row>(props: {
       return sign * (typeof x === "string" ? x.localeCompare(String(y)) : x - Number(y));
     });
   }
-  if (!rows.length) return <>{props.empty ?? <Empty title="Nothing here." />}</>;
+  if (!rows.length) return <>{props.empty ?? <Empty title="No entries" />}</>;
   const { chosen, choose } = props;
   const all = chosen && rows.every((row) => chosen.has(props.id(row)));
   const flip = (id: string) => {
@@ -297,14 +301,14 @@ export function Table<Row>(props: {
   };
   return (
     <div class="table" tabIndex={0} role="region" aria-label={props.label}>
-      {sort && props.part && <p class="dim" role="note">In order of {sort.name} are the {number(rows.length)} that are shown; there are more.</p>}
+      {sort && props.part && <p class="dim" role="note">Only the {number(rows.length)} loaded rows are sorted by {sort.name}. The list has more rows.</p>}
       <table>
         <caption class="hidden">{props.label}</caption>
         <thead>
           <tr>
             {choose && (
               <th scope="col" class="tick">
-                <input type="checkbox" aria-label="Select all that are shown" checked={all}
+                <input type="checkbox" aria-label="Select all loaded rows" checked={all}
                   onChange={() => choose(all ? new Set() : new Set(rows.map(props.id)))} />
               </th>
             )}
@@ -349,7 +353,7 @@ const classes = (column: { right?: boolean; wide?: boolean }) =>
 
 // --- actions ---------------------------------------------------------------------------------
 
-/** A button for what changes something. It says who may press it. */
+/** A button for a change. Its tooltip shows the required scope. */
 export function Act(props: {
   needs?: string;
   on: () => unknown;
@@ -358,7 +362,7 @@ export function Act(props: {
   disabled?: boolean;
   why?: string;
   small?: boolean;
-  /** What it is for, where a page has several of its kind: readers of the screen are told. */
+  /** The object of the action, for screen readers, if a page has several such buttons. */
   of?: string;
 }) {
   const needs = props.needs ?? "admin:write";
@@ -374,7 +378,7 @@ export function Act(props: {
       set(false);
     }
   };
-  const title = allowed ? props.why ?? `Needs a key with ${needs}, as yours has` : `Needs a key with ${needs}; yours (${me.get()?.name ?? "unnamed"}) is without`;
+  const title = allowed ? props.why ?? `Requires scope ${needs}` : `Missing scope ${needs} (key ${me.get()?.name ?? "without a name"})`;
   return (
     <button type="button" class={`${props.danger ? "danger" : ""} ${props.small ? "small" : ""}`} title={title} aria-label={props.of && `${props.children}: ${props.of}`}
       disabled={!allowed || props.disabled || busy} onClick={press}>
@@ -383,11 +387,47 @@ export function Act(props: {
   );
 }
 
+/** Buttons that are used rarely or delete something, behind one button. */
+export function Menu({ children }: { children: Children }) {
+  const place = useRef<HTMLDetailsElement>(null);
+  useEffect(() => {
+    const close = (event: Event) => {
+      const menu = place.current;
+      if (!menu?.open) return;
+      const inside = menu.contains(event.target as Node);
+      if (event instanceof KeyboardEvent ? event.key !== "Escape" : inside) return;
+      menu.open = false;
+      if (event instanceof KeyboardEvent && inside) menu.querySelector("summary")!.focus();
+    };
+    addEventListener("click", close);
+    addEventListener("keydown", close);
+    return () => {
+      removeEventListener("click", close);
+      removeEventListener("keydown", close);
+    };
+  }, []);
+  return (
+    <details class="more" ref={place} onClick={(event) => { if ((event.target as Element).closest("button")) place.current!.open = false; }}>
+      <summary class="button">More actions</summary>
+      <div>{children}</div>
+    </details>
+  );
+}
+
+/** A date filter: empty it reads "Any time", with focus it is the browser's date and time input. */
+export function DateField({ name, value }: { name: string; value: string }) {
+  const [open, set] = useState(Boolean(value));
+  // The types of Preact have no input with a type that changes.
+  const type = (open ? "datetime-local" : "text") as "text";
+  return <input name={name} type={type} placeholder="Any time" defaultValue={value}
+    onFocus={() => set(true)} onBlur={(event) => set(Boolean(event.currentTarget.value))} />;
+}
+
 interface Told { text: string; bad: boolean; id: number }
 const told = box<Told[]>([]);
 let count = 0;
 
-/** Say something that goes away again; what is bad stays for longer. */
+/** Shows a message for 5 seconds, an error for 12 seconds. */
 export function tell(text: string, bad = false): void {
   const mine = { text, bad, id: ++count };
   told.set([...told.get().slice(-3), mine]);
@@ -424,16 +464,18 @@ interface Asked {
   button: string;
   danger?: boolean;
   questions?: Question[];
-  /** What is done with the answers. It may throw an ApiError, which is shown beside its field. */
+  /** Handles the answers. If it throws an ApiError, the error is shown at its field. */
   act: Acting;
+  /** The label of the button that closes the dialog. */
+  dismiss?: string;
 }
 
-/** Does what was asked for; what it returns is asked next, if it is a question. */
+/** The action of a form. If it returns another question, that question is shown next. */
 type Acting = (answers: Record<string, string>) => Promise<Asked | void>;
 
 const asked = box<Asked | null>(null);
 
-/** Ask before something is done; it is done in the dialog, which stays if the server refuses. */
+/** Opens a dialog. The action runs in the dialog, which stays open if the server returns an error. */
 export function ask(question: Asked): void {
   asked.set(question);
 }
@@ -453,12 +495,12 @@ export function Asking() {
     <dialog ref={dialog} aria-labelledby="asked" onCancel={() => asked.set(null)}>
       <h2 id="asked"><bdi>{question.title}</bdi></h2>
       <Form key={question.title} {...question} onDone={(next) => (next ? ask(next) : close())}
-        more={<button type="button" onClick={close}>{question.questions?.length ? "Cancel" : "No"}</button>} />
+        more={<button type="button" onClick={close}>{question.dismiss ?? "Cancel"}</button>} />
     </dialog>
   );
 }
 
-/** Fields, and what the server says of them, beside them. */
+/** Fields with the server's errors. */
 export function Form(props: {
   text?: Children;
   button: string;
@@ -511,7 +553,7 @@ export function refusals(error: ApiError | null): [string, string][] {
   return all.filter((each) => each?.field).map((each) => [String(each.field), String(each.reason ?? error.message)]);
 }
 
-/** What was said of a field, or of a part of it, as `retention.completed` is of `retention`. */
+/** The errors of a field or of a part of it, such as `retention.completed` of `retention`. */
 export function refusalOf(refused: [string, string][], name: string): string | undefined {
   const found = refused.filter(([field]) => field.split(/[.[]/).includes(name.split(".").at(-1)!));
   return found.length ? found.map(([field, reason]) => `${field}: ${reason}`).join("; ") : undefined;
@@ -543,21 +585,21 @@ export function Field({ of, refused, note }: { of: Question; refused?: string; n
   );
 }
 
-/** JSON that somebody typed. Throws an ApiError that names the field. */
+/** Parses JSON from a field. Throws an ApiError for the field. */
 export function parsed(text: string, field: string): Json {
   try {
     return JSON.parse(text);
   } catch (error) {
-    throw new ApiError(0, "no JSON", "", { field, reason: `is no JSON: ${(error as Error).message}` });
+    throw new ApiError(0, "invalid JSON", "", { field, reason: `must be JSON: ${(error as Error).message}` });
   }
 }
 
-/** More of a list that comes in pages. */
+/** The number of loaded rows, and a button for the next page. */
 export function Pager(props: { more: boolean; on: () => void; shown: number; total?: number; what: string; busy?: boolean }) {
   return (
     <div class="pager" role="status">
-      <span class="dim">{number(props.shown)}{props.total !== undefined && props.total > props.shown ? ` of ${number(props.total)}` : ""} {props.what}{props.more ? " so far" : ""}</span>
-      {props.more && <button type="button" disabled={props.busy} onClick={props.on}>{props.shown ? "Show more" : "Look further"}</button>}
+      <span class="dim">{number(props.shown)}{props.total !== undefined && props.total > props.shown ? ` of ${number(props.total)}` : ""} {props.what}{props.more ? " loaded" : ""}</span>
+      {props.more && <button type="button" disabled={props.busy} onClick={props.on}>{props.shown ? "Show more" : "Search more"}</button>}
     </div>
   );
 }

@@ -138,7 +138,7 @@ class Screen:
         self.page.wait_for_selector("main h1")
         self.page.wait_for_function(
             """() => ![...document.querySelectorAll("[role=status]")]
-            .some(each => each.textContent === "Reading …")"""
+            .some(each => each.textContent === "Loading…")"""
         )
         return self
 

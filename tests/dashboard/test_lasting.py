@@ -63,7 +63,7 @@ def test_a_key_that_is_revoked_while_a_page_is_open(
     shown.open(path)
     shown.quiet()
     call("DELETE", f"/admin/keys/{ident}")
-    said = shown.page.locator("[role=alert]", has_text="was revoked, or has ended")
+    said = shown.page.locator("[role=alert]", has_text="was revoked, or has expired")
 
     def refused() -> bool:
         # A reading that began before the key was revoked can end, and plan the next one, after the
@@ -89,7 +89,7 @@ def test_a_key_that_ends_while_a_page_is_open(screen: Opener, call: Caller) -> N
     _, secret = made(call, expires_at="+PT5S")
     shown = screen(signed_in=secret).open("events")
     # It reads every five seconds.
-    shown.page.locator("[role=alert]", has_text="has ended").wait_for()
+    shown.page.locator("[role=alert]", has_text="has expired").wait_for()
     shown.page.locator('[name="key"]').wait_for()
 
 
@@ -123,7 +123,7 @@ def test_a_server_that_starts_anew_while_a_page_is_open(
         shown.page.locator("a.number", has_text="available").filter(has_text="1").wait_for()
     finally:
         first.end()
-    shown.page.locator("[role=alert]", has_text="cannot be reached").first.wait_for()
+    shown.page.locator("[role=alert]", has_text="Can't reach the server").first.wait_for()
     shown.page.locator("a.number", has_text="available").filter(has_text="1").wait_for()
     second = RunningServer(tmp_path / "data", tmp_path / "log", "--port", str(first.port))
     try:
@@ -154,19 +154,19 @@ def test_an_example_worker_is_watched_at_work(screen: Opener, tmp_path: Path) ->
     files = sorted(path.name for path in SAMPLE.glob("*.txt"))[:4]
     try:
         shown.open("overview")
-        counts("Waiting", "[^1-9]")
+        counts("Available", "[^1-9]")
         for name in files * 2:
             push(call, "files", "file.index", name)
-        counts("Waiting", str(2 * len(files)))
+        counts("Available", str(2 * len(files)))
         # It takes its time, so that there is time to look.
         with worker(server.url, "--slow", "600", "--grace", "0"):
-            counts("Running", "2")
-            counts("Waiting", str(2 * len(files) - 2))
-        counts("Running", "0")
+            counts("Active", "2")
+            counts("Available", str(2 * len(files) - 2))
+        counts("Active", "0")
         with worker(server.url):
-            counts("Waiting", "0")
-            counts("Done / min", r"[1-9]\S*")
-            shown.page.locator("figure.chart[aria-label*='done: 8']").wait_for()
+            counts("Available", "0")
+            counts("Completed/min", r"[1-9]\S*")
+            shown.page.locator("figure.chart[aria-label*='Completed: 8']").wait_for()
         assert call("GET", "/admin/stats")["jobs"]["completed"] == 2 * len(files)
     finally:
         shown.page.close()

@@ -22,16 +22,16 @@ pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive]
 
 # Page → what it must show of the world.
 PAGES = {
-    "overview": "Dead letters by error",
-    "queues": "in order of name",
+    "overview": "Top errors",
+    "queues": "queues, by name",
     "queues/mail": "visibility_timeout",
-    "jobs": "Text in args",
+    "jobs": "Arguments contain",
     "jobs?state=discarded&queue=billing": "invoice.generate",
     "running": "mailer-2",
     "waiting": "report.build",
     "dead-letters": "CardExpired",
     "dead-letters?queue=billing": "Replay rules",
-    "cron": "daily-report",
+    "cron": "Monday to Friday at 09:00",
     "cron/daily-report": "America/New_York",
     "workflows": "onboarding",
     "workers": "mailer-1",
@@ -41,7 +41,7 @@ PAGES = {
     "events": "job.",
     "audit": "first",
     "keys": "admin:write",
-    "settings": "Policy for new queues",
+    "settings": "Defaults for new queues",
 }
 OF_IDS = {
     "jobs/{dead}": "CardExpired",
@@ -198,6 +198,33 @@ def test_an_open_overview_asks_seldom(screen: Opener, world: dict[str, str]) -> 
         shown.page.clock.run_for(1_000)
 
 
+def test_a_legend_has_totals_and_at_the_mouse_values(screen: Opener, world: dict[str, str]) -> None:
+    shown = screen().open("overview")
+    shown.quiet()
+    total = shown.page.locator(".legend", has_text="Total")
+    total.wait_for()
+    shown.page.locator(".chart .u-over").hover()
+    total.wait_for(state="detached")
+    shown.page.locator(".legend", has_text="Enqueued 0").wait_for()
+    shown.page.mouse.move(0, 0)
+    total.wait_for()
+
+
+def test_a_date_filter_is_a_date_field_with_focus_or_a_value(
+    screen: Opener, world: dict[str, str]
+) -> None:
+    shown = screen().open("jobs")
+    field = shown.page.locator('.filters [name="since"]')
+    assert field.get_attribute("type") == "text"
+    assert field.get_attribute("placeholder") == "Any time"
+    field.focus()
+    shown.page.locator('.filters [name="since"][type="datetime-local"]').fill("2026-01-02T03:04")
+    shown.press("Search")
+    shown.page.wait_for_url("**/jobs?since=2026-01-02T02**")
+    field = shown.page.locator('.filters [name="since"][type="datetime-local"]')
+    assert field.input_value() == "2026-01-02T03:04"
+
+
 def test_times_are_in_the_readers_zone(screen: Opener, world: dict[str, str]) -> None:
     shown = screen().open(f"jobs/{world['dead']}")
     title = str(shown.page.locator("time").first.get_attribute("title"))
@@ -211,22 +238,22 @@ def test_a_server_that_fails_is_told_of(screen: Opener, world: dict[str, str]) -
     shown.go("overview")
     shown.page.locator("[role=alert]", has_text="The table is busy.").wait_for()
     shown.page.unroute("**/ojs/v1/admin/stats")
-    shown.press("Try again")
+    shown.press("Retry")
     shown.page.locator("[role=alert]").wait_for(state="detached")
     shown.page.route("**/ojs/v1/admin/queues*", lambda route: route.abort())
     shown.go("queues")
-    shown.page.locator("[role=alert]", has_text="cannot be reached").wait_for()
+    shown.page.locator("[role=alert]", has_text="Can't reach the server").wait_for()
     shown.complaints.clear()
 
 
 def test_what_is_not_there_is_told_of(screen: Opener) -> None:
     shown = screen()
     for path, text in {
-        "nothing": "There is no such page",
-        "jobs/0190a0a0-0000-7000-8000-000000000000": "There is no such job",
-        "queues/none": "There is no such queue",
-        "cron/none": "There is no such cron job",
-        "workflows/0190a0a0-0000-7000-8000-000000000000": "There is no such workflow",
+        "nothing": "This page doesn't exist",
+        "jobs/0190a0a0-0000-7000-8000-000000000000": "Job not found",
+        "queues/none": "Queue not found",
+        "cron/none": "Cron job not found",
+        "workflows/0190a0a0-0000-7000-8000-000000000000": "Workflow not found",
     }.items():
         shown.open(path)
         shown.page.locator("main", has_text=text).wait_for()
@@ -260,11 +287,11 @@ def test_what_was_not_looked_through_is_told_of(
 
     shown.page.route(asks, answer)
     shown.go(path)
-    shown.page.locator("main", has_text="Nothing found yet").wait_for()
+    shown.page.locator("main", has_text="No matches so far").wait_for()
     shown.quiet()
     assert len(asked) == by_itself
     assert not shown.page.locator("tbody tr").count()
-    shown.press("Look further")
+    shown.press("Search more")
     shown.page.locator("tbody tr").first.wait_for()
     assert f"cursor=at-{by_itself}" in asked[by_itself]
     shown.page.unroute(asks)

@@ -1,40 +1,41 @@
 import { call, get, type Json, seg } from "../api";
 import { usePoll } from "../live";
 import { go } from "../route";
+import { described } from "../schedule";
 import { Act, ask, Card, Empty, Facts, JobLink, JsonCard, Link, Page, Pager, parsed, QueueLink, State, Table, tell, Text, Time, Trouble, When } from "../ui";
 
 export function Crons() {
   const read = usePoll((signal) => get("/cron?limit=100", signal), 20_000, []);
   const create = () => ask({
-    title: "Make a cron job", button: "Make it",
+    title: "Create cron job", button: "Create",
     questions: [
       { name: "name", label: "Name" },
-      { name: "expression", label: "When", value: "0 9 * * MON-FRI", help: "Five or six fields, an alias such as @daily, or @every 15m." },
+      { name: "expression", label: "Schedule", value: "0 9 * * MON-FRI", help: "Five or six fields, an alias such as @daily, or an interval such as @every 15m." },
       { name: "timezone", label: "Time zone", value: Intl.DateTimeFormat().resolvedOptions().timeZone },
-      { name: "type", label: "Type of its jobs" },
+      { name: "type", label: "Job type" },
       { name: "queue", label: "Queue", value: "default" },
       { name: "args", label: "Args", kind: "json", value: "[]" },
     ],
     act: async ({ name, expression, timezone, type, queue, args }) => {
       await call("POST", "/cron", { name, expression, timezone, type, args: parsed(args!, "args"), options: { queue } });
-      tell(`Cron job ${name} is there.`);
+      tell(`Cron job ${name} created`);
       go(`/cron/${seg(name!)}`);
     },
   });
   return (
-    <Page title="Cron" read={read} about="Jobs that are pushed again and again." actions={<Act needs="jobs:write" on={create}>Make a cron job …</Act>}>
+    <Page title="Cron jobs" read={read} about="Schedules that enqueue a job at each run." actions={<Act needs="jobs:write" on={create}>Create cron job</Act>}>
       <Card>
         <When read={read}>{(data) => <>
           <Table rows={data.items as Json[]} label="Cron jobs" part={data.pagination.has_more} id={(cron) => cron.name}
-            empty={<Empty title="No cron jobs.">Make one here, with the library, or in your CDK app.</Empty>}
+            empty={<Empty title="No cron jobs">Create one here, with the Python library, or in your CDK app.</Empty>}
             columns={[
               { name: "Name", cell: (cron) => <><Link to={`/cron/${seg(cron.name)}`}>{cron.name}</Link> {cron.status !== "active" && <State of={cron.status} />}</>, by: (cron) => cron.name },
-              { name: "When", cell: (cron) => <><code><bdi>{cron.expression}</bdi></code> <span class="dim">{cron.timezone}</span></> },
-              { name: "Next", cell: (cron) => <Time at={cron.next_run_at} />, by: (cron) => cron.next_run_at ?? "9" },
-              { name: "Latest", cell: (cron) => <Time at={cron.last_run_at} />, by: (cron) => cron.last_run_at ?? "" },
-              { name: "Job", wide: true, cell: (cron) => <Text>{cron.type}</Text> },
+              { name: "Schedule", cell: (cron) => <><Schedule of={cron} /> <span class="dim">{cron.timezone}</span></> },
+              { name: "Next run", cell: (cron) => <Time at={cron.next_run_at} />, by: (cron) => cron.next_run_at ?? "9" },
+              { name: "Last run", cell: (cron) => <Time at={cron.last_run_at} />, by: (cron) => cron.last_run_at ?? "" },
+              { name: "Job type", wide: true, cell: (cron) => <Text>{cron.type}</Text> },
               { name: "Queue", wide: true, cell: (cron) => <QueueLink name={cron.queue} /> },
-              { name: "Fired", right: true, wide: true, cell: (cron) => cron.run_count, by: (cron) => cron.run_count },
+              { name: "Runs", right: true, wide: true, cell: (cron) => cron.run_count, by: (cron) => cron.run_count },
               { name: "", cell: (cron) => <Acts cron={cron} done={read.again} /> },
             ]} />
           <Pager shown={data.items.length} total={data.total} more={false} what="cron jobs" on={() => {}} />
@@ -44,14 +45,20 @@ export function Crons() {
   );
 }
 
+/** The schedule as text, if it has a common form, and the expression. */
+function Schedule({ of }: { of: Json }) {
+  const text = described(of.expression);
+  return <>{text && <>{text} </>}<code class={text && "dim"}><bdi>{of.expression}</bdi></code></>;
+}
+
 function Acts({ cron, done, gone }: { cron: Json; done: () => void; gone?: () => void }) {
   const path = `/cron/${seg(cron.name)}`;
   const paused = cron.status === "paused" || !cron.enabled;
   return (
     <span class="row">
-      <Act small needs="jobs:write" of={cron.name} on={async () => { await call("POST", `${path}/trigger`); tell(`${cron.name} has pushed a job.`); done(); }}>Run now</Act>
-      <Act small needs="jobs:write" of={cron.name} on={async () => { await call("POST", `${path}/${paused ? "resume" : "pause"}`); tell(paused ? `${cron.name} fires again.` : `${cron.name} does not fire.`); done(); }}>{paused ? "Resume" : "Pause"}</Act>
-      <Act small danger needs="jobs:write" of={cron.name} on={() => ask({ title: `Delete ${cron.name}?`, text: "Its jobs stay; it fires no more.", button: "Delete it", danger: true, act: async () => { await call("DELETE", path); tell("Deleted."); (gone ?? done)(); } })}>Delete …</Act>
+      <Act small needs="jobs:write" of={cron.name} on={async () => { await call("POST", `${path}/trigger`); tell(`${cron.name}: job enqueued`); done(); }}>Run now</Act>
+      <Act small needs="jobs:write" of={cron.name} on={async () => { await call("POST", `${path}/${paused ? "resume" : "pause"}`); tell(`${cron.name} ${paused ? "resumed" : "paused"}`); done(); }}>{paused ? "Resume" : "Pause"}</Act>
+      <Act small danger needs="jobs:write" of={cron.name} on={() => ask({ title: `Delete cron job ${cron.name}?`, text: "The schedule is deleted and stops running. Jobs that it enqueued are not deleted. This can't be undone.", button: "Delete cron job", danger: true, act: async () => { await call("DELETE", path); tell(`${cron.name} deleted`); (gone ?? done)(); } })}>Delete</Act>
     </span>
   );
 }
@@ -64,24 +71,24 @@ export function CronPage({ name }: { name: string }) {
   const next = usePoll((signal) => (expression ? get(`/cron/preview?${new URLSearchParams({ expression, timezone })}`, signal) : Promise.resolve({ firings: [] })), 0, [expression, timezone]);
   return (
     <Page title={name} read={read} about="Cron job" actions={cron && <Acts cron={cron} done={() => { read.again(); history.again(); }} gone={() => go("/cron")} />}>
-      {read.error?.status === 404 && <Empty title="There is no such cron job."><Link to="/cron">All cron jobs</Link></Empty>}
+      {read.error?.status === 404 && <Empty title="Cron job not found"><Link to="/cron">View all cron jobs</Link></Empty>}
       <When read={read}>{(data) => <div class="cards">
         <Card title="Definition"><Facts of={[
-          ["State", <State of={data.status} />], ["When", <code>{data.expression}</code>], ["Time zone", data.timezone],
-          ["Next", <Time at={data.next_run_at} />], ["Latest", <Time at={data.last_run_at} />],
-          ["Latest job", data.last_job_id && <JobLink id={data.last_job_id} />], ["Fired", data.run_count],
-          ["If the last one still runs", data.overlap_policy], ["Queue", <QueueLink name={data.queue} />], ["About", data.description],
+          ["State", <State of={data.status} />], ["Schedule", <Schedule of={data} />], ["Time zone", data.timezone],
+          ["Next run", <Time at={data.next_run_at} />], ["Last run", <Time at={data.last_run_at} />],
+          ["Last job", data.last_job_id && <JobLink id={data.last_job_id} />], ["Runs", data.run_count],
+          ["Overlap policy", data.overlap_policy], ["Queue", <QueueLink name={data.queue} />], ["Description", data.description],
         ]} /></Card>
-        <Card title="Next firings">
+        <Card title="Upcoming runs">
           <Trouble read={next} />
-          <When read={next}>{(told) => <ul class="rank">{told.firings.map((each: Json) => <li key={each.at}><span>{each.local.replace("T", " ")}</span><Time at={each.at} /></li>)}</ul>}</When>
+          <When read={next}>{(preview) => <ul class="rank">{preview.firings.map((each: Json) => <li key={each.at}><span>{each.local.replace("T", " ")}</span><Time at={each.at} /></li>)}</ul>}</When>
         </Card>
-        <JsonCard title="Its jobs" value={data.job_template} />
+        <JsonCard title="Job template" value={data.job_template} />
         <Card title="History">
           <Trouble read={history} />
-          <When read={history}>{(told) => <Table rows={told.executions as Json[]} label="History" id={(each) => each.scheduled_at ?? each.scheduled_time ?? each.id ?? JSON.stringify(each)} empty={<p class="dim">It has not fired yet.</p>} columns={[
-            { name: "Tick", cell: (each) => <Time at={each.scheduled_at ?? each.scheduled_time} /> },
-            { name: "What became of it", cell: (each) => <><State of={each.status ?? each.outcome ?? each.state} /> <Text>{each.reason}</Text></> },
+          <When read={history}>{(past) => <Table rows={past.executions as Json[]} label="History" id={(each) => each.scheduled_at ?? each.scheduled_time ?? each.id ?? JSON.stringify(each)} empty={<p class="dim">No runs</p>} columns={[
+            { name: "Scheduled for", cell: (each) => <Time at={each.scheduled_at ?? each.scheduled_time} /> },
+            { name: "Result", cell: (each) => <><State of={each.status ?? each.outcome ?? each.state} /> <Text>{each.reason}</Text></> },
             { name: "Job", cell: (each) => each.job_id ? <JobLink id={each.job_id} /> : <span class="dim">–</span> },
           ]} />}</When>
         </Card>

@@ -1,6 +1,6 @@
 import { useEffect, useState } from "preact/hooks";
 import { call, get, type Json, limited, query, seg } from "../api";
-import { follow, Bulk } from "../bulk";
+import { Bulk, follow, type Kind, Selection } from "../bulk";
 import { Chart } from "../chart";
 import { number, plural } from "../format";
 import { usePoll } from "../live";
@@ -10,7 +10,18 @@ import { JOB } from "./jobs";
 import { whole } from "./queues";
 
 const FILTERS = ["queue", "type", "error_type", "since", "until", "args"] as const;
-const COUNTED = 4; // requests that a count may take, of a hundred each
+// A count reads at most this many pages of 100 dead letters.
+const COUNTED = 4;
+const KINDS: Record<"retry" | "purge", Kind> = {
+  retry: { verb: "retry", past: "retried", noun: "dead letter" },
+  purge: { verb: "delete", past: "deleted", noun: "dead letter" },
+};
+
+const GONE = "This permanently deletes the jobs, results, and errors. This can't be undone.";
+const NOTHING = "Select dead letters first";
+
+/** `P30D` as `30 days`; other durations unchanged. */
+const days = (iso: string) => iso.replace(/^P(\d+)D$/, (_, count) => plural(Number(count), "day"));
 
 export function DeadLetters() {
   const { query: asked } = useRoute();
@@ -19,7 +30,9 @@ export function DeadLetters() {
   const some = Object.keys(filter).length > 0;
   const blocked = only && !filter.queue;
   const [pages, setPages] = useState(1);
-  const [chosen, choose] = useState(new Set<string>());
+  const [picked, pick] = useState(new Set<string>());
+  const [all, setAll] = useState(false);
+  const choose = (next: Set<string>) => { setAll(false); pick(next); };
   const text = JSON.stringify(filter);
   useEffect(() => { setPages(1); choose(new Set()); }, [text]);
   const stats = usePoll((signal) => (only ? Promise.resolve(null) : get("/dead-letter/stats", signal)), 60_000, [Boolean(only)]);
@@ -27,6 +40,7 @@ export function DeadLetters() {
     if (blocked) return { items: [], more: false, total: 0 };
     return listed(filter, pages * 50, signal);
   }, pages === 1 ? 20_000 : 0, [text, pages]);
+  const chosen = all ? new Set((read.data?.items ?? []).map((job: Json) => job.id as string)) : picked;
   const retryWith = asked.get("id");
   useEffect(() => {
     if (retryWith) void get(`/dead-letter/${seg(retryWith)}`).then((job) => change(job, read.again), (error: Error) => tell(error.message, true));
@@ -34,15 +48,15 @@ export function DeadLetters() {
   const done = () => { choose(new Set()); read.again(); stats.again(); };
   const many = (act: "retry" | "purge") => async () => {
     const word = act === "retry" ? "Retry" : "Delete";
-    if (chosen.size) {
+    if (!all) {
       ask({
         title: `${word} ${plural(chosen.size, "dead letter")}?`, button: word, danger: act === "purge",
-        text: act === "purge" ? "They go for good, with all their errors." : "They are available again, with attempts from 0.",
+        text: act === "purge" ? GONE : "The jobs become available, with attempts reset to 0.",
         act: async () => {
           let good = 0, last = "";
           for (const id of chosen)
             await (act === "retry" ? call("POST", `/admin/dead-letter/${seg(id)}/retry`) : call("DELETE", `/admin/dead-letter/${seg(id)}`)).then(() => good++, (error: Error) => { last = error.message; });
-          tell(`${word}: ${number(good)} of ${number(chosen.size)}. ${last}`, good < chosen.size);
+          tell(`${number(good)} of ${plural(chosen.size, "dead letter")} ${KINDS[act].past}${last && `. ${last}`}`, good < chosen.size);
           done();
         },
       });
@@ -51,11 +65,11 @@ export function DeadLetters() {
     const found = await count(filter, stats.data);
     ask({
       title: `${word} ${found}?`, button: word, danger: act === "purge",
-      text: act === "purge" ? "They go for good, with all their errors. This cannot be taken back." : "They are available again, with attempts from 0, in the order in which they died. Where a queue is full it waits for room.",
+      text: act === "purge" ? GONE : "The jobs become available, with attempts reset to 0, oldest first. If a queue is at capacity, the retry waits.",
       act: async () => {
         const means = some ? { filter } : { all: true };
         const answer = act === "retry" ? await call("POST", "/admin/dead-letter/retry", { ...means, confirm: true }) : await call("DELETE", "/admin/dead-letter", { ...means, confirm: true });
-        follow("/admin/dead-letter", answer.operation, act === "retry" ? "Retry of dead letters" : "Deletion of dead letters", done);
+        follow("/admin/dead-letter", answer.operation, KINDS[act], done);
         done();
       },
     });
@@ -66,46 +80,46 @@ export function DeadLetters() {
     refine(Object.fromEntries(["queue", "type", "error_type", "args"].map((name) => [name, (form.elements.namedItem(name) as HTMLInputElement).value.trim()])));
   };
   return (
-    <Page title="Dead letters" read={stats} about="Jobs that could not be done. They stay, with their errors, until somebody sees to them or their time is over.">
+    <Page title="Dead letters" read={stats} about={`Jobs that failed permanently. Retained for ${stats.data ? days(stats.data.retention.max_age) : "30 days"} or until you retry or delete them.`}>
       <Bulk />
       {!only && (stats.data || !stats.error) && <div class="cards">
         <div class="wide"><Trend /></div>
-        <Card title="By error"><When read={stats}>{(data) => data?.total ? <Bars of={data.by_error_type} to={(name) => `/dead-letters${query({ ...filter, error_type: name })}`} /> : <p class="good">None.</p>}</When></Card>
-        <Card title="By queue"><When read={stats}>{(data) => data?.total ? <Bars of={data.by_queue} to={(name) => `/dead-letters${query({ ...filter, queue: name })}`} /> : <p class="good">None.</p>}</When></Card>
+        <Card title="By error"><When read={stats}>{(data) => data?.total ? <Bars of={data.by_error_type} to={(name) => `/dead-letters${query({ ...filter, error_type: name })}`} /> : <p class="dim">No dead letters</p>}</When></Card>
+        <Card title="By queue"><When read={stats}>{(data) => data?.total ? <Bars of={data.by_queue} to={(name) => `/dead-letters${query({ ...filter, queue: name })}`} /> : <p class="dim">No dead letters</p>}</When></Card>
       </div>}
       <Card>
         <form key={text} class="filters" onSubmit={find} role="search">
           <label>Queue <input name="queue" defaultValue={filter.queue} spellcheck={false} /></label>
           <label>Type <input name="type" defaultValue={filter.type} spellcheck={false} /></label>
           <label>Error <input name="error_type" defaultValue={filter.error_type} spellcheck={false} /></label>
-          <label>Text in args <input name="args" defaultValue={filter.args} placeholder="text, or $[0].id=7" spellcheck={false} /></label>
-          <div class="row"><button type="submit" class="main">Find</button>{some && <button type="button" onClick={() => go("/dead-letters")}>Clear</button>}</div>
+          <label>Arguments contain <input name="args" defaultValue={filter.args} placeholder="text or $[0].id=7" spellcheck={false} /></label>
+          <div class="row"><button type="submit" class="main">Search</button>{some && <button type="button" onClick={() => go("/dead-letters")}>Clear</button>}</div>
         </form>
       </Card>
       {filter.queue && <Rules queue={filter.queue} />}
       <Card>
-        {blocked ? <Empty title="Your key is limited to some queues.">Name one of them above.</Empty> : <>
+        {blocked ? <Empty title="Select a queue">Your key has access to some queues only. Enter one of them above.</Empty> : <>
           <Trouble read={read} />
           <When read={read}>{(data) => <>
-            <div class="row bulk" role="group" aria-label="Actions">
-              <span class="dim">{chosen.size ? `${plural(chosen.size, "dead letter")} selected` : some ? "Nothing selected: for all that match" : "Nothing selected: for all of them"}</span>
-              <Act small disabled={!data.items.length} on={many("retry")}>{chosen.size ? "Retry" : "Retry all …"}</Act>
-              <Act small danger disabled={!data.items.length} on={many("purge")}>{chosen.size ? "Delete …" : "Delete all …"}</Act>
-            </div>
+            <Selection count={chosen.size} all={all} total={data.total} noun="dead letter" filtered={some}
+              offered={data.items.length > 0 && chosen.size !== data.total} select={(every) => { pick(new Set()); setAll(every); }}>
+              <Act small disabled={!chosen.size} why={chosen.size ? undefined : NOTHING} on={many("retry")}>{all ? "Retry all" : "Retry"}</Act>
+              <Act small danger disabled={!chosen.size} why={chosen.size ? undefined : NOTHING} on={many("purge")}>{all ? "Delete all" : "Delete"}</Act>
+            </Selection>
             <Table rows={data.items} label="Dead letters" part={data.more} id={(job) => job.id} chosen={chosen} choose={choose}
-              empty={<Empty title={some ? "None fits." : "No dead letters."}>{some ? "Take a filter away." : "Nothing has failed for good."}</Empty>}
+              empty={<Empty title={some ? "No matches" : "No dead letters"}>{some && <Link to="/dead-letters">Clear filters</Link>}</Empty>}
               columns={[
                 JOB.id!, JOB.type!, JOB.queue!,
                 { name: "Error", cell: (job: Json) => <><strong><bdi>{job.error?.type ?? "Unknown"}</bdi></strong> <span class="dim"><bdi>{String(job.error?.message ?? "").slice(0, 160)}</bdi></span></>, by: (job: Json) => job.error?.type ?? "" },
-                { name: "Died", cell: (job: Json) => <Time at={job.discarded_at} />, by: (job: Json) => job.discarded_at },
+                { name: "Discarded", cell: (job: Json) => <Time at={job.discarded_at} />, by: (job: Json) => job.discarded_at },
                 JOB.args!,
-                { name: "", cell: (job: Json) => <span class="row"><Act small of={job.id} on={async () => { await call("POST", `/admin/dead-letter/${seg(job.id)}/retry`); tell("It is available again."); done(); }}>Retry</Act><Act small of={job.id} on={() => change(job, done)}>Change …</Act></span> },
+                { name: "", cell: (job: Json) => <span class="row"><Act small of={job.id} on={async () => { await call("POST", `/admin/dead-letter/${seg(job.id)}/retry`); tell("Job retried"); done(); }}>Retry</Act><Act small of={job.id} on={() => change(job, done)}>Edit and retry</Act></span> },
               ]} />
-            <Pager shown={data.items.length} total={data.total} more={data.more} busy={read.busy} what="dead letters, latest first" on={() => setPages(pages + 1)} />
+            <Pager shown={data.items.length} total={data.total} more={data.more} busy={read.busy} what="dead letters, newest first" on={() => setPages(pages + 1)} />
           </>}</When>
         </>}
       </Card>
-      {stats.data && <p class="dim">Kept {stats.data.retention.max_age}, at most {number(stats.data.retention.max_count)}, where a queue does not say otherwise. Pruned next <Time at={stats.data.retention.next_prune_at} />; a queue with <code>pruning_policy: archive</code> has them written to the payload bucket first.</p>}
+      {stats.data && <p class="dim">Default retention: {days(stats.data.retention.max_age)}, at most {number(stats.data.retention.max_count)} dead letters. A queue can override it. Next deletion of expired dead letters: <Time at={stats.data.retention.next_prune_at} />. With <code>pruning_policy: archive</code>, a queue first writes them to the payload bucket.</p>}
     </Page>
   );
 }
@@ -124,10 +138,10 @@ async function listed(filter: Record<string, string>, wanted: number, signal?: A
   return { items, total, more: Boolean(cursor) };
 }
 
-/** How many fit: as counted where that is known, else by looking, up to a bound. */
+/** The number of matching dead letters as text: from the statistics or the list's total, otherwise counted up to a limit. */
 async function count(filter: Record<string, string>, stats: Json): Promise<string> {
   const names = Object.keys(filter);
-  if (!names.length && stats) return `all ${plural(stats.total, "dead letter")}`;
+  if (!names.length && stats) return plural(stats.total, "dead letter");
   const known = names.length === 1 && stats && ({ queue: stats.by_queue, error_type: stats.by_error_type, type: stats.by_type } as Json)[names[0]!]?.[filter[names[0]!]!];
   if (known !== undefined && known !== false && known !== null) return plural(known, "dead letter");
   const { items, more, total } = await listed(filter, COUNTED * 100);
@@ -136,13 +150,13 @@ async function count(filter: Record<string, string>, stats: Json): Promise<strin
 
 function change(job: Json, done: () => void): void {
   ask({
-    title: "Retry with changes", button: "Retry",
-    text: <p>What is changed is checked as for a push. It takes <code>jobs:write</code> as well, and your name is shown as <code>changed_by</code>.</p>,
+    title: "Edit and retry", button: "Retry",
+    text: <p>Changes require the scope <code>jobs:write</code>. The name of your key is stored in <code>changed_by</code>.</p>,
     questions: [
-      { name: "args", label: "Args", kind: "json", value: JSON.stringify(job.args ?? [], null, 2) },
-      { name: "meta", label: "Meta, laid over the job's", kind: "json", value: "{}", help: "null removes a key." },
+      { name: "args", label: "Arguments", kind: "json", value: JSON.stringify(job.args ?? [], null, 2) },
+      { name: "meta", label: "Meta changes", kind: "json", value: "{}", help: "Merged into the job's meta; null removes a key." },
       { name: "queue", label: "Queue", value: job.queue },
-      { name: "max_attempts", label: "Attempts", kind: "number", value: String(job.max_attempts) },
+      { name: "max_attempts", label: "Max. attempts", kind: "number", value: String(job.max_attempts) },
     ],
     act: async ({ args, meta, queue, max_attempts }) => {
       const changedArgs = parsed(args!, "args");
@@ -154,13 +168,13 @@ function change(job: Json, done: () => void): void {
         ...(max_attempts !== String(job.max_attempts) && { retry: { max_attempts: whole(max_attempts!, "max_attempts") } }),
       };
       await call("POST", `/admin/dead-letter/${seg(job.id)}/retry`, Object.keys(override).length ? { override } : undefined);
-      tell("It is available again.");
+      tell("Job retried");
       done();
     },
   });
 }
 
-/** What was given up by the hour, a week back. */
+/** Discarded jobs per hour in the last seven days. */
 function Trend() {
   const read = usePoll((signal) => get(`/admin/stats/history${query({ period: "1h", since: new Date(Date.now() - 7 * 86_400_000).toISOString() })}`, signal), 300_000, []);
   const [shown, show] = useState<{ times: number[]; values: number[] }>({ times: [], values: [] });
@@ -168,12 +182,12 @@ function Trend() {
     const points: Json[] = read.data?.data ?? [];
     show({ times: points.map((point) => Date.parse(point.timestamp) / 1_000), values: points.map((point) => point.failed ?? 0) });
   }, [read.data]);
-  const [lines, set] = useState([{ name: "given up", color: "red", values: shown.values }]);
-  useEffect(() => set([{ name: "given up", color: "red", values: shown.values }]), [shown]);
-  return <Card title="Given up by the hour, last week"><Trouble read={read} />{shown.times.length > 0 && lines[0]!.values.length === shown.times.length && <Chart label="Jobs given up by the hour" times={shown.times} lines={lines} height={130} />}</Card>;
+  const [lines, set] = useState([{ name: "Discarded", color: "red", values: shown.values }]);
+  useEffect(() => set([{ name: "Discarded", color: "red", values: shown.values }]), [shown]);
+  return <Card title="Discarded per hour, 7 days"><Trouble read={read} />{shown.times.length > 0 && lines[0]!.values.length === shown.times.length && <Chart label="Discarded jobs per hour" times={shown.times} lines={lines} height={130} />}</Card>;
 }
 
-/** The rules by which dead letters of a queue come back by themselves. */
+/** The rules that retry dead letters of a queue automatically. */
 function Rules({ queue }: { queue: string }) {
   const read = usePoll((signal) => get(`/queues/${seg(queue)}/config`, signal), 0, [queue]);
   const rules: Json[] = read.data?.config.replay_rules ?? [];
@@ -182,29 +196,29 @@ function Rules({ queue }: { queue: string }) {
     read.again();
   };
   const add = () => ask({
-    title: `A replay rule for ${queue}`, button: "Add it",
-    text: "Dead letters that fit come back by themselves after the delay.",
+    title: `Add replay rule to ${queue}`, button: "Add rule",
+    text: "Matching dead letters are retried automatically after the delay.",
     questions: [
       { name: "name", label: "Name" },
-      { name: "error_type", label: "Only of this error", help: "Empty: of any." },
-      { name: "delay", label: "After", value: "PT1H", help: "ISO 8601, above zero; a minute at least in effect." },
-      { name: "max_replays", label: "So many times at most", kind: "number", value: "3" },
+      { name: "error_type", label: "Error type", help: "Empty: all types." },
+      { name: "delay", label: "Delay", value: "PT1H", help: "ISO 8601 duration. A delay of less than 1 minute takes up to 1 minute." },
+      { name: "max_replays", label: "Max. replays per job", kind: "number", value: "3" },
     ],
     act: async ({ name, error_type, delay, max_replays }) => {
       await save([...rules, { name, filter: error_type ? { error_type } : {}, delay, max_replays: whole(max_replays!, "max_replays") }]);
-      tell(`Rule ${name} is there.`);
+      tell(`Rule ${name} created`);
     },
   });
   return (
-    <Card title={`Replay rules of ${queue}`} actions={<><Act small on={add}>Add a rule …</Act><Link to={`/queues/${seg(queue)}`}>Its configuration</Link></>}>
+    <Card title={`Replay rules of ${queue}`} actions={<><Act small on={add}>Add rule</Act><Link to={`/queues/${seg(queue)}`}>Queue settings</Link></>}>
       <Trouble read={read} />
-      <Table rows={rules} label="Replay rules" id={(rule) => rule.name} empty={<p class="dim">None: dead letters wait for you.</p>} columns={[
+      <Table rows={rules} label="Replay rules" id={(rule) => rule.name} empty={<p class="dim">No replay rules</p>} columns={[
         { name: "Rule", cell: (rule) => <Text>{rule.name}</Text> },
-        { name: "Fits", cell: (rule) => <code><bdi>{JSON.stringify(rule.filter)}</bdi></code> },
-        { name: "After", cell: (rule) => rule.delay },
-        { name: "At most", right: true, cell: (rule) => rule.max_replays },
+        { name: "Filter", cell: (rule) => <code><bdi>{JSON.stringify(rule.filter)}</bdi></code> },
+        { name: "Delay", cell: (rule) => rule.delay },
+        { name: "Max. replays", right: true, cell: (rule) => rule.max_replays },
         { name: "", cell: (rule) => <span class="row">
-          <Act small of={rule.name} on={() => save(rules.map((each) => (each === rule ? { ...rule, enabled: !rule.enabled } : each)))}>{rule.enabled ? "Turn off" : "Turn on"}</Act>
+          <Act small of={rule.name} on={() => save(rules.map((each) => (each === rule ? { ...rule, enabled: !rule.enabled } : each)))}>{rule.enabled ? "Disable" : "Enable"}</Act>
           <Act small danger of={rule.name} on={() => save(rules.filter((each) => each !== rule))}>Remove</Act>
         </span> },
       ]} />

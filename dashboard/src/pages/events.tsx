@@ -17,12 +17,12 @@ export function Events() {
   const following = useBox(live);
   const seen = useRef<{ after?: string; of: string }>({ of: text });
   const [events, set] = useState<Json[]>([]);
-  // Where older ones are, of what is looked for: an answer is bounded, and may have few or none.
-  const [older, goOn] = useState<string | undefined>();
+  // The cursor of older matching events. A response can have few events or none, although more exist.
+  const [older, setOlder] = useState<string | undefined>();
   const [busy, hold] = useState(false);
   useEffect(() => {
     set([]);
-    goOn(undefined);
+    setOlder(undefined);
     hold(false);
     seen.current = { of: text };
   }, [text]);
@@ -31,19 +31,19 @@ export function Events() {
     const mine = seen.current;
     const answer = await get(`/events${query({ ...filter, limit: 100, after: mine.after })}`, signal);
     if (mine !== seen.current) return 0;
-    if (!mine.after) goOn(answer.pagination.next_cursor);
+    if (!mine.after) setOlder(answer.pagination.next_cursor);
     mine.after = answer.cursor;
-    if (events.length + answer.events.length > KEPT) goOn(undefined);
+    if (events.length + answer.events.length > KEPT) setOlder(undefined);
     if (answer.events.length) set((was) => [...answer.events.toReversed(), ...was].slice(0, KEPT));
     return answer.events.length;
   }, 5_000, [text]);
-  const further = async () => {
+  const showOlder = async () => {
     const mine = seen.current;
     hold(true);
     try {
       const answer = await get(`/events${query({ ...filter, limit: 100, cursor: older })}`);
       if (mine !== seen.current) return;
-      goOn(events.length + answer.events.length < KEPT ? answer.pagination.next_cursor : undefined);
+      setOlder(events.length + answer.events.length < KEPT ? answer.pagination.next_cursor : undefined);
       set((was) => [...was, ...answer.events.toReversed()].slice(0, KEPT));
     } catch (error) {
       tell((error as Error).message, true);
@@ -57,26 +57,26 @@ export function Events() {
     refine(Object.fromEntries(["types", "queues", "job_types"].map((name) => [name, (form.elements.namedItem(name) as HTMLInputElement).value.trim()])));
   };
   return (
-    <Page title="Events" about={<>What happened in the last seven days, latest first; {following ? "new ones come by themselves." : "paused."}</>}>
+    <Page title="Events" about={<>Events of the last 7 days, newest first. {following ? "New events are added automatically." : "Updates are paused."}</>}>
       <Card>
         <form key={text} class="filters" onSubmit={find} role="search">
           <label>Types <input name="types" defaultValue={filter.types} placeholder="job.failed,queue.*" spellcheck={false} /></label>
           <label>Queues <input name="queues" defaultValue={filter.queues} spellcheck={false} /></label>
           <label>Job types <input name="job_types" defaultValue={filter.job_types} spellcheck={false} /></label>
-          <div class="row"><button type="submit" class="main">Follow</button>{asked.size > 0 && <button type="button" onClick={() => go("/events")}>Clear</button>}</div>
+          <div class="row"><button type="submit" class="main">Stream</button>{asked.size > 0 && <button type="button" onClick={() => go("/events")}>Clear</button>}</div>
         </form>
       </Card>
       <Card>
-        {blocked ? <Empty title="Your key is limited to some queues.">Name one of them above.</Empty> : <>
+        {blocked ? <Empty title="Select a queue">Your key has access to some queues only. Enter one of them above.</Empty> : <>
           <Trouble read={read} />
-          <Table rows={events} label="Events" id={(event) => event.id} empty={older ? <Empty title="Nothing found yet.">The latest events have been looked through, older ones not.</Empty> : read.at ? <Empty title="Nothing has happened that fits.">It shows here as soon as something does.</Empty> : read.error ? <></> : <Loading />} columns={[
-            { name: "When", cell: (event) => <Time at={event.time} /> },
+          <Table rows={events} label="Events" id={(event) => event.id} empty={older ? <Empty title="No matches so far">Only the newest events were searched.</Empty> : read.at ? <Empty title="No matching events">New events are added automatically.</Empty> : read.error ? <></> : <Loading />} columns={[
+            { name: "Time", cell: (event) => <Time at={event.time} /> },
             { name: "Event", cell: (event) => <code><bdi>{event.type}</bdi></code>, by: (event) => event.type },
-            { name: "Of", cell: (event) => <Subject of={event} /> },
+            { name: "Subject", cell: (event) => <Subject of={event} /> },
             { name: "Queue", wide: true, cell: (event) => <Text>{event.data?.queue}</Text> },
-            { name: "What", wide: true, cell: (event) => <code class="cut"><bdi>{json(Object.fromEntries(Object.entries(event.data ?? {}).filter(([name]) => name !== "queue")))}</bdi></code> },
+            { name: "Details", wide: true, cell: (event) => <code class="cut"><bdi>{json(Object.fromEntries(Object.entries(event.data ?? {}).filter(([name]) => name !== "queue")))}</bdi></code> },
           ]} />
-          {older && <Pager shown={events.length} more busy={busy} what="events" on={further} />}
+          {older && <Pager shown={events.length} more busy={busy} what="events" on={showOlder} />}
         </>}
       </Card>
     </Page>

@@ -1,18 +1,18 @@
 import { BASE, call, can, get, key, type Json, seg } from "../api";
-import { duration, json, percent, quoted } from "../format";
+import { capital, duration, json, percent, plural, quoted } from "../format";
 import { usePoll } from "../live";
 import { href } from "../route";
 import { Act, ask, Card, Copy, Empty, Facts, JsonCard, Link, Page, QueueLink, State, tell, Text, Time, Trouble, When } from "../ui";
 import { whole } from "./queues";
 
-const ENDED = new Set(["completed", "cancelled", "discarded"]);
+const FINAL = new Set(["completed", "cancelled", "discarded"]);
 
-// What a push may say of a job, of what an answer shows.
-const PUSHED = ["priority", "tags", "retry", "unique", "rate_limit", "expires_at", "timeout"];
+// The options of an enqueue request that a job's record contains.
+const OPTIONS = ["priority", "tags", "retry", "unique", "rate_limit", "expires_at", "timeout"];
 
-/** The same job, pushed anew with curl. */
+/** A curl command that enqueues a copy of the job. */
 function curl(job: Json): string {
-  const options = Object.fromEntries([["queue", job.queue], ...PUSHED.filter((name) => job[name] !== undefined && job[name] !== 0).map((name) => [name, job[name]])]);
+  const options = Object.fromEntries([["queue", job.queue], ...OPTIONS.filter((name) => job[name] !== undefined && job[name] !== 0).map((name) => [name, job[name]])]);
   const body = { type: job.type, args: job.args ?? [], ...(job.meta && Object.keys(job.meta).length ? { meta: job.meta } : {}), options };
   return [
     `curl ${location.origin}${BASE}/jobs -H 'Content-Type: application/json' \\`,
@@ -38,12 +38,12 @@ export function JobPage({ name: id }: { name: string }) {
     history.again();
   };
   const sure = (title: string, text: string, button: string, act: () => Promise<unknown>) => () =>
-    ask({ title, text, button, danger: true, act: async () => { await act(); } });
+    ask({ title, text, button, danger: true, dismiss: "Close", act: async () => { await act(); } });
   const change = () => ask({
-    title: "Change this job", button: "Change it",
-    text: "It stays in the same state, elsewhere in line. To move it takes jobs:write as well.",
+    title: "Edit job", button: "Save",
+    text: "The job keeps its state. Moving it to another queue also requires the scope jobs:write.",
     questions: [
-      { name: "priority", label: "Priority", kind: "number", value: String(job!.priority), help: "Higher goes first." },
+      { name: "priority", label: "Priority", kind: "number", value: String(job!.priority), help: "Higher priorities run first." },
       { name: "queue", label: "Queue", value: job!.queue },
     ],
     act: async ({ priority, queue }) => {
@@ -51,7 +51,7 @@ export function JobPage({ name: id }: { name: string }) {
         ...(priority !== String(job!.priority) && { priority: whole(priority!, "priority") }),
         ...(queue !== job!.queue && { queue }),
       });
-      tell("Changed.");
+      tell("Job updated");
       read.again();
     },
   });
@@ -60,17 +60,17 @@ export function JobPage({ name: id }: { name: string }) {
   return (
     <Page
       title={job?.type ?? "Job"} read={read}
-      about={<><code>{id}</code> <Copy text={id} label="Copy id" /></>}
+      about={<><code>{id}</code> <Copy text={id} label="Copy ID" /></>}
       actions={job && <>
-        {(state === "retryable" || job.dead_letter) && <Act on={does("retry", "It is available again.")}>Retry</Act>}
-        {job.dead_letter && <Link to={`/dead-letters?id=${seg(id)}`} class="button">Retry with changes …</Link>}
-        {(state === "scheduled" || state === "retryable") && <Act on={does("run", "It is available now.")}>Run now</Act>}
-        {["available", "scheduled", "retryable", "pending"].includes(state) && <Act on={change}>Change …</Act>}
-        {!ENDED.has(state) && <Act danger on={sure("Cancel this job?", "It is not done any more. This cannot be taken back.", "Cancel the job", does("cancel", "Cancelled."))}>Cancel …</Act>}
-        {ENDED.has(state) && <Act danger on={sure("Delete this job?", "It goes for good, with its payload, result and errors.", "Delete for good", does("", "Deleted.", "DELETE"))}>Delete …</Act>}
+        {(state === "retryable" || job.dead_letter) && <Act on={does("retry", "Job retried")}>Retry</Act>}
+        {job.dead_letter && <Link to={`/dead-letters?id=${seg(id)}`} class="button">Edit and retry</Link>}
+        {(state === "scheduled" || state === "retryable") && <Act on={does("run", "Job is available")}>Run now</Act>}
+        {["available", "scheduled", "retryable", "pending"].includes(state) && <Act on={change}>Edit</Act>}
+        {!FINAL.has(state) && <Act danger on={sure("Cancel job?", "The job does not run again. If it is active, its worker is notified at the next heartbeat. This can't be undone.", "Cancel job", does("cancel", "Job cancelled"))}>Cancel</Act>}
+        {FINAL.has(state) && <Act danger on={sure("Delete job?", "This permanently deletes the job, its result, and its errors. This can't be undone.", "Delete job", does("", "Job deleted", "DELETE"))}>Delete</Act>}
       </>}
     >
-      {read.error?.status === 404 && <Empty title="There is no such job."><p>It was deleted, its time to be kept is over, or the id is another one. <a href={href("/jobs")}>Find jobs</a></p></Empty>}
+      {read.error?.status === 404 && <Empty title="Job not found"><p>It was deleted, its retention ended, or the ID is wrong. <a href={href("/jobs")}>Search jobs</a></p></Empty>}
       <When read={read}>{(data) => <>
         <div class="cards">
           <Card title="Job">
@@ -83,29 +83,29 @@ export function JobPage({ name: id }: { name: string }) {
               ["Producer", data.producer && <Text>{data.producer}</Text>],
               ["Changed by", data.changed_by && <Text>{data.changed_by}</Text>],
               ["Worker", data.worker_id && <Link to={`/running?worker_id=${seg(data.worker_id)}`}>{data.worker_id}</Link>],
-              ["Lease", state === "active" && data.lease_expires_at && <>ends <Time at={data.lease_expires_at} /></>],
+              ["Lease", state === "active" && data.lease_expires_at && <>expires <Time at={data.lease_expires_at} /></>],
               ["Progress", data.progress !== undefined && <Text>{typeof data.progress === "object" ? JSON.stringify(data.progress) : `${percent(data.progress)} ${data.progress_message ?? ""}`}</Text>],
               ["Workflow", workflow && <Link to={`/workflows/${seg(workflow)}`}>{workflow}</Link>],
               ["Cron job", typeof cron === "string" && <Link to={`/cron/${seg(cron)}`}>{cron}</Link>],
             ]} />
           </Card>
-          <Card title="Times">
+          <Card title="Timeline">
             <Facts of={([
-              ["Pushed", "created_at"], ["Due", "scheduled_at"], ["Available", "enqueued_at"], ["Started", "started_at"],
-              ["Next attempt", "next_retry_at"], ["Ended", "completed_at"], ["Cancelled", "cancelled_at"], ["Expires", "expires_at"],
+              ["Created", "created_at"], ["Scheduled for", "scheduled_at"], ["Available", "enqueued_at"], ["Started", "started_at"],
+              ["Next attempt", "next_retry_at"], ["Finished", "completed_at"], ["Cancelled", "cancelled_at"], ["Expires", "expires_at"],
             ] as const).map(([label, field]) => [label, data[field] && <Time at={data[field]} />])} />
-            {data.started_at && data.enqueued_at && <p class="dim">Waited {duration(Date.parse(data.started_at) - Date.parse(data.enqueued_at))}{data.completed_at && <>, ran {duration(Date.parse(data.completed_at) - Date.parse(data.started_at))}</>}.</p>}
+            {data.started_at && data.enqueued_at && <p class="dim">Wait {duration(Date.parse(data.started_at) - Date.parse(data.enqueued_at))}{data.completed_at && <> · Run {duration(Date.parse(data.completed_at) - Date.parse(data.started_at))}</>}</p>}
           </Card>
-          <Card title="What happened">
+          <Card title="History">
             <Trouble read={history} />
-            <When read={history}>{(told) => <Timeline events={told.events} errors={data.errors ?? []} approximate={told.approximate} />}</When>
+            <When read={history}>{(past) => <Timeline events={past.events} errors={data.errors ?? []} approximate={past.approximate} />}</When>
           </Card>
-          <JsonCard title="Args" value={data.args} />
+          <JsonCard title="Arguments" value={data.args} />
           {data.meta && Object.keys(data.meta).length > 0 && <JsonCard title="Meta" value={data.meta} />}
           {data.result !== undefined && <JsonCard title="Result" value={data.result} />}
-          {data.omitted && <Card title="Left out"><p>Too large for an answer: <code>{data.omitted.join(", ")}</code>.</p></Card>}
+          {data.omitted && <Card title="Not shown"><p>Too large for the response: <code>{data.omitted.join(", ")}</code>.</p></Card>}
           {data.retry_policy && <JsonCard title="Retry policy" value={data.retry_policy} />}
-          <div class="wide"><Card title="The same job as curl" actions={<Copy text={curl(data)} />}><pre tabIndex={0}><bdi>{curl(data)}</bdi></pre></Card></div>
+          <div class="wide"><Card title="Enqueue again (curl)" actions={<Copy text={curl(data)} />}><pre tabIndex={0}><bdi>{curl(data)}</bdi></pre></Card></div>
         </div>
       </>}</When>
     </Page>
@@ -113,8 +113,8 @@ export function JobPage({ name: id }: { name: string }) {
 }
 
 const EVENTS: Record<string, string> = {
-  "job.created": "pushed", "job.attempt_started": "started", "job.attempt_failed": "failed",
-  "job.attempt_completed": "done", "job.state_changed": "became",
+  "job.created": "created", "job.attempt_started": "started", "job.attempt_failed": "failed",
+  "job.attempt_completed": "completed", "job.state_changed": "",
 };
 
 function Timeline({ events, errors, approximate }: { events: Json[]; errors: Json[]; approximate?: boolean }) {
@@ -127,7 +127,7 @@ function Timeline({ events, errors, approximate }: { events: Json[]; errors: Jso
     return (
       <li key={event.id} data-bad={error ? "" : undefined}>
         <p>
-          <strong>{event.data?.attempt ? `Attempt ${event.data.attempt} ` : ""}{EVENTS[event.event_type] ?? String(event.event_type).replace(/^job\./, "").replaceAll("_", " ")}</strong>{" "}
+          <strong>{capital(`${event.data?.attempt ? `Attempt ${event.data.attempt} ` : ""}${EVENTS[event.event_type] ?? String(event.event_type).replace(/^job\./, "").replaceAll("_", " ")}`)}</strong>{" "}
           {event.data?.to && <State of={event.data.to} />} <Time at={event.timestamp} />
           {took ? <span class="dim"> after {duration(took)}</span> : null}
           {event.actor?.id && event.actor.type !== "system" && <span class="dim"> by <bdi>{event.actor.id}</bdi></span>}
@@ -145,8 +145,8 @@ function Timeline({ events, errors, approximate }: { events: Json[]; errors: Jso
           <li key={index} data-bad=""><p><strong>Attempt {error.attempt} failed</strong> <Time at={error.occurred_at} /></p><Failure of={error} /></li>
         ))}
       </ol>
-      {!rows.length && !rest.length && <p class="dim">Nothing is told of it.</p>}
-      {approximate && <p class="dim">From what the job itself keeps; <a href={href("/events")}>events</a> have the rest of the last seven days.</p>}
+      {!rows.length && !rest.length && <p class="dim">No history</p>}
+      {approximate && <p class="dim">Only times in the job record are shown. <a href={href("/events")}>Events</a> contain the last 7 days.</p>}
     </>
   );
 }
@@ -157,7 +157,7 @@ export function Failure({ of }: { of: Json }) {
     <div class="failure">
       <p><strong><bdi>{of.type ?? of.code ?? "Error"}</bdi></strong> <bdi>{of.message}</bdi></p>
       {trace.length > 0 && (
-        <details><summary>Backtrace, {trace.length} lines</summary><pre tabIndex={0}><bdi>{Array.isArray(trace) ? trace.join("\n") : String(trace)}</bdi></pre></details>
+        <details><summary>Stack trace ({plural(trace.length, "line")})</summary><pre tabIndex={0}><bdi>{Array.isArray(trace) ? trace.join("\n") : String(trace)}</bdi></pre></details>
       )}
     </div>
   );

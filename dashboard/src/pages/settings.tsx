@@ -3,10 +3,11 @@ import { duration } from "../format";
 import { usePoll } from "../live";
 import { Act, ask, Card, Empty, Facts, Page, State, tell, Text, Time, Trouble, When } from "../ui";
 import { ConfigForm } from "./config";
+import { condition } from "./overview";
 
 export function Settings() {
   if (!can("admin:read") || limited())
-    return <Page title="Settings"><Card><Empty title="Your key may not read this.">It takes admin:read, for all queues.</Empty></Card></Page>;
+    return <Page title="Settings"><Card><Empty title="Missing scope admin:read">This page requires a key with this scope for all queues.</Empty></Card></Page>;
   return <All />;
 }
 
@@ -16,51 +17,51 @@ function All() {
   const maintenance = usePoll((signal) => get("/admin/system/maintenance", signal), 30_000, []);
   const middleware = usePoll((signal) => get("/middleware", signal), 0, []);
   const begin = () => ask({
-    title: "Begin maintenance?", button: "Begin it", danger: true,
-    text: "No job is handed out until you end it. Pushes are taken, and running jobs go on.",
+    title: "Enable maintenance mode?", button: "Enable maintenance mode", danger: true,
+    text: "The server dispatches no jobs until you disable maintenance mode. It accepts new jobs, and active jobs continue.",
     questions: [
-      { name: "reason", label: "Why", help: "Others are told." },
-      { name: "estimated_duration", label: "For about", help: "Such as 30m; it does not end by itself." },
+      { name: "reason", label: "Reason", help: "Shown to all operators." },
+      { name: "estimated_duration", label: "Estimated duration", help: "For example 30m. Maintenance mode does not end automatically." },
     ],
     act: async ({ reason, estimated_duration }) => {
       await call("POST", "/admin/system/maintenance", { enabled: true, ...(reason && { reason }), ...(estimated_duration && { estimated_duration }) });
-      tell("Maintenance has begun.");
+      tell("Maintenance mode enabled");
       maintenance.again();
     },
   });
   const end = async () => {
     await call("POST", "/admin/system/maintenance", { enabled: false });
-    tell("Jobs are handed out again.");
+    tell("Maintenance mode disabled");
     maintenance.again();
   };
   return (
-    <Page title="Settings" about="What the deployment was made with is read only here: change it in your CDK app.">
+    <Page title="Settings" about="The settings of the deployment are read-only here. Change them in your CDK app.">
       <div class="cards">
         <Card title="Deployment">
           <Trouble read={config} />
           <When read={config}>{(data) => <Facts of={[
-            ["Name", <Text>{data.service}</Text>], ["Version", data.version], ["Callers are known by", data.authorizer],
-            ["Queues", data.strict_queues ? "only those that an operator made" : "made by their first job"],
-            ["Event bus", data.event_bus ? "yes" : "no"], ["On the bus, too", data.bus_types.join(", ")], ["Time zone rules", data.time_zone_data],
+            ["Name", <Text>{data.service}</Text>], ["Version", data.version], ["Authentication", data.authorizer],
+            ["Queues", data.strict_queues ? "Created by operators only" : "Created by their first job"],
+            ["Event bus", data.event_bus ? "Yes" : "No"], ["Additional events on the bus", data.bus_types.join(", ")], ["Time zone rules", data.time_zone_data],
           ]} />}</When>
         </Card>
         <Card title="Health">
           <Trouble read={health} />
           <When read={health}>{(data) => <Facts of={[
-            ["Server", <State of={data.status} />], ["Table", <><State of={data.backend.status} /> {data.backend.latency_ms !== undefined && `${data.backend.latency_ms} ms`}</>],
-            ["Up for", duration(1_000 * data.uptime_seconds)], ["Specification", data.version],
+            ["Server", <State of={condition(data.status)} />], ["DynamoDB", <><State of={condition(data.backend.status)} /> {data.backend.latency_ms !== undefined && `${data.backend.latency_ms} ms`}</>],
+            ["Uptime", duration(1_000 * data.uptime_seconds)], ["Specification", data.version],
           ]} />}</When>
         </Card>
-        <Card title="Maintenance" actions={maintenance.data && (maintenance.data.enabled ? <Act on={end}>End it</Act> : <Act danger on={begin}>Begin …</Act>)}>
+        <Card title="Maintenance mode" actions={maintenance.data && (maintenance.data.enabled ? <Act on={end}>Disable</Act> : <Act danger on={begin}>Enable</Act>)}>
           <Trouble read={maintenance} />
-          <When read={maintenance}>{(data) => data.enabled ? <Facts of={[["Since", <Time at={data.started_at} />], ["Why", <Text>{data.reason}</Text>], ["Until about", <Time at={data.ends_at} />]]} /> : <p class="good">Off: jobs are handed out.</p>}</When>
+          <When read={maintenance}>{(data) => data.enabled ? <Facts of={[["Enabled", <Time at={data.started_at} />], ["Reason", <Text>{data.reason}</Text>], ["Estimated end", <Time at={data.ends_at} />]]} /> : <p class="good">Disabled</p>}</When>
         </Card>
         <Card title="Middleware">
           <Trouble read={middleware} />
-          <When read={middleware}>{(data) => data.enqueue.length ? <ol>{data.enqueue.map((each: Json) => <li key={each.order}><code><bdi>{each.name}</bdi></code></li>)}</ol> : <p class="dim">None: jobs are stored as they come.</p>}</When>
+          <When read={middleware}>{(data) => data.enqueue.length ? <ol>{data.enqueue.map((each: Json) => <li key={each.order}><code><bdi>{each.name}</bdi></code></li>)}</ol> : <p class="dim">No middleware</p>}</When>
         </Card>
       </div>
-      <ConfigForm path="/queues/_default/config" title="Policy for new queues" />
+      <ConfigForm path="/queues/_default/config" title="Defaults for new queues" />
     </Page>
   );
 }

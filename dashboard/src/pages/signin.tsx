@@ -1,32 +1,32 @@
 import { type ApiError, refused, type Served } from "../api";
 import { useBox } from "../box";
-import { Form } from "../ui";
+import { Form, PRODUCT } from "../ui";
 
-/** Who are you? Kept in this tab alone, until it is closed. */
+/** The sign-in page. The key is stored in this tab only, until the tab is closed. */
 export function SignIn(props: { authorizer: Served["authorizer"]; signIn: (key: string) => Promise<void> }) {
   const why = useBox(refused);
   if (props.authorizer === "iam")
     return (
       <main id="main" class="alone">
-        <h1>Open Job Spec</h1>
-        <p>This deployment asks for requests that are signed with AWS credentials (<code>authorizer=iam</code>). A browser has none, and this page keeps none.</p>
-        <p>The command line signs with your own credentials, and shows the same:</p>
+        <h1>{PRODUCT}</h1>
+        <p>This deployment requires requests that are signed with AWS credentials (<code>authorizer=iam</code>). A browser can't sign them, and this page doesn't store credentials.</p>
+        <p>The command line signs requests with your credentials and shows the same data:</p>
         <pre tabIndex={0}>./ojs-aws queues --stage STAGE --iam</pre>
-        <p>For these pages, deploy with <code>authorizer=keys</code> or <code>authorizer=jwt</code>.</p>
+        <p>To use the dashboard, deploy with <code>authorizer=keys</code> or <code>authorizer=jwt</code>.</p>
       </main>
     );
   const jwt = props.authorizer === "jwt";
   return (
     <main id="main" class="alone">
-      <h1>Open Job Spec</h1>
+      <h1>{PRODUCT}</h1>
       {jwt ? (
-        <p>This deployment asks for a token of its issuer. Get an access token there, with the scope <code>admin:read</code> (and <code>admin:write</code>, to change things), and paste it.</p>
+        <p>This deployment requires an access token of its issuer. Request a token with the scope <code>admin:read</code> and paste it here. To make changes, you also need <code>admin:write</code>.</p>
       ) : (
-        <p>Sign in with a key that has <code>admin:read</code>; with <code>admin:write</code> you can change things, too. An operator makes one: <code>./ojs-aws keys create you --scope admin:read</code>.</p>
+        <p>Sign in with an access key that has the scope <code>admin:read</code>. To make changes, you also need <code>admin:write</code>. An operator creates the key: <code>./ojs-aws keys create NAME --scope admin:read</code>.</p>
       )}
       <Form
         button="Sign in"
-        questions={[{ name: "key", label: jwt ? "Access token" : "Key", required: true, help: "Kept in this tab until it is closed or you sign out; nowhere else." }]}
+        questions={[{ name: "key", label: jwt ? "Access token" : "Access key", required: true, help: "Stored in this tab only, until you sign out or close it." }]}
         act={(answers) => {
           refused.set("");
           return props.signIn(answers.key!.replace(/^Bearer\s+/i, "")).catch((error: ApiError) => {

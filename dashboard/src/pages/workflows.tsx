@@ -1,6 +1,6 @@
 import { useMemo, useState } from "preact/hooks";
 import { call, get, type Json, query, seg } from "../api";
-import { number } from "../format";
+import { label, number } from "../format";
 import { usePoll } from "../live";
 import { href } from "../route";
 import { Act, ask, Card, Empty, Facts, JobLink, Link, Page, Pager, State, Table, tell, Text, Time, When } from "../ui";
@@ -18,25 +18,25 @@ export function Workflows() {
       cursor = answer.pagination.next_cursor;
       if (!cursor) break;
     }
-    // Failed ones first, then those that run, then the rest; latest first among each.
+    // Failed workflows first, then running ones, then the others; newest first in each group.
     const rank = (each: Json) => (each.state === "failed" ? 0 : each.state === "running" ? 1 : 2);
     items.sort((a, b) => rank(a) - rank(b) || String(b.created_at).localeCompare(String(a.created_at)));
     return { items, total, more: Boolean(cursor) };
   }, 15_000 * pages, [pages]);
   return (
-    <Page title="Workflows" read={read} about="Failed ones first, then those that run.">
+    <Page title="Workflows" read={read} about="Failed workflows first, then running ones.">
       <Card>
         <When read={read}>{(data) => <>
           <Table rows={data.items} label="Workflows" part={data.more} id={(each) => each.id}
-            empty={<Empty title="No workflows.">Create one with the library: chains, groups, batches and graphs of jobs.</Empty>}
+            empty={<Empty title="No workflows">Create chains, groups, batches, or graphs of jobs with the Python library.</Empty>}
             columns={[
               { name: "Workflow", cell: (each) => <Link to={`/workflows/${seg(each.id)}`}>{each.name ?? each.id}</Link>, by: (each) => each.name ?? each.id },
               { name: "State", cell: (each) => <State of={each.state} />, by: (each) => each.state },
-              { name: "Form", wide: true, cell: (each) => each.type, by: (each) => each.type },
-              { name: "Done", right: true, cell: (each) => <>{number(each.steps_completed ?? 0)} / {number(each.steps_total ?? 0)} <progress max={Math.max(1, each.steps_total ?? 1)} value={each.steps_completed ?? 0} aria-label={`Done of ${each.name ?? each.id}`} /></>, by: (each) => (each.steps_completed ?? 0) / Math.max(1, each.steps_total ?? 1) },
+              { name: "Type", wide: true, cell: (each) => each.type, by: (each) => each.type },
+              { name: "Completed", right: true, cell: (each) => <>{number(each.steps_completed ?? 0)} / {number(each.steps_total ?? 0)} <progress max={Math.max(1, each.steps_total ?? 1)} value={each.steps_completed ?? 0} aria-label={`Completed steps of ${each.name ?? each.id}`} /></>, by: (each) => (each.steps_completed ?? 0) / Math.max(1, each.steps_total ?? 1) },
               { name: "Failed", right: true, cell: (each) => number(each.metadata?.failed_count ?? 0), by: (each) => each.metadata?.failed_count ?? 0 },
               { name: "Created", wide: true, cell: (each) => <Time at={each.created_at} />, by: (each) => each.created_at },
-              { name: "Changed", wide: true, cell: (each) => <Time at={each.updated_at} />, by: (each) => each.updated_at ?? "" },
+              { name: "Updated", wide: true, cell: (each) => <Time at={each.updated_at} />, by: (each) => each.updated_at ?? "" },
             ]} />
           <Pager shown={data.items.length} total={data.total} more={data.more} busy={read.busy} what="workflows" on={() => setPages(pages + 1)} />
         </>}</When>
@@ -48,11 +48,11 @@ export function Workflows() {
 interface Node { id: number; label: string; state: string; job?: string; level: number; row: number }
 const DRAWN = 150;
 
-/** The jobs of a workflow as nodes, and what each waits for as edges. */
+/** The jobs of a workflow as nodes, and their dependencies as edges. */
 function graph(steps: Json[], type: string): { nodes: Node[]; edges: [number, number][] } {
   const nodes: Node[] = [];
   const edges: [number, number][] = [];
-  // Places what follows `before`; gives back what others may follow.
+  // Places steps after `before` and returns the steps that others can follow.
   const place = (all: Json[], form: string, before: number[]): number[] => {
     const callbacks = all.filter((step) => step.callback);
     const plain = all.filter((step) => !step.callback);
@@ -89,7 +89,7 @@ function graph(steps: Json[], type: string): { nodes: Node[]; edges: [number, nu
   return { nodes, edges };
 }
 
-// The id that a client gave a step; one without has its place instead.
+// The ID that a client set for a step. Without one, the server uses the index.
 function given(step: Json): string | undefined {
   return step.id === String(step.index) ? undefined : step.id;
 }
@@ -99,7 +99,7 @@ const at = (node: Node) => ({ x: 8 + node.level * (W + GAP_X), y: 8 + node.row *
 
 function Graph({ steps, type }: { steps: Json[]; type: string }) {
   const { nodes, edges } = useMemo(() => graph(steps, type), [steps, type]);
-  if (nodes.length > DRAWN) return <p class="dim">{number(nodes.length)} jobs are too many to draw; the list has them.</p>;
+  if (nodes.length > DRAWN) return <p class="dim">{number(nodes.length)} jobs are too many for a graph. See the list of steps.</p>;
   const width = 16 + (1 + Math.max(0, ...nodes.map((node) => node.level))) * (W + GAP_X) - GAP_X;
   const height = 16 + (1 + Math.max(0, ...nodes.map((node) => node.row))) * (H + GAP_Y) - GAP_Y;
   const by = new Map(nodes.map((node) => [node.id, node]));
@@ -116,7 +116,7 @@ function Graph({ steps, type }: { steps: Json[]; type: string }) {
             <g data-state={/^[a-z_-]+$/.test(node.state) ? node.state : "unknown"}>
               <rect x={x} y={y} width={W} height={H} rx="9" />
               <text x={x + 12} y={y + 20}>{node.label.length > 26 ? `${node.label.slice(0, 25)}…` : node.label}</text>
-              <text class="dim" x={x + 12} y={y + 36}>{node.state}</text>
+              <text class="dim" x={x + 12} y={y + 36}>{label(node.state)}</text>
             </g>
           );
           return node.job ? <a key={node.id} href={href(`/jobs/${seg(node.job)}`)}>{box}</a> : <g key={node.id}>{box}</g>;
@@ -138,27 +138,27 @@ export function WorkflowPage({ name: id }: { name: string }) {
   const list = useMemo(() => flat(steps).sort((a, b) => bad(a) - bad(b) || a.node - b.node), [steps]);
   return (
     <Page title={flow?.name ?? "Workflow"} read={read} about={<><code>{id}</code></>} actions={flow && <>
-      {over && <Act needs="jobs:write" on={() => ask({ title: "Run it again?", text: "Steps that failed or were cancelled are done again; what is done stays done.", button: "Retry", act: async () => { await call("POST", `/workflows/${seg(id)}/retry`); tell("It runs again."); read.again(); } })}>Retry …</Act>}
-      {!over && <Act needs="jobs:write" danger on={() => ask({ title: "Cancel this workflow?", text: "Its jobs that are not final are cancelled. This cannot be taken back.", button: "Cancel the workflow", danger: true, act: async () => { await call("POST", `/workflows/${seg(id)}/cancel`); tell("Cancelled."); read.again(); } })}>Cancel …</Act>}
+      {over && <Act needs="jobs:write" on={() => ask({ title: "Retry workflow?", text: "Failed and cancelled steps run again. Completed steps do not.", button: "Retry", act: async () => { await call("POST", `/workflows/${seg(id)}/retry`); tell("Workflow retried"); read.again(); } })}>Retry</Act>}
+      {!over && <Act needs="jobs:write" danger on={() => ask({ title: "Cancel workflow?", text: "Its unfinished jobs are cancelled. This can't be undone.", button: "Cancel workflow", dismiss: "Close", danger: true, act: async () => { await call("POST", `/workflows/${seg(id)}/cancel`); tell("Workflow cancelled"); read.again(); } })}>Cancel</Act>}
     </>}>
-      {read.error?.status === 404 && <Empty title="There is no such workflow."><Link to="/workflows">All workflows</Link></Empty>}
+      {read.error?.status === 404 && <Empty title="Workflow not found"><Link to="/workflows">View all workflows</Link></Empty>}
       <When read={read}>{(data) => <>
         <Card>
           <Facts of={[
-            ["State", <State of={data.state} />], ["Form", data.type],
-            ["Jobs done", `${number(data.jobs_completed ?? 0)} of ${number(data.jobs_total ?? data.steps_total ?? 0)}`],
+            ["State", <State of={data.state} />], ["Type", data.type],
+            ["Completed jobs", `${number(data.jobs_completed ?? 0)} of ${number(data.jobs_total ?? data.steps_total ?? 0)}`],
             ["Failed", number(data.metadata?.failed_count ?? 0)],
-            ["Created", <Time at={data.created_at} />], ["Changed", <Time at={data.updated_at} />],
+            ["Created", <Time at={data.created_at} />], ["Updated", <Time at={data.updated_at} />],
           ]} />
         </Card>
         <Card title="Graph"><Graph steps={steps} type={data.type} /></Card>
-        <Card title="Steps, failed ones first">
+        <Card title="Steps">
           <Table rows={list} label="Steps" id={(step) => String(step.node)} columns={[
             { name: "Step", cell: (step) => <><span class="dim"><bdi>{step.before}</bdi></span><bdi>{step.name ?? given(step) ?? step.type}</bdi>{step.callback && <span class="dim"> on {typeof step.callback === "string" ? step.callback : JSON.stringify(step.callback)}</span>}</> },
             { name: "Type", cell: (step) => <Text>{step.type}</Text> },
             { name: "State", cell: (step) => <State of={step.job_state === "active" ? "active" : step.state} />, by: (step) => step.state },
-            { name: "After", wide: true, cell: (step) => <Text>{step.depends_on?.join(", ")}</Text> },
-            { name: "Job", cell: (step) => step.job_id ? <JobLink id={step.job_id} /> : <span class="dim">not started</span> },
+            { name: "Depends on", wide: true, cell: (step) => <Text>{step.depends_on?.join(", ")}</Text> },
+            { name: "Job", cell: (step) => step.job_id ? <JobLink id={step.job_id} /> : <span class="dim">Not started</span> },
             { name: "Started", wide: true, cell: (step) => <Time at={step.started_at} /> },
             { name: "Error", wide: true, cell: (step) => step.error ? <Failure of={step.error} /> : <span class="dim">–</span> },
           ]} />
