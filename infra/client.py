@@ -14,8 +14,8 @@ from textwrap import wrap
 
 from infra import ROOT
 from ojs.api.operations import OPERATIONS
-from ojs.http.contract.models import NoOptions
 from ojs.http.endpoint import BASE, WORKERS, Operation
+from ojs.http.models import NoOptions
 from ojs_aws.client import operations as by_hand
 
 FILE = ROOT / "package" / "ojs_aws" / "client" / "generated.py"

@@ -15,7 +15,7 @@ from functions.admin.handler import app
 from functions.custom_resource import Outcome, report
 from ojs import access_runtime, runtime
 from ojs.domain.access import ANYBODY
-from ojs.http.contract import models
+from ojs.http import models
 
 # What is taken back may be gone, or in use by others.
 _NOTHING_TO_TAKE_BACK = (404, 409)

@@ -61,7 +61,7 @@ ALLOWED: dict[str, set[str]] = {
     "ojs_aws": {"ojs_aws"},
     "infra": {
         "infra", "ojs_aws", "ojs.store.table.schema", "ojs.api.operations", "ojs.http.endpoint",
-        "ojs.http.contract.models", "ojs.http.binding.negotiation", "ojs.projections.project",
+        "ojs.http.models", "ojs.http.binding.negotiation", "ojs.projections.project",
         "local.emulator",
     },
     "local": {"local", "ojs", "functions"},

@@ -10,6 +10,7 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
+from ojs.api import job_answers as jobs
 from ojs.api import workflows
 from ojs.api.operations import OPERATIONS
 from ojs.domain.filters.jobs import JobFilter
@@ -19,7 +20,6 @@ from ojs.domain.workflow.graph import Callback, Graph, Step, StepKind
 from ojs.http import answers
 from ojs.http.answer import Answer
 from ojs.http.binding import paging
-from ojs.http.views import jobs
 from ojs.services.workflows.control import CancelledWorkflow
 from ojs.services.workflows.reading import WorkflowPart
 from ojs.settings import Settings

@@ -16,14 +16,14 @@ from ojs.domain.filters.jobs import JobFilter
 from ojs.domain.job.states import State
 from ojs.domain.requests import Field
 from ojs.domain.stats import DAY_MS
+from ojs.http import models
 from ojs.http.answer import Answer, AsIs, absent, derived, made, present, source
 from ojs.http.answers import Count, Id, Moment, Positive
 from ojs.http.binding import paging
 from ojs.http.binding.paging import Listed, Paged
 from ojs.http.binding.request import Request
-from ojs.http.contract import models
-from ojs.http.contract.models import NoOptions
 from ojs.http.endpoint import Implementation, Permission, Reach, Reply, Resource, Success
+from ojs.http.models import NoOptions
 from ojs.http.parameters import PAGING
 
 if TYPE_CHECKING:

@@ -8,6 +8,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from ojs import runtime
+from ojs.api import backpressure
+from ojs.api import job_answers as job_views
+from ojs.api.job_answers import MAX_ANSWER_BYTES, sent_bytes
 from ojs.domain.access import Scope
 from ojs.domain.cron import schedule
 from ojs.domain.cron.definition import EXPRESSION_NAMES, TEMPLATE, CronRequest, OverlapPolicy
@@ -28,12 +31,9 @@ from ojs.http.answers import Count, CreatedBy, Id, Job, Moment, Omitted, Warning
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Paged, Pagination
 from ojs.http.binding.request import Request
-from ojs.http.contract.models import NoOptions
 from ojs.http.endpoint import BASE, Parameter, Permission, Reach, Reply, Resource, Success
+from ojs.http.models import NoOptions
 from ojs.http.parameters import LIMIT, MOMENT_SCHEMA, PAGING, SEALED, one_of, whole
-from ojs.http.views import backpressure
-from ojs.http.views import jobs as job_views
-from ojs.http.views.jobs import MAX_ANSWER_BYTES, sent_bytes
 from ojs.records import record
 
 if TYPE_CHECKING:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from urllib.parse import parse_qsl
 
 from ojs import runtime
+from ojs.api import backpressure
+from ojs.api import job_answers as views
 from ojs.api.bulk import BulkError
 from ojs.domain.access import Scope
 from ojs.domain.bulk import operation as domain
@@ -21,16 +23,14 @@ from ojs.domain.job.envelope import MAX_NAME_BYTES, TYPE_PATTERN
 from ojs.domain.job.failure import MAX_NAME_CHARACTERS
 from ojs.domain.job.states import State
 from ojs.domain.requests import Field
+from ojs.http import models
 from ojs.http.answer import Answer, AsIs, absent, made, moment, shown, source
 from ojs.http.answers import Count, Id, JobAnswer, JobDetailAnswer, Moment
 from ojs.http.binding import paging
 from ojs.http.binding.paging import Listed, Paged
 from ojs.http.binding.request import Request
-from ojs.http.contract import models
 from ojs.http.endpoint import Parameter, Permission, Reach, Reply, Resource, Success
 from ojs.http.parameters import MOMENT_SCHEMA, PAGING, QUEUE_SCHEMA, one_of, text
-from ojs.http.views import backpressure
-from ojs.http.views import jobs as views
 from ojs.records import record
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from ojs.http.answers import Count, CreatedBy, Moment, Positive
 from ojs.http.binding import paging
 from ojs.http.binding.paging import Paged
 from ojs.http.binding.request import Request
-from ojs.http.contract.models import NoOptions
 from ojs.http.endpoint import BASE, Permission, Reach, Reply, Resource, Success
+from ojs.http.models import NoOptions
 from ojs.http.parameters import PAGING
 from ojs.records import record
 

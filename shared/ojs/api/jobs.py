@@ -8,6 +8,8 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ojs import runtime
+from ojs.api import backpressure
+from ojs.api import job_answers as views
 from ojs.domain.access import Scope
 from ojs.domain.errors import (
     BackendError,
@@ -27,6 +29,7 @@ from ojs.domain.job.job import Job as StoredJob
 from ojs.domain.job.states import State
 from ojs.domain.job.trace import TRACEPARENT, TRACESTATE
 from ojs.domain.requests import Field
+from ojs.http import models
 from ojs.http.answer import AsIs, absent, present
 from ojs.http.answers import (
     ClientMoment,
@@ -47,9 +50,8 @@ from ojs.http.answers import (
 from ojs.http.binding import paging
 from ojs.http.binding.errors import JobsRefused
 from ojs.http.binding.request import Request
-from ojs.http.contract import models
-from ojs.http.contract.models import NoOptions
 from ojs.http.endpoint import BASE, Parameter, Permission, Reach, Reply, Resource, Success
+from ojs.http.models import NoOptions
 from ojs.http.parameters import (
     DEFAULT_LIMIT,
     LIMIT,
@@ -59,8 +61,6 @@ from ojs.http.parameters import (
     SEALED,
     whole,
 )
-from ojs.http.views import backpressure
-from ojs.http.views import jobs as views
 
 if TYPE_CHECKING:
     from ojs.services.jobs.bulk_push import PushOutcome

@@ -9,12 +9,12 @@ from ojs import runtime
 from ojs.domain import access, times
 from ojs.domain.access import Scope
 from ojs.domain.errors import InvalidRequest, Unsupported
+from ojs.http import models
 from ojs.http.answer import Answer, derived, made, moment, shown, source, unless_empty
 from ojs.http.answers import Count, Moment
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Pagination
 from ojs.http.binding.request import Request
-from ojs.http.contract import models
 from ojs.http.endpoint import BASE, Parameter, Permission, Reach, Reply, Resource, Success
 from ojs.http.parameters import PAGING, one_of
 from ojs.records import record

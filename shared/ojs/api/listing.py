@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from ojs import runtime
+from ojs.api.job_answers import JobsPageAnswer
 from ojs.domain.access import Scope
 from ojs.domain.filters import jobs as job_filter
 from ojs.domain.filters.conditions import MAX_ARGS_CHARACTERS
@@ -21,7 +22,6 @@ from ojs.http.binding.paging import Listed, Paged
 from ojs.http.binding.request import Request
 from ojs.http.endpoint import Parameter, Permission, Reach, Reply, Resource, Success
 from ojs.http.parameters import MAX_OFFSET, MOMENT_SCHEMA, QUEUE_SCHEMA, one_of, paged, text, whole
-from ojs.http.views.jobs import JobsPageAnswer
 
 if TYPE_CHECKING:
     from ojs.services.listing.unique_locks import UniqueHolder

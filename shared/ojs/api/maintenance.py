@@ -13,8 +13,8 @@ from ojs.domain.requests import Field
 from ojs.http.answer import Answer, maybe, moment, shown, source
 from ojs.http.answers import Moment
 from ojs.http.binding.request import Request
-from ojs.http.contract.models import Configuration
 from ojs.http.endpoint import Permission, Reach, Reply, Resource
+from ojs.http.models import Configuration
 from ojs.records import record
 
 if TYPE_CHECKING:

@@ -36,10 +36,10 @@ from ojs.domain.rate_limit import limiter as limits
 from ojs.domain.requests import Model, RequestField, split
 from ojs.domain.workflow.advance import WorkflowState
 from ojs.domain.workflow.graph import Callback, StepTrigger
+from ojs.http import models
 from ojs.http.answer import Answer, fields, is_kept
 from ojs.http.answers import ErrorAnswer
 from ojs.http.binding import errors, negotiation
-from ojs.http.contract import models
 from ojs.http.endpoint import Operation, Parameter
 from ojs.http.parameters import POOL_SCHEMA, PRODUCER, QUEUE_SCHEMA, text
 
@@ -461,7 +461,7 @@ def _body(model: str, schemas: dict[str, Any]) -> dict[str, Any]:
     """The schema of a body; of one that has two forms, each is a type with a name."""
     ref = {"$ref": _REF.format(model=model)}
     if model == models.RegisterRequest.__name__:
-        # `ojs.http.contract.models.registration`
+        # `ojs.http.models.registration`
         name, other = "worker", "WrappedRegisterRequest"
         schemas[other] = _wrapper(other, {name: ref})
         one: dict[str, Any] = {"required": [name]}

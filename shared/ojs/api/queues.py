@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from ojs import runtime
+from ojs.api import backpressure
 from ojs.api.queue_config import ConfigSources, QueueConfig, in_force, sources
 from ojs.domain.access import Scope
 from ojs.domain.errors import InvalidRequest
@@ -13,14 +14,13 @@ from ojs.domain.queue import queue as domain
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY, Layers
 from ojs.domain.queue.queue import DeletionStrategy, QueueState
 from ojs.domain.requests import MAX_SHOWN, not_known
+from ojs.http import models
 from ojs.http.answer import Answer, if_true, made, moment, shown, source, unless_empty
 from ojs.http.answers import Count, Moment, Positive
 from ojs.http.binding.request import Request
-from ojs.http.contract import models
-from ojs.http.contract.models import NoOptions
 from ojs.http.endpoint import BASE, Parameter, Permission, Reach, Reply, Resource, Success
+from ojs.http.models import NoOptions
 from ojs.http.parameters import one_of
-from ojs.http.views import backpressure
 from ojs.records import record
 
 # The rest of a deletion is left to the sweep when the request has less time than this.

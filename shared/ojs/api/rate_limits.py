@@ -18,12 +18,12 @@ from ojs.domain.rate_limit.limiter import (
     queue_key,
 )
 from ojs.domain.requests import Field
+from ojs.http import models
 from ojs.http.answer import Answer, AsIs, absent, derived, length, made, moment, shown, source
 from ojs.http.answers import Count, Moment
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Paged
 from ojs.http.binding.request import Request
-from ojs.http.contract import models
 from ojs.http.endpoint import Permission, Reach, Reply, Resource
 from ojs.http.parameters import PAGING
 from ojs.records import record

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from ojs import runtime
+from ojs.api import job_answers as views
 from ojs.domain.access import Scope
 from ojs.domain.errors import BackendError, InvalidRequest, OjsError
 from ojs.domain.job.states import State
 from ojs.domain.pool.worker import Directive
 from ojs.domain.requests import Field
+from ojs.http import models
 from ojs.http.answer import Answer, AsIs, absent, present, source
 from ojs.http.answers import Count, Id, Job, Moment, OutcomeError, ProgressAnswer
 from ojs.http.binding import errors
 from ojs.http.binding.request import Request
-from ojs.http.contract import models
 from ojs.http.endpoint import Permission, Reach, Reply, Resource, Success
-from ojs.http.views import jobs as views
 
 if TYPE_CHECKING:
     from ojs.services.jobs.batch_finish import BatchOutcome

@@ -11,12 +11,12 @@ from ojs.domain.job.job import DEFAULT_VISIBILITY_MS
 from ojs.domain.pool import worker as domain
 from ojs.domain.pool.worker import DEAD_AFTER_MS, HEARTBEAT_INTERVAL_S, Directive
 from ojs.domain.requests import Field
+from ojs.http import models
 from ojs.http.answer import Answer, AsIs, absent, derived, made, moment, shown, source
 from ojs.http.answers import Count, Moment
 from ojs.http.binding import paging
 from ojs.http.binding.paging import Listed, Paged
 from ojs.http.binding.request import Request
-from ojs.http.contract import models
 from ojs.http.endpoint import Permission, Reach, Reply, Resource
 from ojs.http.parameters import PAGING
 from ojs.records import record

@@ -11,6 +11,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from ojs import runtime
+from ojs.api import backpressure
+from ojs.api.job_answers import MAX_ANSWER_BYTES, MAX_COPY_BYTES, sent_bytes
 from ojs.domain import jsontext, times
 from ojs.domain.access import Scope
 from ojs.domain.errors import InvalidRequest, PayloadTooLarge
@@ -36,16 +38,14 @@ from ojs.http.answers import Count, Fraction, Id, JobError, Moment, Omitted
 from ojs.http.binding import negotiation, paging, query
 from ojs.http.binding.paging import Listed, Paged, Position
 from ojs.http.binding.request import Request
-from ojs.http.contract.models import (
+from ojs.http.endpoint import BASE, Parameter, Permission, Reach, Reply, Resource, Success
+from ojs.http.models import (
     NoOptions,
     RetryWorkflowRequest,
     WorkflowKind,
     WorkflowRequest,
 )
-from ojs.http.endpoint import BASE, Parameter, Permission, Reach, Reply, Resource, Success
 from ojs.http.parameters import PAGING, PRODUCER, SEALED, one_of, whole
-from ojs.http.views import backpressure
-from ojs.http.views.jobs import MAX_ANSWER_BYTES, MAX_COPY_BYTES, sent_bytes
 from ojs.records import record
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ojs.domain.access import Scope
 from ojs.domain.errors import OjsError
-from ojs.http.contract.models import NoOptions
+from ojs.http.models import NoOptions
 from ojs.records import record
 
 if TYPE_CHECKING:

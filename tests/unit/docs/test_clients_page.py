@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from ojs.http.binding import client_quirks
-from ojs.http.contract.features import MISSING
+from ojs.http.features import MISSING
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGE = (DOCS / "clients.md").read_text("utf-8")

@@ -11,7 +11,7 @@ from ojs.domain.job.envelope import RetryRequest
 from ojs.domain.job.retry import BackoffStrategy, OnExhaustion
 from ojs.domain.workflow.advance import RetryMode
 from ojs.domain.workflow.graph import StepTrigger
-from ojs.http.contract import models
+from ojs.http import models
 
 
 def accepted(annotation: Any) -> set[str]:

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ojs.api import operations as contract
-from ojs.http.contract import models
+from ojs.http import models
 from ojs.http.endpoint import Operation
 from tests.spread import examples, spread
 from tests.unit.functions.bad_input import (

@@ -12,7 +12,7 @@ import pytest
 from ojs.api import system as manifest
 from ojs.domain.access import ALL_SCOPES
 from ojs.domain.errors import NotFound
-from ojs.http.contract import models
+from ojs.http import models
 from ojs.runtime import Runtime
 from ojs.store.table.errors import UnreadableItem
 from tests.unit.functions.client import Api

@@ -9,7 +9,7 @@ import pytest
 
 from ojs.api import operations as contract
 from ojs.http.binding.routes import wildness
-from ojs.http.contract.features import MISSING
+from ojs.http.features import MISSING
 
 if TYPE_CHECKING:
     from tests.unit.functions.client import Api

@@ -9,8 +9,8 @@ import pytest
 
 from ojs.domain.access import Scope
 from ojs.http.answer import Answer, fields, if_true, length, moment, shown, source, unless_empty
-from ojs.http.contract.models import NackRequest, NoOptions
 from ojs.http.endpoint import Permission, Reach, Reply, Resource, Success
+from ojs.http.models import NackRequest, NoOptions
 
 READ = Permission(Scope.JOBS_READ, Reach.NONE)
 GONE = Success(None, "It is gone.")

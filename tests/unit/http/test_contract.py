@@ -26,9 +26,8 @@ from ojs.domain.pool.worker import STOPPING
 from ojs.domain.queue import config as queue_config
 from ojs.domain.rate_limit.limiter import OverrideRequest
 from ojs.domain.workflow import request as workflow_request
-from ojs.http import endpoint
+from ojs.http import endpoint, models
 from ojs.http.binding import errors as http_errors
-from ojs.http.contract import models
 
 ROOT = Path(__file__).parents[3]
 IDS = [operation.id for operation in contract.OPERATIONS]

@@ -31,7 +31,7 @@ from ojs.domain.pool.worker import MAX_ID_BYTES, check_worker_id
 from ojs.domain.queue import config as queue_config
 from ojs.domain.rate_limit.limiter import OverrideRequest
 from ojs.domain.workflow import request as workflow_request
-from ojs.http.contract import models
+from ojs.http import models
 from tests.spread import examples
 from tests.unit.functions.bad_input import (
     EXAMPLES,

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ojs.api import job_answers as views
 from ojs.api import workers
 from ojs.domain import jsontext
 from ojs.domain.job.envelope import MAX_BATCH, MAX_JOB_BYTES, MAX_META_BYTES
@@ -19,12 +20,10 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.page import Page
 from ojs.domain.pool.worker import MAX_ID_BYTES, Worker
-from ojs.http import answers
+from ojs.http import answers, models
 from ojs.http.binding import paging
 from ojs.http.binding.paging import PageWindow
-from ojs.http.contract import models
 from ojs.http.parameters import MAX_LIMIT
-from ojs.http.views import jobs as views
 from ojs.services.workers.workers import MAX_INFO_BYTES
 from tests.spread import spread
 

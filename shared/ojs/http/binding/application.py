@@ -18,12 +18,12 @@ from ojs.domain.access import Principal
 from ojs.domain.errors import BackendContended, BackendError, NotFound, OjsError, Unsupported
 from ojs.domain.ids import IdSource
 from ojs.domain.job.trace import TraceContext
+from ojs.http import features
 from ojs.http.binding import client_quirks, errors, negotiation
 from ojs.http.binding.access import Guard
 from ojs.http.binding.actions import ActionLog
 from ojs.http.binding.request import Request
 from ojs.http.binding.routes import Routes
-from ojs.http.contract import features
 from ojs.http.endpoint import Operation, Reply, declared
 from ojs.records import record
 

@@ -20,9 +20,9 @@ from ojs.domain.pool.worker import check_worker_id
 from ojs.domain.queue.config import DEFAULT_QUEUE_POLICY
 from ojs.domain.rate_limit import limiter as limits
 from ojs.domain.requests import FILLED
+from ojs.http import models
 from ojs.http.binding import negotiation
 from ojs.http.binding.query import checked
-from ojs.http.contract import models
 from ojs.http.endpoint import Operation
 from ojs.records import record
 

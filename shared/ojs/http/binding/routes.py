@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ojs.http.contract.features import MISSING, MissingFeature
 from ojs.http.endpoint import BASE, PARAMETER, Operation
+from ojs.http.features import MISSING, MissingFeature
 
 
 class Routes:

@@ -17,13 +17,9 @@ from typing import Any
 
 from ojs.domain.bulk.operation import Action, BulkOperation, JobIds, Refusal
 from ojs.domain.errors import (
-    BackendTimeout,
     BackendUnavailable,
     InvalidRequest,
     NotFound,
-    OjsError,
-    QueueFull,
-    QueueMayStay,
 )
 from ojs.domain.filters.jobs import JobFilter
 from ojs.domain.job.job import Job
@@ -31,13 +27,13 @@ from ojs.domain.job.states import State
 from ojs.domain.queue.queue import Queue
 from ojs.domain.stats import DAY_MS
 from ojs.services.bulk.acts import JobActs
-from ojs.services.bulk.run import SLICE, TRIES, BulkRun, loaded
+from ojs.services.bulk.run import SLICE, BulkRun, loaded
 from ojs.services.dead_letter.archive import Archive
 from ojs.services.listing.jobs import JobListing
 from ojs.store.jobs.blobs import ARCHIVE
 from ojs.store.jobs.records import JobStore
 from ojs.store.queues.queues import QueueStore
-from ojs.store.table.errors import LostRace, pass_over
+from ojs.store.table.errors import pass_over
 
 
 class JobSlices:
@@ -164,30 +160,19 @@ class JobSlices:
 
     def _handle(self, run: BulkRun, job: Job, known: dict[str, Queue]) -> bool:
         """Deal with one job; False when there is no time for it. Raises as `handle`."""
-        if not run.may_go_on:
-            return False
-        found: Job | None = job
         operation = run.operation
-        for _ in range(TRIES):
-            if found is None or not _meant(operation, found):
-                # It has changed since it was found: to what was asked for, or to something else.
-                self._changed(run, job.id, found)
-                return True
-            try:
-                if not operation.dry_run:
-                    self._act(operation.action, found, known)
-            except LostRace:
-                found = self._jobs.read_record(job.id)
-                continue
-            except (BackendUnavailable, BackendTimeout, QueueMayStay, QueueFull):
-                raise
-            except OjsError as error:
-                run.refuse(Refusal.of(job.id, error))
-            else:
-                run.done(job.id)
-            run.jobs_left -= 1
-            return True
-        raise BackendUnavailable("Others are changing this job.")
+
+        def act(found: Job) -> None:
+            if not operation.dry_run:
+                self._act(operation.action, found, known)
+
+        return run.handle(
+            self._jobs,
+            job,
+            lambda found: _meant(operation, found),
+            act,
+            lambda found: self._changed(run, job.id, found),
+        )
 
     def _act(self, action: Action, job: Job, known: dict[str, Queue]) -> None:
         if action is Action.CANCEL_JOBS:

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import field, replace
 from itertools import accumulate
+from typing import cast
 
 from ojs.domain.bulk.operation import BulkOperation, Refusal
+from ojs.domain.errors import (
+    BackendTimeout,
+    BackendUnavailable,
+    OjsError,
+    QueueFull,
+    QueueMayStay,
+)
 from ojs.domain.job.job import Job
 from ojs.records import record
 from ojs.services.sweeps import GoOn
 from ojs.store.bulk.operations import ClaimedOperation
 from ojs.store.jobs.records import JobStore
+from ojs.store.table.races import retry_as_found
 
 # One page of the index: one query and one BatchGet.
 SLICE = 100
 # Bytes of offloaded payloads in memory at a time, where a filter looks at args.
 MAX_ARGS_BYTES = 8_000_000
-TRIES = 3
+_TRIES = 3
 
 
 @record
@@ -57,6 +66,39 @@ class BulkRun:
         """Count a job that could not be dealt with."""
         self.errors.append(refusal)
         self.now(self.operation.refused(refusal))
+
+    def handle(
+        self,
+        jobs: JobStore,
+        job: Job,
+        meant: Callable[[Job], bool],
+        act: Callable[[Job], object],
+        passed: Callable[[Job | None], object] = lambda _: None,
+    ) -> bool:
+        """Deal with one job, unless it is not `meant` (any more); False when there is no time for
+        it. Raises QueueFull, BackendUnavailable, BackendTimeout, QueueMayStay.
+        """
+        if not self.may_go_on:
+            return False
+
+        def attempt(found: Job | None) -> None:
+            # After a lost race look again: the change may only be that its copy was made.
+            if found is None or not meant(found):
+                passed(found)
+                return
+            try:
+                act(found)
+            except (BackendUnavailable, BackendTimeout, QueueMayStay, QueueFull):
+                raise
+            except OjsError as error:
+                self.refuse(Refusal.of(job.id, error))
+            else:
+                self.done(job.id)
+            self.jobs_left -= 1
+
+        first = cast("Job | None", job)
+        retry_as_found(attempt, first, lambda _: jobs.read_record(job.id), tries=_TRIES)
+        return True
 
     @property
     def may_go_on(self) -> bool:

@@ -37,14 +37,14 @@ from ojs.domain.job.job import Job
 from ojs.domain.page import Page
 from ojs.domain.queue.queue import Queue
 from ojs.services.bulk.of_jobs import JobSlices
-from ojs.services.bulk.run import SLICE, TRIES, BulkRun, loaded
+from ojs.services.bulk.run import SLICE, BulkRun, loaded
 from ojs.services.dead_letter.redrive import Redrive
 from ojs.services.listing.dead_letters import DeadLetterSearch, still_listed
 from ojs.services.sweeps import GoOn, SweepCounts, SweepReport, always, counting_failures
 from ojs.store.bulk.operations import BulkOperationStore, ClaimedOperation
 from ojs.store.jobs.records import JobStore
 from ojs.store.queues.queues import QueueStore
-from ojs.store.table.errors import LostRace
+from ojs.store.table.races import unless_lost, wins
 
 # Jobs that the request which begins an operation handles itself, at most.
 REQUEST_JOBS = 500
@@ -159,10 +159,11 @@ class BulkRunner:
         """Stop an operation; what it did stays. Raises NotFound, Conflict when it is over."""
         found = self.get(operation_id, of_jobs=of_jobs)
         if found.phase is Phase.RUNNING:
-            try:
-                return self._store.stop(found, now_ms=self._clock.now_ms())
-            except LostRace:
-                found = self.get(operation_id)
+            now_ms, running = self._clock.now_ms(), found
+            stopped = unless_lost(lambda: self._store.stop(running, now_ms=now_ms))
+            if stopped is not None:
+                return stopped
+            found = self.get(operation_id)
         if found.phase.over:
             raise Conflict(
                 "The operation is over.",
@@ -200,29 +201,30 @@ class BulkRunner:
         """
         run = BulkRun(claim, jobs, jobs * LOOKS_PER_JOB, go_on, self._clock.now_ms())
         run.now(replace(run.operation, waiting_for_room=False))
-        try:
-            while not self._ended(run):
-                try:
-                    self._slice(run)
-                except (BackendUnavailable, BackendTimeout, QueueMayStay):
-                    # The next run sees whether the job was handled.
-                    run.troubled = True
-                run.now(replace(run.operation, updated_ms=self._clock.now_ms()))
-                if run.over or not run.may_go_on:
-                    break
-                run.claim = self._store.save(run.claim, until_ms=self._clock.now_ms() + CLAIM_MS)
-            if run.over and not run.operation.phase.over:
-                now_ms = self._clock.now_ms()
-                if run.operation.goes_round:
-                    run.waits, run.look_at_ms = True, now_ms + AGAIN_MS
-                    run.now(run.operation.next_round())
-                else:
-                    run.now(run.operation.ended(Phase.COMPLETED, now_ms=now_ms))
-            run.now(self._store.release(run.claim, look_at_ms=run.look_at_ms))
-        except LostRace:
+        if not wins(lambda: self._work_slices(run)):
             # The claim expired, or the operation was stopped: use what is stored.
             run.now(self.get(run.operation.id))
         return run
+
+    def _work_slices(self, run: BulkRun) -> None:
+        while not self._ended(run):
+            try:
+                self._slice(run)
+            except (BackendUnavailable, BackendTimeout, QueueMayStay):
+                # The next run sees whether the job was handled.
+                run.troubled = True
+            run.now(replace(run.operation, updated_ms=self._clock.now_ms()))
+            if run.over or not run.may_go_on:
+                break
+            run.claim = self._store.save(run.claim, until_ms=self._clock.now_ms() + CLAIM_MS)
+        if run.over and not run.operation.phase.over:
+            now_ms = self._clock.now_ms()
+            if run.operation.goes_round:
+                run.waits, run.look_at_ms = True, now_ms + AGAIN_MS
+                run.now(run.operation.next_round())
+            else:
+                run.now(run.operation.ended(Phase.COMPLETED, now_ms=now_ms))
+        run.now(self._store.release(run.claim, look_at_ms=run.look_at_ms))
 
     def _ended(self, run: BulkRun) -> bool:
         """Whether it is to end before the scan is complete."""
@@ -307,29 +309,11 @@ class BulkRunner:
 
         Raises QueueFull, BackendUnavailable, BackendTimeout, QueueMayStay.
         """
-        if not run.may_go_on:
-            return False
-        found: Job | None = job
-        for _ in range(TRIES):
-            # After a lost race look again: the change may only be that its copy was made.
-            if found is None or not still_listed(found, key):
-                return True
-            try:
-                if run.operation.action is Action.PURGE:
-                    self._dead_letter.remove(found)
-                else:
-                    self._redrive.bring_back(found, drops=False, known=known)
-            except LostRace:
-                found = self._jobs.read_record(job.id)
-                continue
-            except (BackendUnavailable, BackendTimeout, QueueMayStay):
-                raise
-            except OjsError as error:
-                if isinstance(error, QueueFull):
-                    raise
-                run.refuse(Refusal.of(job.id, error))
+
+        def act(found: Job) -> None:
+            if run.operation.action is Action.PURGE:
+                self._dead_letter.remove(found)
             else:
-                run.done(job.id)
-            run.jobs_left -= 1
-            return True
-        raise BackendUnavailable("Others are changing this job.")
+                self._redrive.bring_back(found, drops=False, known=known)
+
+        return run.handle(self._jobs, job, lambda found: still_listed(found, key), act)

@@ -15,7 +15,6 @@ from ojs.clock import Clock
 from ojs.domain.cron.cron import Cron, CronRun, SkipReason
 from ojs.domain.cron.definition import OverlapPolicy
 from ojs.domain.errors import (
-    BackendContended,
     BackendError,
     Duplicate,
     InvalidRequest,
@@ -33,6 +32,7 @@ from ojs.services.operations.key_states import KeyStates
 from ojs.store.crons.crons import CronStore
 from ojs.store.jobs.records import JobStore
 from ojs.store.table.errors import LostRace
+from ojs.store.table.races import retry_on_race
 
 _TRIES = 8
 # How long a tick waits whose queue is full. The next tick takes its place if that comes earlier.
@@ -83,7 +83,8 @@ class CronFiring:
 
         Raises BackendError: then it is due as before, or another container fires it.
         """
-        for _ in range(_TRIES):
+
+        def attempt() -> Job | None:
             cron = self._crons.get(name)
             now_ms = self._clock.now_ms()
             # Stale entry of the index, or somebody was quicker.
@@ -93,9 +94,12 @@ class CronFiring:
                 if cron.gap_ms is None:
                     return self._tick(cron, now_ms)
                 self._pass_gap(cron, cron.gap_ms, now_ms)
-            except (LostRace, Overtaken):
-                continue
-        raise BackendContended(f"Others are changing the cron job '{name}'; try again.")
+            except Overtaken:
+                pass
+            raise LostRace([])
+
+        busy = f"Others are changing the cron job '{name}'; try again."
+        return retry_on_race(attempt, tries=_TRIES, busy=busy)
 
     def _pass_gap(self, cron: Cron, gap_ms: int, now_ms: int) -> None:
         """The clocks have jumped over local times at which it would have fired: it does not."""

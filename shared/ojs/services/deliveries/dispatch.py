@@ -42,6 +42,7 @@ from ojs.services.operations.key_states import KeyStates
 from ojs.store.deliveries.deliveries import DeliveryStore
 from ojs.store.jobs.records import JobStore
 from ojs.store.table.errors import LostRace
+from ojs.store.table.races import unless_lost
 
 # Jobs that are claimed before the first of them is sent: so many leases are lost if dispatch dies.
 _AT_ONCE = 20
@@ -274,10 +275,7 @@ class Dispatch:
         until_ms = self._clock.now_ms() + delivery.lease_ms
         trying = replace(delivery, breaker=delivery.breaker.trying(until_ms))
         # Race: another dispatch. The loser sends nothing: one job is the trial.
-        try:
-            return self._deliveries.note(delivery, trying)
-        except LostRace:
-            return None
+        return unless_lost(lambda: self._deliveries.note(delivery, trying))
 
     def _end_trial(self, delivery: Delivery) -> None:
         """Give up a trial for which there was no job."""

@@ -43,8 +43,7 @@ from ojs.services.jobs.idempotent_push import BUSY, KeyTurn, free, made_under
 from ojs.store.jobs.bulk_pushes import BulkPushStore
 from ojs.store.jobs.idempotency_keys import IdempotencyKeys, IdempotencyRecord
 from ojs.store.jobs.records import JobStore
-from ojs.store.table.errors import LostRace
-from ojs.store.table.races import retry_on_race
+from ojs.store.table.races import losing_as, retry_on_race
 
 logger = Logger()
 
@@ -288,10 +287,8 @@ class BulkPush:
     ) -> None:
         if keyed is None:
             return
-        try:
+        with losing_as(lambda _: BackendContended(BUSY)):
             self._finish(keyed, entries, outcomes, alone=False)
-        except LostRace:
-            raise BackendContended(BUSY) from None
 
     def _end(
         self,

@@ -48,7 +48,7 @@ from ojs.store.jobs.new_jobs import JobIdTaken
 from ojs.store.jobs.records import JobStore
 from ojs.store.jobs.unique_locks import UniqueLock, UniqueLocks
 from ojs.store.table.errors import LostRace, NotDone
-from ojs.store.table.races import retry_on_race
+from ojs.store.table.races import losing_as, retry_on_race
 from ojs.store.table.table import MAX_TRANSACTION, Put, Update
 
 if TYPE_CHECKING:
@@ -285,21 +285,20 @@ class Enqueue:
             alongside = self._alongside(resolved)
             plan = replace(plan, replaces=(*plan.replaces, *_cancelled(resolved)))
             entering = plan.job
-            try:
-                with self._room(resolved, [plan]) as reservation:
-                    if entering.order is not None:
-                        # Only once: after a lost race the job keeps the position it was assigned.
-                        (job,) = self._placed(resolved, reservation, [job])
-                        entering = replace(entering, order=job.order)
-                    try:
-                        stored = self._jobs.create(entering, (*plan.also, *alongside))
-                    except JobIdTaken:
-                        raise _taken(job.id) from None
-                    reservation.keep([stored], _replaced([plan]))
-            except LostRace as lost:
-                if any(found is not None for found in lost.items[1 + len(plan.also) :]):
-                    raise Overtaken from None
-                raise
+            own = 1 + len(plan.also)
+            with (
+                losing_as(lambda lost: _overtaken(lost, own)),
+                self._room(resolved, [plan]) as reservation,
+            ):
+                if entering.order is not None:
+                    # Only once: after a lost race the job keeps the position it was assigned.
+                    (job,) = self._placed(resolved, reservation, [job])
+                    entering = replace(entering, order=job.order)
+                try:
+                    stored = self._jobs.create(entering, (*plan.also, *alongside))
+                except JobIdTaken:
+                    raise _taken(job.id) from None
+                reservation.keep([stored], _replaced([plan]))
             self._release([plan], resolved.now_ms)
             return Pushed(stored, pressure=reservation.pressure(stored.queue))
 
@@ -517,11 +516,9 @@ class Enqueue:
                 raise LostRace([])
 
     def _store_batch(self, resolved: _ResolvedPush) -> list[Pushed]:
-        try:
+        # Only what goes alongside has conditions that others can make fail.
+        with losing_as(lambda _: Overtaken()):
             return self._store_all(resolved)
-        except LostRace:
-            # Only what goes alongside has conditions that others can make fail.
-            raise Overtaken from None
 
     def _store_all(self, resolved: _ResolvedPush) -> list[Pushed]:
         also = self._alongside(resolved)
@@ -803,6 +800,11 @@ def _replaced(plans: Iterable[_Plan]) -> list[Job]:
 
 def _cancelled(resolved: _ResolvedPush) -> tuple[Job, ...]:
     return () if resolved.push.alongside is None else resolved.push.alongside.cancels
+
+
+def _overtaken(lost: LostRace, own: int) -> Overtaken | LostRace:
+    """The error where one of the writes after the first `own`, which go alongside, was lost."""
+    return Overtaken() if any(found is not None for found in lost.items[own:]) else lost
 
 
 def _taken(job_id: str) -> Duplicate:

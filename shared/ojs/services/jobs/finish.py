@@ -10,7 +10,6 @@ from typing import Any
 from ojs.clock import Clock
 from ojs.domain import jsontext
 from ojs.domain.errors import (
-    BackendUnavailable,
     Conflict,
     InvalidRequest,
     NotFound,
@@ -29,8 +28,7 @@ from ojs.services.jobs.transitions import JobChanges
 from ojs.services.permits.rate_limits import RateLimits
 from ojs.store.jobs.records import JobStore, winner
 from ojs.store.table.errors import LostRace
-
-_TRIES = 5
+from ojs.store.table.races import retry_on_race, won_or
 
 
 class Finish:
@@ -77,8 +75,8 @@ class Finish:
         """
         if result is not MISSING and (size := jsontext.size_of(result)) > MAX_JOB_BYTES:
             raise PayloadTooLarge("result", size=size, limit=MAX_JOB_BYTES)
-        try:
-            return self._changes.ack(
+        done = won_or(
+            lambda: self._changes.ack(
                 job_id,
                 now_ms=self._clock.now_ms(),
                 worker_id=worker_id,
@@ -86,9 +84,12 @@ class Finish:
                 lease_token=lease_token,
                 result=result,
                 stopped=stopped,
-            )
-        except LostRace as lost:
-            there = winner(lost)
+            ),
+            lambda lost: lost,
+        )
+        if not isinstance(done, LostRace):
+            return done
+        there = winner(done)
         if there is None:
             raise NotFound("job", job_id)
         _check_token(there, lease_token)
@@ -129,13 +130,14 @@ class Finish:
         9.1). `stopped` is that of `JobChanges.ack`. Raises InvalidRequest for a malformed error,
         NotFound, Conflict.
         """
-        for _ in range(_TRIES):
+
+        def end() -> Job:
             job = self._jobs.read_record(job_id)
             if job is None:
                 raise NotFound("job", job_id)
             _check_token(job, lease_token)
             if self._resumed(job, worker_id, attempt, lease_token):
-                continue
+                raise LostRace([])
             owned = job.lease is not None and _owns_lease(job, worker_id, attempt, lease_token)
             if job.state is not State.ACTIVE or not owned:
                 raise self._refusal(job, Trigger.FAIL, worker_id, attempt, lease_token)
@@ -151,16 +153,14 @@ class Finish:
                     # Before the job ends, so that no other job of the key starts in between.
                     self._limits.pause(job, pause_ms, failure.message)
                 after = lifecycle.fail(job, failure, now_ms=now_ms, chance=self._chance())
-            try:
-                stored = self._changes.replace(
-                    job, after, failure=failure, reported=True, guard="lease", stopped=stopped
-                )
-            except LostRace:
-                continue
+            stored = self._changes.replace(
+                job, after, failure=failure, reported=True, guard="lease", stopped=stopped
+            )
             if stored.copy_due:
                 stored = replace(stored, copy_id=self._copies.follow(stored).copy_id)
             return stored if failure is None else replace(stored, errors=(failure,))
-        raise BackendUnavailable("Others are changing this job; try again.")
+
+        return retry_on_race(end)
 
     def _resumed(
         self, job: Job, worker_id: str | None, attempt: int | None, lease_token: str | None

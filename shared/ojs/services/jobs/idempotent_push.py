@@ -36,7 +36,7 @@ from ojs.services.jobs.manage import JobManagement
 from ojs.store.jobs.idempotency_keys import IdempotencyKeys, IdempotencyRecord
 from ojs.store.jobs.records import JobStore
 from ojs.store.table.errors import LostRace
-from ojs.store.table.races import retry_on_race
+from ojs.store.table.races import losing_as, retry_on_race
 
 if TYPE_CHECKING:
     from ojs.domain.job.trace import TraceContext
@@ -185,10 +185,8 @@ class IdempotentPush:
         ]
 
         def before_commit() -> None:
-            try:
+            with losing_as(lambda _: BackendContended(BUSY)):
                 self._keys.finish(record)
-            except LostRace:
-                raise BackendContended(BUSY) from None
 
         return replace(push, ids=ids, seed=record.seed, before_commit=before_commit)
 
@@ -273,12 +271,9 @@ def free(keys: IdempotencyKeys, record: IdempotencyRecord) -> None:
     """Free the key of a request that is refused. Raises BackendContended if another try has it,
     which may have stored what stood in the way of this one.
     """
-    try:
+    # After any other error the key waits for the same request.
+    with losing_as(lambda _: BackendContended(BUSY)), suppress(OjsError):
         keys.forget(record)
-    except LostRace:
-        raise BackendContended(BUSY) from None
-    except OjsError:
-        return  # the key waits for the same request
 
 
 def made_under(job: Job, mark: str | None) -> bool:

@@ -19,7 +19,7 @@ from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.jobs.transitions import JobChanges
 from ojs.store.jobs import records as store
 from ojs.store.table.errors import LostRace
-from ojs.store.table.races import retry_on_race
+from ojs.store.table.races import retry_on_race, won_or
 
 MAX_PROGRESS_BYTES = 4_096
 
@@ -143,17 +143,22 @@ class JobManagement:
         if (size := jsontext.size_of(report)) > MAX_PROGRESS_BYTES:
             raise PayloadTooLarge("data", size=size, limit=MAX_PROGRESS_BYTES)
         now_ms = self._clock.now_ms()
-        try:
-            job = self._jobs.extend(job_id, now_ms=now_ms, worker_id=worker_id)
-        except LostRace as lost:
-            if store.winner(lost) is None:
-                raise NotFound("job", job_id) from None
+        job = won_or(
+            lambda: self._jobs.extend(job_id, now_ms=now_ms, worker_id=worker_id),
+            lambda lost: self._ignored(job_id, lost),
+        )
+        if job is None:
             return self.progress(job_id)
         details = {"message": message, "data": data}
         saved = self._jobs.progress.save(job, value, details, now_ms=now_ms)
         if value is None or not saved:
             return self.progress(job_id)
         return Progress(job_id, job.state, value, message, data, now_ms)
+
+    @staticmethod
+    def _ignored(job_id: str, lost: LostRace) -> None:
+        if store.winner(lost) is None:
+            raise NotFound("job", job_id) from None
 
     def progress(self, job_id: str) -> Progress:
         """The progress of the current attempt. Raises NotFound."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace as changed
 
 from ojs.clock import Clock
-from ojs.domain.errors import BackendUnavailable, OjsError
+from ojs.domain.errors import OjsError
 from ojs.domain.ids import IdSource
 from ojs.domain.job import failure as failures
 from ojs.domain.job import lifecycle
@@ -24,8 +24,7 @@ from ojs.store.deployment.maintenance import MaintenanceStore
 from ojs.store.jobs.records import JobStore
 from ojs.store.jobs.unique_locks import UniqueLock
 from ojs.store.table.errors import LostRace
-
-_TRIES = 5
+from ojs.store.table.races import retry_as_found
 
 
 class TimeTransitions:
@@ -59,7 +58,12 @@ class TimeTransitions:
         is read again. A job of an uncommitted batch does not exist. In maintenance mode nothing
         starts: scheduled and retryable jobs stay so. Raises BackendUnavailable.
         """
-        for _ in range(_TRIES):
+        job_id = "" if job is None else job.id
+        return retry_as_found(self._step, job, lambda _: self._jobs.read_record(job_id))
+
+    def _step(self, job: Job | None) -> Job | None:
+        """As `apply`, up to a lost race. Raises LostRace, BackendUnavailable."""
+        while True:
             if job is None or (
                 job.batch is not None and self._jobs.batches.uncommitted([job.batch])
             ):
@@ -81,13 +85,9 @@ class TimeTransitions:
                 # Its batch is committed: no later reader needs to check that again.
                 after = changed(after, batch=None)
             after = self._placement.assign_position(after)
-            try:
-                job = self._changes.replace(job, after, failure=failure)
-                if job.copy_due:
-                    job = self._copies.follow(job)
-            except LostRace:
-                job = self._jobs.read_record(job.id)
-        raise BackendUnavailable("Others are changing this job; try again.")
+            job = self._changes.replace(job, after, failure=failure)
+            if job.copy_due:
+                job = self._copies.follow(job)
 
     def holder_of(self, lock: UniqueLock | None, now_ms: int) -> Job | None:
         """The job that holds a unique lock, after due time transitions; None if none does."""

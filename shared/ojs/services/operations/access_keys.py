@@ -24,6 +24,7 @@ from ojs.domain.page import Page
 from ojs.services.sweeps import GoOn, always
 from ojs.store.deployment import access_keys
 from ojs.store.table.errors import LostRace
+from ojs.store.table.races import losing_as
 
 _TRIES = 3
 _CURSOR = re.compile(r"[0-9]{15}[0-9a-f]{16}")
@@ -177,10 +178,8 @@ class AccessKeys:
         key = self._there(key_id)
         if not covers(revoker, key.scopes):
             raise forbidden()
-        try:
+        with losing_as(lambda _: NotFound("key", key_id)):
             return self._keys.revoke(key.revoked(self._clock.now_ms()))
-        except LostRace:
-            raise NotFound("key", key_id) from None
 
     def revoke_with_made(
         self, revoker: Principal, key_id: str, go_on: GoOn = always

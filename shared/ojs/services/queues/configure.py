@@ -16,8 +16,7 @@ from ojs.records import record
 from ojs.store.permits.rate_window import RateWindowStore
 from ojs.store.permits.semaphore import ConcurrencySemaphore
 from ojs.store.queues import queues as store
-from ojs.store.table.errors import LostRace
-from ojs.store.table.races import retry_on_race
+from ojs.store.table.races import losing_as, retry_on_race
 
 if TYPE_CHECKING:
     from ojs.services.permits.repair import PermitRepair
@@ -80,15 +79,14 @@ class QueueConfiguration:
         own = queue_config.merge({}, queue_config.parse(config, prefix=prefix), prefix=prefix)
         queue_config.check_name(name, own, prefix=prefix)
         queue_config.whole(Layers(own, self._queues.policy().own), prefix=prefix)
-        try:
-            return self._queues.create(name, own, now_ms=self._clock.now_ms(), explicit=True)
-        except LostRace as lost:
-            there = store.from_item(name, lost.item or {})
-            raise Conflict(
+        with losing_as(
+            lambda lost: Conflict(
                 f"The queue '{name}' exists already.",
-                current_state=there.state,
+                current_state=store.from_item(name, lost.item or {}).state,
                 details={"queue": name},
-            ) from None
+            )
+        ):
+            return self._queues.create(name, own, now_ms=self._clock.now_ms(), explicit=True)
 
     def get(self, name: str) -> Queue:
         """A queue. Raises NotFound."""
@@ -112,7 +110,7 @@ class QueueConfiguration:
         def change() -> Queue:
             now_ms = self._clock.now_ms()
             there = self._queues.get(name)
-            queue = there or self._made(name, now_ms)[0]
+            queue = there or self._queues.create_or_find(name, now_ms=now_ms, explicit=True)[0]
             own = queue_config.merge(queue.layers.own, changes)
             queue_config.check(queue.layers, own)
             after = Layers(own, queue.layers.inherited).in_force()
@@ -194,27 +192,19 @@ class QueueConfiguration:
         if self._queues.get(name) is None:
             if self._strict:
                 raise QueueNotFound(name)
-            _, created = self._made(name, now_ms)
-        try:
-            queue = self._queues.set_state(name, state, now_ms=now_ms)
-        except LostRace:
-            raise Conflict(
+            _, created = self._queues.create_or_find(name, now_ms=now_ms, explicit=True)
+        with losing_as(
+            lambda _: Conflict(
                 f"The queue '{name}' is being deleted.",
                 current_state=QueueState.DRAINING,
                 expected_states=[QueueState.ACTIVE, QueueState.PAUSED],
                 details={"queue": name},
-            ) from None
+            )
+        ):
+            queue = self._queues.set_state(name, state, now_ms=now_ms)
         if state is QueueState.ACTIVE:
             self._opened(name)
         return queue, created
-
-    def _made(self, name: str, now_ms: int) -> tuple[Queue, bool]:
-        """A missing queue, created because an operator asked for it; and whether this did so."""
-        try:
-            return self._queues.create(name, {}, now_ms=now_ms, explicit=True), True
-        except LostRace as lost:
-            # Race: another request creates it. The loser takes the queue that is there.
-            return store.from_item(name, lost.item or {}), False
 
 
 def _check_name(name: str) -> None:

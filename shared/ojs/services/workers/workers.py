@@ -21,7 +21,7 @@ from ojs.services.for_each import ForEach, in_threads
 from ojs.services.jobs.transitions import JobChanges
 from ojs.store.jobs.records import JobStore, winner
 from ojs.store.queues import workers as store
-from ojs.store.table.errors import LostRace
+from ojs.store.table.races import losing_as, lost_race
 
 MAX_INFO_BYTES = 4_096
 # How often (ms) the record of a busy worker is written at most. A worker receives a new directive
@@ -147,9 +147,10 @@ class WorkerRegistry:
         """Extend one lease: `active` if the worker has it, `cancelled` if the job was cancelled
         after its start, else None.
         """
-        try:
-            self._jobs.extend(job_id, now_ms=now_ms, worker_id=worker_id, lease_ms=lease_ms)
-        except LostRace as lost:
+        lost = lost_race(
+            lambda: self._jobs.extend(job_id, now_ms=now_ms, worker_id=worker_id, lease_ms=lease_ms)
+        )
+        if lost is not None:
             there = winner(lost, known_only=True)
             if there is None or there.worker_id not in (None, worker_id):
                 return None
@@ -172,7 +173,7 @@ class WorkerRegistry:
         caller: Principal,
     ) -> Worker:
         """Write what a worker reports to its record. Raises Conflict for another pool."""
-        try:
+        with losing_as(lambda lost: store.refused(worker_id, pool, lost)):
             return self._workers.touch(
                 worker_id,
                 now_ms=now_ms,
@@ -182,8 +183,6 @@ class WorkerRegistry:
                 pool=pool,
                 caller=caller,
             )
-        except LostRace as lost:
-            raise store.refused(worker_id, pool, lost) from None
 
     def _recent(
         self, worker_id: str, now_ms: int, pool: str | None, caller: Principal

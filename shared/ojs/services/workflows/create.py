@@ -19,7 +19,8 @@ from ojs.domain.workflow import advance as rules
 from ojs.domain.workflow.request import WorkflowDefinition
 from ojs.services.workflows.advance import WorkflowAdvance
 from ojs.store.queues.queues import QueueStore
-from ojs.store.table.errors import LostRace, NotDone
+from ojs.store.table.errors import NotDone
+from ojs.store.table.races import losing_as
 from ojs.store.workflows.workflows import StoredDefinition, WorkflowRecord, WorkflowStore
 
 
@@ -87,17 +88,19 @@ class WorkflowCreation:
         self._workflows.define(new, graph, definition.templates, definition.queues)
         stored = StoredDefinition(graph, definition.queues)
         first = self._advance.decided(stored, new, rules.start(graph))
-        try:
-            return self._advance.carry_on(stored, None, first)
-        except LostRace:
-            self._forget(new)
-            if self._workflows.get(new.id) is None:
-                raise BackendContended("The workflow could not be stored; try again.") from None
-            raise _taken(new.id) from None
-        except OjsError as error:
-            if isinstance(error, NotDone) or not isinstance(error, BackendError):
-                self._forget(new)
-            raise
+        with losing_as(lambda _: self._overtaken(new)):
+            try:
+                return self._advance.carry_on(stored, None, first)
+            except OjsError as error:
+                if isinstance(error, NotDone) or not isinstance(error, BackendError):
+                    self._forget(new)
+                raise
+
+    def _overtaken(self, new: WorkflowRecord) -> Duplicate | BackendContended:
+        self._forget(new)
+        if self._workflows.get(new.id) is None:
+            return BackendContended("The workflow could not be stored; try again.")
+        return _taken(new.id)
 
     def _forget(self, record: WorkflowRecord) -> None:
         """Remove the definition of a workflow that was not stored."""

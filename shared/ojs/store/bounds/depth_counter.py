@@ -28,6 +28,7 @@ from ojs.domain.job.job import Job
 from ojs.records import record
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace, NotDone
+from ojs.store.table.races import losing_as, wins
 from ojs.store.table.table import Table, Update
 from ojs.store.table.values import Item, Value, number
 
@@ -267,7 +268,7 @@ class DepthCounter:
                 conditions.append("(attribute_not_exists(#b) OR #b <= :space)")
                 values[":space"] = max_size - size
             setting |= {"bound_b": max_size, "warn_b": _warning(max_size, warn_at)}
-        try:
+        with losing_as(lambda lost: BoundReached(value_from(lost.item or {}))):
             item = self._count(
                 queue,
                 Update(
@@ -282,8 +283,6 @@ class DepthCounter:
                 ),
                 [],
             )
-        except LostRace as lost:
-            raise BoundReached(value_from(lost.item or {})) from None
         value = value_from(item)
         self._remove_old_parts(queue, value, room)
         return value
@@ -547,11 +546,7 @@ class DepthCounter:
             condition=condition,
             values=values,
         )
-        try:
-            self._table.update(update)
-        except LostRace:
-            return False
-        return True
+        return wins(lambda: self._table.update(update))
 
     def _remove_old_parts(self, queue: str, value: DepthValue, room: Room) -> None:
         """Remove parts that nobody looks at any more, if there are many, and this push is the first

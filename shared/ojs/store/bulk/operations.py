@@ -25,7 +25,7 @@ from ojs.domain.ids import IdSource
 from ojs.domain.page import Page
 from ojs.records import record
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace
+from ojs.store.table.races import unless_lost, won_or
 from ojs.store.table.record import Attribute, Record, flag, member
 from ojs.store.table.table import Put, Table, Update
 from ojs.store.table.values import Item, Value
@@ -66,8 +66,8 @@ class BulkOperationStore:
         token = self._ids.token()
         # Race: two sweeps, or a sweep and the request that began it. One claims it; the other
         # leaves it alone.
-        try:
-            item = self._table.update(
+        item = unless_lost(
+            lambda: self._table.update(
                 Update(
                     keys.operation(operation_id),
                     keys.RECORD,
@@ -78,7 +78,8 @@ class BulkOperationStore:
                 ),
                 own=("hold", token),
             )
-        except LostRace:
+        )
+        if item is None:
             return None
         try:
             return ClaimedOperation(OPERATION.of(item), token)
@@ -146,10 +147,8 @@ class BulkOperationStore:
             condition="#state = :running",
             values=running,
         )
-        try:
-            return OPERATION.of(self._table.update(stop))
-        except LostRace:
-            return OPERATION.of(self._table.update(stop_later))
+        stopped = won_or(lambda: self._table.update(stop), lambda _: self._table.update(stop_later))
+        return OPERATION.of(stopped)
 
     def get(self, operation_id: str, *, now_ms: int) -> BulkOperation | None:
         """One operation, read consistently."""

@@ -25,6 +25,7 @@ from ojs.store.jobs.payloads import PayloadRef, PayloadStore
 from ojs.store.queues.registry import QueueRegistry
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace, NotDone, pass_over, readable
+from ojs.store.table.races import lost_race
 from ojs.store.table.record import Attribute, Record, member, rewriting, words
 from ojs.store.table.table import Put, Table, Update
 from ojs.store.table.values import Item, Value, pack, size
@@ -192,17 +193,17 @@ class CronStore:
         """Delete a cron job as read. Raises LostRace when it has changed."""
         # Race: it fires, or is changed, in this moment. The loser reads again, so that the answer
         # shows what was deleted.
-        try:
-            self._table.delete(
+        lost = lost_race(
+            lambda: self._table.delete(
                 keys.cron(cron.name),
                 keys.RECORD,
                 condition="#op = :seen",
                 values={":seen": cron.op or ""},
             )
-        except LostRace as lost:
-            # Gone after an answer that was lost: deleted by this very call, or by another.
-            if lost.item or not lost.repeated:
-                raise
+        )
+        # Gone after an answer that was lost: deleted by this very call, or by another.
+        if lost is not None and (lost.item or not lost.repeated):
+            raise lost
         self._discard(cron)
 
     def page(self, *, limit: int, after: str | None) -> Page[Cron]:

@@ -15,7 +15,7 @@ from ojs.domain.job.job import Job
 from ojs.store.derived.projection import COPIES
 from ojs.store.jobs.records import JobStore
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace
+from ojs.store.table.races import losing_as
 from ojs.store.table.table import Put, Table, Update
 
 
@@ -51,9 +51,5 @@ class WaitingCopies:
         # In the same transaction: a copy that was claimed meanwhile must not get this error.
         after, apart = self._jobs.noting(copy, replace(after, trimmed=True), failure)
         errors = [] if apart is None else [Put(apart.item)]
-        try:
+        with losing_as(lambda lost: NothingToTrim() if lost.item is None else lost):
             self._jobs.replace_all([(copy, after)], [counted, *errors])
-        except LostRace as lost:
-            if lost.item is None:
-                raise NothingToTrim from None
-            raise

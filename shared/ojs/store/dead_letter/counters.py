@@ -20,7 +20,7 @@ from ojs.domain.stats import OTHER_TYPES
 from ojs.records import record
 from ojs.store.queues.queues import from_item
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace
+from ojs.store.table.races import wins
 from ojs.store.table.table import Put, Table
 from ojs.store.table.values import Item
 
@@ -106,17 +106,15 @@ class DeadLetterCounters:
             return False
         revision = int(item[REVISION])
         # Race: the projection counts, or another sweep tidies. The loser tries again next minute.
-        try:
-            self._table.put(
+        return wins(
+            lambda: self._table.put(
                 Put(
                     {**item, REVISION: revision + 1},
                     condition="#rev = :read",
                     values={":read": revision},
                 )
             )
-        except LostRace:
-            return False
-        return True
+        )
 
     def save(self, counts: Counts, *, now_ms: int) -> bool:
         """Store the counts of all queues together; False when a later sweep did already."""
@@ -129,17 +127,15 @@ class DeadLetterCounters:
             "at": now_ms,
         }
         # Race: two sweeps at once. The one that began later wins; the other's counts are dropped.
-        try:
-            self._table.put(
+        return wins(
+            lambda: self._table.put(
                 Put(
                     item,
                     condition="attribute_not_exists(pk) OR #at <= :at",
                     values={":at": now_ms},
                 )
             )
-        except LostRace:
-            return False
-        return True
+        )
 
     # --- reads --------------------------------------------------------------------------------
 

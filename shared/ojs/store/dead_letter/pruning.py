@@ -16,6 +16,7 @@ from ojs.records import record
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
+from ojs.store.table.races import wins
 from ojs.store.table.table import Table, Update
 from ojs.store.table.values import Value, projected
 
@@ -69,8 +70,8 @@ class Pruning:
         token = self._ids.token()
         # Race: another sweep. One gets the lock; the other leaves the work to it, or takes over
         # when the lock expires after a crash.
-        try:
-            self._table.update(
+        if not wins(
+            lambda: self._table.update(
                 Update(
                     keys.PRUNING,
                     keys.RECORD,
@@ -81,7 +82,7 @@ class Pruning:
                 ),
                 own=("holder", token),
             )
-        except LostRace:
+        ):
             return None
         return token
 

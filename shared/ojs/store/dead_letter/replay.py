@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from ojs.domain.dead_letter.replay_rules import ReplayRule
 from ojs.records import record
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace
+from ojs.store.table.races import won_or
 from ojs.store.table.table import Put, Table
 from ojs.store.table.values import Item
 
@@ -66,11 +66,9 @@ class ReplayCursors:
         # Race: another sweep looks at the same jobs. The condition on the job record lets only one
         # replay each job; the sweep that loses here leaves the rest to the other.
         condition = "attribute_not_exists(pk)" if seen is None else "#rev = :seen"
-        try:
-            self._table.put(Put(item, condition, {} if seen is None else {":seen": seen.rev}))
-        except LostRace as lost:
-            return cursor if lost.item == item else None
-        return cursor
+        put = Put(item, condition, {} if seen is None else {":seen": seen.rev})
+        stored = won_or(lambda: self._table.put(put), lambda lost: lost.item)
+        return cursor if stored in (None, item) else None
 
     def forget(self, cursors: Iterable[ReplayCursor]) -> None:
         """Delete the cursors of removed rules."""

@@ -170,7 +170,7 @@ class DeliveryStore:
         """Note until when a sweep has armed timers of a delivery."""
         # Race: it is deleted, or another sweep was further. The loser changes nothing: a timer that
         # is armed twice only wakes twice.
-        try:
+        with suppress(LostRace):
             self._table.update(
                 Update(
                     *_key(delivery.name),
@@ -180,8 +180,6 @@ class DeliveryStore:
                 ),
                 tell_loser=False,
             )
-        except LostRace:
-            return
 
 
 class DeliveryDirectory:

@@ -23,6 +23,7 @@ from ojs.domain.access import SECRET_BYTES, AccessKey, Credential, KeyMac
 from ojs.domain.page import Page
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
+from ojs.store.table.races import unless_lost, wins
 from ojs.store.table.table import Put, Table, Update
 
 if TYPE_CHECKING:
@@ -73,14 +74,12 @@ class AccessKeyStore:
             return self._transacted(self._adding(key, credential))
         # Race: the answer of an earlier try was lost, or the deployment is repeated. The loser
         # finds the item: with the same digest it is this key, and stays as it is, revoked or not.
-        try:
-            self._table.put(
+        return wins(
+            lambda: self._table.put(
                 Put(_item(key, credential), condition="attribute_not_exists(pk)"),
                 own=("digest", credential.digest),
             )
-        except LostRace:
-            return False
-        return True
+        )
 
     def add_role(self, key: AccessKey, role: str, *, instead_of: str | None) -> bool:
         """Store a record that a role has from now on, in place of the one of this id, which must be
@@ -117,11 +116,7 @@ class AccessKeyStore:
         ]
 
     def _transacted(self, writes: Sequence[Put | Update]) -> bool:
-        try:
-            self._table.transact(writes)
-        except LostRace:
-            return False
-        return True
+        return wins(lambda: self._table.transact(writes))
 
     def first_made(self, maker_id: str) -> str | None:
         """The id of a key that this one made, unless it and all its descendants are revoked."""
@@ -159,8 +154,8 @@ class AccessKeyStore:
     def _use(self, key_id: str, attribute: str, proof: str, now_ms: int) -> AccessKey | None:
         # Race: the key is revoked at this moment. DynamoDB orders the writes; after the revocation
         # the caller is refused.
-        try:
-            item = self._table.update(
+        item = unless_lost(
+            lambda: self._table.update(
                 Update(
                     keys.access_key(key_id),
                     keys.RECORD,
@@ -171,7 +166,8 @@ class AccessKeyStore:
                 ),
                 tell_loser=False,
             )
-        except LostRace:
+        )
+        if item is None:
             return None
         return _from(item)
 

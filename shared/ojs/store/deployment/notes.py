@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ojs.records import record
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace
+from ojs.store.table.races import wins
 from ojs.store.table.schema import NEEDED_VERSION, SCHEMA_VERSION
 from ojs.store.table.table import Table, Update
 
@@ -49,8 +49,8 @@ class DeploymentStore:
         """
         values: dict[str, Value] = {":schema": schema}
         # Race: two deployments at once. An older one never lowers the required schema.
-        try:
-            self._table.update(
+        return wins(
+            lambda: self._table.update(
                 Update(
                     keys.DEPLOYMENT,
                     keys.RECORD,
@@ -64,9 +64,7 @@ class DeploymentStore:
                     values=values,
                 )
             )
-        except LostRace:
-            return False
-        return True
+        )
 
     def note_first_key(self, key_id: str) -> None:
         """Record that the first key is stored, so that it is not created again after its

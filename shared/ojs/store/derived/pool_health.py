@@ -17,7 +17,7 @@ from ojs.records import record
 from ojs.store.derived.sharded import ShardCounters
 from ojs.store.permits import semaphore
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace
+from ojs.store.table.races import wins
 from ojs.store.table.table import Put, Table
 from ojs.store.table.values import Value, projected
 
@@ -91,14 +91,13 @@ class PoolHealthStore:
         condition = "attribute_not_exists(pk)" if not before.rev else "#rev = :seen"
         values: dict[str, Value] = {":seen": before.rev} if before.rev else {}
         pk = keys.pool(name)
-        try:
-            if after:
-                item = _alerts_item(pk, after, rev=before.rev + 1)
-                self._table.put(Put(item, condition=condition, values=values))
-            elif before.rev:
-                self._table.delete(pk, keys.ALERTS, condition=condition, values=values)
-        except LostRace:
-            return False
+        if after:
+            put = Put(_alerts_item(pk, after, rev=before.rev + 1), condition, values)
+            return wins(lambda: self._table.put(put))
+        if before.rev:
+            return wins(
+                lambda: self._table.delete(pk, keys.ALERTS, condition=condition, values=values)
+            )
         return True
 
 

@@ -32,6 +32,7 @@ from ojs.store.derived.shards import ShardCounts
 from ojs.store.jobs import items
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
+from ojs.store.table.races import won_or
 from ojs.store.table.table import Put, Table, Update
 from ojs.store.table.values import Item, Value, number
 
@@ -236,10 +237,8 @@ class ProjectionStore:
         at = _page_key(key)
         found = self._table.get(at["pk"], at["sk"])
         if found is None:
-            try:
-                self.add_page(NewEventPage(key, _EMPTY, 0))
-            except LostRace as lost:
-                found = lost.item
+            page = NewEventPage(key, _EMPTY, 0)
+            found = won_or(lambda: self.add_page(page), lambda lost: lost.item)
         return found is not None and number(found, "n") > 0
 
     def unpublished(self, limit: int) -> list[str]:

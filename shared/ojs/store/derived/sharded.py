@@ -9,6 +9,7 @@ stream records may be delivered again; counts that come late make the shard list
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import ceil
 
@@ -220,11 +221,9 @@ class ShardCounters:
             moved += 1
             if not go_on():
                 break
-            try:
+            # Race: a straggler was counted. The shard is in use, or is looked at in a minute.
+            with suppress(LostRace):
                 self._fold_one(counts, listed, now_ms)
-            except LostRace:
-                # A straggler was counted: the shard is in use, or is looked at in a minute.
-                continue
         return moved
 
     def _fold_one(self, counts: ShardCounts, listed: set[str], now_ms: int) -> None:
@@ -250,7 +249,7 @@ class ShardCounters:
 
     def _forget(self, note: ShardNote) -> None:
         # Race: the shard is used again. Then it stays in the list.
-        try:
+        with suppress(LostRace):
             self._table.update(
                 Update(
                     *_LISTED,
@@ -259,8 +258,6 @@ class ShardCounters:
                     values={":seen": f"{note.at_ms}|{note.shard}"},
                 )
             )
-        except LostRace:
-            return
 
 
 class ShardActivity:

@@ -48,7 +48,8 @@ from ojs.records import record
 from ojs.store.derived.sharded import Key, ShardActivity, ShardCounters
 from ojs.store.queues.queues import from_item
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace, Unreadable, pass_over, readable
+from ojs.store.table.errors import Unreadable, pass_over, readable
+from ojs.store.table.races import wins
 from ojs.store.table.table import MAX_BATCH_GET, Put, Table
 from ojs.store.table.values import Item, Value, projected
 
@@ -599,17 +600,15 @@ class StatisticsStore:
     def _save_total(self, sk: str, values: Mapping[str, Value], now_ms: int) -> bool:
         item = {name: value for name, value in values.items() if value}
         # Race: two sweeps at once. The one that began later wins; the other's totals are dropped.
-        try:
-            self._table.put(
+        return wins(
+            lambda: self._table.put(
                 Put(
                     {"pk": keys.stats(keys.ALL_QUEUES), "sk": sk, "at": now_ms, **item},
                     condition="attribute_not_exists(pk) OR #at <= :at",
                     values={":at": now_ms},
                 )
             )
-        except LostRace:
-            return False
-        return True
+        )
 
 
 def ready_since_ms(position: keys.Position) -> int:

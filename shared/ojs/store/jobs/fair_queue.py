@@ -15,12 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ojs.domain import jsontext
-from ojs.domain.errors import BackendUnavailable
 from ojs.domain.fair_queue.tags import start, ticks_of
 from ojs.domain.job.job import Job
 from ojs.records import record
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace
+from ojs.store.table.races import retry_as_found, unless_lost
 from ojs.store.table.table import Put, Table, Update
 from ojs.store.table.values import Item
 
@@ -93,7 +92,8 @@ class TenantFinishTags:
         """
         pk, sk = key
         setting = {"ttl": now_ms // 1000 + _KEPT_S}
-        for _ in range(_TRIES):
+
+        def attempt(seen: int | None) -> int:
             if seen is not None and start(virtual, seen) == seen:
                 # Race: other pushes of the tenant. Each adds its own ticks, so that all begin at
                 # different tags. It is lost only if the item has expired meanwhile: the loser
@@ -117,13 +117,10 @@ class TenantFinishTags:
                     condition="attribute_not_exists(pk)" if unseen else "#last = :seen",
                     values={} if seen is None else {":seen": seen},
                 )
-            try:
-                item = self._table.update(update)
-            except LostRace as lost:
-                seen = _last(lost.item)
-                continue
-            return int(item["last"]) - ticks
-        raise BackendUnavailable("Others are pushing jobs of this tenant; try again.")
+            return int(self._table.update(update)["last"]) - ticks
+
+        busy = "Others are pushing jobs of this tenant; try again."
+        return retry_as_found(attempt, seen, lambda lost: _last(lost.item), tries=_TRIES, busy=busy)
 
 
 def finish_tags_of(
@@ -175,8 +172,8 @@ class BackfillCursors:
         # Race: a request and the sweep, or two of these. Both would give each job a tag, and the
         # first one written would count: a tenant's jobs might change their order. The loser leaves
         # the queue alone; so does a winner whose answer was lost, this time.
-        try:
-            item = self._table.update(
+        item = unless_lost(
+            lambda: self._table.update(
                 Update(
                     keys.backfill(queue),
                     keys.RECORD,
@@ -185,8 +182,9 @@ class BackfillCursors:
                     values={":now": now_ms},
                 )
             )
-        except LostRace:
-            return False, None
+        )
+        if item is None:
+            return (False, None)
         return True, _cursor(item)
 
     def save(self, queue: str, done: BackfillCursor, *, now_ms: int, until_ms: int = 0) -> None:

@@ -20,7 +20,7 @@ from ojs.domain.ids import IdSource
 from ojs.domain.job.idempotency import KEPT_MS, IdempotencyKey
 from ojs.records import record
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace
+from ojs.store.table.races import lost_race
 from ojs.store.table.table import Put, Table, Update
 from ojs.store.table.values import Item, Value
 
@@ -78,13 +78,13 @@ class IdempotencyKeys:
         # Race: two requests with one key. The loser finds what the winner wrote. A key whose time
         # is over counts as gone: DynamoDB removes it late.
         condition = "attribute_not_exists(pk) OR #until <= :now"
-        try:
-            self._table.put(Put(item, condition, {":now": now_ms}), own=("op", token))
-        except LostRace as lost:
-            if not lost.item:
-                raise
-            return _record_of(lost.item), False
-        return _record_of(item), True
+        put = Put(item, condition, {":now": now_ms})
+        lost = lost_race(lambda: self._table.put(put, own=("op", token)))
+        if lost is None:
+            return _record_of(item), True
+        if not lost.item:
+            raise lost
+        return _record_of(lost.item), False
 
     def read(self, key: IdempotencyKey, *, now_ms: int) -> IdempotencyRecord | None:
         """What is stored of a key, as of now; None if nothing is. Raises OjsError."""

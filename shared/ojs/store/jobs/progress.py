@@ -9,7 +9,7 @@ from ojs.domain import jsontext
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace
+from ojs.store.table.races import wins
 from ojs.store.table.table import Put, Table, Update
 from ojs.store.table.values import Item, Value
 
@@ -35,15 +35,10 @@ class JobProgress:
         }
         if value is None:
             # Race: a new run of the job began. The loser's report becomes the first of that run.
-            try:
-                self._table.update(
-                    Update(
-                        pk, sk, set=stored, condition="#run = :run", values={":run": stored["run"]}
-                    )
-                )
-            except LostRace:
-                pass
-            else:
+            same = Update(
+                pk, sk, set=stored, condition="#run = :run", values={":run": stored["run"]}
+            )
+            if wins(lambda: self._table.update(same)):
                 return True
         millionths = -1 if value is None else round(value * 1_000_000)
         stored["value"] = millionths
@@ -51,8 +46,8 @@ class JobProgress:
             stored["number"] = jsontext.dumps(value)
         # Races: two reports of one attempt. The higher one stays (ojs-progress section 5.1); a new
         # attempt starts afresh. And the late report of a former attempt: the new one's stays.
-        try:
-            self._table.put(
+        return wins(
+            lambda: self._table.put(
                 Put(
                     {"pk": pk, "sk": sk, **stored},
                     condition="attribute_not_exists(pk) OR (#run = :run AND #value <= :value) "
@@ -60,9 +55,7 @@ class JobProgress:
                     values={":run": stored["run"], ":value": millionths, ":now": now_ms},
                 )
             )
-        except LostRace:
-            return False
-        return True
+        )
 
 
 def progress_of(item: Item | None, job: Job) -> dict[str, Any] | None:

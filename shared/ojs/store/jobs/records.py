@@ -45,6 +45,7 @@ from ojs.store.jobs.staged_batches import StagedBatches
 from ojs.store.queues.registry import QueueRegistry
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace, NotDone
+from ojs.store.table.races import wins
 from ojs.store.table.table import OwnMark, Put, Table, Update
 from ojs.store.table.values import Value, number
 
@@ -499,8 +500,8 @@ class JobStore(JobReader):
         # Race: the job ends, and would not release it; or another sweep notes one. The loser
         # releases the permit that it acquired for the job. The name tells our note from theirs.
         noted = permits.compact()
-        try:
-            self._table.update(
+        return wins(
+            lambda: self._table.update(
                 Update(
                     keys.job(job.id),
                     keys.RECORD,
@@ -514,9 +515,7 @@ class JobStore(JobReader):
                 ),
                 own=("permits", noted),
             )
-        except LostRace:
-            return False
-        return True
+        )
 
     def tag(self, job: Job, share: Share, order: str | None) -> bool:
         """Give a job its tenant's share, and one in a ready line this order; False when it has
@@ -536,16 +535,14 @@ class JobStore(JobReader):
             values[":position"] = items.position(job).key()
         # Race: a claim, a cancel, a promotion, another backfill. The loser leaves the job alone;
         # if it still needs a tag the next backfill finds it.
-        try:
-            self._table.update(
+        return wins(
+            lambda: self._table.update(
                 Update(
                     keys.job(job.id), keys.RECORD, set=setting, condition=condition, values=values
                 ),
                 own=own,
             )
-        except LostRace:
-            return False
-        return True
+        )
 
     def file_running(self, job: Job) -> None:
         """Give a running job its due entry in the index, or move the one it has to the end of its

@@ -10,7 +10,7 @@ from ojs.domain.job.job import Job
 from ojs.store.bounds.depth_counter import DepthCounter
 from ojs.store.jobs.payloads import PayloadRef, PayloadStore, payloads_of
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace
+from ojs.store.table.races import lost_race
 from ojs.store.table.table import Table, Update
 
 
@@ -51,11 +51,9 @@ class JobRemoval:
         rest, objects, _ = self._belongings(job)
         # Race: a retry that brought the job back: the loser sees that it lives. If it is gone
         # already, by an earlier try of ours or by another caller, that is what was asked for.
-        try:
-            self._delete_record(job)
-        except LostRace as lost:
-            if lost.item is not None:
-                raise
+        lost = lost_race(lambda: self._delete_record(job))
+        if lost is not None and lost.item is not None:
+            raise lost
         self._remove(objects, rest)
 
     def prune(self, job: Job) -> bool:
@@ -65,11 +63,8 @@ class JobRemoval:
         """
         # Race: a retry, a replay, a deletion on request. The loser leaves alone what it finds; a
         # record that is gone already counts as removed.
-        try:
-            self._delete_record(job)
-        except LostRace as lost:
-            return lost.item is None
-        return True
+        lost = lost_race(lambda: self._delete_record(job))
+        return lost is None or lost.item is None
 
     def _delete_record(self, job: Job) -> None:
         if job.reserved_in is not None:

@@ -29,6 +29,7 @@ from ojs.store.jobs.reading import JobReader
 from ojs.store.queues.registry import QueueRegistry
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
+from ojs.store.table.races import lost_race, unless_lost, wins
 from ojs.store.table.table import MAX_TRANSACTION, Delete, Put, Table, Update
 from ojs.store.table.values import Item, Value, number
 
@@ -123,11 +124,10 @@ class StagedBatches:
             self._unrepeated.write_many(puts=[items.record_of(job) for job in jobs])
             return
         # Race: another job with an id that the client chose. The batch fails as a whole.
-        try:
-            self._table.transact([Put(items.record_of(job), condition=IS_NEW) for job in jobs])
-        except LostRace as lost:
-            if not any_own(lost, jobs):
-                raise self.refusal(lost, jobs) from None
+        puts = [Put(items.record_of(job), condition=IS_NEW) for job in jobs]
+        lost = lost_race(lambda: self._table.transact(puts))
+        if lost is not None and not any_own(lost, jobs):
+            raise self.refusal(lost, jobs)
 
     def commit(self, token: str) -> bool:
         """Commit a batch whose jobs are all staged, unless it is committed; False if it was undone.
@@ -202,8 +202,8 @@ class StagedBatches:
         """
         # Race: the commit. Once `undone` is stored, no commit can succeed; if there is no item,
         # the batch is committed and nothing is undone.
-        try:
-            batch = self._table.update(
+        batch = unless_lost(
+            lambda: self._table.update(
                 Update(
                     keys.batch(token),
                     keys.RECORD,
@@ -211,7 +211,8 @@ class StagedBatches:
                     condition="attribute_exists(pk)",
                 )
             )
-        except LostRace:
+        )
+        if batch is None:
             return UndoneBatch(0, first=False)
         removed = self._remove_jobs(token, batch)
         first = "ttl" not in batch
@@ -257,8 +258,8 @@ class StagedBatches:
         """Give back the room that an undone batch reserved, and schedule its second undoing."""
         # Race: the request that stored the batch and the sweep undo it at once. One of them gives
         # back the room; the other finds the second undoing scheduled.
-        try:
-            self._table.update(
+        if not wins(
+            lambda: self._table.update(
                 Update(
                     keys.batch(token),
                     keys.RECORD,
@@ -270,7 +271,7 @@ class StagedBatches:
                     condition="attribute_not_exists(#ttl)",
                 )
             )
-        except LostRace:
+        ):
             return
         reserved: dict[str, list[int]] = _unpacked(batch["held"]) if "held" in batch else {}
         for queue, (count, size) in reserved.items():

@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Unpack
 
 from ojs.domain import jsontext
@@ -37,6 +38,7 @@ from ojs.store.permits.counter_items import CounterUpdate
 from ojs.store.permits.semaphore import GONE_MS
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
+from ojs.store.table.races import lost_race, wins
 from ojs.store.table.table import Put, Table, Update
 from ojs.store.table.values import Item, Value
 
@@ -196,12 +198,11 @@ class KeyLimits:
             after = replace(after, op=token)
             # Race: any number of fetches. Each decides on a version of the state; a fetch that
             # finds another version decides again on that.
-            try:
-                self._table.update(_write(name, limiter, after, now_ms=now_ms), own=("op", token))
-            except LostRace as lost:
-                limiter = replace(limiter_from(lost.item), active=limiter.active)
-            else:
+            write = _write(name, limiter, after, now_ms=now_ms)
+            lost = lost_race(partial(self._table.update, write, own=("op", token)))
+            if lost is None:
                 return limiter, after
+            limiter = replace(limiter_from(lost.item), active=limiter.active)
         return limiter, None
 
     # --- permits of version 0.2 -------------------------------------------------------------
@@ -249,14 +250,14 @@ class KeyLimits:
             return
         key = job.limit.key_in(job.queue)
         # Race: two workers report a pause. The later end counts.
-        try:
-            self._update(
+        if not wins(
+            lambda: self._update(
                 limiter_name(key),
                 set=self._new_version(key, now_ms) | {"paused": until_ms},
                 condition="attribute_not_exists(#paused) OR #paused < :paused",
                 values={":paused": until_ms},
             )
-        except LostRace:
+        ):
             return
         # Its stream record becomes the event.
         self._table.put(
@@ -286,17 +287,15 @@ class KeyLimits:
 
     def lift(self, key: str) -> bool:
         """Remove the override and the pause of a key; False if it is not registered."""
-        try:
-            self._update(
+        return wins(
+            lambda: self._update(
                 limiter_name(key),
                 set={"op": self._ids.token()},
                 remove=["over", "paused"],
                 # This must not create a key that was never used.
                 condition="attribute_exists(pk)",
             )
-        except LostRace:
-            return False
-        return True
+        )
 
     def _new_version(self, key: str, now_ms: int) -> dict[str, Value]:
         """What each change by hand sets: fetches that decided on the old version decide again."""

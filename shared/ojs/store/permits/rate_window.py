@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from ojs.domain import jsontext
 from ojs.domain.rate_limit.window import RateWindow
 from ojs.records import record
 from ojs.store.permits import semaphore
 from ojs.store.permits.counter_items import PermitGrant, throttled_since_ms
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace
+from ojs.store.table.races import wins
 from ojs.store.table.table import Table, Update
 from ojs.store.table.values import Item, number
 
@@ -51,21 +53,18 @@ class RateWindowStore:
                 after = window.with_starts(granted, now_ms, period_ms)
                 used, stored = after.used, jsontext.dumps(after.pairs())
                 # Race: another fetch acquires at the same time. The loser reads again.
-                try:
-                    self._table.update(
-                        Update(
-                            keys.counter(queue),
-                            keys.RATE,
-                            set={
-                                "passed": stored,
-                                "period": period_ms,
-                                "ttl": (now_ms + period_ms) // 1000 + _KEPT_S,
-                            },
-                            condition="attribute_not_exists(#passed) OR #passed = :seen",
-                            values={":seen": seen.window_json},
-                        )
-                    )
-                except LostRace:
+                counted = Update(
+                    keys.counter(queue),
+                    keys.RATE,
+                    set={
+                        "passed": stored,
+                        "period": period_ms,
+                        "ttl": (now_ms + period_ms) // 1000 + _KEPT_S,
+                    },
+                    condition="attribute_not_exists(#passed) OR #passed = :seen",
+                    values={":seen": seen.window_json},
+                )
+                if not wins(partial(self._table.update, counted)):
                     continue
             unchanged = ("#passed = :passed", {":passed": stored})
             return PermitGrant(granted, limit, used, throttled_since_ms(item), unchanged)

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import field
+from functools import partial
 
 from ojs.domain.pool.pool import pool_semaphore
 from ojs.records import record
 from ojs.store.permits import semaphore
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace
+from ojs.store.table.races import unless_lost
 from ojs.store.table.table import Table, Update
 from ojs.store.table.values import Item, Value, number
 
@@ -89,20 +90,17 @@ class Sequencer:
                 condition = f"attribute_not_exists(#{name})"
                 if override.seen_ms is not None:
                     condition, values = f"#{name} = :forced", {":forced": override.seen_ms}
-            try:
-                item = self._table.update(
-                    Update(
-                        *key_of(pool),
-                        set=setting,
-                        add={"turns": count},
-                        condition=condition,
-                        values=values,
-                    )
-                )
-            except LostRace:
-                override = None
-            else:
+            update = Update(
+                *key_of(pool),
+                set=setting,
+                add={"turns": count},
+                condition=condition,
+                values=values,
+            )
+            item = unless_lost(partial(self._table.update, update))
+            if item is not None:
                 return SequenceRange(count, number(item, "turns") - count, override is not None)
+            override = None
 
 
 def key_of(pool: str) -> tuple[str, str]:

@@ -21,6 +21,7 @@ from ojs.store.permits.counter_items import CounterUpdate, PermitGrant
 from ojs.store.permits.key_limits import KEPT_S
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
+from ojs.store.table.races import wins
 from ojs.store.table.table import Table, Update
 from ojs.store.table.values import Item, Value, number
 
@@ -140,10 +141,9 @@ class ThrottleStates:
         if job_id is not None:
             setting["job"] = job_id
         waited_ms = max(0, now_ms - (grant.throttled_since_ms or now_ms))
-        recorded = True
         # Race: two fetches claim a job under the limit. One of them records it.
-        try:
-            self._update(
+        recorded = wins(
+            lambda: self._update(
                 limiter.state_key,
                 set=setting,
                 remove=["wpk", "wsk", "waiting"],
@@ -154,8 +154,7 @@ class ThrottleStates:
                 condition="#held = :yes",
                 values={":yes": 1},
             )
-        except LostRace:
-            recorded = False
+        )
         # Race: the item is gone, with its queue or by its time to live.
         with suppress(LostRace):
             self._update(

@@ -18,7 +18,8 @@ from ojs.store.queues.queues import marks_text, reconfiguring
 from ojs.store.queues.registry import QueueRegistry
 from ojs.store.queues.replicas import QueueRecords, on_all
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace, Unreadable, readable
+from ojs.store.table.errors import Unreadable, readable
+from ojs.store.table.races import lost_race
 from ojs.store.table.record import Record, as_json, flag, member, rewriting
 from ojs.store.table.table import MAX_TRANSACTION, Delete, Put, Table, Update
 from ojs.store.table.values import Item, Value
@@ -80,12 +81,10 @@ class PoolStore:
         if before is None:
             writes.append(Put({"pk": keys.POOLS, "sk": pool.name}))
         writes += self._marks(stored, queues)
-        try:
-            self._table.transact(writes)
-        except LostRace as lost:
-            # The answer of an earlier try was lost: the pool is as it should be.
-            if _item(stored) not in lost.items:
-                raise
+        lost = lost_race(lambda: self._table.transact(writes))
+        # Or the answer of an earlier try was lost: the pool is as it should be.
+        if lost is not None and _item(stored) not in lost.items:
+            raise lost
         return stored
 
     def begin_limit(self, pool: Pool) -> Pool:

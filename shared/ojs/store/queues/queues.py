@@ -16,6 +16,7 @@ from ojs.store.queues.registry import QueueRegistry
 from ojs.store.queues.replicas import QueueRecords, replicas_for
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace, Unreadable, readable
+from ojs.store.table.races import won_or
 from ojs.store.table.record import Attribute, Record, member
 from ojs.store.table.table import Delete, OwnMark, Put, Table, Update
 from ojs.store.table.values import Item, Value
@@ -49,10 +50,17 @@ class QueueStore:
 
     def ensure(self, name: str, *, now_ms: int) -> Queue:
         """The queue; if it does not exist, it is created with the policy for new queues."""
-        try:
-            return self.create(name, {}, now_ms=now_ms)
-        except LostRace as lost:
-            return from_item(name, lost.item or {})
+        return self.create_or_find(name, now_ms=now_ms)[0]
+
+    def create_or_find(
+        self, name: str, *, now_ms: int, explicit: bool = False
+    ) -> tuple[Queue, bool]:
+        """As `create`, without its own configuration; if it exists, that one and False."""
+        # Race: another request creates it. The loser takes the queue that is there.
+        return won_or(
+            lambda: (self.create(name, {}, now_ms=now_ms, explicit=explicit), True),
+            lambda lost: (from_item(name, lost.item or {}), False),
+        )
 
     def create(self, name: str, own: Layer, *, now_ms: int, explicit: bool = False) -> Queue:
         """Create a queue with its own configuration. Raises LostRace when it exists.
@@ -208,13 +216,10 @@ class QueueStore:
         # created again. Race: the sweep has cancelled this deletion, and perhaps another one began.
         # Then the queue stays, and the sweep adds its name to the registry again.
         condition, values = _being_deleted(stored)
-        try:
-            gone = Delete(keys.queue(queue.name), keys.RECORD, condition, values)
-            self._records.write(queue.name, gone)
-        except LostRace as lost:
-            if lost.item:
-                # There is a queue of this name: it must be in the registry.
-                self._registry.register(queue.name)
+        gone = Delete(keys.queue(queue.name), keys.RECORD, condition, values)
+        if won_or(lambda: self._records.write(queue.name, gone), lambda lost: lost.item):
+            # A race was lost, and there is a queue of this name: it must be in the registry.
+            self._registry.register(queue.name)
 
     def restore(self, gone: Queue) -> None:
         """Restore a deleted queue as it was, unless it was created again meanwhile."""

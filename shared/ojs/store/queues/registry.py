@@ -30,6 +30,7 @@ from ojs.domain.stats import Levels
 from ojs.records import record
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace, NotDone
+from ojs.store.table.races import wins
 from ojs.store.table.table import Table, Update
 from ojs.store.table.values import Item, Value
 
@@ -112,9 +113,9 @@ class QueueRegistry:
         # Race: the queue is deleted; it must not be in the registry again. The loser does nothing:
         # whoever adds the queue notes it, too.
         try:
-            self._table.update(_noting(name, now_ms, "attribute_exists(pk)"), tell_loser=False)
-        except LostRace:
-            return
+            noting = _noting(name, now_ms, "attribute_exists(pk)")
+            if not wins(lambda: self._table.update(noting, tell_loser=False)):
+                return
         except NotDone:
             raise
         except (BackendUnavailable, BackendTimeout) as error:
@@ -157,8 +158,8 @@ class QueueRegistry:
             condition, values = "#at = :noted", {":noted": queue.noted_ms}
         # Race: somebody notes the queue, or it is deleted. Then sweeps go on to look at it, or it
         # stays gone. Race: another sweep. Both have seen the same, as nobody noted the queue.
-        try:
-            self._table.update(
+        return wins(
+            lambda: self._table.update(
                 Update(
                     keys.QUEUES,
                     queue.name,
@@ -168,9 +169,7 @@ class QueueRegistry:
                 ),
                 tell_loser=False,
             )
-        except LostRace:
-            return False
-        return True
+        )
 
 
 def _noting(name: str, now_ms: int, condition: str | None = None) -> Update:

@@ -15,6 +15,7 @@ from ojs.domain.errors import Conflict, known
 from ojs.domain.pool.worker import DEAD_AFTER_MS, Directive, Worker
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
+from ojs.store.table.races import losing_as, wins
 from ojs.store.table.table import Put, Table, Update
 from ojs.store.table.values import Item, Value
 
@@ -165,10 +166,8 @@ class WorkerStore:
         self, worker_id: str, pool: str, *, now_ms: int, caller: Principal = ANYBODY
     ) -> Worker:
         """Record the pool that a worker's fetch declares. Raises Conflict."""
-        try:
+        with losing_as(lambda lost: refused(worker_id, pool, lost)):
             return self.touch(worker_id, now_ms=now_ms, pool=pool, caller=caller)
-        except LostRace as lost:
-            raise refused(worker_id, pool, lost) from None
 
     def register(
         self,
@@ -189,20 +188,16 @@ class WorkerStore:
         item |= {} if pool is None else {"pool": pool}
         item |= {} if caller.holder is None else {"by": caller.holder}
         condition, values = _its_own(pool, now_ms)
-        try:
+        with losing_as(lambda lost: refused(worker_id, pool, lost)):
             self._table.put(Put(item, condition=condition, values=values))
-        except LostRace as lost:
-            raise refused(worker_id, pool, lost) from None
         return from_item(item)
 
     def remove(self, worker_id: str, sk: str) -> bool:
         """Delete a worker's record; False when there was none."""
         # Race: two removals, one of which finds no worker.
-        try:
-            self._table.delete(key_of(worker_id)[0], sk, condition="attribute_exists(pk)")
-        except LostRace:
-            return False
-        return True
+        return wins(
+            lambda: self._table.delete(key_of(worker_id)[0], sk, condition="attribute_exists(pk)")
+        )
 
     def page(self, *, limit: int, after: str | None) -> tuple[list[Worker], str | None]:
         """Up to `limit` workers, and where to continue (the sort key of a record)."""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ojs.domain.workflow.graph import StepState, numbers
 from ojs.records import record
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace
+from ojs.store.table.races import won_or
 from ojs.store.table.table import Table, Update
 from ojs.store.table.values import Item
 
@@ -126,18 +126,14 @@ class FanInStore:
         # Races: the same end is told by the request and by the stream, or the answer to a mark was
         # lost: the slot has its mark. The loser sees what is left, and goes on where the winner may
         # have died. Or the fan-in is gone: the loser sees no item.
-        try:
-            item = self._table.update(
-                Update(
-                    *key,
-                    set={name: _MARKS[ended]},
-                    add={"left": -1},
-                    condition=f"attribute_exists(pk) AND attribute_not_exists(#{name})",
-                )
-            )
-        except LostRace as lost:
-            return _shard(lost.item, slot) if lost.item else None
-        return _shard(item, slot)
+        mark = Update(
+            *key,
+            set={name: _MARKS[ended]},
+            add={"left": -1},
+            condition=f"attribute_exists(pk) AND attribute_not_exists(#{name})",
+        )
+        item = won_or(lambda: self._table.update(mark), lambda lost: lost.item)
+        return _shard(item, slot) if item else None
 
     def ends(self, workflow_id: str, fan_ins: Sequence[FanIn]) -> Iterator[tuple[int, StepState]]:
         """The nodes of these fan-ins that have ended, and how, as far as they are marked."""

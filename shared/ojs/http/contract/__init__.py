@@ -1,1 +1,0 @@
-"""The contract: every operation, what it takes and answers, and the documents made from it."""

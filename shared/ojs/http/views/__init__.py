@@ -1,1 +1,0 @@
-"""The shapes of answers, built from domain objects."""
