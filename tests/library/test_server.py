@@ -271,7 +271,7 @@ def test_a_worker_and_its_producer(ojs_server: OjsServer, tmp_path: Path) -> Non
         worker.send_signal(signal.SIGTERM)
         printed, _ = worker.communicate(timeout=60)
     assert produced.stderr == ""
-    (expected,) = re.findall(r"^```text\n(.*?)^```$", WRITE_A_WORKER, re.MULTILINE | re.DOTALL)
+    (expected,) = re.findall(r"^```console\n(.*?)^```$", WRITE_A_WORKER, re.MULTILINE | re.DOTALL)
     assert produced.stdout == expected
     assert "mail.send ['ada@example.org', 'welcome']" in printed
     assert worker.returncode == 0
