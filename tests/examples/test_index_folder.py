@@ -195,7 +195,7 @@ def test_progress_cancel_and_directives_reach_the_worker(
         client.cancel_job(job_id)
         assert "cancelled" in heard(process, "Job stopped")
         client.direct_worker(name, "terminate")
-        heard(process, "stops: the server says so")
+        heard(process, "directive terminate of the server")
         assert process.wait(timeout=60) == 0
 
 
