@@ -34,8 +34,8 @@ from ojs_aws.cdk import DeploymentSettings, OpenJobSpec
 
 ROOT = Path(__file__).resolve().parents[3]
 KNOWN = {
-    "cat", "cd", "cp", "docker", "echo", "export", "git", "jq", "npm", "npx", "ojs",
-    "openapi-python-client", "openapi-ts", "pip", "sleep",
+    "cat", "cd", "cp", "docker", "echo", "export", "git", "jq", "mkdir", "node", "npm", "npx",
+    "ojs", "openapi-python-client", "openapi-ts", "pip", "sleep",
 }  # fmt: skip
 # Served by the local server alone.
 _LOCAL = {"/ojs/v1/admin/reset", "/ojs/v1/admin/clock"}
