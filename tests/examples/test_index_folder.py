@@ -190,12 +190,12 @@ def test_progress_cancel_and_directives_reach_the_worker(
     (job_id,) = push(ojs_server, "long.txt")
     options = ("--slow", "1.1", "--poll", "0.2", "--beat", "0.2")
     with worker(folder, ojs_server.url, *options) as process:
-        name = heard(process, "Worker started").split()[-1]
+        name = heard(process, "Worker started").split()[3]
         until(lambda: 0 < (client.get_job(job_id).progress or 0) < 1)
         client.cancel_job(job_id)
         assert "cancelled" in heard(process, "Job stopped")
         client.direct_worker(name, "terminate")
-        heard(process, "Worker stop requested")
+        heard(process, "directive terminate of the server")
         assert process.wait(timeout=60) == 0
 
 
