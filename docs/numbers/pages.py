@@ -22,7 +22,7 @@ def pages() -> dict[Path, str]:
             "consumer": _apart(prices.consumer(money)),
             "pushed": _apart(prices.pushed_units(money)),
         },
-        "docs/deploy.md": {
+        "docs/cost.md": {
             "durations": prices.durations(money.numbers),
             "prices": _apart(*(prices.prices(money, life) for life in prices.LIVES)),
             "pushed": _apart(prices.pushed(money)),

@@ -319,7 +319,7 @@ def prices(model: Model, life: str) -> str:
         ])  # fmt: skip
     header = (
         f"{life}: jobs a second", "requests", "consumer", "API Gateway", "Lambda", "X-Ray", "logs",
-        "**a job itself**", "heartbeats", "sweeps", "metrics", "**all**", "and an idle worker",
+        "**per job**", "heartbeats", "sweeps", "metrics", "**all**", "with an idle worker",
     )  # fmt: skip
     return table(header, rows)
 
@@ -439,7 +439,7 @@ def idle_push(model: Model) -> float:
 
 
 def idle_month(model: Model) -> str:
-    """A month in which nobody asks for anything."""
+    """A month without requests."""
     numbers, counted_metrics, least = model.numbers, model.units["metrics"], idle(model)
     sweep, many = (model.units["sweeps"][count] for count in ("1", "200"))
     in_use = counted_metrics["deployment"]
@@ -467,18 +467,18 @@ def idle_month(model: Model) -> str:
             f"the same for {queues} queues, the default of `queue_metrics_max`",
             queues * counted_metrics["queue"] * metric,
         ),
-        ("requests refused, of which an alarm is made", metric),
+        ("the metric of rejected requests, for an alarm", metric),
         (
-            f"`push=true`: {waits} queues that Lambda looks at, {watched_too} alarms",
+            f"`push=true`: {waits} queues that Lambda polls, {watched_too} alarms",
             idle_push(model),
         ),
-        (f"an idle worker that asks every {numbers['poll_s']:g} s", worker * MONTH_S),
+        (f"an idle worker that polls every {numbers['poll_s']:g} s", worker * MONTH_S),
     ]
     whole = sum(least.values())
     shown = [
         *((what, dollars(value)) for what, value in rows),
-        ("**in all, with `dashboard=false`**", f"**{dollars(whole)}**"),
-        *((f"besides: {what}", dollars(value)) for what, value in extra),
+        ("**total, with `dashboard=false`**", f"**{dollars(whole)}**"),
+        *((f"in addition: {what}", dollars(value)) for what, value in extra),
     ]
     return table(("", "dollars"), shown)
 
