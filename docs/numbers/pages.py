@@ -18,10 +18,11 @@ def pages() -> dict[Path, str]:
         "docs/compared.md": {"price": prices.sentence(money)},
         "docs/performance.md": {
             "all in": _apart(prices.units(money)),
+            "lasting": _apart(prices.lasting(money)),
             "consumer": _apart(prices.consumer(money)),
             "pushed": _apart(prices.pushed_units(money)),
         },
-        "docs/deploy.md": {
+        "docs/cost.md": {
             "durations": prices.durations(money.numbers),
             "prices": _apart(*(prices.prices(money, life) for life in prices.LIVES)),
             "pushed": _apart(prices.pushed(money)),

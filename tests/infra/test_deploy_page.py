@@ -1,39 +1,16 @@
-"""docs/deploy.md against the settings and the deployment."""
+"""docs/deploy.md, endpoint.md, upgrade.md and cost.md against the settings and the deployment."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
-
-from pydantic_core import PydanticUndefined
+from typing import Any
 
 from infra import ROOT
 from ojs_aws.cdk.parts.origin import EDGE_REGION
 from ojs_aws.cdk.settings import DeploymentSettings
 
-if TYPE_CHECKING:
-    from pydantic.fields import FieldInfo
-
-PAGE = (ROOT / "docs" / "deploy.md").read_text("utf-8")
-
-
-def row(name: str, field: FieldInfo) -> str:
-    """A setting, as the table of settings has it."""
-    default = field.default
-    if isinstance(default, bool):
-        default = str(default).lower()
-    if isinstance(default, tuple):
-        default = ",".join(default)
-    nothing = default in (PydanticUndefined, "", None)
-    shown = "\u2013" if nothing else f"`{default}`"
-    description = " ".join(str(field.description).split())
-    return f"| `{name}` | {shown} | {description} |"
-
-
-def test_the_table_of_settings_is_that_of_the_code() -> None:
-    table = PAGE.partition("<!-- settings -->")[2].partition("<!-- end of settings -->")[0]
-    expected = [row(name, field) for name, field in DeploymentSettings.model_fields.items()]
-    assert [line for line in table.splitlines() if line.startswith("| `")] == expected
+PAGES = ("deploy", "endpoint", "upgrade", "cost")
+PAGE = "".join((ROOT / "docs" / f"{name}.md").read_text("utf-8") for name in PAGES)
 
 
 def test_settings_and_outputs_it_names_are_there(synthesis: Any, with_waf: Any) -> None:

@@ -35,21 +35,21 @@ def test_names_are_the_deployment_s(synthesis: Any, with_jwt: Any) -> None:
     dashboard = synthesis.one("AWS::CloudWatch::Dashboard")["DashboardName"]
     bus = synthesis.one("AWS::Events::EventBus")["Name"]
     assert f"the name of the deployment, `{dashboard}`" in PAGE
-    assert f"The bus is called `{bus}`" in PAGE
+    assert f"The bus is `{bus}`" in PAGE
     for output in re.findall(r"output `(\w+)`", PAGE):
         made = with_jwt if output.startswith("Push") else synthesis
         made.service.has_output(output, {})
     groups = synthesis.resources("AWS::Logs::LogGroup").values()
     (name,) = (group["LogGroupName"] for group in groups if "LogGroupName" in group)
-    assert f"`{name['Fn::Join'][1][0]}` and the id of the stack" in PAGE
+    assert f"`{name['Fn::Join'][1][0]}` and the stack's ID" in PAGE
 
 
 def test_numbers_of_the_stream_are_the_mapping_s() -> None:
     assert f"up to {STREAM_BATCH} records at a time" in PAGE
     assert DeploymentSettings().stream_batch_size == STREAM_BATCH
     assert DeploymentSettings().stream_window_s == 10
-    assert "ten\nseconds' worth at the most" in PAGE
-    assert "has failed for ten minutes less than six hours" in PAGE
+    assert "after at most 10 seconds (`stream_window_s`)" in PAGE
+    assert "fails for 5 hours 50 minutes" in PAGE
     assert STREAM_MAX_AGE_S == 6 * 3_600
 
 

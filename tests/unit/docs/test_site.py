@@ -19,8 +19,8 @@ MADE = {"index.md", "quickstart.md"}
 PLANNED = {
     f"docs/{name}.md"
     for name in (
-        "your-first-workflow", "typescript", "observability", "size-a-deployment", "upgrade",
-        "troubleshoot", "cost",
+        "your-first-workflow", "typescript", "observability", "size-a-deployment",
+        "troubleshoot",
     )
 }  # fmt: skip
 
