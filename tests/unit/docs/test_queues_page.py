@@ -52,16 +52,16 @@ def test_the_default_is_the_code_s(name: str, unit: str, default: str, _text: st
 @pytest.mark.parametrize(
     ("text", "holds"),
     [
-        ("never kept waiting for more than 25 seconds", MAX_BLOCK_S == 25),
+        ("and at most 25 seconds", MAX_BLOCK_S == 25),
         ("`Retry-After` is 1 to 60 seconds", bounds._LONGEST_RETRY_S == 60),
-        ("and 5 when that is unknown", bounds._UNKNOWN_RETRY_S == 5),
-        ("30 days when not set", copies.TTL_MS == 30 * 86_400_000),
-        ("In a line of 100 copies or more", MAX_DROPS == 100),
-        ("with up to 255 printable characters", MAX_PRODUCER == 255),
-        ("is answered a second or so later", repair.GRACE_S == 1),
-        ("With more than 1000 running jobs", repair.MOST_TAKEN == 1_000),
-        ("within 35 seconds", semaphore.SETTLED_MS + semaphore.GONE_MS == 35_000),
-        ("A limit above 24 is spread", semaphore.SHARD_PERMITS == 24),
+        ("or 5 if that is unknown", bounds._UNKNOWN_RETRY_S == 5),
+        ("30 days by default", copies.TTL_MS == 30 * 86_400_000),
+        ("With 100 copies or more", MAX_DROPS == 100),
+        ("up to 255 printable characters", MAX_PRODUCER == 255),
+        ("responds after about 1 s", repair.GRACE_S == 1),
+        ("With more than 1,000 active jobs", repair.MOST_TAKEN == 1_000),
+        ("within 35 s", semaphore.SETTLED_MS + semaphore.GONE_MS == 35_000),
+        ("A limit above 24 is stored", semaphore.SHARD_PERMITS == 24),
     ],
 )
 def test_what_is_said_holds(text: str, holds: bool) -> None:
