@@ -164,10 +164,6 @@ docs-publish: export OJS_DOCS_VERSIONS := mike
 docs-publish: docs ## Add the built site to DIST/site as a version (ARGS=0.3.0, or ARGS=dev)
 	@$(PY) -m docs.site.publish $(DIST)/site $(ARGS)
 
-.PHONY: golden
-golden: | $(PY) ## Write the golden files again, which refactoring must not change
-	@$(PY) -m tests.golden.contents
-
 # Pins are resolved with the public index only, regardless of this machine's pip configuration: its
 # addresses and local builds must not get into the files.
 PIP_COMPILE := env -u PIP_FIND_LINKS -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL \

@@ -18,6 +18,7 @@ def pages() -> dict[Path, str]:
         "docs/compared.md": {"price": prices.sentence(money)},
         "docs/performance.md": {
             "all in": _apart(prices.units(money)),
+            "lasting": _apart(prices.lasting(money)),
             "consumer": _apart(prices.consumer(money)),
             "pushed": _apart(prices.pushed_units(money)),
         },

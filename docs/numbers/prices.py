@@ -27,8 +27,14 @@ _MILLION = 1e6
 JOB = ("requests", "consumer", "API", "Lambda", "traces", "logs")
 # Of a job that is pushed to a function.
 PUSHED = ("requests", "consumer", "API", "Lambda", "SQS", "logs", "sweeps", "metrics")
-RATES_PUSHED = (0.4, 1, 10)
+# Jobs per second and containers, as counted.
+RATES_PUSHED = ((0.4, 1), (1, 1), (10, 1), (10, 4), (10, 10))
+# Name, acks carried, and seconds between heartbeats of a client.
+CLIENTS = (("Python library", 1, 20), ("official SDK", 0, 5))
+DURATIONS_S = (1, 60, 300, 900)
 BILL = (*JOB, "heartbeats", "sweeps", "metrics")
+# How often (s) the record of a worker with jobs is written.
+_RECORD_S = 10
 # Traces that Lambda records: one a second for each function, and this part of the others.
 _TRACED = 0.05
 
@@ -70,23 +76,33 @@ class Model:
     def jobs(self, life: str, rate: float) -> Load:
         """The load of `rate` jobs a second with this life, without fetches that find nothing."""
         one = self.units["lives"][life]
+        # A carried ack is a part of the request of the next fetch.
+        requests = one["fetches and acks"] * (1 - self.numbers["acks_carried"] / 2)
         return Load(
-            one["pushes"] * rate, one["fetches and acks"] * rate,
+            one["pushes"] * rate, requests * rate,
             one["write"] * rate, one["read"] * rate, one["records"] * rate,
         )  # fmt: skip
 
     def heartbeats(self, rate: float) -> Load:
-        """Of the workers that it takes for so many jobs a second: one at least."""
-        at_once = rate * self.numbers["job_s"]
-        workers = max(1, at_once / self.numbers["jobs_at_once"])
-        return self._beats(workers, at_once / workers)
-
-    def _beats(self, workers: float, running: float) -> Load:
-        rate = workers / self.numbers["heartbeat_s"]
-        write, records = (
-            interpolated(self.units["heartbeats"], name, running) * rate
-            for name in ("write", "records")
+        """Of the workers for so many jobs per second, at least one, and of their running jobs."""
+        numbers = self.numbers
+        workers = max(1, rate * numbers["job_s"] / numbers["jobs_at_once"])
+        counted = self.units["lasting"]
+        lasting = counted[
+            min(counted, key=lambda beat_s: abs(float(beat_s) - numbers["heartbeat_s"]))
+        ]
+        write, read, records = (
+            interpolated(lasting, name, numbers["job_s"]) * rate
+            for name in ("write", "read", "records")
         )
+        jobs = Load(write=write, read=read, records=records, silent=records)
+        return self._beats(workers, numbers["heartbeat_s"]) + jobs
+
+    def _beats(self, workers: float, every_s: float) -> Load:
+        """Of workers, without their jobs. Their records are written at most every 10 s."""
+        rate, one = workers / every_s, self.units["heartbeat"]
+        written = rate * min(1, every_s / _RECORD_S)
+        write, records = one["write"] * written, one["records"] * written
         return Load(others=rate, write=write, records=records, silent=records)
 
     def idle_worker(self) -> Load:
@@ -94,7 +110,7 @@ class Model:
         rate = 1 / self.numbers["poll_s"]
         empty = self.units["lives"]["nothing there"]
         asking = Load(others=rate, write=empty["write"] * rate, read=empty["read"] * rate)
-        return asking + self._beats(1, 0)
+        return asking + self._beats(1, self.numbers["heartbeat_s"])
 
     # --- what follows from a load -----------------------------------------------------------
 
@@ -193,11 +209,15 @@ class Model:
         count: int = self.units["metrics"][level] + queues * self.units["metrics"]["queue"]
         return count * self.numbers["metric_month"] / MONTH_S
 
-    def pushed(self, rate: float) -> dict[str, float]:
-        """Dollars a second of so many jobs a second that are pushed to a function, without what the
-        function itself costs; by name of `PUSHED`.
+    def pushed(self, rate: float, containers: int = 1) -> dict[str, float]:
+        """Dollars per second of jobs that are pushed to a function, without the function's own
+        cost; by name of `PUSHED`.
+
+        Args:
+            rate: Jobs per second.
+            containers: Number of containers of each function of the deployment.
         """
-        numbers, one = self.numbers, self.units["pushed"][f"{rate:g}"]
+        numbers, one = self.numbers, self.units["pushed"][_run(rate, containers)]
         load = Load(pushes=rate, write=one["write"] * rate, read=one["read"] * rate,
                     records=one["records"] * rate)  # fmt: skip
         found = self.cost(load)
@@ -307,13 +327,15 @@ def prices(model: Model, life: str) -> str:
 def pushed(model: Model) -> str:
     """Dollars for a million jobs that are pushed to a function, by rate."""
     rows = []
-    for rate in RATES_PUSHED:
-        bill = {name: each / rate * _MILLION for name, each in model.pushed(rate).items()}
+    for rate, containers in RATES_PUSHED:
+        found = model.pushed(rate, containers)
+        bill = {name: each / rate * _MILLION for name, each in found.items()}
         row = [dollars(bill[name]) for name in PUSHED]
-        rows.append([f"{rate:,}", *row, f"**{dollars(sum(bill.values()))}**"])
+        whole = f"**{dollars(sum(bill.values()))}**"
+        rows.append([f"{rate:,}", f"{containers}", *row, whole])
     header = (
-        "pushed to a function: jobs a second", "requests", "consumer", "API Gateway", "Lambda",
-        "SQS", "logs", "sweeps", "metrics", "**all**",
+        "pushed to a function: jobs/s", "containers", "requests", "consumer", "API Gateway",
+        "Lambda", "SQS", "logs", "sweeps", "metrics", "**all**",
     )  # fmt: skip
     return table(header, rows)
 
@@ -321,16 +343,43 @@ def pushed(model: Model) -> str:
 def pushed_units(model: Model) -> str:
     """Units of a job that is pushed to a function, and the dollars of a million, by rate."""
     rows = []
-    for rate in RATES_PUSHED:
-        one = model.units["pushed"][f"{rate:g}"]
-        bill = sum(model.pushed(rate).values()) / rate * _MILLION
+    for rate, containers in RATES_PUSHED:
+        one = model.units["pushed"][_run(rate, containers)]
+        bill = sum(model.pushed(rate, containers).values()) / rate * _MILLION
         counts = (number(one[name]) for name in ("write", "read", "wakes", "dispatches", "settles"))
-        rows.append([f"{rate:,}", *counts, f"**{dollars(bill)}**"])
+        rows.append([f"{rate:,}", f"{containers}", *counts, f"**{dollars(bill)}**"])
     header = (
-        "pushed to a function: jobs a second", "WU of a job", "RU of a job", "wake-ups",
+        "pushed to a function: jobs/s", "containers", "WU of a job", "RU of a job", "wake-ups",
         "dispatches", "outcomes settled", "**dollars for a million**",
     )  # fmt: skip
     return table(header, rows)
+
+
+def lasting(model: Model) -> str:
+    """Dollars for a million jobs one by one, by client, duration, and rate."""
+    rows = []
+    for client, carried, beat_s in CLIENTS:
+        for job_s in DURATIONS_S:
+            own = {"acks_carried": carried, "heartbeat_s": beat_s, "job_s": job_s}
+            found = Model(model.units, {**model.numbers, **own})
+            load = found.jobs("one by one", 10) + found.heartbeats(10)
+            paid = (f"**{dollars(found.whole('one by one', rate))}**" for rate in (0.4, 10, 100))
+            duration = f"{job_s} s" if job_s <= 60 else f"{job_s // 60} min"
+            rows.append([client, duration, number(load.write / 10), *paid])
+    header = (
+        "client",
+        "duration",
+        "WU of a job at 10 jobs/s",
+        "0.4 jobs/s",
+        "10 jobs/s",
+        "100 jobs/s",
+    )
+    return table(header, rows, words=2)
+
+
+def _run(rate: float, containers: int) -> str:
+    """The name of a counted run."""
+    return f"{rate:g}" if containers == 1 else f"{rate:g} by {containers}"
 
 
 def units(model: Model) -> str:
@@ -463,7 +512,7 @@ def main(others: list[str]) -> None:
     """Print all tables."""
     model = Model(counted(), assumed(others))
     for text in (
-        *(prices(model, life) for life in LIVES), pushed(model), idle_month(model),
+        *(prices(model, life) for life in LIVES), lasting(model), pushed(model), idle_month(model),
         units(model), consumer(model),
         sentence(model),
     ):  # fmt: skip

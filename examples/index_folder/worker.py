@@ -86,8 +86,8 @@ def file_of(args: list[Any], root: Path) -> Path:
     return path
 
 
-def told(job: JobContext, following: Callable[[JobContext], Any]) -> Any:
-    """Tells of each job that is done: middleware, which stands around the work on it."""
+def print_done(job: JobContext, following: Callable[[JobContext], Any]) -> Any:
+    """Run the handler, and then print the file. This is middleware."""
     result = following(job)
     print(f"done    {job.args[0]}", flush=True)
     return result
@@ -127,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     root = options.folder.resolve()
 
-    worker.middleware(told)
+    worker.middleware(print_done)
 
     @worker.handler("file.index")
     def handle(job: JobContext) -> dict[str, Any]:

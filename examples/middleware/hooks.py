@@ -1,4 +1,4 @@
-"""Middleware of a company's deployment: what happens to each job before it is stored."""
+"""Middleware that runs on each job before the server stores it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ TEAMS = {"email": "growth", "invoice": "billing"}
 
 
 def add_team(job: Envelope, following: Next) -> Envelope:
-    """Note whose job it is, by the first part of its type."""
-    job.meta.setdefault("team", TEAMS.get(job.type.partition(".")[0], "nobody"))
+    """Store the responsible team in `meta`, by the first part of the job type."""
+    job.meta.setdefault("team", TEAMS.get(job.type.partition(".")[0], "unknown"))
     return following(job)
 
 
 def check_args(job: Envelope, following: Next) -> Envelope:
-    """Refuse an e-mail without an address."""
+    """Reject an e-mail without an address."""
     if job.type == "email.send" and not (job.args and "@" in str(job.args[0])):
         raise Refused(
-            "email.send wants an address as its first argument",
+            "email.send requires an address as its first argument",
             code="no_address",
             details={"field": "args[0]"},
         )
@@ -25,7 +25,7 @@ def check_args(job: Envelope, following: Next) -> Envelope:
 
 
 def route(job: Envelope, following: Next) -> Envelope:
-    """Give invoices a queue of their own, unless the rest of the middleware has chosen another."""
+    """Send invoices to a separate queue, unless later middleware has chosen another one."""
     after = following(job)
     if after.type.startswith("invoice.") and after.queue == "default":
         after.queue = "invoices"

@@ -55,7 +55,7 @@ ALLOWED: dict[str, set[str]] = {
     # No requests: what the stream brings, and the metrics of a sweep.
     "functions.stream": {"functions", "ojs.runtime", "ojs.projections", "ojs.domain"},
     "functions.sweep": {
-        "functions", "ojs.runtime", "ojs.projections", "ojs.services", "ojs.domain",
+        "functions", "ojs.runtime", "ojs.projections", "ojs.services", "ojs.settings", "ojs.domain",
     },
     # Installed where a package called `ojs` is somebody else's: it knows the server by a file.
     "ojs_aws": {"ojs_aws"},

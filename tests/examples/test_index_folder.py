@@ -90,8 +90,8 @@ def test_two_workers_do_a_whole_folder(folder: Path, ojs_server: OjsServer) -> N
     # One alone would take five seconds: the other one has its part, be the machine busy or not.
     fast = ("--slow", "0.3", "--poll", "0.2")
     with worker(folder, url, *fast) as one, worker(folder, url, *fast) as two:
-        heard(one, "has begun")
-        heard(two, "has begun")
+        heard(one, "Worker started")
+        heard(two, "Worker started")
         command = [sys.executable, str(EXAMPLE / "producer.py"), str(folder)]
         command += ["--url", url, "--retry-after", "PT0.2S"]
         run = subprocess.run(
@@ -167,7 +167,7 @@ def test_a_worker_told_to_stop_gives_its_jobs_back(folder: Path, ojs_server: Ojs
     with worker(folder, ojs_server.url, *options) as process:
         until(lambda: state(ojs_server, ids[-1]) == "active")
         printed = stopped(process)
-    assert printed.count("is given back") == 3
+    assert printed.count("Job returned to its queue") == 3
     for job_id in ids:
         left = ojs_server.client.get_job(job_id)
         assert (left.state, left.attempt, left.error) == ("available", 0, None)
@@ -190,12 +190,12 @@ def test_progress_cancel_and_directives_reach_the_worker(
     (job_id,) = push(ojs_server, "long.txt")
     options = ("--slow", "1.1", "--poll", "0.2", "--beat", "0.2")
     with worker(folder, ojs_server.url, *options) as process:
-        name = heard(process, "has begun").split()[2]
+        name = heard(process, "Worker started").split()[3]
         until(lambda: 0 < (client.get_job(job_id).progress or 0) < 1)
         client.cancel_job(job_id)
-        assert "cancelled" in heard(process, "is left")
+        assert "cancelled" in heard(process, "Job stopped")
         client.direct_worker(name, "terminate")
-        heard(process, "stops: the server says so")
+        heard(process, "directive terminate of the server")
         assert process.wait(timeout=60) == 0
 
 

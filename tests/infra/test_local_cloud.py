@@ -24,7 +24,7 @@ def taken() -> Iterator[int]:
 
 def test_a_taken_port_is_said_so(taken: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert deploy_local.main(["--port", str(taken)]) == 1
-    assert f"port {taken} is taken" in capsys.readouterr().err
+    assert f"{taken} is in use" in capsys.readouterr().err
 
 
 def test_a_missing_emulator_is_named(
@@ -104,7 +104,7 @@ def test_the_throw_away_key_is_shown_with_a_way_to_use_it(
     deploy_local._show(deployment, 4566)
     shown = capsys.readouterr().out
     assert "export OJS_KEY=ojs_the_key" in shown
-    assert "It ends with the cloud" in shown
+    assert "deleted with\nthe cloud" in shown
     curls = [line for line in shown.splitlines() if line.strip().startswith("curl")]
     assert curls
     assert all('-H "Authorization: Bearer $OJS_KEY"' in line for line in curls)

@@ -6,9 +6,9 @@ import re
 from typing import Any
 
 from docs.numbers import assumed, counted, prices
-from ojs.domain.pool.worker import HEARTBEAT_INTERVAL_S
 from ojs_aws.cdk.functions import QUEUES
 from ojs_aws.cdk.settings import DeploymentSettings
+from ojs_aws.worker.settings import Settings as WorkerSettings
 
 # As an ordinary request has them.
 SAMPLES = {
@@ -48,7 +48,8 @@ def test_the_stream_is_mapped_as_it_is_priced(synthesis: Any) -> None:
 def test_the_rest_is_as_it_is_priced(synthesis: Any) -> None:
     numbers = assumed()
     assert DeploymentSettings().throttle_rate_per_s == numbers["throttle_rate_per_s"]
-    assert numbers["heartbeat_s"] == HEARTBEAT_INTERVAL_S
+    worker = WorkerSettings(queues=["q"])
+    assert numbers["heartbeat_s"] == worker.longest_beat_s
     alarms = synthesis.resources("AWS::CloudWatch::Alarm")
     assert len(alarms) == numbers["alarms"]
     assert DeploymentSettings().metrics == "alarms"

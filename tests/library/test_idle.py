@@ -63,4 +63,4 @@ def test_the_page_says_what_it_costs() -> None:
     model = Model(counted(), numbers)
     month = sum(model.cost(model.idle_worker()).values()) * MONTH_S
     requests = MONTH_S / MEAN_POLL_S + MONTH_S / DEFAULTS.idle_heartbeat_s
-    assert f"{requests / 1_000:,.0f} 000 requests a month, ${month:.2f}" in WRITE_A_WORKER
+    assert f"{round(requests, -3):,.0f} requests per month, ${month:.2f}" in WRITE_A_WORKER

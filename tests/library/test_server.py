@@ -205,7 +205,7 @@ def test_a_cron_job_on_monday_takes_no_time_either(ojs_server: OjsServer) -> Non
 
 def test_what_is_not_there_is_told(ojs_server: OjsServer) -> None:
     ojs_server.client.enqueue("mail.send", ["ada"])
-    with pytest.raises(AssertionError, match=r"(?s)no job like .*bob.*available default mail.send"):
+    with pytest.raises(AssertionError, match=r"(?s)no job match.*bob.*available default mail.send"):
         ojs_server.assert_enqueued("mail.send", ["bob"])
     with pytest.raises(AssertionError, match="1 jobs, not 2, like"):
         ojs_server.assert_enqueued("mail.send", count=2)
@@ -271,11 +271,41 @@ def test_a_worker_and_its_producer(ojs_server: OjsServer, tmp_path: Path) -> Non
         worker.send_signal(signal.SIGTERM)
         printed, _ = worker.communicate(timeout=60)
     assert produced.stderr == ""
-    (expected,) = re.findall(r"^```text\n(.*?)^```$", WRITE_A_WORKER, re.MULTILINE | re.DOTALL)
+    (expected,) = re.findall(r"^```console\n(.*?)^```$", WRITE_A_WORKER, re.MULTILINE | re.DOTALL)
     assert produced.stdout == expected
     assert "mail.send ['ada@example.org', 'welcome']" in printed
     assert worker.returncode == 0
     assert (ojs_server.client.get_job(wrong.id).error or {})["code"] == "bad_address"
+
+
+@pytest.mark.exhaustive
+def test_the_programs_of_the_first_workflow(ojs_server: OjsServer, tmp_path: Path) -> None:
+    text = page("your-first-workflow")
+    assert set(written(text, tmp_path)) == {"count.py", "start.py", "again.py"}
+    env = environment(OJS_URL=ojs_server.url)
+    printed: list[str] = []
+    for content, name in re.findall(r"^echo '(.*)' > (.*)$", text, re.MULTILINE):
+        (tmp_path / name).write_text(content)
+    (tmp_path / "three.txt").rename(tmp_path / "later.txt")
+
+    def program(*command: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *command], cwd=tmp_path, env=env, capture_output=True, text=True,
+            timeout=60, check=True,
+        )  # fmt: skip
+        printed.append(done.stdout)
+        return done.stdout.splitlines()[-1]
+
+    with subprocess.Popen([sys.executable, "count.py"], cwd=tmp_path, env=env) as worker:
+        program("start.py", "one.txt", "two.txt")
+        failed = program("start.py", "one.txt", "three.txt")
+        (tmp_path / "later.txt").rename(tmp_path / "three.txt")
+        program("again.py", failed)
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(timeout=60) == 0
+    shown = re.findall(r"^```console\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    ids = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+    assert [ids.sub("ID", each) for each in printed] == [ids.sub("ID", each) for each in shown]
 
 
 @pytest.mark.exhaustive

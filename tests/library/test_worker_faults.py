@@ -314,7 +314,7 @@ def test_reports_that_are_not_heard_do_not_keep_a_worker_from_ending(
     stub.always = deaf
     with working(worker, stub):
         until(lambda: any("acks" in body for _, body in list(stub.asked)))
-    assert "1 reports were not heard in time" in caplog.text
+    assert "Reports were not confirmed in time: 1." in caplog.text
     assert not stub.done
     # Nothing of the worker is left that asks the server: the process may go on without it.
     until(lambda: "ojs-server" not in {each.name for each in threading.enumerate()})

@@ -215,7 +215,7 @@ def test_a_request_during_a_reset_is_told_to_try_again(running: Any) -> None:
             server.call("POST", "admin/reset")
         (answer,) = told
         assert "503" in answer
-        assert "The server was reset meanwhil" in answer
+        assert "The server was reset" in answer
         server.push()
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from ojs_aws import Client
+from tests.library.pages import files, page
 from tests.local.conftest import ROOT, RunningServer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive]
@@ -97,3 +98,38 @@ def test_a_typescript_client(closed: RunningServer, document: Path, tmp_path: Pa
         "--outDir", "made", "use.ts",
     )  # fmt: skip
     run(tmp_path, "node", "made/use.js", closed.url, key_file(closed).read_text().strip())
+
+
+# Of the types of Node.js, those that the programs of the page use.
+NODE_TYPES = """
+declare const process: {
+  env: Record<string, string | undefined>; pid: number; exitCode: number;
+  on(signal: string, handler: () => void): void;
+};
+declare module 'node:timers/promises' { export function setTimeout(ms: number): Promise<void>; }
+"""
+
+
+def test_the_programs_of_the_typescript_page(
+    closed: RunningServer, document: Path, tmp_path: Path
+) -> None:
+    text = page("typescript")
+    for name, program in files(text).items():
+        (tmp_path / name).write_text(program)
+    (tmp_path / "node.d.ts").write_text(NODE_TYPES)
+    run(
+        tmp_path, NODE_TOOLS / "openapi-ts", "-i", document, "-o", "ojs",
+        "-c", "@hey-api/client-fetch", "--no-log-file",
+    )  # fmt: skip
+    run(
+        tmp_path, NODE_TOOLS / "tsc", "--strict", "--target", "es2022", "--module", "commonjs",
+        "--outDir", "made", "node.d.ts", "producer.ts", "worker.ts",
+    )  # fmt: skip
+    names = {"OJS_URL": closed.url, "OJS_KEY": key_file(closed).read_text().strip()}
+    with subprocess.Popen(
+        ["node", "made/worker.js"], cwd=tmp_path, env=os.environ | names
+    ) as worker:
+        printed = run(tmp_path, "node", "made/producer.js", **names)
+        worker.terminate()
+        assert worker.wait(timeout=30) == 0
+    assert f"```console\n{printed}```" in text

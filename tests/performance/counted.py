@@ -57,6 +57,9 @@ _MINUTE_MS, _MINUTES = 60_000, 120
 # Jobs per second and containers, and how many jobs are counted.
 _PUSHED = {(0.4, 1): 10, (1, 1): 20, (10, 1): 100, (10, 4): 100, (10, 10): 100}
 _DIGITS = 4
+# Durations of jobs, and intervals of heartbeats: of the official SDKs, and of the library.
+_DURATIONS_S = (60, 300, 900)
+_BEATS_S = (5, 20)
 
 Spent = dict[str, float]
 Key = tuple[str, str]
@@ -329,21 +332,45 @@ def lives(bench: Counting) -> dict[str, Spent]:
     return found
 
 
-def heartbeats(bench: Counting) -> dict[str, Spent]:
-    """A heartbeat with so many running jobs, of those that follow each other every five seconds."""
-    found = {}
-    for running in (0, 1, 10):
-        jobs = []
-        if running:
-            bench.push_batch(running, "default")
-            jobs = bench.fetch(running)
-        bench.reset()
-        for _ in range(4):
-            bench.clock.advance(5_000)
-            bench.run.workers.beat(WORKER, active_jobs=[job.id for job in jobs])
-        found[str(running)] = bench.spent(4)
-        bench.ack(jobs)
+def heartbeat(bench: Counting) -> Spent:
+    """A heartbeat of a worker without jobs."""
+    bench.reset()
+    bench.run.workers.beat(WORKER)
+    return bench.spent()
+
+
+def lasting(bench: Counting, beat_s: int) -> dict[str, Spent]:
+    """What a job of so many seconds adds to a short one, if a worker with ten such jobs sends a
+    heartbeat each `beat_s` s: heartbeats without the worker's own record, and the minute sweep.
+    """
+    found = {"1": {"calls": 0.0, "write": 0.0, "read": 0.0, "records": 0.0}}
+    for seconds in _DURATIONS_S:
+        with_jobs, without = (_worked(bench, seconds, beat_s, jobs) for jobs in (10, 0))
+        found[str(seconds)] = {
+            name: round((with_jobs[name] - without[name]) / 10, _DIGITS) for name in without
+        }
     return found
+
+
+def _worked(bench: Counting, seconds: int, beat_s: int, count: int) -> Spent:
+    """Heartbeats and sweeps of this many seconds, with so many running jobs."""
+    # What earlier jobs left is swept, and the worker's record is written.
+    bench.clock.advance(3 * _MINUTE_MS)
+    bench.run.sweep.run_once(bench.clock.now_ms(), 1_000)
+    jobs = []
+    if count:
+        bench.push_batch(count, "default", visibility_timeout_ms=_MINUTE_MS)
+        jobs = bench.fetch(count)
+    bench.reset()
+    for second in range(1, seconds):
+        bench.clock.advance(1_000)
+        if second % beat_s == 0:
+            bench.run.workers.beat(WORKER, active_jobs=[job.id for job in jobs])
+        if second % 60 == 0:
+            bench.run.sweep.run_once(bench.clock.now_ms(), 1_000)
+    spent = bench.spent()
+    bench.ack(jobs)
+    return spent
 
 
 class Consumer:
@@ -568,7 +595,10 @@ def pushed(connect: Callable[[], Counting]) -> dict[str, Spent]:
 # By part of the file: how it is counted. Each begins with an empty table.
 PARTS: dict[str, Callable[[DynamoDBClient], Any]] = {
     "lives": lambda client: lives(Counting(client)),
-    "heartbeats": lambda client: heartbeats(Counting(client)),
+    "heartbeat": lambda client: heartbeat(Counting(client)),
+    "lasting": lambda client: {
+        str(beat_s): lasting(Counting(client), beat_s) for beat_s in _BEATS_S
+    },
     "metrics": lambda client: metrics(Counting(client)),
     "paths": lambda client: paths(Counting(client)),
     "consumer": lambda client: {

@@ -36,7 +36,7 @@ MISSING: tuple[MissingFeature, ...] = (
     # The last is what the durable helpers of official SDKs ask for: they say the base path twice.
     MissingFeature("checkpoints", "Checkpoints are",
         ("jobs/{id}/checkpoint", "checkpoints", "ojs/v1/checkpoints"),
-        "Keep what a job needs to go on in a store of its own."),
+        "Store the state of a job in your own database."),
     MissingFeature("multi-tenancy", "Tenants are", ("tenants", "admin/tenants")),
     MissingFeature("event-streams", "Event streams are",
         ("events/stream", "admin/stats/stream", "jobs/{id}/events", "jobs/{id}/progress/stream",

@@ -34,8 +34,8 @@ from ojs_aws.cdk import DeploymentSettings, OpenJobSpec
 
 ROOT = Path(__file__).resolve().parents[3]
 KNOWN = {
-    "cat", "cd", "cp", "docker", "echo", "export", "git", "jq", "npm", "npx", "ojs",
-    "openapi-python-client", "openapi-ts", "pip", "sleep",
+    "cat", "cd", "cp", "docker", "echo", "export", "git", "jq", "mkdir", "node", "npm", "npx",
+    "ojs", "openapi-python-client", "openapi-ts", "pip", "sleep",
 }  # fmt: skip
 # Served by the local server alone.
 _LOCAL = {"/ojs/v1/admin/reset", "/ojs/v1/admin/clock"}
@@ -165,8 +165,11 @@ def check_script(script: str, page: str = "") -> None:
         Wrong: A program does not accept its command. Programs raise other errors, too.
     """
     own = set(re.findall(r"(\w+)\(\) *\{", script + page))
+    shown = set(re.findall(r"^`([\w./]+)`:$", page, re.MULTILINE))
     for words in commands(script):
         name = Path(words[0]).name
+        if name.startswith("python") and shown & set(words[1:2]):
+            continue  # a program of the page
         if name in _CHECKS:
             _CHECKS[name](words)
         elif name not in KNOWN | own:

@@ -26,7 +26,7 @@ def test_the_page_is_found_where_media_types_are_described() -> None:
 
 
 def test_every_feature_that_is_not_offered_is_listed_and_no_other() -> None:
-    _, _, after = PAGE.partition("## What is not offered")
+    _, _, after = PAGE.partition("## Unsupported features")
     rows = re.findall(r"^\| `(\S+)` \| (.+) \| (.+) \|$", after.partition("\n## ")[0], re.MULTILINE)
     assert rows == [
         (one.name, ", ".join(f"`{path}`" for path in one.paths), one.instead or "—")

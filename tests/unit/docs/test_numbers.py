@@ -18,7 +18,7 @@ FREE = dict.fromkeys(numbers.assumed(), 0.0)
 NUMBERS = FREE | {
     "write_units": 1.0, "read_units": 0.5, "shards": 2.0, "batch": 100.0, "memory_mb": 512.0,
     "stream_mb": 256.0, "sweep_mb": 512.0, "heartbeat_s": 5.0, "poll_s": 2.0, "jobs_at_once": 10.0,
-    "job_s": 1.0,
+    "job_s": 1.0, "acks_carried": 0.0,
     "partition_write": 1_000.0, "partition_read": 3_000.0, "call_ms": 5.0, "consumer_ms": 50.0,
     "record_ms": 0.5, "table_write": 40_000.0, "api_per_s": 3_000.0, "lambda_at_once": 10.0,
     "request_ms": 10.0, "throttle_rate_per_s": 300.0,
@@ -35,7 +35,8 @@ UNITS: dict[str, Any] = {
         "in tens": spent(8, 1, records=4, pushes=0.1) | {"fetches and acks": 1.1},
         "nothing there": spent(0, 3),
     },
-    "heartbeats": {"0": spent(1, records=1), "10": spent(11, records=6)},
+    "heartbeat": spent(1, records=1),
+    "lasting": {"5": {"1": spent(), "61": spent(6, 3, records=6)}, "20": {"1": spent()}},
     "consumer": {
         "one queue": {
             "1": spent(2, log_bytes=100), "11": spent(12, log_bytes=200), "a minute": spent(0),
@@ -44,7 +45,7 @@ UNITS: dict[str, Any] = {
     },
     "sweeps": {"1": spent(1, 4, calls=10, log_bytes=1_000), "200": spent(1, 40, calls=100)},
     "note": spent(1, calls=1) | {"every_s": 200},
-    "metrics": {"queue": 3, "deployment": 2, "idle": 1},
+    "metrics": {"alarms": 0, "deployment": 2, "queue": 3},
     "paths": {
         "one by one": {"table J|": [3, 0], "table Q|": [0, 2], "work R|": [2, 0.5]},
         "in tens": {"table J|": [4, 0], "table Q|": [0, 0.2], "work R|": [2, 0.5]},
@@ -90,8 +91,9 @@ def test_what_was_not_counted_lies_between_and_beyond(at: float, value: float) -
 
 
 def test_one_that_was_counted_at_nothing_counts_there() -> None:
-    assert prices.interpolated(UNITS["heartbeats"], "write", 0) == 1
-    assert prices.interpolated(UNITS["heartbeats"], "write", 0.5) == 1.5
+    points = {"0": spent(1), "10": spent(11)}
+    assert prices.interpolated(points, "write", 0) == 1
+    assert prices.interpolated(points, "write", 0.5) == 1.5
 
 
 def test_lone_records_are_an_invocation_each() -> None:
@@ -166,14 +168,29 @@ def test_logs_have_lines_of_the_api_of_lambda_and_of_metrics() -> None:
 
 def test_heartbeats_are_of_as_many_workers_as_it_takes() -> None:
     few, many = model().heartbeats(1), model().heartbeats(100)
-    # One worker with one job; ten with ten each.
-    assert (few.others, few.write, few.silent) == pytest.approx((0.2, 2 / 5, 1.5 / 5))
-    assert (many.others, many.write, many.silent) == pytest.approx((2, 22, 12))
+    # One worker with one job; ten with ten each. Their records are written every 10 s.
+    assert (few.others, few.write, few.silent) == pytest.approx((1 / 5, 1 / 10, 1 / 10))
+    assert (many.others, many.write, many.silent) == pytest.approx((2, 1, 1))
+
+
+def test_a_job_that_lasts_is_paid_by_its_duration_and_the_clients_heartbeats() -> None:
+    lasting = model(job_s=31).heartbeats(10)
+    # 31 workers, and half of what a job of 61 s adds.
+    assert (lasting.others, lasting.write, lasting.read) == pytest.approx(
+        (31 / 5, 31 / 10 + 30, 15)
+    )
+    slower = model(job_s=31, heartbeat_s=20).heartbeats(10)
+    assert (slower.others, slower.write, slower.read) == pytest.approx((31 / 20, 31 / 20, 0))
+
+
+def test_an_ack_that_a_fetch_carries_is_no_request() -> None:
+    assert model(acks_carried=1).jobs("one by one", 1).others == 1
+    assert model(acks_carried=0).jobs("one by one", 1).others == 2
 
 
 def test_an_idle_worker_asks_and_tells_that_it_lives() -> None:
     found = model().idle_worker()
-    assert (found.others, found.read, found.write) == pytest.approx((0.5 + 0.2, 1.5, 0.2))
+    assert (found.others, found.read, found.write) == pytest.approx((0.5 + 0.2, 1.5, 0.1))
 
 
 def test_a_sweep_is_paid_each_minute() -> None:
@@ -197,12 +214,12 @@ def test_a_bill_is_for_a_million_jobs() -> None:
     bill = paid.bill("one by one", 0.5)
     assert bill["requests"] == pytest.approx(9)
     assert bill["consumer"] == pytest.approx(6)
-    assert bill["metrics"] == pytest.approx(5 / prices.MONTH_S * 2e6)
+    assert bill["metrics"] == 0
     # And one container notes the queue.
     assert bill["sweeps"] == pytest.approx((3 / 60 + 1 / 200) * 2)
-    # A worker: 0.2 heartbeats a second of 1.5 units; their records make batches no fuller here.
-    assert bill["heartbeats"] == pytest.approx(0.2 * 1.5 * 2)
-    assert bill["idle worker"] == pytest.approx((1.5 * 0.5 + 0.2) * 2)
+    # A worker: a heartbeat in five seconds, every second one of which writes its record.
+    assert bill["heartbeats"] == pytest.approx(0.1 * 2)
+    assert bill["idle worker"] == pytest.approx((1.5 * 0.5 + 0.1) * 2)
     assert paid.whole("one by one", 0.5) == pytest.approx(sum(bill.values()) - bill["idle worker"])
 
 
