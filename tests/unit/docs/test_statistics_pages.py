@@ -95,7 +95,7 @@ def test_the_history_is_kept_as_long_as_said() -> None:
         ("the first 100 in order of name", METRICS, services.MAX_METRIC_POOLS == 100),
         ("no more than 500 queues in all", METRICS, services.MAX_METRIC_POOL_QUEUES == 500),
         ("the latter of up to 100 pools", METRICS, sweep_metrics.MAX_POOLS == 100),
-        ("`queue_metrics_max` (20)", METRICS, Settings("table", metrics="queues").metered_queues == 20),
+        ("`queue_metrics_max` (20)", METRICS, Settings("table").queue_metrics_max == 20),
         ("each queue's first ten types", METRICS, job_metrics.MAX_TYPES == 10),
         ("the queue `(others)`", METRICS, job_metrics.OTHERS == "(others)"),
     ],
