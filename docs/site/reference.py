@@ -108,7 +108,7 @@ def settings() -> str:
     text = _page(
         "Settings",
         "Fields of `DeploymentSettings`. On the command line: `cdk deploy -c NAME=VALUE`."
-        " Explanations: [deploy](../deploy.md).",
+        " Guides: [deploy](../deploy.md), [endpoint and encryption](../endpoint.md).",
     )
     properties = DeploymentSettings.model_json_schema()["properties"]
     rows = []
