@@ -1,15 +1,15 @@
-"""Dispatch: claims jobs for a delivery, as a worker's fetch does, and sends them to its target.
+"""Claims jobs for a delivery and sends them to its target.
 
-Nobody waits here for what a function does: its outcome comes back by itself. Who settles it
-dispatches others where the room that makes may be waited for: there was none before. How much there
-is, the fetch finds out, which acquires a permit of the delivery for each job.
+Dispatch doesn't wait for results. The function `outcomes` processes the result of each job and
+then dispatches the next jobs, but only if the delivery was at its concurrency limit before.
 
-So no job waits while there is room and nobody looks: who finds jobs and no room leaves them to whom
-makes some, and who makes some where there was none looks for jobs until there is none again, or no
-job. A permit that is released without a job may have kept others out, as one of a job's does.
+Two rules make sure that no job waits while the delivery has a free permit:
 
-If dispatch dies after a claim, the lease ends and the job comes back: an attempt is counted, as for
-any worker that is lost.
+1. An invocation that finds no free permit stops. The next release of a permit dispatches.
+2. An invocation that releases a permit of a full delivery dispatches until the queue is empty or
+   the delivery is full again. This includes permits that were released without a job.
+
+If dispatch crashes after a claim, the lease expires and the job is retried. The attempt counts.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from ojs.store.jobs.records import JobStore
 from ojs.store.table.errors import LostRace
 from ojs.store.table.races import unless_lost
 
-# Jobs that are claimed before the first of them is sent: so many leases are lost if dispatch dies.
+# Maximum number of jobs per claim. If dispatch crashes before it sends them, their leases expire.
 _AT_ONCE = 20
-# Room in any of a delivery's shards.
+# No filter: all permit shards of the delivery.
 _ALL: Mapping[int, int] = {}
 
 
@@ -56,7 +56,7 @@ def _always() -> bool:
 
 @record
 class DispatchReport:
-    """How many jobs one run has sent, and how many of them were settled at once."""
+    """Number of jobs that one run sent, and of those that were settled immediately."""
 
     pushed: int = 0
     settled: int = 0
@@ -93,8 +93,9 @@ class Dispatch:
         makers: KeyStates,
         clock: Clock,
     ) -> None:
-        """`target` tells where the pushes of a delivery go; `sends` takes those that wait for their
-        target, or else dispatch does.
+        """Create the service. `target` returns the target of a delivery.
+
+        `sends` receives the pushes that wait for their target. If None, dispatch sends them.
         """
         self._deliveries = deliveries
         self._jobs = jobs
@@ -278,7 +279,7 @@ class Dispatch:
         return unless_lost(lambda: self._deliveries.note(delivery, trying))
 
     def _end_trial(self, delivery: Delivery) -> None:
-        """Give up a trial for which there was no job."""
+        """End a trial without a job."""
         ended = replace(delivery, breaker=replace(delivery.breaker, trial_ms=None))
         # Race: an operator, an outcome from before. Then the trial ends by its time.
         with suppress(LostRace):
