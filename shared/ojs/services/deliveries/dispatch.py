@@ -182,7 +182,7 @@ class Dispatch:
             go_on: Returns false if no time is left for the next dispatch.
 
         Returns:
-            Whether the push was sent. False if the lease token has expired. Also false if
+            Whether the push was sent. False if the job is not active with this token. Also false if
             the lease would expire before the target responds: the job returns to `available`.
 
         Raises:

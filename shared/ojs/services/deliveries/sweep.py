@@ -59,8 +59,8 @@ class DeliverySweep:
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
         """Check up to `limit` queues of deliveries, except idle queues.
 
-        Counts: woken (deliveries), armed (timers), failed, and `more`. Makes one DynamoDB call if
-        there are no deliveries.
+        Counts: woken (deliveries), armed (timers), failed, and `more`. Without deliveries, makes
+        one DynamoDB call.
         """
         run = SweepRun(now_ms, limit, go_on)
         serving = served(self._deliveries.directory(consistent=False), self._pools)
