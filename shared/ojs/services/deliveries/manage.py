@@ -96,7 +96,8 @@ class Deliveries:
         applies to later dispatches. A new target starts with a closed breaker.
 
         Raises:
-            InvalidRequest: A field is invalid. ValidationFailed: A value is not allowed.
+            InvalidRequest: A field is invalid.
+            ValidationFailed: A value is not allowed.
             Unsupported: The deployment doesn't support push delivery or this target.
             Conflict: Another delivery serves one of the queues.
             NotFound: The pool doesn't exist.
