@@ -1,7 +1,7 @@
 """Composition root of the authorizer, the setup of a deployment, and the dashboard function.
 
 These functions don't use `ojs.runtime`, which loads all modules that process jobs. This module
-loads only what they require, so that they start faster.
+loads only the modules of these functions.
 """
 
 from __future__ import annotations
