@@ -137,7 +137,7 @@ class TimeLimit:
         return left
 
     def watch(self, connection: socket.socket) -> None:
-        """Shut this connection down when the time is over. Reads and writes on it then fail."""
+        """Shut this connection down at the time limit. Reads and writes on it then fail."""
         with self._lock:
             # The TLS socket is a different object for the same connection.
             self._socket = connection.dup()
