@@ -253,7 +253,10 @@ class Workers(Base):
             if job is None or job.worker != worker:
                 continue
             if job.state == "active" or self.may_resume(job, worker):
-                self.model.put(job.resumed(self.model.now_ms))
+                now_ms = self.model.now_ms
+                # With more than two thirds of its lease left a job stays as it is.
+                if job.state != "active" or 3 * (job.lease_until - now_ms) <= 2 * job.lease_ms:
+                    self.model.put(job.resumed(now_ms))
                 extended.append(job_id)
             elif job.state == "cancelled" and job.attempt:
                 cancelled.append(job_id)
