@@ -197,7 +197,7 @@ def test_pages_have_numbers_where_one_line_has_them(world: World) -> None:
     wanted = JobFilter("default", (State.AVAILABLE,))
     page = world.run.listing.page(wanted, limit=10, skip=20)
     assert [job.id for job in page.items] == ids[20:]
-    with pytest.raises(InvalidRequest, match="go on with cursor"):
+    with pytest.raises(InvalidRequest, match="Use cursor"):
         world.run.listing.page(JobFilter("default", type="other.*", tag="x"), limit=10, skip=20)
 
 

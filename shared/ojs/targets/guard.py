@@ -133,7 +133,7 @@ class TimeLimit:
         """Return the remaining time in seconds. Raise TimeoutError if it is 0 or less."""
         left = self._until - time.monotonic()
         if left <= 0:
-            raise TimeoutError("the time is over")
+            raise TimeoutError("the time limit is exceeded")
         return left
 
     def watch(self, connection: socket.socket) -> None:

@@ -435,7 +435,7 @@ def test_a_key_with_a_scope_that_there_is_not_is_refused(
     monkeypatch.setattr(access_runtime, "secret", lambda _arn: secret)
     run_setup(key_event(url, "Create", "a" * 36, Scopes=["works"]), None)
     assert answers[0]["Status"] == "FAILED"
-    assert "There is no scope works." in answers[0]["Reason"]
+    assert "Unknown scope: works." in answers[0]["Reason"]
     assert secret.text is None
     # What could not be made is deleted by a name that no key has.
     unmade = answers[0]["PhysicalResourceId"]

@@ -183,7 +183,7 @@ def test_no_class_is_named_and_producers_are_no_patterns(api: Api) -> None:
     for path in (*QUEUES, POLICY):
         refused(api("PUT", path, {"retention": "P7D"}), "retention", "must be an object")
         reply = api("PUT", path, {"producers": ["billing", "app-*"]})
-        refused(reply, "producers[1]", "whole name", "no pattern")
+        refused(reply, "producers[1]", "full producer name")
         assert api("PUT", path, {"producers": ["*"]}).status == 200
 
 

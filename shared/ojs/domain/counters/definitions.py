@@ -230,4 +230,4 @@ BY_TYPE = {row.event: row for row in COUNTERS if row.by == "type"}
 if {row.attribute for row in OFTEN.values()} != {
     each.name for each in fields(Activity) if not each.name.endswith(("_ms", "waits", "runs"))
 }:
-    raise TypeError("What is counted often has a row, and a field of Activity.")
+    raise TypeError("Each frequent counter must have a row and a field of Activity.")

@@ -300,7 +300,7 @@ class CronDefinition:
             raise InvalidRequest(f"{path}type", "is required")
         request = envelope.parse(self.template, path)
         if request.id is not None:
-            raise InvalidRequest(f"{path}id", "cannot be chosen: each firing has a job of its own")
+            raise InvalidRequest(f"{path}id", "can't be set: each run creates a job with a new ID")
         for name in _MOMENTS:
             value, where = request.choose(name)
             if value is not None and not value.startswith("+"):

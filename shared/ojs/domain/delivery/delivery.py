@@ -400,7 +400,8 @@ def parse(name: str | None, raw: object) -> tuple[Delivery, bool]:
         "signing_secret", given.signing_secret, "config.signing_secret", config.signing_secret
     )
     if secret is not None and given.signing_secrets is not None:
-        raise InvalidRequest("signing_secrets", "cannot stand beside signing_secret")
+        rule = "can't be combined with signing_secret. Send one of them"
+        raise InvalidRequest("signing_secrets", rule)
     secrets = tuple(given.signing_secrets or ()) if secret is None else (secret,)
     delivery = Delivery(
         name=name or given.name or _name_of(targets[0]),

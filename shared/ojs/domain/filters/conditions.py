@@ -272,7 +272,7 @@ def _step(bracket: re.Match[str]) -> str | int | None:
     try:
         return str(jsontext.loads(quoted))
     except InvalidPayload:
-        raise ValueError("must be a JSON path; a name in brackets is no JSON string") from None
+        raise ValueError("must be a JSON path. A name in brackets must be a JSON string") from None
 
 
 def _stepped(found: Iterable[Any], step: str | int | None) -> Iterator[Any]:

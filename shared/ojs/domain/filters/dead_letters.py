@@ -130,7 +130,7 @@ def parse_bulk(
         raise InvalidRequest("filter", rule)
     (prefix, wanted), *others = filters.items()
     if others:
-        raise InvalidRequest("filter", "cannot be combined with filters beside it")
+        raise InvalidRequest("filter", "can't be combined with other filters")
     if not wanted:
         rule = f"must have one of {', '.join(FIELDS)}; for all dead letters say all: true instead"
         raise InvalidRequest(prefix.rstrip(".") or "filter", rule)

@@ -21,7 +21,7 @@ KEY_PATTERN = r"[0-9a-f]{64}"
 def check_key(value: str) -> str:
     """Return a fingerprint. Raises ValueError with the rule."""
     if not re.fullmatch(KEY_PATTERN, value):
-        raise ValueError("must be a unique key as it is shown: 64 hex digits")
+        raise ValueError("must be a unique key of 64 hexadecimal digits, as in responses")
     return value
 
 

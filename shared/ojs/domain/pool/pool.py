@@ -302,7 +302,8 @@ def _check_weights(
 ) -> None:
     for name in weights:
         if name not in queues:
-            raise InvalidRequest(f"{prefix}weights.{name}", "is no queue of this pool", value=name)
+            rule = "is not a queue of this pool"
+            raise InvalidRequest(f"{prefix}weights.{name}", rule, value=name)
     if strategy == DispatchStrategy.WEIGHTED:
         for name in queues:
             if name not in weights:

@@ -84,7 +84,7 @@ _TYPE_WITH_WILDCARDS = re.compile(r"[a-z0-9_\-.*]+")
 
 def _pattern(value: str) -> str:
     if not _TYPE_WITH_WILDCARDS.fullmatch(value):
-        raise ValueError("must be a job type, in which '*' stands for any characters")
+        raise ValueError("must be a job type. '*' in it matches any characters")
     return value
 
 
@@ -96,7 +96,7 @@ JobTypePattern = Annotated[str, Field(min_length=1, max_length=MAX_NAME_BYTES), 
 
 def _producer(value: str) -> str:
     if "*" in value and value != "*":
-        raise ValueError("must be a producer's whole name, or '*' for all: it is no pattern")
+        raise ValueError("must be a full producer name, or '*' for all producers")
     return value
 
 

@@ -39,7 +39,7 @@ def _check_key_id(value: str) -> str:
 
 def _check_queue(value: str) -> str:
     if value == DEFAULT_QUEUE_POLICY:
-        raise ValueError("is not a queue, but the policy for new ones: it has …/config only")
+        raise ValueError("is not a queue, but the policy for new queues. Use its path /config")
     return envelope.check_queue(value)
 
 

@@ -166,7 +166,7 @@ class BulkRunner:
             found = self.get(operation_id)
         if found.phase.over:
             raise Conflict(
-                "The operation is over.",
+                "The operation has finished.",
                 current_state=found.phase,
                 expected_states=[Phase.RUNNING],
                 details={"operation_id": operation_id},

@@ -107,7 +107,7 @@ class Redrive:
                 return self.bring_back(job, override, caller=caller, reaches=reaches)
             if job is not None and job.life and job.state is not State.DISCARDED:
                 raise Conflict(
-                    "The job is not in dead letter any more.",
+                    "The job isn't in dead letter.",
                     current_state=job.state,
                     expected_states=[State.DISCARDED],
                     details={"job_id": job_id},

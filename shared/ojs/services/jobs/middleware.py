@@ -63,7 +63,7 @@ class _Link:
             module, _, name = self.name.partition(":")
             found = getattr(importlib.import_module(module), name)
             if not callable(found):
-                raise TypeError(f"{self.name} is no function")
+                raise TypeError(f"{self.name} is not a function")
             self._function = cast("Middleware", found)
         return self._function
 
@@ -311,7 +311,7 @@ def _request(request: JobRequest, changes: Mapping[str, Any]) -> JobRequest:
     """A request with changes. Raises InvalidRequest, and ValueError for `extra`."""
     if isinstance(extra := changes.get("extra", {}), dict):
         if taken := sorted(set(extra) & _KNOWN):
-            raise ValueError(f"extra must not have {taken[0]!r}, which is a field of its own")
+            raise ValueError(f"extra must not have {taken[0]!r}, a field of the response")
     else:
         raise ValueError("extra must be an object")  # noqa: TRY004 - as other rules
     raw = request.model_dump(exclude_none=True)

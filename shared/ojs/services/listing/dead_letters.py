@@ -117,7 +117,7 @@ class DeadLetterSearch:
         look = _SearchPage(wanted, skip, limit, cursor)
         more = self._look_through(look)
         if more and look.matched < skip:
-            raise InvalidRequest("offset", "skips too much; go on with cursor instead", value=skip)
+            raise InvalidRequest("offset", "skips too many items. Use cursor", value=skip)
         return Page(list(self._filled(look.found)), look.before if more else None)
 
     def _look_through(self, look: _SearchPage) -> bool:

@@ -1231,4 +1231,4 @@ def _digest(wanted: JobFilter, sort: str | None, descending: bool) -> str:
 
 
 def _too_far(skip: int) -> InvalidRequest:
-    return InvalidRequest("offset", "skips too much; go on with cursor instead", value=skip)
+    return InvalidRequest("offset", "skips too many items. Use cursor", value=skip)

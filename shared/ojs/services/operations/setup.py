@@ -143,7 +143,7 @@ class Setup:
         SetupError for a scope that there is not.
         """
         if unknown := sorted(set(scopes) - set(Scope)):
-            raise SetupError(f"There is no scope {', '.join(unknown)}.")
+            raise SetupError(f"Unknown scope: {', '.join(unknown)}.")
         made = self.prepare_keys().sign(Credential.make(self._random_bytes))
         text = secret.write_once(made.text, token)
         credential = Credential.parse(text.strip())
@@ -155,7 +155,7 @@ class Setup:
             queues=None if queues is None else tuple(queues),
         )
         if credential is None or not self._keys.add(key, credential):
-            raise SetupError(f"The secret of key {name} does not hold a key of its own.")
+            raise SetupError(f"The secret of key {name} must contain a key that no other key has.")
         return key.id
 
     def take_back_key(self, key_id: str) -> None:

@@ -167,7 +167,7 @@ class WorkflowControl:
         graph = self._workflows.definition(record).graph
         if record.ended_ms is None or record.leaving or any(record.graph_state.running(graph)):
             raise Conflict(
-                "The job belongs to a workflow that goes on: cancel that first.",
+                "The job belongs to an active workflow. Cancel the workflow first.",
                 current_state=record.state,
                 details={"workflow_id": workflow_id},
             )
