@@ -242,7 +242,8 @@ class SweepQueues:
         Args:
             counts: Counts each queue that can't be read as failed.
             plan: The plan to use. Default: `plan()`.
-            anew: Whether to read each queue again, with consistent reads.
+
+        The last argument makes it read each queue again, with consistent reads.
         """
         names = rotated((plan or self.plan()).names, self._choose)
         known = {} if self._shared is None else self._shared

@@ -833,7 +833,7 @@ class JobListing:
     def _read_line(
         self, look: _Look, at: _At, size: int, beside: int = 1
     ) -> tuple[list[_Entry], _At, float]:
-        """Read a partition, one of `beside` at the same time; also return the read units."""
+        """Read a partition, one of several at the same time; also return the read units."""
         line, after = _line(at), None
         if at.key:
             after = {"pk": at.key[0], "sk": keys.RECORD, "wpk": line, "wsk": at.key[1]}
@@ -1211,7 +1211,7 @@ def _meant(wanted: JobFilter, part: _Part, event: Mapping[str, Any]) -> tuple[St
 
 
 def _came_ms(job: Job) -> int | None:
-    """Return when a job reached its state (ms), by the event time; None if no event has it."""
+    """Return when a job reached its state (ms), by the event time; None if there is no event."""
     match job.state:
         case State.PENDING:
             return None
