@@ -61,8 +61,8 @@ _DUE_EVERY_MS = 1_000
 # After a lost claim, a fetch starts at a random job: for this time, among this number of jobs.
 _ASIDE_MS = 5_000
 _FIRST_ASIDE, _MOST_ASIDE = 32, 400
-# A partition is read again after the first lost claim, and then after this many. Most jobs that
-# other fetches have claimed are no longer in the index then.
+# A partition is read again after the first lost claim, and then after this many. By then, the index
+# has dropped most of the jobs that other fetches claimed.
 _LOST_A_PAGE = 4
 # A Lambda response has at most 6 MB. The body is a JSON text in a JSON text, so quotes and
 # backslashes count twice. Jobs that don't fit are not claimed.
@@ -353,7 +353,7 @@ class Fetch:
         Raises:
             Conflict: The worker belongs to another pool.
             PermissionDenied: The worker belongs to another caller.
-            InvalidRequest: There are no queues.
+            InvalidRequest: No queue was given, and the worker has none.
             BackendUnavailable: No job was claimed and a queue failed.
         """
         read = self._membership.read(queues, worker_id, pool, caller)

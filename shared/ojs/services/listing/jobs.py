@@ -608,7 +608,7 @@ class JobListing:
         ended_since_ms: int = 0,
         everything: bool = False,
     ) -> JobsPart:
-        """Return some of the jobs whose records match a filter, in the direction in which jobs move.
+        """Return some of the jobs whose records match a filter, in the order of `_ONWARD`.
 
         The result can be empty and have a cursor. Without `log`, it has only jobs of the index,
         otherwise also jobs that finished since a time. With `everything`, partitions that are empty
@@ -1211,7 +1211,7 @@ def _meant(wanted: JobFilter, part: _Part, event: Mapping[str, Any]) -> tuple[St
 
 
 def _came_ms(job: Job) -> int | None:
-    """Return when a job reached its state (ms), by the event time; None if there is no event."""
+    """Return when a job reached its state (ms), by the event time; None without an event."""
     match job.state:
         case State.PENDING:
             return None
