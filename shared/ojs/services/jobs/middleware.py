@@ -367,7 +367,7 @@ def _refusal(refused: Refused, name: str | None) -> MiddlewareRefusal:
 
     Raises:
         ValueError: The message or the code is not a string, or the details are not JSON.
-        InvalidPayload: The details exceed the limits of a request.
+        InvalidPayload: The details are not allowed as JSON values of a request.
     """
     if not all(isinstance(each, str) for each in (refused.message, refused.code)):
         raise ValueError("message and code of Refused must be texts")

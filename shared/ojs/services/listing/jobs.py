@@ -975,7 +975,7 @@ class JobListing:
         )
         for point in points:
             if look.ends_on(point.activity):
-                # An event may be stored on the day after.
+                # An event can be stored on the day after.
                 end_ms = min(last_ms, point.start_ms + 2 * DAY_MS - 1)
                 look.day_ms = point.start_ms
                 return _At(_Part.ENDED, key=(keys.upto(end_ms),))
