@@ -120,7 +120,7 @@ class JobActs:
                 return job
             after = lifecycle.reprioritize(job, priority=priority, order=self._ids.order())
             # Race: a fetch claims the job, or a time transition changes it. The loser reads again
-            # and raises Conflict if the job is no longer waiting.
+            # and raises Conflict if the job is not waiting then.
             return self._changes.replace(job, self._placement.assign_position(after))
 
         return self._whole(retry_on_race(attempt))

@@ -63,7 +63,7 @@ class JobSlices:
             QueueFull: The queue of a retried job is full.
             BackendUnavailable: DynamoDB rejected a request.
             BackendTimeout: The outcome of a write is unknown.
-            QueueMayStay: A change of a queue is not visible everywhere yet.
+            QueueMayStay: The queue is being deleted if it is empty.
         """
         size = min(SLICE, run.jobs_left, run.looks_left)
         run.looks_left -= size

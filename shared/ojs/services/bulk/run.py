@@ -91,7 +91,7 @@ class BulkRun:
             QueueFull: The queue of a retried job is full.
             BackendUnavailable: DynamoDB rejected a request.
             BackendTimeout: The outcome of a write is unknown.
-            QueueMayStay: A change of a queue is not visible everywhere yet.
+            QueueMayStay: The queue is being deleted if it is empty.
         """
         if not self.may_go_on:
             return False

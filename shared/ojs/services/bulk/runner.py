@@ -335,7 +335,7 @@ class BulkRunner:
         yield from loaded(self._jobs, likely)
 
     def _handle(self, run: BulkRun, job: Job, key: str, known: dict[str, Queue]) -> bool:
-        """Retry or purge one job; False if the time is up. Raises the errors of `BulkRun.handle`."""
+        """Retry or purge one job; False if the time is up. Raises as `BulkRun.handle`."""
 
         def act(found: Job) -> None:
             if run.operation.action is Action.PURGE:

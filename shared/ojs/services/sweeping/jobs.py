@@ -140,7 +140,7 @@ class JobSweep:
         self._apply(dict.fromkeys([*due, *expiring]), frozenset(due), counts)
 
     def _due(self, queue: str, lane: int, now_ms: int) -> DueLine:
-        """Return the due entries of a lane, earliest first. In maintenance mode: only active jobs."""
+        """Return the due entries of a lane, earliest first; in maintenance mode, active jobs."""
         due = self._jobs.index.due(queue, lane, now_ms=now_ms, limit=_PAGE)
         if (due.jobs or due.crons) and self._maintenance.on():
             return DueLine(self._overdue(queue, lane, now_ms), [], None)
