@@ -1,10 +1,10 @@
 """Deletes dead letters after their retention, every five minutes.
 
 For each queue, the sweep deletes the dead letters that are too old, and then the oldest ones above
-the maximum number. Then it deletes the oldest ones above the maximum across queues (`_default`). All
-limits apply. The sweep reads up to 100 jobs at a time, archives them if the queue requires that, and
-deletes them one by one. Each deletion has the condition that the dead letter is unchanged. A run can
-therefore be shortened, repeated, or run twice at the same time.
+the maximum number. Then it deletes the oldest ones above the maximum across queues (`_default`).
+All limits apply. The sweep reads up to 100 jobs at a time, archives them if the queue requires
+that, and deletes them one by one. Each deletion has the condition that the dead letter is
+unchanged. A run can therefore be shortened, repeated, or run twice at the same time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ojs.store.jobs.records import JobStore
 from ojs.store.table import keys
 
 _SLICE = 100
-# Maximum index keys in memory, over all partitions, while the last dead letter to keep is searched.
+# Maximum index keys in memory, over all partitions, in the search for the last one to keep.
 _PAGE = 2_000
 _SMALLEST_PAGE = 10
 

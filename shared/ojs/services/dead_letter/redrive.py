@@ -232,7 +232,7 @@ class Redrive:
             if name not in JobOverrideRequest.model_fields or value is None:
                 raise chain.failed(ValueError(f"a retry cannot change {name} so"), sent)
         if isinstance(meta := changes.get("meta"), dict):
-            # It is merged into the job's meta, so names that the middleware deleted are set to None.
+            # It is merged into the job's meta, so names that the middleware deleted become None.
             changes = {**changes, "meta": dict.fromkeys((job.content or {}).get("meta", {})) | meta}
         try:
             new = JobOverrideRequest.model_validate(changes).override()

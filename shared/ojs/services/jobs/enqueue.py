@@ -176,7 +176,7 @@ class _ResolvedPush:
 
 @record(frozen=True)
 class _Plan:
-    """The plan for one request: a new job with the writes of its unique lock, or an existing job."""
+    """The plan for one request: a new job with its unique lock, or an existing job."""
 
     job: Job
     also: tuple[Put | Update, ...] = ()
