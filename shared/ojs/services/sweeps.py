@@ -1,4 +1,4 @@
-"""What every sweep has in common: the call that runs it and the report that it returns."""
+"""Common parts of all sweeps: the protocol, the queues that they check, and their report."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _QUEUES = 100  # one call
-# A queue that rests is looked at once in so many minutes all the same.
+# An idle queue is still checked once in this number of minutes.
 TURNS = 60
 _MINUTE_MS = 60_000
-# Functions of an earlier version may note nothing. For so long after a deployment has begun no
-# queue rests: they are replaced by then, and the index shows what they have written.
+# Functions of an earlier version might not record activity. Therefore, no queue is idle until this
+# time after the start of a deployment. By then they are replaced, and the index shows their writes.
 REPLACED_MS = 60 * _MINUTE_MS
-# Failures that a run names; any beyond are only counted.
+# Maximum number of failures that a run names. More failures are only counted.
 MAX_NAMED = 50
 # Returns whether there is time left.
 GoOn = Callable[[], bool]
@@ -47,39 +47,39 @@ class SweepLimit:
         return self.left_ms() > 0
 
     def third(self) -> SweepLimit:
-        """The limit of a part of the work: a third of the time that is left now."""
+        """Return the limit for a part of the work: a third of the remaining time."""
         kept_ms = self.left_ms() * 2 / 3
         return SweepLimit(lambda: self.left_ms() - kept_ms)
 
 
 def third_of(go_on: GoOn) -> GoOn:
-    """A third of the time that is left, where that is known."""
+    """Return a third of the remaining time, if it is known."""
     return go_on.third() if isinstance(go_on, SweepLimit) else go_on
 
 
 def rotated(each: Sequence[T], choose: Callable[[int], int]) -> list[T]:
-    """The same, beginning at a random one: runs that are cut short leave out others each time."""
+    """Rotate a sequence to a random start, so that shortened runs omit different items."""
     start = choose(len(each)) if each else 0
     return [*each[start:], *each[:start]]
 
 
 @record(frozen=True)
 class SweepFailure:
-    """What a run could not do, and why."""
+    """A failed part of a run, and its error."""
 
     what: str
     error: Exception
 
 
 class SweepCounts(Counter[str]):
-    """How often a run did each kind of work, and the first MAX_NAMED things that failed."""
+    """Number of actions of a run by kind, and its first MAX_NAMED failures."""
 
     def __init__(self) -> None:
         super().__init__()
         self.failures: list[SweepFailure] = []
 
     def fail(self, what: str, error: Exception) -> None:
-        """Count a failure, and name what failed: the function that runs sweeps tells the alarm."""
+        """Count a failure and record its name. The sweep function reports it to the alarm."""
         self["failed"] += 1
         if len(self.failures) < MAX_NAMED:
             self.failures.append(SweepFailure(what, error))
@@ -87,7 +87,7 @@ class SweepCounts(Counter[str]):
 
 @record
 class SweepRun:
-    """One run under way: what it may do, and what it did."""
+    """The state of one run: its limits and its counts."""
 
     now_ms: int
     limit: int
@@ -95,7 +95,7 @@ class SweepRun:
     counts: SweepCounts = field(default_factory=SweepCounts)
 
     def stop(self, done: int = 0) -> bool:
-        """Whether time is up, or the limit is reached by what was done; recorded as `more`."""
+        """Whether time is up or `done` has reached the limit. Recorded as `more`."""
         if done >= self.limit or not self.go_on():
             self.counts["more"] = 1
         return bool(self.counts["more"])
@@ -103,29 +103,29 @@ class SweepRun:
 
 @record(frozen=True, eq=False)
 class SweepReport(Mapping[str, int]):
-    """What one run of a sweep did: a mapping from kinds of work to how often each was done.
+    """The result of one sweep run: a mapping from kinds of work to numbers of actions.
 
-    `more` in it is 1 when the run ended early and another should follow.
+    The key `more` is 1 if the run ended early and another one must follow.
     """
 
     counts: Mapping[str, int] = field(default_factory=dict)
-    # What failed; everything else was done all the same.
+    # The failed parts. All other parts were done.
     failures: Sequence[SweepFailure] = field(default=(), kw_only=True)
 
     @property
     def more(self) -> bool:
-        """Whether the run ended early and another should follow."""
+        """Whether the run ended early and another one must follow."""
         return bool(self.counts.get("more"))
 
     def has_news(self, usual: frozenset[str]) -> bool:
-        """Whether anything was done besides the `usual` kinds of work."""
+        """Whether the run did other kinds of work than the `usual` ones."""
         return any(count for name, count in self.counts.items() if name not in usual)
 
     def __getitem__(self, name: str) -> int:
         return self.counts[name]
 
     def __contains__(self, name: object) -> bool:
-        # A Counter raises no KeyError, which Mapping would go by.
+        # Mapping would rely on a KeyError, which a Counter doesn't raise.
         return name in self.counts
 
     def __iter__(self) -> Iterator[str]:
@@ -137,28 +137,30 @@ class SweepReport(Mapping[str, int]):
 
 @contextmanager
 def counting_failures(counts: SweepCounts, what: str) -> Iterator[None]:
-    """Count an error as `failed`, name what failed, and go on: one queue or job in trouble must
-    not hold up the others. The next run meets it again.
+    """Count an error as `failed`, record its name, and continue with the next queue or job.
+
+    The next run retries the failed part.
     """
     try:
         yield
-    # A damaged record raises anything. It is not hidden: see `SweepCounts.fail`.
+    # A damaged record can raise any error. `SweepCounts.fail` reports it.
     except Exception as error:  # noqa: BLE001
         counts.fail(what, error)
 
 
 @record(frozen=True)
 class SweepPlan:
-    """All queues by name, and those that sweeps look at in this minute: the others rest."""
+    """All queues by name, and the names that sweeps check in this minute. The others are idle."""
 
     queues: Mapping[str, RegistryQueue]
     names: Sequence[str]
-    # Whoever let a queue rest before did not know of functions that note nothing (ms).
+    # An idle state that was recorded before this time (ms) is not used, because functions of an
+    # earlier version might have been active.
     relied_on_ms: int
 
     @property
     def resting(self) -> dict[str, Rest]:
-        """What is known of the queues that nobody looks at."""
+        """The recorded states of the idle queues that this plan doesn't check."""
         looked_at = set(self.names)
         return {
             name: queue.rest
@@ -168,9 +170,7 @@ class SweepPlan:
 
 
 class SweepQueues:
-    """The queues that sweeps look at, as they read them: each sweep by itself, or all of one minute
-    together.
-    """
+    """Reads the queues that sweeps check: for each sweep, or once for all sweeps of a minute."""
 
     def __init__(
         self,
@@ -181,8 +181,15 @@ class SweepQueues:
         deployed_ms: Callable[[], int],
         choose: Callable[[int], int] = random.randrange,
     ) -> None:
-        """`deployed_ms` tells when the latest deployment began; what was noted before is not relied
-        on.
+        """Create the reader.
+
+        Args:
+            queues: Store of the queue records.
+            registry: Registry of all queues and their idle states.
+            clock: Clock.
+            deployed_ms: Returns the start of the latest deployment (ms). Idle states that were
+                recorded before this time plus `REPLACED_MS` are not used.
+            choose: Returns a random number below its argument.
         """
         self._queues = queues
         self._registry = registry
@@ -194,8 +201,10 @@ class SweepQueues:
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Within, a queue that one sweep has read is not read by those after it: its record may be
-        as old as the minute's run, and each write of theirs has a condition of its own.
+        """Read each queue once for all sweeps in this context.
+
+        A record can then be as old as the run of the minute. This is safe because each write of a
+        sweep has its own condition.
         """
         self._shared = {}
         try:
@@ -204,8 +213,10 @@ class SweepQueues:
             self._shared = self._planned = None
 
     def plan(self) -> SweepPlan:
-        """Which queues are looked at. Two calls for a thousand queues, once in a minute's run.
-        Raises OjsError.
+        """Return the queues to check. Takes two calls for 1,000 queues, once per run of a minute.
+
+        Raises:
+            OjsError: The registry could not be read.
         """
         if self._planned is not None:
             return self._planned
@@ -226,9 +237,13 @@ class SweepQueues:
     def parts(
         self, counts: SweepCounts, plan: SweepPlan | None = None, *, anew: bool = False
     ) -> Iterator[list[Queue]]:
-        """The queues that are looked at from a random one on, by this plan if one was made, in
-        parts that one call can read; each read `anew` if asked for. Those that cannot be read are
-        counted as failed.
+        """Yield the queues to check, from a random one on, in lists that one call can read.
+
+        Args:
+            counts: Counts each queue that can't be read as failed.
+            plan: The plan to use. Default: `plan()`.
+
+        The last argument makes it read each queue again, with consistent reads.
         """
         names = rotated((plan or self.plan()).names, self._choose)
         known = {} if self._shared is None else self._shared
@@ -254,13 +269,13 @@ def _is_awake(rest: Rest | None, now_ms: int, relied_on_ms: int) -> bool:
 
 
 class Sweep(Protocol):
-    """A bounded piece of background work. Safe to repeat, and to run twice at once."""
+    """Background work with a limit. Safe to repeat and to run twice at the same time."""
 
     @property
     def name(self) -> str:
-        """What the function that runs sweeps calls this one."""
+        """Name of the sweep in the sweep function."""
         ...
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
-        """Do up to about `limit` units of work while `go_on` says that there is time left."""
+        """Do up to about `limit` units of work while `go_on` returns True."""
         ...

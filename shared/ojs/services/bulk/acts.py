@@ -1,8 +1,9 @@
-"""What operators do to single jobs, whatever state these are in, and to many, one by one.
+"""Actions of operators on jobs in any state. Bulk operations apply them one by one.
 
-Each act is one conditional write of the job record as it was read, or one transaction: of several
-at once one succeeds, and the others decide anew by what they find. An act that is made again, since
-its answer was lost, finds the job where it was to be, and is refused or has nothing to do.
+Each action is one transaction, or one write with the condition that the job record is unchanged. Of
+concurrent actions, one succeeds, and the others read the job and decide again. If an action is
+repeated after a lost response, the job already has its new state: the action is rejected or changes
+nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ RETRIABLE = frozenset({State.RETRYABLE, State.DISCARDED})
 
 
 class JobActs:
-    """Retries, hastens, changes and deletes jobs."""
+    """Retries, starts, changes, cancels, and deletes jobs."""
 
     def __init__(
         self,
@@ -62,10 +63,12 @@ class JobActs:
     # --- one job, by its id -------------------------------------------------------------------
 
     def retry(self, job_id: str, reaches: Reaches = everything) -> Job:
-        """Make a dead letter available again with all its attempts, or a retryable job at once.
+        """Make a dead letter available with attempts reset to 0, or a retryable job immediately.
 
-        Raises NotFound, Conflict for a job in another state, and for dead letters the errors of
-        `Redrive.bring_back`.
+        Raises:
+            NotFound: The job does not exist.
+            Conflict: The job is in another state.
+            OjsError: Any error of `Redrive.bring_back`, for dead letters.
         """
 
         def attempt() -> Job:
@@ -76,7 +79,7 @@ class JobActs:
         return self._whole(retry_on_race(attempt))
 
     def run_now(self, job_id: str) -> Job:
-        """Make a scheduled or retryable job available at once. Raises NotFound, Conflict."""
+        """Make a scheduled or retryable job available immediately. Raises NotFound, Conflict."""
 
         def attempt() -> Job:
             return self._hastened(self._current(job_id))
@@ -86,11 +89,26 @@ class JobActs:
     def change(
         self, job_id: str, *, priority: int | None, queue: str | None, caller: str | None = None
     ) -> Job:
-        """Give a waiting job another priority, move it to another queue, or both at once.
+        """Change the priority of a waiting job, move it to another queue, or both.
 
-        The queue must admit the `caller`, whose name is stored. Raises NotFound, Conflict for a job
-        that runs or is final; for the queue QueueDraining, QueueNotFound, TooManyQueues,
-        JobTypeNotAllowed, PermissionDenied, QueueFull. Nothing is changed then.
+        Args:
+            job_id: ID of the job.
+            priority: New priority, or None.
+            queue: New queue, or None. It must allow the caller as a producer.
+            caller: Name of the caller. It is stored.
+
+        Returns:
+            The changed job.
+
+        Raises:
+            NotFound: The job does not exist.
+            Conflict: The job is active or in a final state.
+            QueueDraining: The new queue is being deleted.
+            QueueNotFound: The new queue does not exist, and the server is in strict mode.
+            TooManyQueues: The server has the maximum number of queues.
+            JobTypeNotAllowed: The new queue doesn't allow the job type.
+            PermissionDenied: The new queue doesn't allow the caller.
+            QueueFull: The new queue is full.
         """
 
         def attempt() -> Job:
@@ -101,14 +119,14 @@ class JobActs:
             if priority is None or priority == job.priority:
                 return job
             after = lifecycle.reprioritize(job, priority=priority, order=self._ids.order())
-            # Race: a fetch claims it, a time transition moves it. The loser reads again, and tells
-            # of a conflict if the job does not wait any more.
+            # Race: a fetch claims the job, or a time transition changes it. The loser reads again
+            # and raises Conflict if the job is not waiting then.
             return self._changes.replace(job, self._placement.assign_position(after))
 
         return self._whole(retry_on_race(attempt))
 
     def delete(self, job_id: str) -> None:
-        """Delete a final job for good, with all that belongs to it. Raises NotFound, Conflict."""
+        """Delete a finished job permanently, with all its items. Raises NotFound, Conflict."""
         retry_on_race(lambda: self.remove(self._current(job_id)))
 
     # --- jobs as read -------------------------------------------------------------------------
@@ -121,8 +139,14 @@ class JobActs:
         known: MutableMapping[str, Queue] | None = None,
         reaches: Reaches = everything,
     ) -> Job:
-        """Make a dead letter or a retryable job, as read, available. Raises LostRace, Conflict, and
-        for dead letters the errors of `Redrive.bring_back`, whose arguments these are.
+        """Make a dead letter or a retryable job, as read, available.
+
+        The arguments are those of `Redrive.bring_back`.
+
+        Raises:
+            LostRace: Another request changed the job.
+            Conflict: The job is in another state.
+            OjsError: Any error of `Redrive.bring_back`, for dead letters.
         """
         if job.state is State.RETRYABLE:
             return self._hastened(job)
@@ -155,8 +179,8 @@ class JobActs:
         if job.dead_letter:
             self._dead_letter.remove(job)
         else:
-            # Race: another deletion, or the table's time to live. A job that is gone already is
-            # what was asked for.
+            # Race: another deletion, or the time to live of the item. If the job is already
+            # deleted, the request has succeeded.
             self._jobs.removal.delete(job)
 
     # --- steps --------------------------------------------------------------------------------
@@ -178,7 +202,7 @@ class JobActs:
                 details={"job_id": job.id},
             )
         after = lifecycle.hasten(job, now_ms=self._clock.now_ms(), order=self._ids.order())
-        # Race: the sweep or a fetch finds it due, or it is cancelled. The loser reads again.
+        # Race: the sweep or a fetch finds the job due, or it is cancelled. The loser reads again.
         return self._changes.replace(
             job, self._placement.assign_position(replace(after, batch=None))
         )

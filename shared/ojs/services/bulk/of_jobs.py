@@ -1,12 +1,12 @@
-"""Bulk operations on jobs in any state: what one slice of them does.
+"""Processes one slice of a bulk operation on jobs in any state.
 
-Jobs are met in the order in which most of them move, and each is dealt with as it was found: what
-changed its state meanwhile, and does not match any more, is left alone. After a crash the jobs of
-the slice are met again; those that were dealt with do not match any more, and a named one that is
-as it was asked for since the operation began counts as done.
+The operation finds jobs in the order in which most of them change their state. Each write has the
+condition that the job is unchanged. A job that changed and no longer matches is skipped. After a
+crash, the slice is repeated. Its processed jobs no longer match. A job that was named by ID counts
+as done if it reached the requested state after the start of the operation.
 
-Where no queue is named, jobs that came in the last seconds to a queue that had none are left out.
-An erasure believes no counter: it looks through all lines of all queues.
+If no queue is named, jobs are omitted that were enqueued in the last seconds in a queue without
+jobs. An erasure ignores the counters and reads all index partitions of all queues.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ojs.store.table.errors import pass_over
 
 
 class JobSlices:
-    """Handles slices of bulk operations on jobs."""
+    """Processes slices of bulk operations on jobs."""
 
     def __init__(
         self,
@@ -57,9 +57,13 @@ class JobSlices:
         self._forget_workflow = forget_workflow
 
     def handle(self, run: BulkRun) -> None:
-        """Handle the next jobs of an operation, and advance its cursor accordingly.
+        """Process the next jobs of an operation, and advance its cursor.
 
-        Raises QueueFull, BackendUnavailable, BackendTimeout, QueueMayStay.
+        Raises:
+            QueueFull: The queue of a retried job is full.
+            BackendUnavailable: DynamoDB rejected a request.
+            BackendTimeout: The outcome of a write is unknown.
+            QueueMayStay: The queue is being deleted if it is empty.
         """
         size = min(SLICE, run.jobs_left, run.looks_left)
         run.looks_left -= size
@@ -96,11 +100,11 @@ class JobSlices:
                 wanted,
                 limit=size,
                 cursor=operation.cursor,
-                # Only dead letters can come back.
+                # Of the finished jobs, only dead letters can be retried.
                 log=operation.action is not Action.RETRY_JOBS,
-                # What ended before an erasure began was met in its first round.
+                # The first round of an erasure processed all jobs that finished before its start.
                 ended_since_ms=0 if operation.round == 1 else operation.started_ms - DAY_MS,
-                # Counters are behind by as much as the stream is.
+                # Counters have the delay of the stream.
                 everything=operation.action is Action.ERASE_JOBS,
             )
         except InvalidRequest as error:
@@ -120,15 +124,17 @@ class JobSlices:
             run.now(run.operation.passed(part.next_cursor))
 
     def _end(self, run: BulkRun) -> None:
-        """After the last job in the table: an erasure goes on in the archive."""
+        """Process the end of the table: an erasure continues in the archive."""
         if run.operation.action is Action.ERASE_JOBS:
             run.now(run.operation.passed(ARCHIVE))
         else:
             run.over = True
 
     def _erase_archived(self, run: BulkRun, size: int) -> None:
-        """Handle the next archive objects of an erasure. Each is read, and written anew without
-        what is meant; a crash in between leaves it as it was, or without. Raises as `handle`.
+        """Remove matching jobs from the next archive objects of an erasure.
+
+        Each object is read and rewritten without these jobs. After a crash, the object is either
+        unchanged or completely rewritten. Raises the errors of `handle`.
         """
         operation = run.operation
         wanted = operation.wanted
@@ -136,7 +142,7 @@ class JobSlices:
             after=operation.cursor or ARCHIVE,
             limit=size,
             queue=wanted.queue if isinstance(wanted, JobFilter) else None,
-            # What was archived before an erasure began was read in its first round.
+            # The first round of an erasure read all objects that were archived before its start.
             since_ms=0 if operation.round == 1 else operation.started_ms - DAY_MS,
         )
         for name, worth_a_look in names:
@@ -152,14 +158,14 @@ class JobSlices:
         run.over = len(names) < size
 
     def _known(self, run: BulkRun, jobs: list[Job]) -> dict[str, Queue]:
-        """The queues to which dead letters may come back. Read once for each slice."""
+        """Return the queues of the dead letters to retry. Reads them once per slice."""
         names = sorted({job.queue for job in jobs if job.dead_letter})
         if run.operation.action is not Action.RETRY_JOBS or not names:
             return {}
         return self._queues.get_many(names)[0]
 
     def _handle(self, run: BulkRun, job: Job, known: dict[str, Queue]) -> bool:
-        """Deal with one job; False when there is no time for it. Raises as `handle`."""
+        """Process one job; False if the time is up. Raises the errors of `handle`."""
         operation = run.operation
 
         def act(found: Job) -> None:
@@ -185,16 +191,20 @@ class JobSlices:
             self._acts.bring_back(job, known=known)
 
     def _erase(self, job: Job) -> None:
-        """Forget the workflow of a job, cancel it, remove it, as far as each is to be done. If we
-        die in between, the next round finds the job again. Raises LostRace, and Conflict while its
-        workflow goes on.
+        """Delete the workflow of a job, and cancel and delete the job, if required.
+
+        After a crash in between, the next round finds the job again.
+
+        Raises:
+            LostRace: Another request changed the job.
+            Conflict: The workflow of the job is not finished.
         """
         if job.workflow is not None:
             self._forget_workflow(job.workflow.workflow_id)
         self._acts.remove(job if job.state.terminal else self._acts.cancel(job))
 
     def _changed(self, run: BulkRun, job_id: str, job: Job | None) -> None:
-        """Count a named job that is not, or no more, one that the operation is for."""
+        """Count a job that was named by ID but doesn't match the operation, or no longer does."""
         operation = run.operation
         if not isinstance(operation.wanted, JobIds):
             return
@@ -208,7 +218,7 @@ class JobSlices:
 
 
 def _meant(operation: BulkOperation, job: Job) -> bool:
-    """Whether a job, by its record, is one that an operation is for."""
+    """Whether the record of a job matches the operation."""
     wanted, action = operation.wanted, operation.action
     if job.state not in action.states or not operation.covers(job):
         return False
@@ -218,7 +228,7 @@ def _meant(operation: BulkOperation, job: Job) -> bool:
 
 
 def _archived(wanted: object, shown: Mapping[str, Any]) -> bool:
-    """Whether an erasure is for a job, as the archive shows it."""
+    """Whether an archived job matches the erasure."""
     if isinstance(wanted, JobIds):
         return shown["id"] in wanted.ids
     assert isinstance(wanted, JobFilter)
@@ -227,7 +237,10 @@ def _archived(wanted: object, shown: Mapping[str, Any]) -> bool:
 
 
 def _as_asked(operation: BulkOperation, job: Job) -> bool:
-    """Whether a job is as asked since the operation began: by it, before a crash, or by others."""
+    """Whether a job reached the requested state after the start of the operation.
+
+    The operation before a crash, or another request, can have changed it.
+    """
     began_ms = operation.started_ms
     if operation.action is Action.CANCEL_JOBS:
         return job.state is State.CANCELLED and (job.cancelled_ms or 0) >= began_ms
@@ -238,7 +251,7 @@ def _as_asked(operation: BulkOperation, job: Job) -> bool:
 
 
 def _reason(operation: BulkOperation, job: Job) -> str:
-    """Why an operation does nothing to a named job."""
+    """Return the reason why an operation can't process a job that was named by ID."""
     what = operation.action.shown
     if job.state not in operation.action.states:
         states = " or ".join(sorted(operation.action.states))

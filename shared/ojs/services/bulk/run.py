@@ -1,4 +1,4 @@
-"""One run of a bulk operation, which handles slices of jobs or of dead letters."""
+"""One run of a bulk operation. It processes slices of jobs or dead letters."""
 
 from __future__ import annotations
 
@@ -24,46 +24,46 @@ from ojs.store.table.races import retry_as_found
 
 # One page of the index: one query and one BatchGet.
 SLICE = 100
-# Bytes of offloaded payloads in memory at a time, where a filter looks at args.
+# Maximum bytes of offloaded payloads in memory, if a filter reads args.
 MAX_ARGS_BYTES = 8_000_000
 _TRIES = 3
 
 
 @record
 class BulkRun:
-    """One run of an operation: what it may still do, and what it did."""
+    """The state of one run of an operation: its remaining limits and its results."""
 
     claim: ClaimedOperation
     jobs_left: int
     looks_left: int
     go_on: GoOn
-    # When the sweep should look at it next.
+    # When the sweep continues the operation (ms).
     look_at_ms: int
     job_ids: list[str] = field(default_factory=list)
     errors: list[Refusal] = field(default_factory=list)
-    # The scan has reached the end.
+    # Whether the scan has reached the end.
     over: bool = False
-    # The store failed; do not go on at once.
+    # Whether the backend failed. The run stops then.
     troubled: bool = False
-    # The next round begins later.
+    # Whether the next round starts later.
     waits: bool = False
 
     @property
     def operation(self) -> BulkOperation:
-        """The operation as it is now."""
+        """The current state of the operation."""
         return self.claim.operation
 
     def now(self, operation: BulkOperation) -> None:
-        """Replace the operation by what it is now."""
+        """Replace the operation by its new state."""
         self.claim = replace(self.claim, operation=operation)
 
     def done(self, job_id: str) -> None:
-        """Count a job that was dealt with."""
+        """Count a processed job."""
         self.job_ids.append(job_id)
         self.now(self.operation.done())
 
     def refuse(self, refusal: Refusal) -> None:
-        """Count a job that could not be dealt with."""
+        """Count a job that can't be processed."""
         self.errors.append(refusal)
         self.now(self.operation.refused(refusal))
 
@@ -75,14 +75,29 @@ class BulkRun:
         act: Callable[[Job], object],
         passed: Callable[[Job | None], object] = lambda _: None,
     ) -> bool:
-        """Deal with one job, unless it is not `meant` (any more); False when there is no time for
-        it. Raises QueueFull, BackendUnavailable, BackendTimeout, QueueMayStay.
+        """Process one job, if it still matches.
+
+        Args:
+            jobs: Store of the jobs.
+            job: The job, as read.
+            meant: Whether a job matches.
+            act: Processes a matching job.
+            passed: Called with a job that doesn't match, or with None if it was deleted.
+
+        Returns:
+            False if the limits of the run are reached. The job is not processed then.
+
+        Raises:
+            QueueFull: The queue of a retried job is full.
+            BackendUnavailable: DynamoDB rejected a request.
+            BackendTimeout: The outcome of a write is unknown.
+            QueueMayStay: The queue is being deleted if it is empty.
         """
         if not self.may_go_on:
             return False
 
         def attempt(found: Job | None) -> None:
-            # After a lost race look again: the change may only be that its copy was made.
+            # After a lost race, check again: the change might only be the creation of its copy.
             if found is None or not meant(found):
                 passed(found)
                 return
@@ -102,7 +117,7 @@ class BulkRun:
 
     @property
     def may_go_on(self) -> bool:
-        """Whether there is time, and the limits of the run are not reached."""
+        """Whether time is left and no limit of the run is reached."""
         return not self.troubled and self.jobs_left > 0 and self.looks_left > 0 and self.go_on()
 
     @property
@@ -115,7 +130,7 @@ class BulkRun:
 def loaded(
     jobs: JobStore, likely: list[tuple[str, Job | None]]
 ) -> Iterator[tuple[str, Job | None]]:
-    """The same keys and jobs with payloads, MAX_ARGS_BYTES at a time."""
+    """Yield the keys and the jobs with their payloads, MAX_ARGS_BYTES at a time."""
     while likely:
         sizes = accumulate(0 if job is None else job.content_bytes for _, job in likely)
         fitting = max(1, sum(size <= MAX_ARGS_BYTES for size in sizes))

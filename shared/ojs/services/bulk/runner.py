@@ -1,14 +1,14 @@
 """Bulk operations: retry or purge many dead letters; retry, cancel, delete or erase many jobs.
 
-An operation scans the index of dead letters, oldest first, in slices: a page of the index, its job
-records in one call, one conditional write for each matching job, then a write of the progress. One
-on jobs in any state goes through a listing in the same way (`ojs.services.bulk.of_jobs`). The
-request that begins an operation does as much as fits, and the sweep carries on. The cost and memory
-for each job do not depend on the number of jobs.
+An operation reads the index of dead letters, oldest first, in slices. A slice takes one page of the
+index, one call for its job records, one conditional write per matching job, and one write of the
+progress. An operation on jobs in any state processes a listing in the same way
+(`ojs.services.bulk.of_jobs`). The request that starts an operation processes the first jobs, and
+the sweep continues. The cost and memory per job do not depend on the number of jobs.
 
-Each job is dealt with only as it was found, so several workers on one
-operation never dispatch a job twice. After a crash, the jobs of the current slice are done or not;
-those done but not counted yet stay uncounted.
+Each write has the condition that the job is unchanged, so concurrent runs of an operation never
+process a job twice. After a crash, some jobs of the current slice are processed but not counted.
+They stay uncounted.
 """
 
 from __future__ import annotations
@@ -46,18 +46,19 @@ from ojs.store.jobs.records import JobStore
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table.races import unless_lost, wins
 
-# Jobs that the request which begins an operation handles itself, at most.
+# Maximum number of jobs that the request processes that starts an operation.
 REQUEST_JOBS = 500
-# Jobs of one operation before the sweep goes on with the next, and index entries read for each job.
+# Jobs of one operation before the sweep continues with the next one; index entries read per job.
 RUN_JOBS = 1_000
 LOOKS_PER_JOB = 10
-# Longer than a slice takes and than any function runs: a claim that is older is left by a crash.
+# Longer than a slice and any function run: an older claim is from a crashed run.
 CLAIM_MS = 60_000
-# A full queue is tried again after this.
+# Delay until a retry after a full queue.
 ROOM_MS = 20_000
-# An erasure looks at everything again after this: the stream has told of jobs that ended by then.
+# Delay until the second round of an erasure. By then, the stream consumer has processed the jobs
+# that finished during the first round.
 AGAIN_MS = 60_000
-# An operation that is not over by then is stopped: the queue that it waits for stays full.
+# An operation that has not finished after this time is stopped, because its queue stays full.
 LIFETIME_MS = 7 * 86_400_000
 _OPERATIONS = 20
 _COUNTED = {
@@ -71,7 +72,7 @@ _COUNTED = {
 
 
 class BulkRunner:
-    """Begins bulk operations and carries them on."""
+    """Starts and continues bulk operations."""
 
     name = "bulk"
 
@@ -104,10 +105,21 @@ class BulkRunner:
         dry_run: bool = False,
         go_on: GoOn = always,
     ) -> BulkRun:
-        """Begin an operation, and handle up to REQUEST_JOBS jobs while `go_on` says so.
+        """Start an operation, and process up to REQUEST_JOBS jobs.
 
-        It is stored before anything is done, and the sweep carries on whatever is left. Raises
-        OjsError when it could not be stored.
+        The operation is stored first. The sweep processes the remaining jobs.
+
+        Args:
+            action: Action on each job.
+            wanted: Filter or IDs of the jobs.
+            dry_run: Whether matching jobs are only counted.
+            go_on: Returns False when the time is up.
+
+        Returns:
+            The run, with the operation and the processed jobs.
+
+        Raises:
+            OjsError: The operation or its progress could not be stored.
         """
         now_ms = self._clock.now_ms()
         operation = BulkOperation(
@@ -117,11 +129,14 @@ class BulkRunner:
         return self._work(claim, REQUEST_JOBS, go_on)
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
-        """Carry on operations that are not over, up to about `limit` jobs in all.
+        """Continue the unfinished operations, up to about `limit` jobs in total.
 
-        Counts: retried, purged, cancelled, deleted, erased, refused (jobs that cannot be), counted
-        (by dry runs), waiting and ended (operations), failed (operations), `more`. Operations
-        alternate, so that a large one does not hold up the others.
+        Operations alternate, so that a large one doesn't delay the others.
+
+        Returns:
+            Numbers of jobs: retried, purged, cancelled, deleted, erased, refused (can't be
+            processed), counted (by dry runs). Numbers of operations: waiting, ended, failed. And
+            `more`.
         """
         counts = SweepCounts()
         waiting = self._store.due(now_ms=now_ms, limit=_OPERATIONS)
@@ -139,7 +154,11 @@ class BulkRunner:
         return SweepReport(counts, failures=counts.failures)
 
     def get(self, operation_id: str, *, of_jobs: bool | None = None) -> BulkOperation:
-        """One operation; of those on dead letters or `of_jobs` if said. Raises NotFound."""
+        """Return an operation; with `of_jobs`, only of that kind (jobs or dead letters).
+
+        Raises:
+            NotFound: The operation does not exist, or is of the other kind.
+        """
         found = self._store.get(operation_id, now_ms=self._clock.now_ms())
         if found is None or of_jobs not in (None, found.action.of_jobs):
             raise NotFound("operation", operation_id)
@@ -148,7 +167,11 @@ class BulkRunner:
     def list(
         self, *, limit: int = 50, cursor: str | None = None, of_jobs: bool = False
     ) -> Page[BulkOperation]:
-        """A page of running and recent operations, latest first. Raises InvalidRequest."""
+        """Return a page of running and recent operations, most recent first.
+
+        Raises:
+            InvalidRequest: The cursor is invalid.
+        """
         if cursor is not None and not is_uuid7(cursor):
             raise InvalidRequest("cursor", BAD_CURSOR, value=cursor)
         return self._store.list(
@@ -156,7 +179,12 @@ class BulkRunner:
         )
 
     def stop(self, operation_id: str, *, of_jobs: bool | None = None) -> BulkOperation:
-        """Stop an operation; what it did stays. Raises NotFound, Conflict when it is over."""
+        """Stop an operation. Its changes are not undone.
+
+        Raises:
+            NotFound: The operation does not exist.
+            Conflict: The operation has ended.
+        """
         found = self.get(operation_id, of_jobs=of_jobs)
         if found.phase is Phase.RUNNING:
             now_ms, running = self._clock.now_ms(), found
@@ -178,10 +206,10 @@ class BulkRunner:
     def _run(
         self, operation_id: str, jobs: int, go_on: GoOn, counts: SweepCounts
     ) -> BulkRun | None:
-        """One run of an operation that is not claimed; None if it is claimed or over."""
+        """Run an operation; None if it has ended or another run has claimed it."""
         now_ms = self._clock.now_ms()
         run = None
-        # After a failure the claim expires, and a later run finds the operation as saved last.
+        # After a failure, the claim expires, and a later run continues from the saved progress.
         with counting_failures(counts, f"bulk operation {operation_id}"):
             claim = self._store.take(operation_id, now_ms=now_ms, until_ms=now_ms + CLAIM_MS)
             if claim is not None:
@@ -196,13 +224,15 @@ class BulkRunner:
         return run
 
     def _work(self, claim: ClaimedOperation, jobs: int, go_on: GoOn) -> BulkRun:
-        """Work on slices of an operation until it is over or the limits of this run are reached.
-        Raises OjsError when the progress could not be saved.
+        """Process slices of an operation until its end or a limit of this run.
+
+        Raises:
+            OjsError: The progress could not be saved.
         """
         run = BulkRun(claim, jobs, jobs * LOOKS_PER_JOB, go_on, self._clock.now_ms())
         run.now(replace(run.operation, waiting_for_room=False))
         if not wins(lambda: self._work_slices(run)):
-            # The claim expired, or the operation was stopped: use what is stored.
+            # The claim expired, or the operation was stopped: return the stored operation.
             run.now(self.get(run.operation.id))
         return run
 
@@ -211,7 +241,7 @@ class BulkRunner:
             try:
                 self._slice(run)
             except (BackendUnavailable, BackendTimeout, QueueMayStay):
-                # The next run sees whether the job was handled.
+                # The next run detects whether the job was processed.
                 run.troubled = True
             run.now(replace(run.operation, updated_ms=self._clock.now_ms()))
             if run.over or not run.may_go_on:
@@ -227,7 +257,7 @@ class BulkRunner:
         run.now(self._store.release(run.claim, look_at_ms=run.look_at_ms))
 
     def _ended(self, run: BulkRun) -> bool:
-        """Whether it is to end before the scan is complete."""
+        """End an operation that was stopped or exceeds its lifetime. Return whether it ended."""
         now_ms = self._clock.now_ms()
         late = now_ms - run.operation.started_ms > LIFETIME_MS
         if run.operation.phase is Phase.STOPPING or late:
@@ -236,7 +266,7 @@ class BulkRunner:
         return False
 
     def _slice(self, run: BulkRun) -> None:
-        """Handle one page of the index, and advance the operation's cursor accordingly."""
+        """Process one page of the index, and advance the cursor of the operation."""
         if not isinstance(run.operation.wanted, DeadLetterFilter):
             try:
                 self._of_jobs.handle(run)
@@ -246,7 +276,7 @@ class BulkRunner:
         wanted, size = run.operation.wanted, min(SLICE, run.jobs_left, run.looks_left)
         entries = self._jobs.index.dead(
             wanted.queue,
-            # One more than is looked at, to see whether there is more.
+            # One more than is processed, to detect whether more entries follow.
             limit=size + 1,
             since_ms=wanted.since_ms,
             until_ms=min(run.operation.started_ms + 1, wanted.until_ms or times.MAX_MS),
@@ -261,7 +291,7 @@ class BulkRunner:
             for job_id, key in entries
             if f"job {job_id}" in unreadable
         }
-        # Read once for each slice: a change of configuration holds from the next slice on.
+        # Read once per slice: a configuration change applies from the next slice on.
         known: dict[str, Queue] = {}
         if run.operation.action is Action.RETRY:
             known, _ = self._queues.get_many(sorted({job.queue for job in records.values()}))
@@ -290,9 +320,9 @@ class BulkRunner:
         entries: Sequence[tuple[str, str]],
         records: dict[str, Job],
     ) -> Iterator[tuple[str, Job | None]]:
-        """The keys in order, each with its job if the job record may match, else None.
+        """Yield the keys in order, each with its job if the record matches, else None.
 
-        Jobs come with their payload if the filter looks at args, MAX_ARGS_BYTES at a time.
+        If the filter reads args, the jobs have their payloads, MAX_ARGS_BYTES at a time.
         """
         likely: list[tuple[str, Job | None]] = []
         for job_id, key in entries:
@@ -305,10 +335,7 @@ class BulkRunner:
         yield from loaded(self._jobs, likely)
 
     def _handle(self, run: BulkRun, job: Job, key: str, known: dict[str, Queue]) -> bool:
-        """Retry or purge one job; False when there is no time for it.
-
-        Raises QueueFull, BackendUnavailable, BackendTimeout, QueueMayStay.
-        """
+        """Retry or purge one job; False if the time is up. Raises as `BulkRun.handle`."""
 
         def act(found: Job) -> None:
             if run.operation.action is Action.PURGE:

@@ -1,10 +1,10 @@
-"""Fires cron jobs whose tick has come (ojs-cron, sections 6 and 7).
+"""Fires cron jobs whose tick is due (ojs-cron, sections 6 and 7).
 
-A fetch that finds one in the due line of its queue does it, or else the sweep, in as many
-containers at once as there may be. One transaction stores the job of the tick and moves the cron
-job on to the next, on the condition that nobody else has: so each tick fires at most once, and if
-the function dies, all of it has happened or nothing. However many ticks have passed meanwhile, one
-fires, and the next one is in the future.
+A fetch fires the cron jobs in the due index of its queue, and the sweep fires the others, in any
+number of containers at the same time. One transaction stores the job of the tick and schedules the
+next tick, on the condition that the cron job is unchanged. Each tick therefore fires at most once,
+and a crash leaves no partial change. If several ticks are overdue, one fires, and the next one is
+in the future.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ojs.store.table.errors import LostRace
 from ojs.store.table.races import retry_on_race
 
 _TRIES = 8
-# How long a tick waits whose queue is full. The next tick takes its place if that comes earlier.
+# Delay of a tick whose queue is full. If the next tick is due earlier, it replaces this tick.
 ROOM_MS = 20_000
 _MAX_ERROR = 200
 _REASONS: tuple[tuple[type[OjsError], SkipReason], ...] = (
@@ -48,7 +48,7 @@ _REASONS: tuple[tuple[type[OjsError], SkipReason], ...] = (
 
 @record(frozen=True)
 class _Previous:
-    """The latest jobs of a cron job: those that are not over, and one that has failed for good."""
+    """The latest jobs of a cron job: the unfinished ones, and a discarded one."""
 
     running: tuple[Job, ...] = ()
     failed: Job | None = None
@@ -79,15 +79,16 @@ class CronFiring:
         self._clock = clock
 
     def fire(self, name: str) -> Job | None:
-        """Do what is due of a cron job; the job that was pushed, if one was. Safe to repeat.
+        """Fire a due cron job, and return the enqueued job, if any. Safe to repeat.
 
-        Raises BackendError: then it is due as before, or another container fires it.
+        Raises:
+            BackendError: The cron job is still due, or another container fires it.
         """
 
         def attempt() -> Job | None:
             cron = self._crons.get(name)
             now_ms = self._clock.now_ms()
-            # Stale entry of the index, or somebody was quicker.
+            # The index entry is stale, or another container has fired the tick.
             if cron is None or cron.due_ms is None or cron.due_ms > now_ms:
                 return None
             try:
@@ -102,7 +103,7 @@ class CronFiring:
         return retry_on_race(attempt, tries=_TRIES, busy=busy)
 
     def _pass_gap(self, cron: Cron, gap_ms: int, now_ms: int) -> None:
-        """The clocks have jumped over local times at which it would have fired: it does not."""
+        """Skip ticks whose local times don't exist because of a change of the clocks."""
         found = cron.definition.next_after(gap_ms - 1, anchor_ms=gap_ms)
         skipped = [one for one in (found.skipped if found else ()) if one.at_ms == gap_ms]
         run = replace(
@@ -111,7 +112,7 @@ class CronFiring:
             local=skipped[0].local if skipped else None,
             count=len(skipped),
         )
-        # A tick at the very instant of the change is still to fire.
+        # A tick at the instant of the change still fires.
         after = replace(cron, past_ms=gap_ms).after_gap(gap_ms)
         self._crons.advance(cron, after, run)
 
@@ -122,7 +123,7 @@ class CronFiring:
             following = replace(cron, past_ms=past_ms).after(past_ms, anchor_ms=tick_ms)
             catchable_ms = self._catchable(cron, tick_ms, now_ms)
         except InvalidRequest as error:
-            # Its zone is not in the data any more, or a rule has become stricter.
+            # The time zone data no longer has its zone, or a validation rule is stricter now.
             self._skip(cron, cron.pause(), now_ms, tick_ms, SkipReason.REFUSED, error=error)
             return None
         if catchable_ms is None:
@@ -158,7 +159,7 @@ class CronFiring:
 
     @staticmethod
     def _catchable(cron: Cron, tick_ms: int, now_ms: int) -> int | None:
-        """The first tick that may still fire; None if all that have passed are too old."""
+        """Return the first overdue tick that can still fire; None if all are too old."""
         window_ms = cron.definition.catchup_ms
         if window_ms is None or now_ms - tick_ms <= window_ms:
             return tick_ms
@@ -166,7 +167,7 @@ class CronFiring:
         return found.at_ms if found is not None and found.at_ms <= now_ms else None
 
     def _previous(self, cron: Cron) -> _Previous:
-        """The latest jobs of a cron job, as far as they matter to it."""
+        """Return the latest jobs of a cron job, if its policies require them."""
         definition = cron.definition
         if definition.overlap is OverlapPolicy.ALLOW and not definition.pause_on_failure:
             return _Previous()
@@ -184,7 +185,7 @@ class CronFiring:
     def _push(
         self, cron: Cron, following: Cron, previous: _Previous, now_ms: int, tick_ms: int
     ) -> Pushed:
-        """Push the job of a tick, and move on to the next. Raises what `Enqueue.push` raises."""
+        """Enqueue the job of a tick, and schedule the next tick. Raises as `Enqueue.push`."""
         definition = cron.definition
         cancels = definition.overlap is OverlapPolicy.CANCEL_PREVIOUS
         job_id = cron.job_id()
@@ -210,7 +211,7 @@ class CronFiring:
     def _refused(
         self, cron: Cron, following: Cron, now_ms: int, tick_ms: int, error: OjsError
     ) -> None:
-        """The push was refused: skip the tick, or put it off where there may soon be room."""
+        """Process a rejected push: skip the tick, or delay it if the queue is full."""
         kinds = (reason for kind, reason in _REASONS if isinstance(error, kind))
         reason = next(kinds, SkipReason.REFUSED)
         if not error.retryable:
@@ -221,7 +222,7 @@ class CronFiring:
             self._skip(cron, following, now_ms, tick_ms, reason, error=error)
             return
         waiting = replace(cron, due_ms=again_ms, full_ms=cron.tick_ms)
-        # It is told once for each tick.
+        # The run log has one entry per tick.
         told = cron.full_ms == cron.tick_ms
         run = None if told else self._skipped(cron, now_ms, tick_ms, reason, None, error)
         self._crons.advance(cron, waiting, run)
@@ -237,7 +238,7 @@ class CronFiring:
         *,
         error: OjsError | None = None,
     ) -> None:
-        """Let a tick pass without a job. Raises LostRace."""
+        """Skip a tick without a job. Raises LostRace."""
         run = self._skipped(cron, now_ms, tick_ms, reason, job, error)
         told = reason is SkipReason.QUEUE_FULL and cron.full_ms == cron.tick_ms
         after = replace(after, full_ms=None)
@@ -262,5 +263,5 @@ class CronFiring:
 
 
 def _is_own(error: Duplicate, cron: Cron) -> bool:
-    """Whether the id that is taken is that of the tick's own job: somebody has fired it."""
+    """Whether the ID in use is that of the job of this tick, so the tick has already fired."""
     return error.details.get("existing_job_id") == cron.job_id()

@@ -1,9 +1,9 @@
-"""Sweep that aims cron jobs anew when the rules of time zones have changed.
+"""Recomputes the ticks of cron jobs after a change of the time zone rules.
 
-A tick is worked out when the one before it fires, perhaps a year ahead. New rules come with a
-deployment, and may move it either way. So the first sweep of a container compares the version of
-its rules with that under which all ticks were looked at last: one read. If they differ, all cron
-jobs are looked at, a bounded number in each run.
+A tick is computed when the previous one fires, which can be a year earlier. A deployment with new
+rules can move it in both directions. The first sweep of a container therefore compares the version
+of its rules with the version of the last recomputation: one read. If they are not equal, all cron
+jobs are checked, a limited number in each run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PAGE = 100
 
 
 class ZoneSweep:
-    """Aims cron jobs anew."""
+    """Recomputes the ticks of cron jobs."""
 
     name = "zones"
 
@@ -27,10 +27,11 @@ class ZoneSweep:
         self._done = False
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
-        """Look at up to `limit` cron jobs, from where the run before ended.
+        """Check up to `limit` cron jobs, from the end of the previous run on.
 
-        Counts: looked (cron jobs), aimed (those whose tick has moved), failed, and `more` (1 when
-        others are left for the next run).
+        Returns:
+            Numbers: looked (cron jobs), aimed (cron jobs whose tick has changed), failed. `more` is
+            1 if cron jobs are left for the next run.
         """
         run = SweepRun(now_ms, limit, go_on)
         if self._done:
@@ -40,7 +41,7 @@ class ZoneSweep:
         if seen == version and after is None:
             self._done = True
             return SweepReport({})
-        # Rules that are newer still: begin again.
+        # The rules have changed again: restart.
         after = after if seen == version else None
         while not run.stop(run.counts["looked"]):
             page = self._crons.page(limit=_PAGE, after=after)
@@ -56,7 +57,7 @@ class ZoneSweep:
         return SweepReport(+run.counts, failures=run.counts.failures)
 
     def _aim(self, cron: Cron, now_ms: int) -> bool:
-        """Aim one anew; whether its tick has moved. One that is due is left to who fires it."""
+        """Recompute the tick of a cron job, unless it is due. Return whether it has changed."""
 
         def attempt() -> bool:
             seen = self._crons.get(cron.name)

@@ -2,9 +2,9 @@
 
     archive/{queue}/{yyyy}/{mm}/{dd}/{slice}.jsonl.gz     the day is that of the pruning, in UTC
 
-Each line is one job as the API shows it, with all of its errors. An object is written before its
-jobs are deleted. After a crash in between, the jobs are archived again, under the same name if they
-are the same jobs. So a job may occur twice; its `id` and `discarded_at` identify it.
+Each line is one job in the format of the API, with all its errors. An object is written before its
+jobs are deleted. After a crash in between, the jobs are archived again, with the same object name
+if they are the same jobs. A job can therefore occur twice. Its `id` and `discarded_at` identify it.
 """
 
 from __future__ import annotations
@@ -28,23 +28,27 @@ MAX_BYTES = 8_000_000
 
 
 class Archive:
-    """Writes archive objects; reads them only to erase what is in them."""
+    """Writes archive objects. Reads them only to erase jobs."""
 
     def __init__(self, jobs: JobReader, blobs: Blobs) -> None:
         self._jobs = jobs
         self._blobs = blobs
 
     def keep(self, queue: str, dead: Sequence[Job], *, now_ms: int) -> tuple[list[Job], int]:
-        """Write one slice of a queue's dead letters, given their job records as read.
+        """Archive a slice of a queue's dead letters. Takes one read per job and one object.
 
-        Returns the jobs that were written and how many were looked at: a job that has changed since
-        is left out, and a slice that reaches MAX_BYTES ends early. Costs a read of each job and one
-        object.
+        Args:
+            queue: Name of the queue.
+            dead: Job records, as read. A job that has changed since is omitted.
+            now_ms: Current time in ms since the epoch. Its day is part of the object name.
+
+        Returns:
+            The archived jobs, and the number of processed jobs. A slice ends at MAX_BYTES.
         """
         kept: list[Job] = []
         looked = size = 0
         packed = BytesIO()
-        # Without a time stamp, so that the same jobs give the same bytes.
+        # Without a timestamp, so that the same jobs result in the same bytes.
         with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as lines:
             for dying in dead:
                 if size >= MAX_BYTES:
@@ -65,8 +69,13 @@ class Archive:
     def names(
         self, *, after: str, limit: int, queue: str | None = None, since_ms: int = 0
     ) -> list[tuple[str, bool]]:
-        """The next objects behind a name, of one queue or of all, and whether each was written
-        since the day of a time. One call.
+        """Return the next objects after a name, and whether each was written since a day. One call.
+
+        Args:
+            after: Name of the previous object.
+            limit: Maximum number of objects.
+            queue: Name of the queue. Default: all queues.
+            since_ms: Time on that day in ms since the epoch.
         """
         prefix = ARCHIVE if queue is None else f"{ARCHIVE}{queue}/"
         found = self._blobs.names(prefix, after=max(after, prefix), limit=limit)
@@ -75,10 +84,20 @@ class Archive:
     def erase(
         self, name: str, meant: Callable[[Mapping[str, Any]], bool], *, dry_run: bool = False
     ) -> list[str]:
-        """Write an object anew without the jobs that are meant, or remove it if nothing is left;
-        returns their ids. A call, and another one if there are any.
+        """Rewrite an object without the matching jobs, or delete it if no job is left.
 
-        Raises BackendUnavailable for an object that cannot be read: what is in it is not known.
+        Takes one call, and a second one if jobs match.
+
+        Args:
+            name: Name of the object.
+            meant: Whether a job must be erased.
+            dry_run: Whether to return the IDs only.
+
+        Returns:
+            The IDs of the matching jobs.
+
+        Raises:
+            BackendUnavailable: The object can't be read. It can contain matching jobs.
         """
         try:
             lines = gzip.decompress(self._blobs.get(name)).splitlines()
@@ -103,7 +122,7 @@ def _day(ms: int) -> str:
 
 def _key(queue: str, kept: Sequence[Job], now_ms: int) -> str:
     day = _day(now_ms)
-    # The jobs and their versions: another slice gets another name.
+    # The jobs and their versions, so that each slice has a unique name.
     versions = "\n".join(f"{job.id} {job.op}" for job in kept)
     digest = hashlib.sha256(versions.encode()).hexdigest()[:16]
     first_ms = kept[0].discarded_ms or 0

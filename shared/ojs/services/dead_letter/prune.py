@@ -1,10 +1,10 @@
-"""Removes dead letters past their retention, every five minutes.
+"""Deletes dead letters after their retention, every five minutes.
 
-First those that are too old and then the oldest beyond the allowed number, queue by queue; then the
-oldest beyond the number allowed for all queues together (`_default`). Every limit holds, so the
-tightest one decides. A slice of up to 100 jobs is read, archived if its queue says so, and deleted
-one by one, each on the condition that it is still the dead letter that was found. So a run may be
-cut short, repeated, or run twice at once, and the next run makes up for an outage.
+For each queue, the sweep deletes the dead letters that are too old, and then the oldest ones above
+the maximum number. Then it deletes the oldest ones above the maximum across queues (`_default`).
+All limits apply. The sweep reads up to 100 jobs at a time, archives them if the queue requires
+that, and deletes them one by one. Each deletion has the condition that the dead letter is
+unchanged. A run can therefore be shortened, repeated, or run twice at the same time.
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ from ojs.store.jobs.records import JobStore
 from ojs.store.table import keys
 
 _SLICE = 100
-# Index keys in memory while the last dead letter that stays is looked for, of all lines together.
+# Maximum index keys in memory, over all partitions, in the search for the last one to keep.
 _PAGE = 2_000
 _SMALLEST_PAGE = 10
 
 
 @record(frozen=True)
 class _Kept:
-    """A queue with dead letters, and its retention. `own_count`: the queue has a number of its own
-    instead of the one for all queues together.
+    """A queue with dead letters, and its retention.
+
+    `own_count`: the queue has its own maximum number. The maximum across queues doesn't apply.
     """
 
     queue: DeadQueue
@@ -53,7 +54,7 @@ class _Kept:
 
     @classmethod
     def of(cls, queue: DeadQueue, overall: DeadLetterRetention) -> _Kept:
-        """The retention of a queue, from its configuration and that of all queues."""
+        """Return the retention of a queue, by its configuration and that of all queues."""
         layers = queue.layers
         retention = layers.in_force().dead_letter
         age_ms, count = retention.max_age_ms, retention.max_count
@@ -67,7 +68,7 @@ class _Kept:
 
 @record
 class _Run(SweepRun):
-    # Removed by this run, by queue; the projected counts may include them or not.
+    # Number of deleted jobs of this run, by queue. The projected counts might still include them.
     pruned: Counter[str] = field(default_factory=Counter)
 
     def over(self) -> bool:
@@ -75,7 +76,7 @@ class _Run(SweepRun):
 
 
 class PruneSweep:
-    """Removes dead letters that are too old or too many."""
+    """Deletes dead letters above the age limit or the maximum number."""
 
     name = "prune"
 
@@ -95,11 +96,13 @@ class PruneSweep:
         self._choose = choose
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
-        """Prune at most about `limit` jobs, unless that is done for the current five minutes.
+        """Prune about `limit` jobs, unless the current five minutes are already completed.
 
-        Counts: pruned, archived, moved_on (jobs that changed meanwhile), waiting (jobs whose copy
-        is still due), failed (queues), `more`. Begins at a random queue, so that a run cut short
-        starves none.
+        Starts at a random queue, so that shortened runs starve none.
+
+        Returns:
+            Numbers of jobs: pruned, archived, moved_on (changed during the run), waiting (their
+            copy is still due). Number of queues: failed. And `more`.
         """
         due_ms = now_ms - now_ms % PRUNED_EVERY_MS
         token = self._pruning.lock(due_ms, now_ms=now_ms)
@@ -108,7 +111,7 @@ class PruneSweep:
         run = _Run(now_ms, limit, go_on)
         with counting_failures(run.counts, "the list of dead letters"):
             self._all(run)
-        # The next minute looks again at what is left or failed.
+        # The run of the next minute processes the remaining and failed queues.
         done = not run.counts["more"] and not run.counts["failed"]
         self._pruning.unlock(token, done_ms=due_ms if done else None)
         return SweepReport(+run.counts, failures=run.counts.failures)
@@ -123,7 +126,7 @@ class PruneSweep:
         oldest_ms = keys.instant_of(oldest[0][1])
         for kept in there:
             until_ms = run.now_ms - kept.retention.max_age_ms
-            # If even the oldest of all is young enough, nothing needs to be read.
+            # If the oldest dead letter is within the age limit, no queue is read.
             what = f"queue {kept.queue.name}"
             if oldest_ms < until_ms and not self._safely(run, what, self._line, kept, until_ms):
                 return
@@ -137,7 +140,7 @@ class PruneSweep:
 
     @staticmethod
     def _safely(run: _Run, name: str, step: Callable[..., None], *what: object) -> bool:
-        """Run a step, whose failure is counted; False when there is no time for another."""
+        """Run a step and count its failure. Return False if the time is up."""
         if run.over():
             return False
         with counting_failures(run.counts, name):
@@ -149,15 +152,15 @@ class PruneSweep:
     def _by_count(
         self, run: _Run, some: Sequence[_Kept], most: int, names: Sequence[str | None]
     ) -> None:
-        """Remove the oldest dead letters of some queues beyond `most` of them together.
+        """Delete the oldest dead letters of some queues, above `most` in total.
 
-        `names` are the queues whose index lines list them; None is the line of all queues.
+        `names` are the queues whose index partitions are read. None is the partition of all queues.
         """
         counted = sum(kept.queue.dead - run.pruned[kept.queue.name] for kept in some)
         if counted <= most:
             return
-        # The counts may include jobs that are gone already. So find in the index the last one that
-        # stays, lest too many be removed.
+        # The counts can include deleted jobs. To delete not too many, the last dead letter to keep
+        # is found in the index.
         last = next(islice(self._latest_first(run, names), most - 1, None), None)
         if last is None or run.counts["more"]:
             return
@@ -165,7 +168,7 @@ class PruneSweep:
             self._line(run, kept, before=last)
 
     def _latest_first(self, run: _Run, names: Sequence[str | None]) -> Iterator[str]:
-        """The index keys of several lines, merged, latest first; ends when time is up."""
+        """Yield the merged index keys of several partitions, most recent first, within the time."""
         size = max(_SMALLEST_PAGE, _PAGE // len(names))
         return heapq.merge(*(self._keys(run, name, size) for name in names), reverse=True)
 
@@ -183,9 +186,7 @@ class PruneSweep:
     def _line(
         self, run: _Run, kept: _Kept, until_ms: int | None = None, before: str | None = None
     ) -> None:
-        """Remove a queue's dead letters that were discarded before a time, or are listed before a
-        key.
-        """
+        """Delete the dead letters of a queue that were discarded before a time, or before a key."""
         name = kept.queue.name
         after: str | None = None
         while not run.over():
@@ -195,16 +196,14 @@ class PruneSweep:
             )
             if not entries:
                 return
-            # Go on after what was looked at: the index may still list what was removed, and some
-            # stay.
+            # Continue after this page: the index can still list deleted jobs, and some jobs are
+            # kept.
             after = self._slice(run, kept, entries)
             if after == entries[-1][1] and len(entries) < size:
                 return
 
     def _slice(self, run: _Run, kept: _Kept, entries: Sequence[tuple[str, str]]) -> str:
-        """Remove those that are still the dead letters listed; returns the key of the last looked
-        at.
-        """
+        """Delete the listed dead letters that are unchanged. Return the last processed key."""
         name = kept.queue.name
         records = self._jobs.read_records((job_id for job_id, _ in entries), run.counts.fail)
         dead: list[Job] = []
@@ -213,7 +212,7 @@ class PruneSweep:
             if job is None or job.queue != name or not still_listed(job, key):
                 continue
             with counting_failures(run.counts, f"job {job_id}"):
-                # Make its copy first: afterwards it is too late.
+                # The copy must be created before the deletion.
                 job = self._copies.follow(job)
                 if job.copy_due:
                     run.counts["waiting"] += 1
@@ -221,7 +220,7 @@ class PruneSweep:
                     dead.append(job)
         last = entries[-1][1]
         if kept.retention.pruning_policy == PruningPolicy.ARCHIVE:
-            # A job that was deleted by hand is not archived.
+            # A job that an operator deleted is not archived.
             deleted = [job for job in dead if job.deleting]
             wanted = [job for job in dead if not job.deleting]
             written, looked = self._archive.keep(name, wanted, now_ms=run.now_ms)

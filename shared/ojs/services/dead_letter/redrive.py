@@ -1,8 +1,8 @@
-"""Makes dead letters available again: by hand, by bulk operations and by rule.
+"""Retries dead letters: manually, by bulk operations, and by replay rules.
 
-A job enters its queue as by a push: the queue must accept it and have room, and the job's unique
-key must be free. One transaction changes the job record, takes the unique lock and cancels the copy
-in a dead-letter queue; if any condition fails, nothing changes.
+The conditions are those of a push: the queue must allow the job and have capacity, and the job's
+unique key must not be in use. One transaction changes the job record, acquires the unique lock, and
+cancels the copy in a dead-letter queue. If a condition fails, nothing changes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _AS_IT_IS = JobOverride()
 
 
 class Redrive:
-    """Makes dead letters available again."""
+    """Retries dead letters."""
 
     def __init__(
         self,
@@ -94,11 +94,23 @@ class Redrive:
         caller: str | None = None,
         reaches: Reaches = everything,
     ) -> Job:
-        """Make a dead letter available again, with all its attempts; id, policy and error history
-        stay, except for what is overridden. Returns the job as it was stored, with its errors.
+        """Make a dead letter available, with attempts reset to 0.
 
-        Of several concurrent retries exactly one succeeds; the others raise Conflict. Raises
-        NotFound when there is no such dead letter, and the errors of `bring_back`.
+        ID, policy, and error history are kept. Of concurrent retries, exactly one succeeds.
+
+        Args:
+            job_id: ID of the job.
+            override: Changes to the job.
+            caller: Name of the caller. With an override, the queue must allow it as a producer.
+            reaches: Whether the caller can use a queue.
+
+        Returns:
+            The stored job with its errors.
+
+        Raises:
+            NotFound: The job does not exist or is not a dead letter.
+            Conflict: The dead letter was already retried.
+            OjsError: Any error of `bring_back`.
         """
 
         def attempt() -> Job:
@@ -115,7 +127,7 @@ class Redrive:
             raise NotFound("dead_letter_job", job_id)
 
         back = retry_on_race(attempt)
-        # A worker may have changed it by now; the answer is what this retry stored.
+        # A worker can have changed the job by now. The response is the job that was stored here.
         now = self._jobs.load(job_id)
         errors = () if now is None else now.errors
         content = now.content if now is not None and back.content is None else back.content
@@ -132,26 +144,37 @@ class Redrive:
         caller: str | None = None,
         reaches: Reaches = everything,
     ) -> Job:
-        """Make a dead letter available again, on the condition that it is unchanged since it was
-        read.
+        """Make a dead letter available, on the condition that it is unchanged since it was read.
 
-        Its copy in a dead-letter queue is cancelled unless a worker has claimed it. Without `drops`
-        no other job is dropped to make room. `known` has queues that were just read; queues read
-        here are added to it. `replayed` records a replay by a rule
-        (`ojs.domain.job.replay`). Who overrides is a producer of what is to run: the queue
-        must admit the `caller`, whose name is stored. `reaches` tells which queues' jobs may be
-        shown to the caller.
+        Its copy in a dead-letter queue is cancelled, unless a worker has claimed it.
 
-        Raises LostRace when the job has changed. Raises QueueDraining, QueueNotFound,
-        JobTypeNotAllowed for its queue, QueueFull, Duplicate when another job holds its unique key,
-        and for an override PermissionDenied, ValidationFailed, PayloadTooLarge, MetadataTooLarge,
-        MiddlewareRefusal, MiddlewareError; nothing is changed then.
+        Args:
+            job: The dead letter, as read.
+            override: Changes to the job.
+            drops: Whether another job can be discarded if the queue is full.
+            known: Queues that were just read. Queues that are read here are added.
+            replayed: Record of a replay by a rule (`ojs.domain.job.replay`).
+            caller: Name of the caller. With an override, it is stored, and the queue must allow it
+                as a producer.
+            reaches: Whether the caller can use a queue.
+
+        Returns:
+            The available job.
+
+        Raises:
+            LostRace: The job has changed.
+            QueueDraining, QueueNotFound, JobTypeNotAllowed: The queue doesn't allow the job.
+            QueueFull: The queue is full.
+            Duplicate: Another job holds the unique key.
+            PermissionDenied, ValidationFailed, PayloadTooLarge, MetadataTooLarge: The override is
+                not allowed.
+            MiddlewareRefusal, MiddlewareError: The middleware rejected the changes or failed.
         """
         chain = None if override == _AS_IT_IS else self._chain
         if job.content is None and (override.of_content or job.unique_key is not None or chain):
             (job,) = self._jobs.with_contents([job])
             if job.content is None:
-                # It was changed or removed since its record was read.
+                # It was changed or deleted since its record was read.
                 raise LostRace([None])
         if chain is not None:
             override = self._after_middleware(chain, job, override)
@@ -168,7 +191,7 @@ class Redrive:
         after = lifecycle.revive(wanted, now_ms=now_ms, order=self._ids.order())
         after = replace(
             after,
-            # The queue may have been made again with fewer lanes since the job was pushed.
+            # The queue can have been created again with fewer lanes since the job was enqueued.
             lane=queue.choose_lane(self._choose),
             reserved_bytes=wanted.size if queue.tracks_depth else None,
             reserved_in=period_of(now_ms) if queue.tracks_depth else None,
@@ -193,9 +216,9 @@ class Redrive:
     def _after_middleware(
         self, chain: MiddlewareChain, job: Job, override: JobOverride
     ) -> JobOverride:
-        """What is to be changed in a job after the middleware, which sees it as it would be.
+        """Pass the changed job through the middleware, and return the resulting override.
 
-        Raises MiddlewareRefusal, MiddlewareError, and what `JobOverride.applied` raises.
+        Raises MiddlewareRefusal, MiddlewareError, and the errors of `JobOverride.applied`.
         """
         from ojs.services.jobs.middleware import of_request
 
@@ -209,7 +232,7 @@ class Redrive:
             if name not in JobOverrideRequest.model_fields or value is None:
                 raise chain.failed(ValueError(f"a retry cannot change {name} so"), sent)
         if isinstance(meta := changes.get("meta"), dict):
-            # It is laid over the job's: what is not there any more is to be removed.
+            # It is merged into the job's meta, so names that the middleware deleted become None.
             changes = {**changes, "meta": dict.fromkeys((job.content or {}).get("meta", {})) | meta}
         try:
             new = JobOverrideRequest.model_validate(changes).override()
@@ -222,8 +245,11 @@ class Redrive:
         return new
 
     def queue(self, name: str, known: MutableMapping[str, Queue]) -> Queue:
-        """The queue that a job is to enter: of those `known`, or read and added to them; made if it
-        does not exist. Raises QueueNotFound in strict mode, TooManyQueues.
+        """Return a queue from `known`, or read and add it. Creates the queue if it does not exist.
+
+        Raises:
+            QueueNotFound: The queue doesn't exist, and the server is in strict mode.
+            TooManyQueues: The server has the maximum number of queues.
         """
         if name not in known:
             found = self._queues.get(name)
@@ -232,9 +258,10 @@ class Redrive:
         return known[name]
 
     def _locked(self, job: Job, after: Job, reaches: Reaches) -> tuple[Job, Put | None]:
-        """The job with its current unique key, and the write that takes the key's lock again.
+        """Return the job with its current unique key, and the write that acquires the lock.
 
-        Raises Duplicate when another job holds the key in a state that the job's policy names.
+        Raises:
+            Duplicate: Another job holds the key, in a state that the job's policy includes.
         """
         if job.unique_key is None:
             return after, None
@@ -248,13 +275,13 @@ class Redrive:
             holder = self._transitions.holder_of(seen, now_ms)
             if holder is not None and holder.state in policy.states:
                 raise held(holder, digest, reaches, job_id=job.id)
-        # As with a push, the uniqueness period begins now.
+        # As in a push, the uniqueness period starts now.
         until_ms = None if policy.period_ms is None else now_ms + policy.period_ms
         lock = UniqueLock(digest, job.id, until_ms, after.life)
         return replace(after, unique_key=digest), UniqueLocks.taking(lock, seen)
 
     def _waiting_copy(self, job: Job) -> Job | None:
-        """The copy of the dead letter, unless a worker has claimed it."""
+        """Return the copy of the dead letter, unless a worker has claimed it."""
         if job.copy_id is None or job.copy_due:
             return None
         copy = self._jobs.read_record(job.copy_id)
@@ -263,10 +290,10 @@ class Redrive:
         return None if copy.state is State.ACTIVE or copy.state.terminal else copy
 
     def _swap(self, job: Job, after: Job, lock: Put | None, copy: Job | None) -> Job:
-        """Store the job, take its lock and cancel its copy: all or nothing. Raises LostRace."""
-        # Races: a worker claims the copy; another request retries or deletes the job or takes the
-        # unique key; another container makes the copy, which changes the job record, too. The loser
-        # reads again and decides by what is stored then.
+        """Store the job, acquire its lock, and cancel its copy: all or nothing. Raises LostRace."""
+        # Races: a worker claims the copy; another request retries or deletes the job, or acquires
+        # the unique key; another container creates the copy, which changes the job record, too. The
+        # loser reads again and decides by the new records.
         if copy is None and lock is None:
             return self._changes.replace(job, after)
         changes = [(job, after)]
@@ -276,7 +303,7 @@ class Redrive:
 
 
 def _fingerprint(after: Job, policy: envelope.Unique) -> str:
-    """The unique key of a changed job. Raises ValidationFailed naming what was changed."""
+    """Return the unique key of a changed job. Raises ValidationFailed with the changed field."""
     try:
         return fingerprint(after, policy)
     except ValidationFailed as error:

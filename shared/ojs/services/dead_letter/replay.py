@@ -1,9 +1,9 @@
-"""Minute sweep that replays dead letters by the rules of their queue.
+"""Replays dead letters every minute, by the rules of their queue.
 
-A rule looks at each dead letter of its queue once, when its delay is over, in the order in which
-they were discarded; a cursor records how far it has come (`ojs.store.dead_letter.replay`). One
-conditional write of the job record makes the job available and counts the replay. So each job is
-replayed once, however many sweeps look at it, also after a crash.
+A rule checks each dead letter of its queue once, after the delay of the rule, in the order in which
+they were discarded. A cursor records its progress (`ojs.store.dead_letter.replay`). One conditional
+write of the job record makes the job available and counts the replay. Each job is therefore
+replayed once, also after a crash or with concurrent sweeps.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MAX_SKIPPED = 100
 
 @record(frozen=True)
 class Skipped:
-    """A dead letter that a rule could not replay, and does not try again."""
+    """A dead letter that a rule could not replay. The rule doesn't retry it."""
 
     job_id: str
     queue: str
@@ -51,10 +51,10 @@ class Skipped:
 
 @record(frozen=True, eq=False)
 class ReplayReport(SweepReport):
-    """What a run did, and the first MAX_SKIPPED jobs that it skipped.
+    """The counts of a run, and the first MAX_SKIPPED jobs that it skipped.
 
     `counts` has: looked (dead letters that were due), replayed, skipped, blocked (rules whose queue
-    has no room), failed (rules or queues), `more`.
+    is full), failed (rules or queues), `more`.
     """
 
     skipped: Sequence[Skipped] = ()
@@ -95,12 +95,11 @@ class ReplaySweep:
         self._maintenance = maintenance
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> ReplayReport:
-        """Replay what is due, looking at about `limit` dead letters at most; nothing in maintenance
-        mode.
+        """Replay due dead letters. Checks about `limit` of them; none in maintenance mode.
 
-        Begins at a random queue, so that a run cut short starves none. Costs a read of each queue;
-        for each queue with rules one query, and one for each rule; and one read of the job record
-        for each dead letter and rule.
+        Starts at a random queue, so that shortened runs starve none. Takes one read per queue, one
+        query per queue with rules, one query per rule, and one read of the job record per dead
+        letter and rule.
         """
         run = _Run(now_ms, limit, go_on)
         for queue in self._with_rules(run):
@@ -126,7 +125,7 @@ class ReplaySweep:
         if gone := [cursor for name, cursor in cursors.items() if name not in named]:
             self._replays.forget(gone)
         for rule in rules:
-            # A rule of the policy for new queues may name another queue.
+            # A rule of the policy for new queues can name another queue.
             if not rule.enabled or rule.filter.queue not in (None, queue.name):
                 continue
             if run.over():
@@ -185,11 +184,11 @@ class ReplaySweep:
         rule: ReplayRule,
         rules: Collection[str],
     ) -> Iterator[str]:
-        """Replay the dead letters that match; yields the index key of each that is handled.
+        """Replay the matching dead letters, and yield the index key of each processed one.
 
         Raises _Blocked.
         """
-        # The rule does not come back to what it cannot read.
+        # The rule doesn't retry records that it can't read.
         records = self._jobs.read_records((job_id for job_id, _ in entries), run.counts.fail)
         known: dict[str, Queue] = {}
         for job_id, key in entries:
@@ -202,7 +201,7 @@ class ReplaySweep:
                 run.counts["blocked"] += 1
                 raise _Blocked from None
             except BackendError as error:
-                # It is unknown whether it was replayed: the next minute looks at it again.
+                # It is unknown whether the job was replayed. The next run checks it again.
                 run.counts.fail(f"job {job_id}", error)
                 raise _Blocked from None
             except OjsError as error:
@@ -214,7 +213,7 @@ class ReplaySweep:
 
     def _matches(self, rule: ReplayRule, job: Job, key: str) -> bool:
         """Whether a job is still the listed dead letter, and one that the rule replays."""
-        # If it was retried and discarded again it is due later.
+        # If the job was retried and discarded again, it is due later.
         if not still_listed(job, key) or job.deleting:
             return False
         if replay.count(job.replayed, rule.name) >= rule.max_replays:
@@ -234,17 +233,17 @@ class ReplaySweep:
         rules: Collection[str],
         known: MutableMapping[str, Queue],
     ) -> None:
-        """Replay a job, unless another request retries it meanwhile. Raises OjsError, _Blocked."""
+        """Replay a job, unless another request has retried it. Raises OjsError, _Blocked."""
         if job.queue not in known:
             queue = self._queues.get(job.queue)
             if queue is None:
-                # It was deleted meanwhile; a replay does not create it again.
+                # The queue was deleted. A replay doesn't create it again.
                 raise _Blocked
             known[job.queue] = queue
         for _ in range(_TRIES):
             replayed = replay.after(job.replayed, rule.name, now_ms=run.now_ms, rules=rules)
             try:
-                # No waiting job is dropped to make room for it.
+                # No other job is discarded if the queue is full.
                 self._redrive.bring_back(job, drops=False, known=known, replayed=replayed)
             except LostRace:
                 found = self._jobs.read_records([job.id]).get(job.id)
@@ -254,5 +253,5 @@ class ReplaySweep:
                 continue
             run.counts["replayed"] += 1
             return
-        # Others keep changing it: the next minute looks at it again.
+        # Concurrent requests keep changing the job. The next run checks it again.
         raise _Blocked

@@ -1,12 +1,13 @@
-"""Many jobs in one request, each for itself: one that is refused takes none of the others along.
+"""Enqueues many jobs of one request independently: a rejected job doesn't affect the others.
 
-Jobs that nothing ties to others are stored together, as one staged batch. Those with a chosen id
-or a unique key are pushed alone, several at the same time, and so are all if the batch is refused:
-each is told then what is wrong with it.
+Jobs without a chosen ID and without a unique key are stored together, as one staged batch. The
+other jobs are enqueued one by one, several at the same time. If the batch is rejected, its jobs are
+enqueued one by one, too, and each one gets its own error.
 
-Under an idempotency key (ADR 31) the ids of jobs that are pushed alone are derived from the key and
-the time of its first try, so that each try finds what others stored. Before the jobs of a refused
-batch are pushed alone, the key's record says so: no later try stages them once more.
+With an idempotency key (ADR 31), the IDs of jobs that are enqueued one by one are derived from the
+key and the time of its first attempt. Each attempt then finds the jobs of earlier ones. Before the
+jobs of a rejected batch are enqueued one by one, the record of the key is updated, so that no later
+attempt stages them again.
 """
 
 from __future__ import annotations
@@ -52,8 +53,9 @@ PushOutcome = Pushed | OjsError
 
 @record(frozen=True)
 class _Entry:
-    """One job of a request: its push, unless the request itself is wrong, and why it is refused, if
-    it is. One that the middleware refuses has both: an earlier try may have stored it.
+    """One job of a request: its push, unless it is invalid, and its error, if it is rejected.
+
+    A job that the middleware rejects has both, because an earlier attempt might have stored it.
     """
 
     push: PushRequest | None
@@ -66,23 +68,23 @@ class _Entry:
 
 @record(frozen=True)
 class _Keyed:
-    """An idempotency key, and what is stored of it."""
+    """An idempotency key and its stored record."""
 
     key: IdempotencyKey
     record: IdempotencyRecord
 
     def alone(self, push: PushRequest, index: int) -> PushRequest:
-        """The push of one job, with the id that it has in each try."""
+        """Return the push of one job, with the ID that it has in each attempt."""
         seed, at_ms = self.key.steady_seed(self.record.at_ms), self.record.at_ms
         return replace(push, ids=[_chosen(push) or self.key.job_id(seed, at_ms, index)], seed=seed)
 
     def staged(self, index: int) -> str:
-        """The id of a job of this try's batch."""
+        """Return the ID of a job in the batch of this attempt."""
         return self.key.job_id(self.record.seed, self.record.at_ms, index)
 
 
 class BulkPush:
-    """Enqueues many jobs, each for itself."""
+    """Enqueues many jobs independently."""
 
     def __init__(
         self,
@@ -96,7 +98,19 @@ class BulkPush:
         clock: Clock,
         middleware_ms: int | None,
     ) -> None:
-        """`middleware_ms` is how long the middleware may take for a request, if there is one."""
+        """Create the service.
+
+        Args:
+            enqueue: Validates and stores jobs.
+            jobs: Store of the jobs.
+            idempotency_keys: Store of the idempotency keys.
+            key_turn: Waits for concurrent requests with the same key.
+            bulk_pushes: Store of the bulk events.
+            for_each: Runs calls in parallel.
+            clock: Clock.
+            middleware_ms: Maximum duration of the middleware for a request in ms, or None without
+                middleware.
+        """
         self._enqueue = enqueue
         self._jobs = jobs
         self._keys = idempotency_keys
@@ -116,15 +130,27 @@ class BulkPush:
         wait_ms: int = 0,
         trace: TraceContext | None = None,
     ) -> list[PushOutcome]:
-        """Store each job that can be stored; returns what became of each, in order.
+        """Store each job that can be stored, and return the outcome of each, in order.
 
-        A request that is an error is refused with it. All together wait at most `wait_ms` for room
-        in queues. Under a `key` that is done once in 24 h; then the outcomes are those of the first
-        time, with the jobs as they are now. Nothing is kept of the key if all jobs are refused.
+        With a `key`, the jobs are stored once in 24 hours. Later calls return the outcomes of the
+        first one, with the current jobs. If all jobs are rejected, the key is not stored.
 
-        Raises KeyTaken if another request came with the key; MiddlewareError; and BackendError if
-        nothing was stored, or, under a key, if it is not certain what is: then the same request
-        goes on.
+        Args:
+            requests: The jobs. An OjsError is the outcome of an invalid job.
+            key: Idempotency key of the request.
+            producer: Name of the producer.
+            reaches: Whether the caller can use a queue.
+            wait_ms: Maximum time in ms that all jobs together wait for capacity of full queues.
+            trace: Trace context of the request.
+
+        Returns:
+            For each job, its `Pushed` or the error that rejected it.
+
+        Raises:
+            KeyTaken: The key was used for a different request.
+            MiddlewareError: The middleware failed.
+            BackendError: Nothing was stored. With a key, the outcome might be unknown: send the
+                same request again to complete it.
         """
         entries, failure = self._entries(requests, producer, reaches, trace)
         until_ms = self._clock.now_ms() + wait_ms
@@ -146,10 +172,10 @@ class BulkPush:
         )
 
     def note(self, outcomes: Sequence[PushOutcome], atomicity: str) -> None:
-        """Note for the event log what became of a request, unless nothing of it was stored, or an
-        earlier try carried it out. One call.
+        """Record the outcome of a request for the event log. One call.
 
-        If the table fails, that is logged: the jobs are stored all the same.
+        Does nothing if no job was stored, or if an earlier attempt completed the request. A failure
+        of the table is only logged, because the jobs are stored.
         """
         pushed = [one for one in outcomes if isinstance(one, Pushed)]
         if not pushed or any(one.again for one in pushed):
@@ -171,7 +197,7 @@ class BulkPush:
         reaches: Reaches,
         trace: TraceContext | None,
     ) -> tuple[list[_Entry], MiddlewareError | None]:
-        """The jobs after the middleware; and its failure, after which they are as sent."""
+        """Return the jobs after the middleware, and its failure. Later jobs are unchanged then."""
         entries: list[_Entry] = []
         failure: MiddlewareError | None = None
         first: dict[str, int] = {}
@@ -219,7 +245,7 @@ class BulkPush:
     def _attempt(
         self, key: IdempotencyKey, entries: Sequence[_Entry], until_ms: int, reaches: Reaches
     ) -> list[PushOutcome]:
-        """Raises LostRace where another try has done something meanwhile."""
+        """Run one attempt. Raises LostRace if a concurrent attempt changed the key."""
         record, first = self._turn.begin(key, now_ms=self._clock.now_ms())
         if record.request != key.request:
             raise KeyTaken(HEADER)
@@ -228,7 +254,7 @@ class BulkPush:
         if not first:
             left = record.seed
             record = self._keys.join(record, anew=True)
-            # It can never be committed now: its room is free at once.
+            # The earlier batch can no longer be committed, so its capacity is released immediately.
             self._jobs.batches.undo(left, now_ms=self._clock.now_ms())
         keyed = _Keyed(key, record)
         entries = [
@@ -241,7 +267,7 @@ class BulkPush:
         return self._store(entries, until_ms, keyed, stored)
 
     def _stands(self, record: IdempotencyRecord) -> bool:
-        """Whether what a done request staged is committed; if it staged nothing, it is."""
+        """Whether the staged batch of a completed request is committed, or it has none."""
         return record.done and self._jobs.batches.commit(record.seed)
 
     def _store(
@@ -251,8 +277,11 @@ class BulkPush:
         keyed: _Keyed | None = None,
         stored: Mapping[int, Pushed] | None = None,
     ) -> list[PushOutcome]:
-        """Store what is wanted and was not `stored` by earlier tries; None if there was none. Under
-        a key raises BackendError and LostRace, else neither.
+        """Store the valid jobs that earlier attempts have not `stored` (None: no earlier attempt).
+
+        Raises:
+            BackendError: Only with a key. The outcome might be unknown.
+            LostRace: Only with a key. A concurrent attempt changed the key.
         """
         outcomes: dict[int, PushOutcome] = dict(stored or {})
         left = {index: entry for index, entry in enumerate(entries) if index not in outcomes}
@@ -298,8 +327,9 @@ class BulkPush:
         *,
         first: bool,
     ) -> None:
-        """Note what became of a request of which nothing was staged; or nothing, if it was refused
-        as a whole.
+        """Record the outcomes of a request without a staged batch.
+
+        If all jobs are rejected in the first attempt, the key is released instead.
         """
         if any(isinstance(outcome, Pushed) for outcome in outcomes.values()):
             self._finish(keyed, entries, outcomes, alone=True)
@@ -332,9 +362,10 @@ class BulkPush:
     def _alone(
         self, pushes: Mapping[int, PushRequest], until_ms: int, keyed: _Keyed | None
     ) -> dict[int, PushOutcome]:
-        """Push jobs one by one, several at the same time, with positions in their order; of one
-        unique key in their order. In a queue without space for all of them, those beyond it follow
-        in turn until one is refused.
+        """Enqueue jobs one by one, several at the same time, with sort keys in their order.
+
+        Jobs with the same unique key are enqueued in their order. If a queue has less space than
+        jobs, the excess jobs follow one after the other, until one is rejected.
         """
         pushes = {index: self._enqueue.positioned(push) for index, push in pushes.items()}
         queues: dict[str, list[int]] = {}
@@ -376,19 +407,19 @@ class BulkPush:
             if isinstance(error, BackendError):
                 raise
             if isinstance(error, Duplicate) and (job := self._own(push)) is not None:
-                # Another try was quicker.
+                # A concurrent attempt was faster.
                 return Pushed(job)
             return error
         same = keyed is not None and pushed.job.id == push.ids[0]
         return replace(pushed, deduplicated=pushed.deduplicated and not same)
 
     def _own(self, push: PushRequest) -> Job | None:
-        """The job of a push, if a try of it stored it."""
+        """Return the job of a push, if an attempt of this request stored it."""
         job = self._jobs.read_records(push.ids).get(push.ids[0])
         return job if job is not None and made_under(job, push.seed) else None
 
     def _stored(self, keyed: _Keyed, entries: Sequence[_Entry]) -> dict[int, Pushed]:
-        """What earlier tries have pushed alone."""
+        """Return the jobs that earlier attempts enqueued one by one."""
         alone = {
             index: keyed.alone(entry.push, index)
             for index, entry in enumerate(entries)
@@ -409,12 +440,12 @@ class BulkPush:
         *,
         alone: bool,
     ) -> None:
-        """Note what became of each job; those that are still to come will be stored."""
+        """Record the outcome of each job. Jobs without an outcome will be stored."""
         existing: list[str | None] = [None] * len(entries)
         refused: dict[int, OjsError] = {}
         for index, outcome in outcomes.items():
             if isinstance(outcome, OjsError):
-                # What is wrong with a request itself is so each time.
+                # An invalid request is invalid in each attempt, so its error is not recorded.
                 if entries[index].push is not None:
                     refused[index] = outcome
             elif outcome.deduplicated:
@@ -424,7 +455,7 @@ class BulkPush:
     def _done_before(
         self, keyed: _Keyed, entries: Sequence[_Entry], reaches: Reaches
     ) -> list[PushOutcome]:
-        """What became of a request that was carried out, with its jobs as they are now."""
+        """Return the outcomes of a completed request, with its current jobs."""
         record = keyed.record
         existing = record.existing or [None] * len(entries)
         pushes: dict[int, PushRequest] = {}
@@ -470,14 +501,14 @@ def _chosen(push: PushRequest) -> str | None:
 
 
 def _group(wanted: Mapping[int, PushRequest], keyed: _Keyed | None) -> dict[int, PushRequest]:
-    """The jobs that are stored together."""
+    """Return the jobs that are stored together."""
     free_ones = {index: push for index, push in wanted.items() if not _tied(push)}
     never = len(free_ones) < STAGED_FROM or (keyed is not None and keyed.record.alone)
     return {} if never else free_ones
 
 
 def _tied(push: PushRequest) -> bool:
-    """Whether a job may clash with another one: by its id or its unique key."""
+    """Whether a job can conflict with another one, by its ID or its unique key."""
     return _chosen(push) is not None or push.specifications[0].unique is not None
 
 
@@ -487,11 +518,11 @@ def _unique_key(specification: Specification) -> str | None:
     try:
         return fingerprint(specification, specification.unique)
     except OjsError:
-        return None  # its push says why
+        return None  # enqueueing the job raises the error
 
 
 def _raise_if_none(outcomes: Sequence[PushOutcome]) -> None:
-    """Raise the BackendError of a request of which nothing was stored for want of the store."""
+    """If no job was stored and the backend failed, raise the BackendError."""
     if any(isinstance(outcome, Pushed) for outcome in outcomes):
         return
     for outcome in outcomes:

@@ -1,14 +1,13 @@
-"""Looking at the lines of many lanes and queues: side by side, and at empty ones now and then.
+"""Reads the index partitions of many lanes and queues: in parallel, and empty ones less often.
 
-A fetch that asks for up to `FEW` lanes looks at their lines one after the other, each time. One
-that asks for more looks at some at the same time, and leaves alone those that its container saw
-empty a moment ago:
+A fetch of up to `FEW` lanes reads their partitions one after the other, each time. A fetch of more
+lanes reads several at the same time. It skips partitions that its container recently read as empty:
 
-    ready line   for at most 3.5 s, so that who polls once a second hands out what arrives in 4 s
-    due line     for as long as the budget of looks says, 30 s at most; but what was seen in it, or
-                 was put there by the same container, is taken when it is due
+    ready index   for at most 3.5 s. A worker that polls once per second gets a new job within 4 s.
+    due index     for at most 30 s, by the read budget. Jobs that this container read or wrote
+                  before are claimed when they are due.
 
-Other containers, and fetches of fewer lanes, look for themselves.
+Other containers, and fetches of fewer lanes, read the partitions themselves.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from ojs.services.for_each import THREADS, ForEach
 from ojs.store.jobs.finding import DueLine, JobIndex, ReadyPage
 from ojs.store.table import keys
 
-# Lanes of a fetch, over all its queues, whose lines are never passed over.
+# Maximum lanes of a fetch, over all its queues, that skips no index partition.
 FEW = 8
 _READY_MS = 3_500
 _DUE_MS = 30_000
-# Looks a second that empty lines may cost a container; due lines have what ready lines leave of it,
-# and two.
+# Budget of a container for empty partitions, in reads per second. Due partitions use the part that
+# ready partitions leave, but at least `_LEAST_LOOKS`.
 _LOOKS = 18
 _LEAST_LOOKS = 2.3
 _REMEMBERED = 10_000
@@ -41,10 +40,10 @@ Found = TypeVar("Found")
 
 
 class EmptyLines:
-    """Which lines a container has seen empty. One for each container."""
+    """Caches which index partitions are empty. One instance per container."""
 
     def __init__(self, clock: Clock, placed: Callable[[Job], None] = lambda _: None) -> None:
-        """`placed` is told of each job that this container has put into a line."""
+        """Create the cache. `placed` is called with each job that this container adds."""
         self._placed = placed
         self._clock = clock
         # When the line was seen empty, in ms.
@@ -53,7 +52,7 @@ class EmptyLines:
         self._due: BoundedMap[Lane, tuple[int, int | None]] = BoundedMap(_REMEMBERED)
 
     def note(self, job: Job) -> None:
-        """Note that this container has put a job into a line."""
+        """Record that this container added a job to an index partition."""
         self._placed(job)
         lane, due_lane = (job.queue, job.lane), (job.queue, keys.due_lane(job.lane))
         due_ms = job.retry_at_ms if job.state is State.RETRYABLE else job.scheduled_ms
@@ -67,18 +66,18 @@ class EmptyLines:
     def reader(
         self, index: JobIndex, lanes: Sequence[Lane], for_each: ForEach, *, remembers: bool
     ) -> LineReader:
-        """Reads the lines of one fetch. It passes over empty lines only if it `remembers`."""
+        """Return the reader for one fetch. It skips empty partitions only if it `remembers`."""
         return LineReader(self, index, self._clock, lanes, for_each, remembers=remembers)
 
-    # --- for `LineReader`, with how many ready and due lines the fetch asks for ----------------
+    # --- for `LineReader`, with the numbers of ready and due partitions of the fetch -----------
 
     def ready_is_empty(self, lane: Lane, lanes: int, _: int) -> bool:
-        """Whether a ready line was seen empty so lately that it is left alone."""
+        """Whether to skip a ready partition, because it was empty recently."""
         seen_ms = self._ready.get(lane)
         return seen_ms is not None and self._clock.now_ms() - seen_ms < _ready_ms(lanes)
 
     def due_is_empty(self, lane: Lane, lanes: int, due_lanes: int) -> bool:
-        """The same of a due line."""
+        """Whether to skip a due partition, because it had no due jobs recently."""
         now_ms = self._clock.now_ms()
         seen_ms, next_ms = self._due.get(lane, (None, None))
         if seen_ms is None or (next_ms is not None and next_ms <= now_ms):
@@ -86,30 +85,33 @@ class EmptyLines:
         return now_ms - seen_ms < _due_ms(lanes, due_lanes)
 
     def saw_ready(self, lane: Lane) -> None:
-        """A ready line is empty."""
+        """Record that a ready partition is empty."""
         self._ready.put(lane, self._clock.now_ms())
 
     def saw_due(self, lane: Lane, next_ms: int | None) -> None:
-        """Nothing is due in a due line before `next_ms`, if that is known."""
+        """Record that nothing in a due partition is due before `next_ms`, if known."""
         self._due.put(lane, (self._clock.now_ms(), next_ms))
 
 
 def _ready_ms(lanes: int) -> int:
-    """How long an empty ready line is left alone by fetches of so many lanes (ms)."""
+    """Return how long fetches of `lanes` lanes skip an empty ready partition (ms)."""
     return min(_READY_MS, 2_000 * lanes // _LOOKS)
 
 
 def _due_ms(lanes: int, due_lanes: int) -> int:
-    """How long a due line without due jobs is left alone by fetches of so many lanes (ms), of which
-    so many have due lines.
+    """Return how long a fetch skips a due partition without due jobs (ms).
+
+    The fetch reads `lanes` ready partitions and `due_lanes` due partitions.
     """
     left = _LOOKS - lanes * 1_000 / _ready_ms(lanes)
     return min(_DUE_MS, round(due_lanes * 1_000 / max(left, _LEAST_LOOKS)))
 
 
 class _Ahead(Generic[Found]):
-    """Looks at lines in the order in which they are asked for, and with each at some that follow:
-    none at first, then more and more, since a line that is not empty may be enough.
+    """Prefetches partitions: with each requested one, it reads some of the next ones.
+
+    The number doubles from 1 up to `THREADS`, because the first partition that is not empty might
+    be enough.
     """
 
     def __init__(
@@ -122,7 +124,11 @@ class _Ahead(Generic[Found]):
         self._size = 1
 
     def take(self, lane: Lane, limit: int) -> Found:
-        """What a look at a line finds; looks anew each time that it is asked. Raises OjsError."""
+        """Return the result of a read of a partition. Each call uses a separate read.
+
+        Raises:
+            OjsError: The read failed.
+        """
         if lane not in self._found:
             wanted = self._following(lane)
             found = self._for_each(lambda each: self._safely(each, limit), wanted)
@@ -133,7 +139,7 @@ class _Ahead(Generic[Found]):
         return taken
 
     def _following(self, lane: Lane) -> list[Lane]:
-        """A line, and those that are looked at with it."""
+        """Return a partition, and those that are read with it."""
         if lane not in self._left:
             return [lane]
         at = self._left.index(lane)
@@ -143,7 +149,7 @@ class _Ahead(Generic[Found]):
         return wanted
 
     def _safely(self, lane: Lane, limit: int) -> Found | OjsError:
-        # A line in trouble is told of when it is its turn: it keeps no other back.
+        # The error of a partition is raised when that partition is requested. It delays no other.
         try:
             return self._look(lane, limit)
         except OjsError as error:
@@ -151,7 +157,7 @@ class _Ahead(Generic[Found]):
 
 
 class LineReader:
-    """Reads the lines of one fetch."""
+    """Reads the index partitions of one fetch."""
 
     def __init__(
         self,
@@ -177,7 +183,11 @@ class LineReader:
         self._due = _Ahead(due, self._look_due, for_each)
 
     def ready(self, queue: str, lane: int, *, limit: int, after: object = None) -> ReadyPage:
-        """`JobIndex.ready`; nothing of a line that was seen empty. Raises OjsError."""
+        """Call `JobIndex.ready`, or return an empty page if the partition is skipped.
+
+        Raises:
+            OjsError: The read failed.
+        """
         if not self._many or after is not None:
             return self._index.ready(queue, lane, limit=limit, after=after)
         if self._passes_over(self._empty.ready_is_empty, (queue, lane)):
@@ -185,7 +195,11 @@ class LineReader:
         return self._ready.take((queue, lane), limit)
 
     def due(self, queue: str, lane: int, *, limit: int) -> DueLine:
-        """`JobIndex.due`; nothing of a line that was seen empty. Raises OjsError."""
+        """Call `JobIndex.due`, or return an empty result if the partition is skipped.
+
+        Raises:
+            OjsError: The read failed.
+        """
         if not self._many:
             return self._index.due(queue, lane, now_ms=self._clock.now_ms(), limit=limit)
         if self._passes_over(self._empty.due_is_empty, (queue, lane)):

@@ -55,21 +55,25 @@ if TYPE_CHECKING:
     from ojs.domain.job.trace import TraceContext
     from ojs.services.jobs.middleware import MiddlewareChain
 
-# Of a push that others are quicker with: with pauses in between, some four seconds.
+# Attempts of a push after concurrent updates. With the pauses in between, about 4 seconds.
 _TRIES = 16
-# Batches of so many jobs are staged if no client chose their ids: a transaction takes one unit more
-# for each job, staging four for the batch (ADR 3).
+# A batch of at least this size is staged, if no client chose IDs. A transaction consumes one more
+# unit per job, and staging consumes 4 more units per batch (ADR 3).
 STAGED_FROM = 5
 
 
 @record(frozen=True)
 class Pushed:
-    """The job of a push; `deduplicated` when the unique job existed before. `absent`: an earlier
-    try of the request pushed it, and it cannot be shown any more but as it was pushed. `again`: an
-    earlier try carried the whole request out.
+    """The job of a push.
 
-    `pressure` is set when its queue is bounded and filled beyond its warning threshold,
-    `limit_status` is that of its rate limit, if it has one.
+    Attributes:
+        job: The job.
+        deduplicated: Whether the unique job existed before.
+        pressure: Set if the queue has a size limit and is filled beyond its warning threshold.
+        limit_status: Status of the rate limit of the job, if it has one.
+        absent: Whether an earlier attempt stored the job and its record can't be returned. `job`
+            then has its original values.
+        again: Whether an earlier attempt completed the whole request.
     """
 
     job: Job
@@ -82,9 +86,13 @@ class Pushed:
 
 @record(frozen=True)
 class Alongside:
-    """What goes with pushed jobs, in one transaction: `writes`, and the end of the jobs that they
-    `cancel`. With `bypasses_unique` unique keys are not looked at. `steps` are the steps of a
-    workflow that the jobs are, if they are.
+    """Additional changes in the transaction of a push.
+
+    Attributes:
+        writes: Additional writes.
+        cancels: Jobs to cancel.
+        bypasses_unique: Whether unique keys are ignored.
+        steps: The workflow steps of the jobs, if they belong to a workflow.
     """
 
     writes: Sequence[Put | Update]
@@ -94,17 +102,25 @@ class Alongside:
 
 
 class Overtaken(Exception):
-    """What goes with a pushed job has changed since it was read. Nothing is stored."""
+    """An additional change of a push was based on an outdated read. Nothing is stored."""
 
 
 @record(frozen=True)
 class PushRequest:
-    """A push as it was requested: requests after the middleware, their specifications as of the
-    time they came (`came_ms`), and the ids of their jobs. In a `batch` errors name the job's index.
+    """A prepared push.
 
-    Under an idempotency key it has the `seed` of its ids (`ojs.services.jobs.idempotent_push`),
-    those jobs that an earlier try of it `stored`, by id, and what a staged batch must call before
-    its commit.
+    Attributes:
+        requests: The requests after the middleware.
+        specifications: Their specifications, resolved at `came_ms`.
+        ids: The IDs of the jobs.
+        came_ms: When the request was received (ms).
+        producer: Name of the producer.
+        reaches: Whether the caller can use a queue.
+        batch: Whether it is a batch. Errors then include the index of the job.
+        seed: With an idempotency key: seed of the IDs (`ojs.services.jobs.idempotent_push`).
+        stored: With an idempotency key: jobs that an earlier attempt stored, by ID.
+        before_commit: Called before the commit of a staged batch.
+        alongside: Additional changes in the same transaction.
     """
 
     requests: Sequence[JobRequest]
@@ -118,7 +134,7 @@ class PushRequest:
     stored: Mapping[str, Job] = field(default_factory=dict)
     before_commit: Callable[[], None] = lambda: None
     alongside: Alongside | None = None
-    # The position of its one job in the ready index, if it is not that of the time of the write.
+    # The sort key of its single job in the ready index. Default: by the time of the write.
     position: str | None = None
 
     @cached_property
@@ -132,8 +148,10 @@ class PushRequest:
         return count + also > MAX_TRANSACTION or (count >= STAGED_FROM and not chosen)
 
     def mark(self, specification: Specification) -> str | None:
-        """What its job's `made_by` begins with, so that later tries can tell it from another job of
-        the same id. The ids of a staged batch are of one try, and need no mark.
+        """Return the prefix of the job's `made_by`.
+
+        It distinguishes the job from another job with the same ID. The IDs of a staged batch are
+        used by one attempt only, so its jobs have no mark.
         """
         if self.seed is None or (self.staged and specification.id is None):
             return None
@@ -142,8 +160,10 @@ class PushRequest:
 
 @record(frozen=True)
 class _ResolvedPush:
-    """A push resolved with its queues as just read: the jobs as they would be stored now, their
-    specifications under the queues' defaults, the queues, and the tenants' finish tags in them.
+    """A push with the current configuration of its queues.
+
+    It has the jobs to store, their specifications with the defaults of the queues, the queues, and
+    the finish tags of their tenants.
     """
 
     push: PushRequest
@@ -156,7 +176,7 @@ class _ResolvedPush:
 
 @record(frozen=True)
 class _Plan:
-    """How one request is stored: a new job with its unique lock's writes, or an existing job."""
+    """The plan for one request: a new job with its unique lock, or an existing job."""
 
     job: Job
     also: tuple[Put | Update, ...] = ()
@@ -165,7 +185,7 @@ class _Plan:
 
     @property
     def seen(self) -> list[Mapping[str, Any]]:
-        """What the conditions of the writes compare with: what the plan was made of."""
+        """The values in the conditions of the writes, as read for this plan."""
         return [write.values for write in self.also]
 
 
@@ -190,7 +210,7 @@ class Enqueue:
         choose: Callable[[int], int] = random.randrange,
         ended: JobEnded = ends_nothing,
     ) -> None:
-        """`ended` is told of each job that a push has ended."""
+        """Create the service. `ended` is called with each job that a push has cancelled."""
         self._jobs = jobs
         self._ended = ended
         self._permits = permits
@@ -216,19 +236,34 @@ class Enqueue:
         trace: TraceContext | None = None,
         alongside: Alongside | None = None,
     ) -> Pushed:
-        """Store one job durably, and what goes `alongside` with it: all of it or nothing.
+        """Store one job durably, with its additional changes: all of them, or nothing.
 
-        `producer` is the caller's name, for queues that admit only some producers; `reaches` tells
-        which queues the caller's key covers; `wait_ms` is how long to wait for room in a full queue
-        whose overflow policy is `block`. A push that waited is resolved with the queue's
-        configuration at the end of the wait, and its job is created then; relative times count from
-        the request. The job's `meta` gets the `trace` of the request, unless it has one.
+        A push that waited uses the configuration of the queue at the end of the wait, and its job
+        is created then. Relative times count from the request.
 
-        Raises InvalidRequest, ValidationFailed, Unsupported or PayloadTooLarge for the request,
-        MiddlewareRefusal or MiddlewareError for what the middleware does, JobTypeNotAllowed and
-        PermissionDenied for jobs that the queue does not admit, QueueNotFound in strict mode,
-        TooManyQueues, QueueFull, Duplicate when the id or the unique key is taken, Overtaken when a
-        condition of what goes alongside failed, and BackendUnavailable.
+        Args:
+            request: The job.
+            producer: Name of the caller, for queues that allow only certain producers.
+            reaches: Whether the caller can use a queue.
+            wait_ms: Maximum time in ms to wait for capacity of a full queue with the policy
+                `block`.
+            trace: Trace context. It is added to the job's `meta`, unless that has one.
+            alongside: Additional changes in the same transaction.
+
+        Returns:
+            The stored job.
+
+        Raises:
+            InvalidRequest, ValidationFailed, Unsupported, PayloadTooLarge: The request is invalid.
+            MiddlewareRefusal: The middleware rejected the job.
+            MiddlewareError: The middleware failed.
+            JobTypeNotAllowed, PermissionDenied: The queue doesn't allow the job.
+            QueueNotFound: The queue doesn't exist, and the server is in strict mode.
+            TooManyQueues: The server has the maximum number of queues.
+            QueueFull: The queue is full.
+            Duplicate: The ID or the unique key is in use.
+            Overtaken: A condition of an additional change failed.
+            BackendUnavailable: DynamoDB rejected a request.
         """
         push = self.prepare([request], producer, reaches, trace=trace)
         (pushed,) = self.store(replace(push, alongside=alongside), wait_ms)
@@ -241,7 +276,7 @@ class Enqueue:
         return [self._bounds.wait(lambda: self._push(push), wait_ms)]
 
     def _push(self, push: PushRequest) -> Pushed:
-        """Store the one job of a push, under its queue's present configuration.
+        """Store the single job of a push, with the current configuration of its queue.
 
         Raises NoRoomYet, and what `push` raises.
         """
@@ -254,8 +289,9 @@ class Enqueue:
     def check(
         self, request: JobRequest, *, producer: str | None = None, reaches: Reaches = everything
     ) -> None:
-        """Raise what `push` would raise for this request, whatever else is in its queue, which is
-        created if it does not exist. Stores no job.
+        """Raise the errors that `push` raises for this request, regardless of other jobs.
+
+        Creates the queue if it does not exist. Stores no job.
         """
         push = self.prepare([request], producer, reaches)
         resolved = self._resolve(push)
@@ -264,7 +300,7 @@ class Enqueue:
                 fingerprint(specification, specification.unique)
 
     def _limit_status(self, job: Job) -> RateLimitStatus | None:
-        """The status of the job's rate limit, for the answer; None after an error."""
+        """Return the status of the job's rate limit for the response; None after an error."""
         if job.limit is None:
             return None
         try:
@@ -277,7 +313,7 @@ class Enqueue:
 
         def attempt() -> Pushed:
             nonlocal job
-            # First who holds the unique key: a duplicate takes no room.
+            # The unique key is checked first, because a duplicate uses no capacity.
             plan = self._plan(resolved, 0)
             if plan.existing:
                 (existing,) = self._jobs.with_contents([plan.job])
@@ -291,7 +327,7 @@ class Enqueue:
                 self._room(resolved, [plan]) as reservation,
             ):
                 if entering.order is not None:
-                    # Only once: after a lost race the job keeps the position it was assigned.
+                    # Only once: after a lost race, the job keeps its sort key.
                     (job,) = self._placed(resolved, reservation, [job])
                     entering = replace(entering, order=job.order)
                 try:
@@ -306,11 +342,11 @@ class Enqueue:
         return retry_on_race(attempt, tries=_TRIES, busy=busy, pause=self._bounds.pause)
 
     def _alongside(self, resolved: _ResolvedPush) -> list[Put | Update]:
-        """The writes that go with a job."""
+        """Return the additional writes of a push."""
         if resolved.push.alongside is None:
             return []
-        # Race: a job that is cancelled ends, or its worker reports. The loser stores nothing, and
-        # whoever pushes reads it again.
+        # Race: a job to cancel finishes, or its worker reports. The loser stores nothing, and the
+        # caller of `push` reads the job again.
         cancelling = [
             self._jobs.replacing(job, lifecycle.cancel(job, now_ms=resolved.now_ms))[1]
             for job in _cancelled(resolved)
@@ -320,8 +356,10 @@ class Enqueue:
     def _room(
         self, resolved: _ResolvedPush, plans: Sequence[_Plan]
     ) -> AbstractContextManager[Reservation]:
-        """Room for the new jobs of these plans, which are those of a push in order; what they
-        replace leaves its room to them. Raises LostRace when the plans hold no more.
+        """Reserve capacity for the new jobs of a push. They reuse that of the replaced jobs.
+
+        Raises:
+            LostRace: The plans are outdated.
         """
         new = [plan for plan in plans if not plan.existing]
         return self._bounds.room(
@@ -333,7 +371,7 @@ class Enqueue:
         )
 
     def _release(self, plans: Iterable[_Plan], now_ms: int) -> None:
-        """Release the permits of jobs that were replaced; their room is the reservation's."""
+        """Release the permits of replaced jobs. The reservation has reused their capacity."""
         for job in _replaced(plans):
             self._permits.release(replace(job, reserved_bytes=None), ended_ms=now_ms)
             self._ended(lifecycle.cancel(job, now_ms=now_ms))
@@ -347,9 +385,10 @@ class Enqueue:
         wait_ms: int = 0,
         trace: TraceContext | None = None,
     ) -> list[Pushed]:
-        """Store up to 1 000 jobs, all or none, in array order.
+        """Store up to 1,000 jobs, all or none, in array order.
 
-        Raises what `push` raises, with the job's index in `details.index`; nothing is stored then.
+        Raises the errors of `push`, with the index of the job in `details.index`. Nothing is stored
+        then.
         """
         if not requests:
             raise InvalidRequest("jobs", "must hold at least one job")
@@ -368,8 +407,9 @@ class Enqueue:
         trace: TraceContext | None = None,
         as_sent: bool = False,
     ) -> PushRequest:
-        """The requests after the middleware, resolved as of now; `as_sent` without it. Raises what
-        `push` raises.
+        """Prepare a push: resolve the requests and pass them through the middleware.
+
+        With `as_sent`, the middleware is skipped. Raises the errors of `push`.
         """
         now_ms = self._clock.now_ms()
         resolved = []
@@ -393,15 +433,14 @@ class Enqueue:
         return push if as_sent else self.changed(push)
 
     def changed(self, push: PushRequest) -> PushRequest:
-        """The same push after the middleware. Raises what `push` raises."""
+        """Return the push after the middleware. Raises the errors of `push`."""
         if self._chain is None:
             return push
         sent = list(zip(push.requests, push.specifications, strict=True))
         resolved = self._chain.changed(sent, now_ms=push.came_ms, batch=push.batch)
         for index, (_, specification) in enumerate(resolved):
             with _naming_job(index) if push.batch else nullcontext():
-                # The middleware may choose another queue, but not one that the caller could not
-                # choose.
+                # The middleware can choose another queue, if the caller could choose it, too.
                 _check_reach(specification.queue, push.reaches)
         return replace(
             push,
@@ -410,7 +449,7 @@ class Enqueue:
         )
 
     def as_of(self, push: PushRequest, came_ms: int) -> PushRequest:
-        """The same push, with relative times counted from another time (ms)."""
+        """Return the push with relative times that count from another time (ms)."""
         return replace(
             push,
             came_ms=came_ms,
@@ -421,13 +460,11 @@ class Enqueue:
         )
 
     def positioned(self, push: PushRequest) -> PushRequest:
-        """The push of one job, positioned before later ones, whenever it is stored."""
+        """Return the push of one job with a sort key before later ones, whenever it is stored."""
         return replace(push, position=self._ids.order())
 
     def space(self, name: str) -> int | None:
-        """For how many more jobs a queue has space; None if their number has no limit, or if that
-        is not known.
-        """
+        """Return the number of jobs that still fit into a queue; None if unlimited or unknown."""
         try:
             found, _ = self._placement.read([(name, None, {})])
             return None if name not in found else self._bounds.space(found[name])
@@ -435,13 +472,13 @@ class Enqueue:
             return None
 
     def as_pushed(self, push: PushRequest, index: int) -> Job:
-        """A job of a push as it was, or would be, in a queue without settings of its own."""
+        """Return a job of a push with its original values, for a queue with default settings."""
         specification = push.specifications[index]
         queue = Queue(specification.queue)
         return self._job(push.ids[index], specification, queue, push.came_ms, push.producer)
 
     def _push_all(self, push: PushRequest) -> list[Pushed]:
-        """Store a batch, under its queues' present configuration.
+        """Store a batch, with the current configuration of its queues.
 
         Raises NoRoomYet, and what `push_batch` raises.
         """
@@ -457,8 +494,13 @@ class Enqueue:
     def _resolve(self, push: PushRequest) -> _ResolvedPush:
         """Read the queues of a push, and resolve its jobs under their configuration.
 
-        Creates queues that do not exist. Raises QueueNotFound in strict mode, TooManyQueues,
-        QueueDraining, JobTypeNotAllowed and PermissionDenied where a queue does not admit a job.
+        Creates queues that do not exist.
+
+        Raises:
+            QueueNotFound: A queue doesn't exist, and the server is in strict mode.
+            TooManyQueues: The server has the maximum number of queues.
+            QueueDraining: A queue is being deleted.
+            JobTypeNotAllowed, PermissionDenied: A queue doesn't allow a job.
         """
         now_ms = self._clock.now_ms()
         queues, finish_tags = self._known_queues(push.specifications)
@@ -483,15 +525,18 @@ class Enqueue:
                 check_size(queue, job.reserved_bytes or 0, field)
             specifications.append(under)
             jobs.append(job)
-        # When it is repeated this writes nothing: the keys are remembered.
+        # A repeated call writes nothing, because the keys are cached.
         self._limits.register(registered(jobs))
         return _ResolvedPush(push, jobs, specifications, queues, finish_tags, now_ms)
 
     def _check_ids_free(self, resolved: _ResolvedPush) -> None:
-        """Raise Duplicate if an id that the client chose is taken, before room is reserved for it,
-        and BackendUnavailable if it is not certain yet, as a batch with it is not committed.
+        """Check the IDs that the client chose, before capacity is reserved.
 
-        The write itself decides: where nothing is reserved, nothing is read.
+        The write checks the IDs again, so nothing is read if nothing is reserved.
+
+        Raises:
+            Duplicate: An ID is in use.
+            BackendUnavailable: A batch with the ID is not committed yet.
         """
         jobs = resolved.jobs
         chosen = [job.id for job in jobs if job.chosen_id and job.reserved_bytes is not None]
@@ -502,11 +547,13 @@ class Enqueue:
             raise _taken(found.id) if len(jobs) == 1 else _taken_in_batch(found.id, jobs)
 
     def _check_new(self, resolved: _ResolvedPush, plans: Sequence[_Plan]) -> None:
-        """Raise Duplicate if an id or a unique key is taken by now, and LostRace if another job
-        holds a unique key than the plans say: before the push is refused for want of room that it
-        may not need, or jobs are dropped for it.
+        """Check IDs and unique keys again, before the push is rejected or displaces other jobs.
 
-        The write itself decides again: the answer may change in between.
+        The write checks them once again, because they can change in between.
+
+        Raises:
+            Duplicate: An ID or a unique key is in use.
+            LostRace: The holder of a unique key has changed since the plans were made.
         """
         self._check_ids_free(resolved)
         for index, plan in enumerate(plans):
@@ -516,7 +563,7 @@ class Enqueue:
                 raise LostRace([])
 
     def _store_batch(self, resolved: _ResolvedPush) -> list[Pushed]:
-        # Only what goes alongside has conditions that others can make fail.
+        # Only the additional writes have conditions that concurrent requests can break.
         with losing_as(lambda _: Overtaken()):
             return self._store_all(resolved)
 
@@ -528,7 +575,7 @@ class Enqueue:
                 if not resolved.push.staged:
                     stored = self._jobs.create_all(jobs, also)
                 else:
-                    # From here on undoing the batch releases its room, which its item records.
+                    # From here on, undoing the batch releases its capacity, by its item.
                     reservation.keep(jobs)
                     stored = self._jobs.batches.create(
                         jobs,
@@ -586,18 +633,18 @@ class Enqueue:
     def _placed(
         self, resolved: _ResolvedPush, reservation: Reservation, jobs: Sequence[Job]
     ) -> list[Job]:
-        """Jobs with their positions in line. Raises OjsError after releasing the jobs' room."""
+        """Return the jobs with their sort keys. Raises OjsError after releasing the capacity."""
         try:
             return self._placement.assign_positions(jobs, resolved.finish_tags)
         except NotDone:
             raise  # `room` releases it
         except BackendError:
-            # Nothing is stored yet, so the room is certainly not needed.
+            # Nothing is stored yet, so the capacity is not used.
             self._bounds.leave(reservation)
             raise
 
     def _plan(self, resolved: _ResolvedPush, index: int) -> _Plan:
-        """How to store a job; a unique one by the present holder of its fingerprint.
+        """Return the plan for a job. For a unique job, it depends on the holder of the unique key.
 
         Raises Duplicate.
         """
@@ -636,7 +683,7 @@ class Enqueue:
         return _Plan(job, (lock, cancelling), replaces=(holder,))
 
     def _scheduled_as(self, holder: Job, job: Job) -> Job:
-        """A job with the start time of the one that it replaces."""
+        """Return the job with the start time of the job that it replaces."""
         (replaced,) = self._jobs.with_contents([holder])
         shown = (replaced.content or {}).get("scheduled_at")
         return replace(
@@ -654,13 +701,13 @@ class Enqueue:
     def _known_queues(
         self, specifications: Sequence[Specification]
     ) -> tuple[dict[str, Queue], FinishTags]:
-        """The queues of a push, and the tenants' finish tags in those that are fair."""
+        """Return the queues of a push, and the finish tags of tenants in fair queues."""
         coming = [
             (s.queue, s.priority if _first_state(s) is State.AVAILABLE else None, s.content)
             for s in specifications
         ]
         found, finish_tags = self._placement.read(coming)
-        # The first push to a queue makes it.
+        # A queue is created on first use.
         made = self._new_queues.make({s.queue for s in specifications} - found.keys())
         return {**found, **made}, finish_tags
 
@@ -703,7 +750,7 @@ class Enqueue:
 
 
 def _check_reach(queue: str, reaches: Reaches, error: OjsError | None = None) -> None:
-    """Raise an error, PermissionDenied if not given, for a queue that the caller may not touch."""
+    """Raise `error` (default: PermissionDenied) if the caller can't use the queue."""
     if not reaches(queue):
         raise error or forbidden()
 
@@ -711,10 +758,10 @@ def _check_reach(queue: str, reaches: Reaches, error: OjsError | None = None) ->
 def _resolved(
     request: JobRequest, trace: TraceContext | None, *, now_ms: int, prefix: str
 ) -> tuple[JobRequest, Specification]:
-    """A request with the trace of the call that brought it, and its specification."""
+    """Return a request with the trace of its call, and its specification."""
     if trace is not None:
         traced = trace.into(request)
-        # A job that just fits is not refused for a header that some library has added.
+        # A job is not rejected because of a trace header that a library added.
         with suppress(PayloadTooLarge):
             return traced, envelope.resolve(traced, now_ms=now_ms, prefix=prefix)
     return request, envelope.resolve(request, now_ms=now_ms, prefix=prefix)
@@ -734,7 +781,7 @@ def _with_queue_defaults(
     now_ms: int,
     prefix: str = "",
 ) -> Specification:
-    """A specification with its queue's defaults, which the job keeps from now on."""
+    """Return a specification with the defaults of its queue. The job keeps these values."""
     config = queue.config
     if config.retry != retry.DEFAULT:
         resolved = envelope.resolve(request, now_ms=now_ms, base=config.retry, prefix=prefix)
@@ -787,7 +834,7 @@ def _check_fingerprints(specifications: Sequence[Specification]) -> None:
 
 
 def _check_replaced(new: Sequence[_Plan], jobs: Sequence[Job]) -> None:
-    """No job of a batch may have the id of one that the batch replaces."""
+    """Raise Duplicate if a job of the batch has the ID of a job that the batch replaces."""
     replaced = {job.id for plan in new for job in plan.replaces}
     for plan in new:
         if plan.job.id in replaced:
@@ -803,7 +850,7 @@ def _cancelled(resolved: _ResolvedPush) -> tuple[Job, ...]:
 
 
 def _overtaken(lost: LostRace, own: int) -> Overtaken | LostRace:
-    """The error where one of the writes after the first `own`, which go alongside, was lost."""
+    """Return Overtaken if an additional write (after the first `own`) failed, else `lost`."""
     return Overtaken() if any(found is not None for found in lost.items[own:]) else lost
 
 

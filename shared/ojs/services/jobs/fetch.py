@@ -1,7 +1,7 @@
-"""FETCH: hands out jobs.
+"""FETCH: claims jobs for workers and deliveries.
 
-The index says where jobs may be; the conditional write that claims one decides. A stale index entry
-costs a lost race, never a second dispatch.
+The index lists the jobs that can be claimed. A conditional write claims a job. If an index entry is
+stale, this write fails. It never dispatches the job twice.
 """
 
 from __future__ import annotations
@@ -48,43 +48,47 @@ if TYPE_CHECKING:
 # Entries queried beyond those wanted, so that a few lost races need no second query.
 _SPARE = 5
 _MAX_PAGES = 12
-# At most so many pages are skipped that hold only jobs of batches still being stored.
+# Maximum number of skipped pages that have only jobs of uncommitted batches.
 _MAX_STAGED_PAGES = 30
-# A fetch ends after this many claims of jobs that are gone or past their deadline, so that it
-# answers in time. The next fetch and the sweep deal with the other stale or expired entries.
+# A fetch ends after this many claims of deleted or expired jobs, so that it returns in time. The
+# next fetch and the sweep process the other stale or expired entries.
 _LOST_CLAIMS = 20
-# With so many failed lines a queue is left alone by this fetch.
+# After this many failed index partitions, the fetch skips the queue.
 _FAILED_LINES = 2
-# How often each container reads the due line while the ready line is long enough, so that jobs that
-# became due are handed out by their priority.
+# How often each container reads the due index while the ready index has enough jobs. Jobs that
+# became due are then dispatched by their priority.
 _DUE_EVERY_MS = 1_000
-# After a lost claim: for how long, and among how many jobs, to begin at a random one.
+# After a lost claim, a fetch starts at a random job: for this time, among this number of jobs.
 _ASIDE_MS = 5_000
 _FIRST_ASIDE, _MOST_ASIDE = 32, 400
-# A line is read again after the first lost claim, and after so many more: the index no longer shows
-# most of the jobs that others have claimed since.
+# A partition is read again after the first lost claim, and then after this many. By then, the index
+# has dropped most of the jobs that other fetches claimed.
 _LOST_A_PAGE = 4
-# A Lambda answers with at most 6 MB, in which the body is a JSON text inside a JSON text: quotes
-# and backslashes count twice. Jobs that would not fit are not claimed.
+# A Lambda response has at most 6 MB. The body is a JSON text in a JSON text, so quotes and
+# backslashes count twice. Jobs that don't fit are not claimed.
 _MAX_ANSWER_KIB = 2_900
 _SMALL_JOB_KIB = 2
-# How long to resume scanning behind a run of rate-limited jobs.
+# For how long fetches continue after a sequence of rate-limited jobs.
 _RESUME_MS = 10_000
 _REMEMBERED = 20_000
 _MAX_ROTATIONS = 1_000
-# How long a job is postponed when it is unknown when there will be room under its rate limit.
+# Delay of a rate-limited job if it is unknown when the limit allows the next start.
 _UNKNOWN_MS = 5_000
 
 
 @record
 class DeliveryFetch:
-    """What a fetch for a delivery is told, and tells.
+    """The parameters and the results of a fetch for a delivery.
 
-    It takes permits of some `shards` of the delivery's, or of any. `full` says that each of these
-    was seen without a permit left; `left` that it ended before it saw the end of every line, so
-    there may be jobs that it would have taken; `freed` that it has released permits without a job
-    to a limit that had none left, so others may have been refused; `keys_wait` when jobs may start
-    whose keys have reached their limits, as `FetchPermits` has it.
+    Attributes:
+        delivery: The delivery whose permits the fetch acquires.
+        shards: Shards of the delivery to acquire permits from. Default: all.
+        full: Whether each of these shards had no free permit.
+        left: Whether the fetch ended before the end of a partition. More jobs might be available.
+        freed: Whether the fetch released permits without a job to a limit that had none left. Other
+            fetches might have been rejected because of that.
+        keys_wait: When the jobs can start whose rate limit keys have reached their limits. See
+            `FetchPermits`.
     """
 
     delivery: Delivery
@@ -100,7 +104,7 @@ class _FetchState:
     """The state of one fetch."""
 
     plan: DispatchPlan
-    # How many queues it takes from.
+    # Number of queues of the fetch.
     queues: int
     count: int
     worker_id: str | None
@@ -108,64 +112,64 @@ class _FetchState:
     lines: LineReader
     go_on: Callable[[], bool] = lambda: True
     jobs: list[Job] = field(default_factory=list)
-    # Whether it has claimed jobs of cancelled workflows, whose permits are free again.
+    # Whether it claimed jobs of cancelled workflows. Their permits are released.
     dropped: bool = False
     kib: int = 0
-    # Jobs it has tried to claim. It tries each once: the permits that a job was claimed with are
-    # released when its lease ends, which a short one may do in the fetch that gave it.
+    # Jobs it has tried to claim, each once. A short lease can expire during the fetch that created
+    # it, and the permits of the job are released then.
     tried: set[str] = field(default_factory=set)
-    # Jobs that a lease note of this fetch lists, and when it was written (ms).
+    # Jobs in lease notes of this fetch, and when each note was written (ms).
     noted: dict[str, int] = field(default_factory=dict)
-    # Jobs that are due and are not in the ready index, as they were read, by `Candidate.entry`.
+    # Records of due jobs that are not in the ready index, by `Candidate.entry`.
     due: dict[str, Job] = field(default_factory=dict)
-    # The lanes of jobs that were found in due lines, which have several lanes, by the same.
+    # Lanes of jobs from due partitions, which several lanes share, by `Candidate.entry`.
     lanes: dict[str, int] = field(default_factory=dict)
     lost: int = 0
-    # Whether another fetch won the last claim, rather than the job's own deadline.
+    # Whether the last claim was lost to another fetch, not to the deadline of the job.
     contended: bool = False
-    # Whether the last claim took a job that cannot be handed out, and its permits.
+    # Whether the last claim used permits for a job that can't be dispatched.
     spent: bool = False
-    # Whether a line was left before its end, though permits may be there.
+    # Whether reading ended before the end of a partition, although permits might be free.
     cut: bool = False
-    # The types of jobs that it takes; empty for all.
+    # Job types of the fetch; empty for all.
     types: Collection[str] = ()
-    # Why lines of some queues were closed.
+    # Errors of the partitions that were closed.
     errors: list[OjsError] = field(default_factory=list)
 
     @property
     def permits(self) -> FetchPermits:
-        """The permits that it has, and what it knows to be refused."""
+        """The acquired permits, and the limits that are known to be reached."""
         return self.plan.permits
 
     @property
     def wanted(self) -> int:
-        """How many more jobs to claim; 0 after too many lost claims, or when time runs out."""
+        """Number of jobs still to claim; 0 after too many lost claims or at the end of the time."""
         if self.lost > _LOST_CLAIMS + 2 * self.count or not self.go_on():
             return 0
         return self.count - len(self.jobs)
 
     @property
     def freed(self) -> bool:
-        """Whether it released permits without a job, for which others may have been refused."""
+        """Whether it released permits without a job. Other fetches might have been rejected."""
         return self.permits.freed or self.dropped
 
     def has_room(self, position: Position) -> bool:
-        """Whether the answer stays below the size limit with one more job."""
+        """Whether the response stays below the size limit with one more job."""
         return not self.jobs or self.kib + _kib(position) <= _MAX_ANSWER_KIB
 
 
 def _kib(position: Position) -> int:
-    """Size of a job in the answer. A copy of a dead letter contains its error twice."""
+    """Size of a job in the response. A copy of a dead letter contains its error twice."""
     return position.size_kib * (2 if position.copy else 1) + _SMALL_JOB_KIB
 
 
 def _takes(state: _FetchState, job: Job) -> bool:
-    """Whether a fetch takes jobs of this type."""
+    """Whether the fetch accepts the job's type."""
     return not state.types or job.type in state.types
 
 
 def _position(key: str) -> Position | None:
-    """The position that an index entry says; None for one that is damaged, which is passed over."""
+    """Parse the position of an index entry; None if it is damaged. The fetch skips it then."""
     try:
         return Position.parse(key)
     except (ValueError, KeyError):
@@ -173,7 +177,7 @@ def _position(key: str) -> Position | None:
 
 
 def _tell(delivery: DeliveryFetch, state: _FetchState) -> None:
-    """Note why a fetch for a delivery has ended."""
+    """Set the results of a fetch for a delivery."""
     use = state.permits.held.get(DELIVERY_PERMIT)
     delivery.full = use is not None and use.full
     refused = use is not None and use.short and not use.full
@@ -183,32 +187,33 @@ def _tell(delivery: DeliveryFetch, state: _FetchState) -> None:
 
 
 def due_lanes(queue: Queue) -> range:
-    """The lanes of a queue in whose due lines starts and retries stand."""
+    """Return the lanes of a queue whose due partitions contain scheduled jobs and retries."""
     return range(min(queue.lanes, keys.DUE_LINES))
 
 
-# What a part of a queue yields: the ids of jobs that can be claimed, or the job just claimed; None
-# when a permit was spent on a job that is not handed out.
+# A part of a queue yields the IDs of the jobs that can be claimed, or the claimed job, or None if
+# a permit was used for a job that is not dispatched.
 _IdsOrJob = list[str] | Job | None
 
 
 class _Source:
-    """The jobs of one queue, claimed one by one. Reads nothing before it is asked.
+    """Claims the jobs of one queue, one by one. Reads only when a job is requested.
 
-    A line that raises an OjsError is closed for this fetch, and with the second one the queue: its
-    other lines may be as slow to fail. The other queues are served all the same.
+    If a partition raises an OjsError, this fetch stops reading it. After the second error, it stops
+    reading the queue, because its other partitions might fail as slowly. It still serves the other
+    queues.
     """
 
     def __init__(self, parts: Sequence[Iterator[_IdsOrJob]], errors: list[OjsError]) -> None:
-        """`errors` takes what the lines of all queues raise."""
-        # Each yields the jobs before it claims one, and claims when it is resumed.
+        """Create the source. The errors of all queues are appended to `errors`."""
+        # Each part yields the available jobs first and claims one when it is resumed.
         self._parts = list(parts)
         self.known: list[str] = []
         self._errors = errors
         self._failed = 0
 
     def peek(self) -> int:
-        """The number of jobs known to be claimable; 0 if there are none."""
+        """Return the number of jobs that are known to be claimable, or 0."""
         while not self.known and self._parts:
             found = self._resume()
             if isinstance(found, list):
@@ -216,10 +221,10 @@ class _Source:
         return len(self.known)
 
     def claim(self) -> bool:
-        """Claim the next job. Returns False when none is left.
+        """Claim the next job. Return False if none is left.
 
-        True also when it is unknown whether it was claimed, or it cannot be handed out: the permit
-        that came with its sequence number may be taken, and must not serve for another job.
+        Also returns True if the outcome of the claim is unknown, or if the job can't be dispatched.
+        Its permit might be in use and must not be used for another job.
         """
         while self.peek():
             self.known = []
@@ -230,22 +235,20 @@ class _Source:
         return False
 
     def extend(self, parts: Sequence[Iterator[_IdsOrJob]]) -> None:
-        """Add parts to claim from after the present ones."""
+        """Add parts to claim from after the current ones."""
         if self._failed < _FAILED_LINES:
             self._parts += parts
 
     def _resume(self) -> _IdsOrJob:
-        """What the first part yields next; no ids when it is over and None when it failed. Both
-        remove it.
-        """
+        """Resume the first part. At its end, remove it and return no IDs; on failure, None."""
         try:
             return next(self._parts[0])
         except StopIteration:
             self._parts.pop(0)
             return []
         except OjsError as error:
-            # Permits acquired for a job that was not claimed are released by `Permits.close`; if it
-            # is unknown whether it was claimed, they are left to be found out.
+            # `Permits.close` releases the permits of a job that was not claimed. If the outcome is
+            # unknown, the recovery of leaked permits releases them.
             self._errors.append(error)
             self._failed += 1
             self._parts = [] if self._failed == _FAILED_LINES else self._parts[1:]
@@ -253,7 +256,7 @@ class _Source:
 
 
 class Fetch:
-    """Hands out jobs."""
+    """Claims jobs for workers and deliveries."""
 
     def __init__(
         self,
@@ -274,10 +277,15 @@ class Fetch:
         opened: Callable[[str], None] = lambda _: None,
         stopped: Callable[[Sequence[Job]], Sequence[Job]] = lambda _: (),
     ) -> None:
-        """`fire` fires a cron job that is due, and returns the job that it pushed. `held_back` is
-        told of queues whose rate limit has kept jobs from starting, and `opened` of those for whose
-        jobs there was no room while this fetch had permits that no job took. `stopped` returns
-        those of some jobs that belong to cancelled workflows.
+        """Create the fetcher from its stores and services.
+
+        Callbacks:
+            fire: Fires a due cron job and returns the job that it enqueued.
+            choose: Returns a random number below its argument.
+            held_back: Called with each queue whose rate limit prevented a start.
+            opened: Called with each queue whose jobs found no free permit while this fetch had
+                unused ones.
+            stopped: Returns the jobs that belong to cancelled workflows.
         """
         self._opened = opened
         self._stopped = stopped
@@ -294,15 +302,15 @@ class Fetch:
         self._permits = permits
         self._clock = clock
         self._choose = choose
-        # Jobs that this container has seen claimed: the index may still list them for a moment.
+        # Jobs that this container knows to be claimed. The index can still list them.
         self._claimed: BoundedSet[str] = BoundedSet(_REMEMBERED)
-        # Types of jobs, for fetches that do not take all.
+        # Types of jobs, for fetches of certain types.
         self._types: BoundedMap[str, str] = BoundedMap(_REMEMBERED)
         self._promoted_ms: BoundedMap[tuple[str, int], int] = BoundedMap(_MAX_ROTATIONS)
-        # Lines in which a claim was lost lately: until when, and among how many jobs, to step
-        # aside.
+        # Partitions with a recent lost claim: until when, and among how many jobs, a fetch starts
+        # at a random job.
         self._crowded: BoundedMap[tuple[str, int], tuple[int, int]] = BoundedMap(_MAX_ROTATIONS)
-        # How far a ready line was read that has only jobs blocked by their rate limits.
+        # Where to continue in a ready partition whose first jobs are blocked by their rate limits.
         self._resume_at: BoundedMap[tuple[str, int], tuple[int, Any]] = BoundedMap(_MAX_ROTATIONS)
 
     def fetch(
@@ -319,19 +327,34 @@ class Fetch:
         caller: Principal = ANYBODY,
         delivery: DeliveryFetch | None = None,
     ) -> list[Job]:
-        """Claim up to `count` jobs: by priority, then first in first out, inside each queue.
+        """Claim up to `count` jobs: in each queue by priority, then first in, first out.
 
-        Several queues take turns: by the strategy of the worker's pool if that is configured,
-        otherwise by `strategy` and `weights` of this call, those of the worker's registration, or
-        round-robin. Without `queues` all queues of the pool are used. Each job gets a lease of
-        `visibility_timeout_ms`, or its own, or its queue's (in ms). Claims no more jobs once
-        `go_on` returns False. Jobs for a `delivery` take its permits, and are of its types. Returns
-        an empty list when there are no jobs, when the worker was told to stop, and in maintenance
-        mode; if that begins meanwhile, the fetch ends early. A
-        queue in trouble does not keep the jobs of the others back. Raises Conflict when the worker
-        belongs to another pool, PermissionDenied when it is another's than the caller's,
-        InvalidRequest without any queues, and BackendUnavailable when nothing was claimed and any
-        of the queues is in trouble: an empty answer would hide it.
+        The order of several queues is that of the worker's pool, if configured. Otherwise it is
+        `strategy` and `weights` of this call, then those of the worker's registration, then
+        round-robin. A failing queue doesn't delay the jobs of the other queues.
+
+        Args:
+            queues: Names of the queues. Default: all queues of the pool.
+            count: Maximum number of jobs.
+            worker_id: ID of the worker.
+            visibility_timeout_ms: Duration of each lease in ms. Default: that of the job, then that
+                of its queue.
+            strategy: Dispatch strategy, if the worker's pool has none.
+            go_on: Returns False when no more jobs must be claimed.
+            weights: Weights of the queues for `strategy`.
+            pool: Name of the worker pool.
+            caller: The authenticated caller.
+            delivery: The delivery of the jobs. They use its permits and have its job types.
+
+        Returns:
+            The claimed jobs. Empty if there are none, if the worker must stop fetching, and in
+            maintenance mode. If maintenance mode is enabled during the fetch, it ends early.
+
+        Raises:
+            Conflict: The worker belongs to another pool.
+            PermissionDenied: The worker belongs to another caller.
+            InvalidRequest: No queue was given, and the worker has none.
+            BackendUnavailable: No job was claimed and a queue failed.
         """
         read = self._membership.read(queues, worker_id, pool, caller)
         if read.maintenance or (read.worker is not None and not read.worker.may_fetch):
@@ -339,7 +362,7 @@ class Fetch:
         plan = self._plan(read, strategy, weights)
         if delivery is not None:
             plan.permits.delivery, plan.permits.shards = delivery.delivery, delivery.shards
-        # A delivery is woken for what has just come, which another container may have put there.
+        # A wake-up of a delivery is for new jobs, which another container might have enqueued.
         lines = self._line_reader(plan, read.queues, remembers=delivery is None)
         state = _FetchState(
             plan,
@@ -377,7 +400,7 @@ class Fetch:
     def _plan(
         self, read: FetchContext, strategy: str | None, weights: Mapping[str, int] | None
     ) -> DispatchPlan:
-        """The order in which queues are served: the pool's configuration comes first."""
+        """Return the order in which queues are served. The pool's configuration has precedence."""
         if read.pool is not None:
             return self._planner.for_pool(read.pool, read.sequencer_state, read.worker)
         names = [queue.name for queue in read.queues]
@@ -390,8 +413,10 @@ class Fetch:
     def _line_reader(
         self, plan: DispatchPlan, queues: Sequence[Queue], *, remembers: bool
     ) -> LineReader:
-        """The lines of these queues. None is passed over where that would break a promise: what
-        arrives in the first queue comes before all of the next, or a queue that starves is served.
+        """Return a reader of the index partitions of these queues.
+
+        It skips no empty partition if that could break a guarantee: with the strategy `strict`, new
+        jobs of the first queue come before all jobs of the next one, and a starved queue is served.
         """
         strict = plan.strategy == DispatchStrategy.STRICT and len(queues) > 1
         lanes = [(queue.name, lane) for queue in queues for lane in range(queue.lanes)]
@@ -416,8 +441,8 @@ class Fetch:
             return
         strict = state.plan.strategy == DispatchStrategy.STRICT
         sources = {queue.name: _Source([], state.errors) for queue in queues}
-        # While all permits of the pool are taken only due jobs are looked at: leases that ended
-        # give permits back.
+        # While all permits of the pool are in use, only due jobs are read: expired leases release
+        # permits.
         if not state.plan.full:
             for queue in queues:
                 # With strict order the due jobs of a queue come before all jobs of the next queue.
@@ -445,7 +470,7 @@ class Fetch:
         return parts
 
     def _lanes(self, queue: Queue) -> list[int]:
-        """All lanes of a queue, starting at a random one, so that fetchers spread over them."""
+        """Return all lanes of a queue from a random one on, so that fetches spread over them."""
         if queue.lanes == 1:
             return [0]
         start = self._choose(queue.lanes)
@@ -454,14 +479,14 @@ class Fetch:
     # --- claim ------------------------------------------------------------------------------
 
     def _candidates(self, state: _FetchState, queue: Queue, lane: int) -> Iterator[_IdsOrJob]:
-        """Claim jobs of one ready line, in order, for as long as it is resumed."""
+        """Claim jobs of one ready partition in order, one each time it is resumed."""
         after: Any = None
-        # To find the deepest of several lines a whole page of each is read.
+        # To find the partition with most jobs, a full page of each is read.
         deep = state.plan.strategy == DispatchStrategy.LEAST_LOADED
         aside = self._aside(queue.name, lane)
         limit = PAGE if deep else max(aside, min(state.wanted + _SPARE, PAGE))
         losses = 1 if aside else 0
-        # Jobs whose time has come have their places among those in line.
+        # Due jobs are merged with the jobs of the ready index.
         joining, more_due = self._newly_ready(state, queue, lane)
         pages = staged_pages = 0
         while pages < _MAX_PAGES and staged_pages < _MAX_STAGED_PAGES:
@@ -620,12 +645,12 @@ class Fetch:
         acquired: Acquired,
         following: Sequence[Candidate] = (),
     ) -> Job | None:
-        """Claim a job; `following` are those that are likely to be claimed after it."""
+        """Claim a job. `following` are the jobs that are likely to be claimed next."""
         queue, permits = acquired.queue, acquired.noted
         job_id, position, _ = acquired.candidate
         entry = acquired.candidate.entry
-        # Who holds a permit keeps others waiting: a claim with permits has no call before it. One
-        # call more is nothing to what a delivery's permit is held for, and saves a unit or two.
+        # A held permit delays other fetches, so a claim with permits makes no call first. A
+        # delivery holds its permit much longer than one call takes, and the call saves 1 or 2 WU.
         free = permits.run is None or permits.run.shards.keys() == {DELIVERY_PERMIT}
         noted = free and self._note(state, queue, acquired.candidate, following)
         # A rate-limited job starts when its start was counted.
@@ -650,14 +675,14 @@ class Fetch:
             self._permits.rollback(acquired, unknown=False)
             raise
         except UnreadableItem:
-            # It has its lease and permits now, and is passed over; the sweep tells of it when its
-            # lease ends.
+            # The job now has its lease and permits. The fetch skips it, and the sweep reports it
+            # when its lease expires.
             state.lost += 1
             state.spent = True
             return None
         except LostRace as lost:
-            # Race: an earlier try may have claimed the job, its answer was lost, and the job ended
-            # before the SDK tried again (`repeated`).
+            # Race: an earlier attempt of the SDK might have claimed the job without a response, and
+            # the job finished before the SDK repeated the request (`repeated`).
             state.lost += 1
             found = winner(lost, known_only=True)
             self._permits.rollback(acquired, unknown=lost.repeated)
@@ -679,10 +704,12 @@ class Fetch:
         candidate: Candidate,
         following: Sequence[Candidate],
     ) -> bool:
-        """See to it that a job which is about to be claimed is in a lease note; False if it gets
-        a due entry instead. Raises OjsError: then the job must not be claimed.
+        """Record the job of the next claim in a lease note; False if it gets a due entry instead.
+
+        Raises:
+            OjsError: The job must not be claimed.
         """
-        # Bounds are checked by counting what the index shows of a queue.
+        # The sweep recounts a queue with a size limit from the index.
         if queue.tracks_depth or self._ends_in_ms(state, queue, candidate) < SHORT_MS:
             return False
         now_ms = self._clock.now_ms()
@@ -704,18 +731,18 @@ class Fetch:
             now_ms=now_ms,
         )
         if self._clock.now_ms() - now_ms >= VALID_MS:
-            # It may be looked at before this claim.
+            # The note can be checked before this claim.
             raise BackendTimeout("The store took too long to take a lease note.")
         state.noted |= dict.fromkeys((each.job_id for each in listed), now_ms)
         return True
 
     def _ends_in_ms(self, state: _FetchState, queue: Queue, candidate: Candidate) -> int:
-        """How long after its claim a job would have to be looked at."""
+        """Return how long after its claim a job must be checked (ms)."""
         timeout_ms = candidate.position.timeout_ms or DEFAULT_TIMEOUT_MS
         return min(self._lease_ms(state, queue, candidate.position), timeout_ms)
 
     def _take_due(self, state: _FetchState, queue: Queue, lane: int) -> Iterator[_IdsOrJob]:
-        """Apply time transitions in one lane, and claim the jobs that are available then."""
+        """Apply time transitions in one lane and claim the jobs that become available."""
         ready, more = self._due(state, queue, lane)
         state.cut |= more
         for job_id, key in sorted(ready, key=lambda entry: entry[1]):
@@ -738,13 +765,15 @@ class Fetch:
     def _due(
         self, state: _FetchState, queue: Queue, lane: int
     ) -> tuple[list[tuple[str, str]], bool]:
-        """Fire cron jobs, and apply time transitions to as many jobs of a lane as are wanted:
-        (job id, key in the ready line) of those that can be claimed then; and whether more may be
-        due.
+        """Fire cron jobs and apply time transitions to as many jobs of a lane as are wanted.
 
-        Jobs whose time to start has come are claimed as they are, without being put in line first,
-        and have the place there that belongs to their time. Not where tenants take turns, or under
-        a rate limit of their own: those are put in line, as whoever is late or refused stays there.
+        A job that is due to start is claimed directly and gets the sort key of its due time. A job
+        with a rate limit, or in a queue with round-robin over tenants, becomes `available` first,
+        so that it stays in the ready index if it is not claimed.
+
+        Returns:
+            The (job ID, key in the ready index) of each job that can be claimed, and whether more
+            jobs might be due.
         """
         limit = state.wanted + _SPARE
         found = state.lines.due(queue.name, lane, limit=limit)
@@ -771,7 +800,7 @@ class Fetch:
                 continue
             settled = self._transitions.apply_indexed(record) if record is not None else None
             if job_id in state.tried:
-                # Its lease ended while this fetch went on: the next one is given the job.
+                # Its lease expired during this fetch. The next fetch can claim the job.
                 state.jobs = [job for job in state.jobs if job.id != job_id]
             elif mine and settled is not None and settled.state is State.AVAILABLE:
                 key = items.position(settled).key()
@@ -780,7 +809,7 @@ class Fetch:
         return ready, len(found.jobs) == limit
 
     def _starts_now(self, queue: Queue, lane: int, job: Job) -> bool:
-        """Whether a job that the due line shows can be claimed without being put in line."""
+        """Whether a job of the due index can be claimed before it becomes `available`."""
         now_ms = self._clock.now_ms()
         return (
             job.state in (State.SCHEDULED, State.RETRYABLE)
@@ -793,8 +822,9 @@ class Fetch:
         )
 
     def _make_way(self, state: _FetchState, waiting: list[Candidate], *, more_due: bool) -> None:
-        """Where more jobs may be due than were seen, put those in line that this fetch will not
-        come to: the next one sees others of the due line.
+        """If more jobs might be due, make the jobs available that this fetch can't claim.
+
+        The next fetch then reads other entries of the due index.
         """
         for candidate in waiting[state.wanted :] if more_due else ():
             if (due := state.due.pop(candidate.entry, None)) is not None:
@@ -802,14 +832,15 @@ class Fetch:
                 self._transitions.apply(due)
 
     def _fired(self, state: _FetchState, names: Sequence[str], queue: str, lane: int) -> list[Job]:
-        """Fire cron jobs until there are as many jobs as are wanted; the sweep fires the others.
-        Returns those jobs that are available in this lane.
+        """Fire cron jobs until there are enough jobs. The sweep fires the others.
+
+        Returns the jobs that are available in this lane.
         """
         found: list[Job] = []
         for name in names[: state.wanted + _SPARE]:
             if len(found) >= state.wanted or not state.go_on():
                 break
-            # One in trouble keeps no job back; the sweep tells of it.
+            # A failing cron job delays no other job. The sweep reports it.
             with suppress(OjsError):
                 job = self._fire(name)
                 if job is not None and job.state is State.AVAILABLE:
@@ -830,15 +861,16 @@ class Fetch:
                 after = lifecycle.postpone(job, until_ms=max(free_ms, now_ms + 1))
             case _:
                 assert_never(job.limit.on_limit)
-        # Race: a fetch that found room after all, a cancel, a deadline. The loser changes nothing.
+        # Race: a fetch that acquired a permit, a cancellation, a deadline. The loser changes
+        # nothing.
         with suppress(LostRace):
             self._changes.replace(job, after, failure=failure)
 
     def _drop_stopped(self, state: _FetchState) -> bool:
-        """Cancel the claimed jobs of cancelled workflows; whether there were some.
+        """Cancel the claimed jobs of cancelled workflows. Return whether there were any.
 
-        The roots are read after the claims: a job whose root is not cancelled then was claimed
-        before the cancellation responds. If this fails, no job is handed out that may not be.
+        The workflows are read after the claims. If a workflow is not cancelled by then, its job was
+        claimed before the cancellation responds. If the read fails, no workflow job is dispatched.
         """
         steps = [job for job in state.jobs if job.workflow is not None]
         if not steps:
@@ -855,27 +887,27 @@ class Fetch:
         state.lost += len(dropped)
         state.dropped = state.dropped or bool(dropped)
         for job in stopped:
-            # Race: its lease ends. Then the next claim of it drops it. The same if this fails.
+            # Race: its lease expires. The next claim then cancels it, also if this call fails.
             with suppress(LostRace, OjsError):
                 after = lifecycle.cancel(job, now_ms=self._clock.now_ms())
                 self._changes.replace(job, after, guard="lease")
         return bool(dropped)
 
     def _with_contents(self, state: _FetchState) -> list[Job]:
-        """The claimed jobs with their contents; a job without content is never handed out."""
+        """Return the claimed jobs with their contents. A job without content is not dispatched."""
         damaged: dict[str, UnreadableItem] = {}
         try:
             jobs = self._jobs.with_contents(state.jobs, damaged.setdefault)
         except OjsError:
-            # The worker will not receive these jobs: requeue them rather than wait for their leases
-            # to end. If this fails, too, the leases still end.
+            # The worker doesn't receive these jobs, so they are requeued before their leases
+            # expire. If that fails, too, the leases still expire.
             for job in state.jobs:
                 self._transitions.give_back(job)
             raise
         missing = [job for job in jobs if job.content is None]
         for job in missing:
-            # One whose content is damaged is passed over, and comes again when its lease ends: it
-            # may be in the form of a newer version.
+            # A job with unreadable content is skipped and dispatched again when its lease expires:
+            # the content might be in the format of a newer version.
             if f"job {job.id}" not in damaged:
                 self._transitions.end_without_content(job)
         return [job for job in jobs if job.content is not None] if missing else jobs

@@ -1,11 +1,11 @@
-"""Pushes under an idempotency key: the same jobs, however often the request comes (ADR 31).
+"""Enqueues jobs once per idempotency key, even if the request is repeated (ADR 31).
 
-The first try notes its key before it stores anything, and that it is done when it has. Ids of jobs
-are derived from what it noted, so that a later try, after a crash or a lost answer, or at the same
-time, would store the same jobs; it finds them there.
+The first attempt records its key before it stores any job, and its completion afterwards. The job
+IDs are derived from this record. A later or concurrent attempt therefore has the same job IDs and
+finds the stored jobs.
 
-A staged batch is written without conditions, so each try has ids of its own. Of two tries the later
-takes the key over, and the one before it finds that out before its commit.
+A staged batch is written without conditions, so each attempt has separate job IDs. Of two attempts,
+the later one takes over the key, and the earlier one detects that before its commit.
 """
 
 from __future__ import annotations
@@ -42,27 +42,31 @@ if TYPE_CHECKING:
     from ojs.domain.job.trace import TraceContext
 
 BUSY = "The same request is being carried out; try again."
-# How often a request reads the record of a key that another request has begun with, with pauses
-# between: 3 s in all. Then it takes part.
+# How often a request reads the record of a key that another request uses, with pauses in between:
+# 3 s in total. After that, it starts its own attempt.
 _LOOKS = 12
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.025, 0.4
-# No function runs longer: a request that began so long ago is over.
+# No function runs longer: a request that started before this time has ended.
 _OVER_MS = 30_000
 
 
 class KeyTurn:
-    """The turns of requests with one idempotency key: one stores the jobs, the others wait."""
+    """Coordinates requests with the same idempotency key: one stores the jobs, the others wait."""
 
     def __init__(
         self, idempotency_keys: IdempotencyKeys, *, sleep: Callable[[float], None]
     ) -> None:
-        """`sleep` takes seconds."""
+        """Create the coordinator. `sleep` takes seconds."""
         self._keys = idempotency_keys
         self._sleep = sleep
 
     def begin(self, key: IdempotencyKey, *, now_ms: int) -> tuple[IdempotencyRecord, bool]:
-        """As `IdempotencyKeys.begin`; but if another request has begun with the key, wait until it
-        is done, or refused, for 3 s at most. Raises OjsError.
+        """Call `IdempotencyKeys.begin`, and wait for a concurrent request with the key.
+
+        Waits at most 3 s, until the other request is completed or rejected.
+
+        Raises:
+            OjsError: The record could not be read or written.
         """
         record, first = self._keys.begin(key, now_ms=now_ms)
         if first or record.request != key.request or now_ms - record.at_ms >= _OVER_MS:
@@ -73,13 +77,13 @@ class KeyTurn:
             self.pause(look)
             found = self._keys.read(key, now_ms=now_ms)
             if found is None:
-                # The other request is refused: the key is free again.
+                # The other request was rejected, so the key is available.
                 return self._keys.begin(key, now_ms=now_ms)
             record = found
         return record, False
 
     def pause(self, tried: int) -> None:
-        """Wait before the next look: exponential back-off with jitter."""
+        """Wait before the next read: exponential backoff with jitter."""
         longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**tried)
         self._sleep(longest * random.uniform(0.5, 1))  # noqa: S311 - jitter
 
@@ -113,18 +117,31 @@ class IdempotentPush:
         wait_ms: int = 0,
         trace: TraceContext | None = None,
     ) -> list[Pushed]:
-        """Store jobs as `Enqueue.push` or, for a `batch`, `push_batch`, unless that was done.
+        """Store jobs with `Enqueue.push` or, for a `batch`, `push_batch`, once per key.
 
-        Then the jobs are those that were stored, as they are now. One that is gone, or in a queue
-        out of reach, is `absent`, and as it was pushed.
+        Args:
+            key: Idempotency key of the request.
+            requests: The jobs; one, unless `batch` is set.
+            batch: Whether the request is a batch.
+            producer: Name of the producer.
+            reaches: Whether the caller can use a queue.
+            wait_ms: Maximum time in ms to wait for capacity of a full queue.
+            trace: Trace context of the request.
 
-        Raises what these raise, and nothing is kept of the key then; KeyTaken if another request
-        came with it; and BackendContended if another try of a staged batch comes in between.
+        Returns:
+            The stored jobs. If an earlier attempt stored them, their current records. A job that
+            was deleted, or whose queue the caller can't use, is `absent` and has its original
+            values.
+
+        Raises:
+            KeyTaken: The key was used for a different request.
+            BackendContended: A concurrent attempt took over the staged batch.
+            OjsError: Any error of `Enqueue.push`. The key is released unless the backend failed.
         """
         try:
             push = self._enqueue.prepare(requests, producer, reaches, batch=batch, trace=trace)
         except (MiddlewareRefusal, MiddlewareError):
-            # It may say so of a repetition only, which pushes nothing.
+            # A repeated request enqueues nothing, so an error of the middleware is ignored then.
             push = self._enqueue.prepare(requests, producer, reaches, batch=batch, as_sent=True)
             if (pushed := self._stored_already(key, push)) is None:
                 raise
@@ -134,13 +151,13 @@ class IdempotentPush:
         )
 
     def _stored_already(self, key: IdempotencyKey, push: PushRequest) -> list[Pushed] | None:
-        """The jobs of a request that an earlier try of it has stored, as they are now."""
+        """Return the current jobs of a request that an earlier attempt stored, or None."""
         record = self._keys.read(key, now_ms=push.came_ms)
         if record is None or record.request != key.request:
             return None
         if record.done:
-            # Whether it was staged only the middleware's answer of then would say: where it was
-            # not, there is nothing to commit.
+            # It is unknown whether the jobs were staged, because that depends on the earlier result
+            # of the middleware. Without a staged batch, the commit does nothing.
             there = self._jobs.batches.commit(record.seed)
         else:
             derived = self._derived(key, push, record)
@@ -148,7 +165,7 @@ class IdempotentPush:
         return self._done_before(key, push, record) if there else None
 
     def _attempt(self, key: IdempotencyKey, push: PushRequest, wait_ms: int) -> list[Pushed]:
-        """Raises LostRace where another try has done something meanwhile."""
+        """Run one attempt. Raises LostRace if a concurrent attempt changed the key."""
         record, first = self._turn.begin(key, now_ms=push.came_ms)
         if record.request != key.request:
             raise KeyTaken(HEADER)
@@ -158,7 +175,8 @@ class IdempotentPush:
             left = record.seed
             record = self._keys.join(record, anew=push.staged)
             if push.staged:
-                # It can never be committed now: its room and its ids are free at once.
+                # The earlier batch can no longer be committed, so its capacity and its IDs are
+                # released immediately.
                 self._jobs.batches.undo(left, now_ms=push.came_ms)
         push = self._derived(key, push, record)
         if not first and not push.staged:
@@ -167,7 +185,7 @@ class IdempotentPush:
                 self._keys.finish(record)
                 return self._done_before(key, push, record, again=False)
         pushed = self._store(push, record, wait_ms)
-        # The record of a staged batch says so since before its commit.
+        # The record of a staged batch was completed before its commit.
         if not push.staged:
             existing = [one.job.id if one.deduplicated else None for one in pushed]
             self._keys.finish(record, existing)
@@ -176,7 +194,7 @@ class IdempotentPush:
     def _derived(
         self, key: IdempotencyKey, push: PushRequest, record: IdempotencyRecord
     ) -> PushRequest:
-        """The push with ids derived from its key, as of its first try."""
+        """Return the push with the IDs from its key and the time of its first attempt."""
         if push.came_ms != record.at_ms:
             push = self._enqueue.as_of(push, record.at_ms)
         ids = [
@@ -195,8 +213,8 @@ class IdempotentPush:
             pushed = self._enqueue.store(push, wait_ms)
         except OjsError as error:
             if isinstance(error, Duplicate | QueueFull) and self._stored(push, record):
-                # Another try was quicker, and can have taken the last space; the next look finds
-                # its jobs.
+                # A concurrent attempt was faster, and might have used the last space. The next
+                # attempt finds its jobs.
                 raise LostRace([]) from None
             if record.untouched() and not isinstance(error, BackendError):
                 free(self._keys, record)
@@ -207,8 +225,10 @@ class IdempotentPush:
         ]
 
     def _stored_before(self, push: PushRequest, record: IdempotencyRecord) -> dict[str, Job]:
-        """The jobs that an earlier try stored, by id. It stored all or none of them: those of which
-        some are missing were deleted since, unless another job may have held their unique key.
+        """Return the jobs that an earlier attempt stored, by ID.
+
+        An attempt stores all jobs or none. If some are missing, they were deleted, unless they have
+        a unique key that another job might have held.
         """
         stored = self._stored(push, record)
         if not stored:
@@ -221,7 +241,7 @@ class IdempotentPush:
         return gone | stored
 
     def _stored(self, push: PushRequest, record: IdempotencyRecord) -> dict[str, Job]:
-        """The jobs of a push that are stored, by id."""
+        """Return the stored jobs of a push, by ID."""
         found = self._jobs.read_records(push.ids)
         return {
             job_id: found[job_id]
@@ -237,8 +257,9 @@ class IdempotentPush:
         *,
         again: bool = True,
     ) -> list[Pushed]:
-        """The jobs of a request that was carried out, as they are now; not `again` if only its jobs
-        were stored before.
+        """Return the current jobs of a completed request.
+
+        `again` is False if an earlier attempt stored the jobs but did not complete the request.
         """
         push = self._derived(key, push, record)
         existing = record.existing or [None] * len(push.ids)
@@ -268,16 +289,19 @@ class IdempotentPush:
 
 
 def free(keys: IdempotencyKeys, record: IdempotencyRecord) -> None:
-    """Free the key of a request that is refused. Raises BackendContended if another try has it,
-    which may have stored what stood in the way of this one.
+    """Release the key of a rejected request.
+
+    Raises:
+        BackendContended: A concurrent attempt uses the key. It might have stored the jobs that
+            caused the rejection.
     """
-    # After any other error the key waits for the same request.
+    # After any other error, the key stays reserved for the same request.
     with losing_as(lambda _: BackendContended(BUSY)), suppress(OjsError):
         keys.forget(record)
 
 
 def made_under(job: Job, mark: str | None) -> bool:
-    """Whether a job is the one of a push with this mark, and no other of the same id."""
+    """Whether a push with this mark created the job, not another job with the same ID."""
     if mark is None or job.made_by is None:
         return mark is None and job.made_by is None
     return job.made_by.startswith(mark)

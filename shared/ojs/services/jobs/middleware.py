@@ -1,8 +1,8 @@
 """Passes jobs through the deployment's middleware before they are stored (ADR 40).
 
-It is code of the deployment's own, which this module does not trust to work: it runs in a thread
-with a deadline, and what comes back is read as a client's request is. Loaded only where there is
-any.
+Middleware is code of the deployment and can fail. It therefore runs in a thread with a deadline,
+and its result is validated like the request of a client. This module is loaded only if the
+deployment has middleware.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from ojs.records import record
 
 logger = Logger()
 
-# Threads that have passed their deadline and run on, for each container: beyond that, nothing is
-# begun.
+# Maximum number of threads per container that still run after their deadline. At the maximum, no
+# call is started.
 MAX_OVERDUE = 8
 MAX_REASON_CHARACTERS = 1_000
 FAILED = "ojs.middleware.failed"
 _NAMESPACE = "OJS"
-# Fields of an envelope that requests have under further names, in `options` or beside it.
+# Fields of an envelope that requests can also have with other names, in `options` or next to it.
 _OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
     "timeout_ms": ("timeout",),
     "scheduled_at": ("delay_until",),
@@ -51,14 +51,14 @@ _RULE = "must return an Envelope: `return following(job)`"
 
 
 class _Link:
-    """A middleware by its name, `module:name`, imported when it is first needed."""
+    """A middleware by its name, `module:name`. It is imported on first use."""
 
     def __init__(self, named: str | Middleware) -> None:
         self.name = named if isinstance(named, str) else getattr(named, "__name__", repr(named))
         self._function = None if isinstance(named, str) else named
 
     def function(self) -> Middleware:
-        """The function. Raises whatever importing it raises; the next call tries again."""
+        """Return the function. Raises the errors of its import. The next call imports it again."""
         if self._function is None:
             module, _, name = self.name.partition(":")
             found = getattr(importlib.import_module(module), name)
@@ -76,16 +76,16 @@ class _Round:
     jobs: Sequence[Envelope]
     changes: list[Mapping[str, Any]] = field(default_factory=list)
     error: BaseException | None = None
-    # Who raised what, innermost first.
+    # Each error and the name of the middleware that raised it, innermost first.
     _raised: list[tuple[BaseException, str]] = field(default_factory=list)
 
     def run(self) -> None:
-        """Pass the jobs through, until one is refused or fails."""
+        """Pass the jobs through the middleware, until one is rejected or fails."""
         try:
             for job in self.jobs:
                 self.changes.append(self._changes(job))
-        except BaseException as error:  # noqa: BLE001 - even a SystemExit in somebody's code must
-            # be told to the client, which would otherwise believe its job stored.
+        except BaseException as error:  # noqa: BLE001 - even a SystemExit of the middleware must
+            # be reported: otherwise the client assumes that its job is stored.
             self.error = error
 
     @property
@@ -94,15 +94,15 @@ class _Round:
         return next((name for error, name in self._raised if error is self.error), None)
 
     def _changes(self, job: Envelope) -> Mapping[str, Any]:
-        """What the middleware changed in a job, by field. Raises what it raises."""
+        """Return the changes of the middleware to a job, by field. Raises its errors."""
         sent = _json(job)
-        # A copy: what is done to it after the deadline concerns nobody.
+        # A copy, so that changes after the deadline have no effect.
         came = _json(self._step(0, Envelope(**jsontext.stored(sent))))
         if came == sent:
             return {}
-        # Read back as a client's request is: with its limits, and no object of somebody else's.
+        # Parsed like a client's request: with its limits, and without objects of the middleware.
         before, after = jsontext.stored(sent), jsontext.loads(came)
-        # By how they are written: for Python 1 and true are equal.
+        # Compared by `repr`, because 1 == True in Python.
         changes = {name: after[name] for name in after if repr(after[name]) != repr(before[name])}
         if "id" in changes:
             raise ValueError("must not change the id")
@@ -154,8 +154,12 @@ class MiddlewareChain:
     def __init__(
         self, middleware: Sequence[str | Middleware], *, timeout_ms: int, service: str
     ) -> None:
-        """`middleware` are functions, or their names as `module:name`. All jobs of one request
-        together may take `timeout_ms`. `service` is a dimension of the metric of failures.
+        """Create the chain.
+
+        Args:
+            middleware: Functions, or their names as `module:name`.
+            timeout_ms: Maximum duration for all jobs of one request in ms.
+            service: Dimension of the failure metric.
         """
         self._links = [_Link(each) for each in middleware]
         self.timeout_ms = timeout_ms
@@ -165,11 +169,11 @@ class MiddlewareChain:
 
     @property
     def names(self) -> list[str]:
-        """What the middleware is called, in order."""
+        """The names of the middleware, in order."""
         return [link.name for link in self._links]
 
     def load(self) -> None:
-        """Import all of it. Raises whatever that raises."""
+        """Import all middleware. Raises the errors of the import."""
         for link in self._links:
             link.function()
 
@@ -180,11 +184,20 @@ class MiddlewareChain:
         now_ms: int,
         batch: bool = False,
     ) -> list[tuple[JobRequest, Specification]]:
-        """Valid requests, with what they specify, after the middleware.
+        """Return valid requests and their specifications after the middleware.
 
-        Raises MiddlewareRefusal, and MiddlewareError if the middleware fails, takes too long, or
-        makes a job that no client could push; in a `batch` with the job's index. PayloadTooLarge
-        where a job becomes too large, as a smaller one would not.
+        Args:
+            resolved: Valid requests with their specifications.
+            now_ms: Current time in ms since the epoch.
+            batch: Whether errors include the index of the job.
+
+        Returns:
+            The requests with their specifications, changed by the middleware.
+
+        Raises:
+            MiddlewareRefusal: The middleware rejected a job.
+            MiddlewareError: The middleware failed, timed out, or returned an invalid job.
+            PayloadTooLarge: The middleware made a job too large.
         """
         sent = [of_request(*each) for each in resolved]
         changes = self.run(sent, batch=batch)
@@ -205,9 +218,11 @@ class MiddlewareChain:
         return made
 
     def run(self, jobs: Sequence[Envelope], *, batch: bool = False) -> list[Mapping[str, Any]]:
-        """What the middleware changes in each of these jobs, by field, as JSON values.
+        """Return the changes of the middleware to each job, by field, as JSON values.
 
-        Raises MiddlewareRefusal and MiddlewareError.
+        Raises:
+            MiddlewareRefusal: The middleware rejected a job.
+            MiddlewareError: The middleware failed or timed out.
         """
         with self._lock:
             self._overdue = [thread for thread in self._overdue if thread.is_alive()]
@@ -215,14 +230,14 @@ class MiddlewareChain:
                 reason = f"{MAX_OVERDUE} calls before this one have not come back"
                 raise self._late(reason, jobs[0])
         called = _Round(self._links, jobs)
-        # Log keys and the like are in the context.
+        # The context contains log keys, for example.
         thread = threading.Thread(
             target=copy_context().run, args=(called.run,), name="middleware", daemon=True
         )
         thread.start()
         thread.join(self.timeout_ms / 1_000)
         if thread.is_alive():
-            # A thread cannot be ended from outside: it runs on, and what it makes is not used.
+            # A thread can't be stopped from outside. It continues, but its result is not used.
             with self._lock:
                 self._overdue.append(thread)
             at = min(len(called.changes), len(jobs) - 1)
@@ -241,9 +256,7 @@ class MiddlewareChain:
         raise _at(self.failed(error, jobs[index], name), index, batch) from None
 
     def failed(self, cause: BaseException, job: Envelope, name: str | None = None) -> OjsError:
-        """The error for the client after a failure, which is logged and counted: with a job as it
-        came.
-        """
+        """Log and count a failure, and return the error for the client. `job` is the sent job."""
         self._tell(str(cause), job, name, cause)
         return MiddlewareError(name)
 
@@ -258,15 +271,14 @@ class MiddlewareChain:
         name: str | None = None,
         cause: BaseException | None = None,
     ) -> None:
-        # Not through the answer alone: a cron job that fires has no client.
+        # Also logged, not only returned: a cron job that fires has no client.
         logger.error(
             "Middleware failed",
             middleware=name or ",".join(self.names),
             reason=shorten(reason, MAX_REASON_CHARACTERS),
             job_type=job.type,
             queue=job.queue,
-            # An error of the request's own rules quotes what may be confidential, and has no stack
-            # of interest.
+            # A validation error can quote confidential values, and its stack is not useful.
             exc_info=None if isinstance(cause, OjsError) else cause,
         )
         namespace = EphemeralMetrics().namespace or _NAMESPACE
@@ -276,7 +288,7 @@ class MiddlewareChain:
 
 
 def of_request(request: JobRequest, specification: Specification) -> Envelope:
-    """The envelope of a valid request."""
+    """Return the envelope of a valid request."""
     content = specification.content
     retry = content.get("retry")
     if request.value_of("max_attempts") is not None:
@@ -308,7 +320,7 @@ def of_request(request: JobRequest, specification: Specification) -> Envelope:
 
 
 def _request(request: JobRequest, changes: Mapping[str, Any]) -> JobRequest:
-    """A request with changes. Raises InvalidRequest, and ValueError for `extra`."""
+    """Return a changed request. Raises InvalidRequest, or ValueError for `extra`."""
     if isinstance(extra := changes.get("extra", {}), dict):
         if taken := sorted(set(extra) & _KNOWN):
             raise ValueError(f"extra must not have {taken[0]!r}, a field of the response")
@@ -335,9 +347,7 @@ def _request(request: JobRequest, changes: Mapping[str, Any]) -> JobRequest:
 
 
 def _of_the_step(request: JobRequest) -> dict[str, Any]:
-    """What the backend itself adds to the job of a workflow's step: the middleware neither sees
-    nor changes it.
-    """
+    """Return the fields that the backend adds to a workflow step. Middleware can't access them."""
     return {
         name: value for name, value in request.model_extra.items() if name in envelope.SYSTEM_FIELDS
     }
@@ -353,8 +363,11 @@ _KNOWN = frozenset(_known())
 
 
 def _refusal(refused: Refused, name: str | None) -> MiddlewareRefusal:
-    """The error for the client. Raises ValueError or InvalidPayload if what it is told is no text,
-    or no JSON.
+    """Return the error for the client.
+
+    Raises:
+        ValueError: The message or the code is not a string, or the details are not JSON.
+        InvalidPayload: The details are not allowed as JSON values of a request.
     """
     if not all(isinstance(each, str) for each in (refused.message, refused.code)):
         raise ValueError("message and code of Refused must be texts")

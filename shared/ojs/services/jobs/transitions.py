@@ -14,16 +14,16 @@ from ojs.store.jobs.records import JobStore
 from ojs.store.table.errors import LostRace, NotDone
 from ojs.store.table.table import Put, Update
 
-# Told of jobs as they are after a change: does what follows from their end, if they have ended.
+# Called with each changed job. If the job finished, it processes the consequences.
 JobEnded = Callable[[Job], None]
 
 
 def ends_nothing(_job: Job) -> None:
-    """A `JobEnded` for jobs from whose end nothing follows."""
+    """Do nothing: a `JobEnded` for jobs without consequences."""
 
 
 class JobChanges:
-    """Changes jobs, and releases what they need no more. What is not written releases nothing."""
+    """Changes jobs, and then releases their permits. A failed write releases nothing."""
 
     def __init__(
         self,
@@ -34,8 +34,10 @@ class JobChanges:
         ended: JobEnded = ends_nothing,
         freed: JobEnded = ends_nothing,
     ) -> None:
-        """`ended` is told of each job that was changed, after it has released what it held; `freed`
-        of each that has released permits for which others may wait.
+        """Create the service from its stores and callbacks.
+
+        `ended` is called with each changed job, after the release of its permits. `freed` is called
+        with each job that released permits for which other jobs might wait.
         """
         self._freed = freed
         self._ended = ended
@@ -54,8 +56,12 @@ class JobChanges:
         result: Any = MISSING,
         stopped: list[Job] | None = None,
     ) -> Job:
-        """Active to completed, as `JobStore.ack` writes it. `stopped` takes the job if the caller
-        releases its permits (`Permits.release_stopped`). Raises LostRace.
+        """Complete an active job (`JobStore.ack`).
+
+        If the caller releases the permits (`Permits.release_stopped`), `stopped` receives the job.
+
+        Raises:
+            LostRace: Another request changed the job.
         """
         job = self._jobs.ack(
             job_id,
@@ -81,9 +87,9 @@ class JobChanges:
         tells: bool = True,
         stopped: list[Job] | None = None,
     ) -> Job:
-        """Compare-and-swap of a job record (`JobStore.replace`). Raises LostRace.
+        """Replace a job record if it is unchanged (`JobStore.replace`). Raises LostRace.
 
-        Unless it `tells` of an end, the caller does what follows from it; `stopped` is that of
+        Without `tells`, the caller processes the consequences of a finished job. `stopped` is as in
         `ack`.
         """
         after = self._jobs.replace(before, after, failure=failure, reported=reported, guard=guard)
@@ -97,7 +103,7 @@ class JobChanges:
     def replace_all(
         self, changes: Sequence[tuple[Job, Job]], also: Sequence[Put | Update] = ()
     ) -> list[Job]:
-        """Several compare-and-swaps and `also`, all or none (`JobStore.replace_all`).
+        """Replace several unchanged job records and write `also`: all or none.
 
         Raises LostRace.
         """
@@ -119,8 +125,9 @@ class JobChanges:
         lease_ms: int | None = None,
         now_ms: int,
     ) -> bool:
-        """Restore the lease of a worker that lost it, for `lease_ms` or the job's own time; False
-        if another worker got the job since, or no permits are left for it.
+        """Restore the expired lease of a worker, for `lease_ms` or the default of the job.
+
+        Returns False if another worker has claimed the job, or no permits are free.
         """
         if not lifecycle.resumable(
             job, worker_id=worker_id, attempt=attempt, lease_token=lease_token
@@ -130,15 +137,14 @@ class JobChanges:
         resumed = self._permits.reacquire(job, after)
         if resumed is None:
             return False
-        # Race: a fetch claims the job at the same time. The worker that loses has lost the job, as
-        # any former owner has.
+        # Race: a fetch claims the job at the same time. The worker that loses has no lease then.
         try:
             self._jobs.replace(job, resumed)
         except NotDone:
             self._permits.undo_reacquire(resumed)
             raise
         except LostRace as lost:
-            # After a repetition the job may have gone on, and its permits be released by now.
+            # After a repeated request, the job can have changed and its permits can be released.
             if not lost.repeated:
                 self._permits.undo_reacquire(resumed)
             return False

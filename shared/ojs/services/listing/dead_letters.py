@@ -1,7 +1,6 @@
-"""Lists, shows and deletes dead letters: jobs that failed for good and are kept.
+"""Lists, reads, and deletes dead letters: discarded jobs that are retained.
 
-They are retried by `ojs.services.dead_letter.redrive`, and many at a time by
-`ojs.services.bulk.runner`.
+`ojs.services.dead_letter.redrive` retries one of them, `ojs.services.bulk.runner` many.
 """
 
 from __future__ import annotations
@@ -21,34 +20,34 @@ from ojs.store.jobs.records import JobStore
 from ojs.store.table.errors import pass_over
 from ojs.store.table.races import retry_on_race
 
-# A position in a line of dead letters.
+# A sort key in an index partition of dead letters.
 POSITION = re.compile(r"\d{15}\|" + UUID7.pattern)
-# How many index entries one request reads. It is the same for every page, so a page that is cut
-# short by it is the last that has a number, and no job falls between two pages. The deepest
-# numbered page (ojs.http.parameters: 1 000 skipped, 200 shown) is well within.
+# Index entries that one request reads. The limit is the same for each page, so only the last
+# numbered page can be short, and no job is missed between two pages. The deepest numbered page
+# (ojs.http.parameters: 1,000 skipped, 200 listed) is within this limit.
 MAX_READ = 1_500
-# Bytes of offloaded payloads read where args are searched: some 30 calls to the bucket.
+# Bytes of offloaded payloads that a search of args reads: about 30 calls to the bucket.
 MAX_ARGS_BYTES = 8_000_000
-# Entries read at a time where a filter has to look through many: one BatchGet.
+# Entries that a filter reads at a time: one BatchGet.
 _ROUND = 100
-# Offloaded payloads are shown up to this size in all: an answer has no room for more.
+# Maximum total size of the offloaded payloads in a response.
 MAX_PAGE_BYTES = 2_000_000
-# Errors shown of each job in a listing. They may have some 100 KB; `get` shows all.
+# Errors of each job in a listing. They can have about 100 KB in total. `get` returns all errors.
 ERRORS_LISTED = 10
 
 
 def still_listed(job: Job, key: str) -> bool:
     """Whether a job is still the dead letter that the index lists at a key.
 
-    The index may be behind: a job that was retried or deleted since is no dead letter, and one that
-    was discarded again is listed at its new position only.
+    The index can be behind. A job that was retried or deleted does not count as a dead letter. A
+    job that was discarded again is listed with its new key only.
     """
     return job.dead_letter and items.index_entries(job)["wsk"] == key
 
 
 @record
 class _SearchPage:
-    """One listing under way: its filter, and how far it has come."""
+    """The state of one listing: its filter and its progress."""
 
     wanted: DeadLetterFilter
     skip: int
@@ -61,23 +60,23 @@ class _SearchPage:
 
     @property
     def missing(self) -> int:
-        """How many matches are missing, those to be skipped included."""
+        """Number of missing matches, including those to skip."""
         return self.skip + self.limit - self.matched
 
     @property
     def next_round(self) -> int:
-        """How many entries to read next; 0 when the page is full."""
+        """Number of entries to read next; 0 if the page is full."""
         if not self.missing:
             return 0
         wanted = max(self.missing, _ROUND) if self.wanted.picky else self.missing
         return min(wanted, MAX_READ - self.read)
 
     def may_match(self, key: str, job: Job) -> bool:
-        """Whether an index entry may match, by the job record as it is now."""
+        """Whether an index entry might match, by the current job record."""
         return self.wanted.matches_record(job) and still_listed(job, key)
 
     def passed(self, key: str) -> None:
-        """Record that an entry was looked at."""
+        """Record that an entry was processed."""
         self.read, self.before = self.read + 1, key
 
     def take(self, job: Job) -> None:
@@ -88,7 +87,7 @@ class _SearchPage:
 
 
 class DeadLetterSearch:
-    """Lists, shows and deletes dead letters."""
+    """Lists, reads, and deletes dead letters."""
 
     def __init__(self, jobs: JobStore) -> None:
         self._jobs = jobs
@@ -101,16 +100,18 @@ class DeadLetterSearch:
         cursor: str | None = None,
         skip: int = 0,
     ) -> Page[Job]:
-        """A page of dead letters of a queue or of all, latest first, each with its latest errors.
+        """Return a page of dead letters, most recent first, each with its most recent errors.
 
-        A short page with a cursor ends where MAX_READ entries, or MAX_ARGS_BYTES of offloaded
-        payloads for their args, were read. Offloaded payloads are shown up to MAX_PAGE_BYTES in
-        all; a job beyond has `content` None. Costs one query and one read of the job records, once
-        more for each hundred entries that a filter has to look through, and what payloads and
-        errors take.
+        A page is short if MAX_READ entries, or MAX_ARGS_BYTES of offloaded payloads for a search of
+        args, were read. Then it has a cursor. Offloaded payloads are returned up to MAX_PAGE_BYTES
+        in total. Other jobs have the `content` None.
 
-        The cursor is a position in time, so it stays valid while jobs come and go. Raises
-        InvalidRequest for a bad cursor, or when more is to be skipped than may be read.
+        Takes one query and one read of the job records, again for each 100 entries that a filter
+        reads, and the reads of payloads and errors. The cursor is a time, so it stays valid if dead
+        letters are added or deleted.
+
+        Raises:
+            InvalidRequest: The cursor is invalid, or `skip` is more than one request can read.
         """
         if cursor is not None and not POSITION.fullmatch(cursor):
             raise InvalidRequest("cursor", BAD_CURSOR, value=cursor)
@@ -121,12 +122,13 @@ class DeadLetterSearch:
         return Page(list(self._filled(look.found)), look.before if more else None)
 
     def _look_through(self, look: _SearchPage) -> bool:
-        """Read until the page is full, nothing is left or a bound is reached; whether more may
-        follow.
+        """Read until the page is full, or the end or a limit is reached.
+
+        Returns whether more entries might follow.
         """
         wanted = look.wanted
         while size := look.next_round:
-            # One more than is looked at, to see whether there is more.
+            # One more than is processed, to detect whether more entries follow.
             entries = self._jobs.index.dead(
                 wanted.queue,
                 limit=size + 1,
@@ -151,7 +153,7 @@ class DeadLetterSearch:
         """The jobs that match by their records, by key; with their payloads where args are
         searched, and then also the key of the first job whose payload is too much for one request.
         """
-        # The rest of the page is shown.
+        # The other entries of the page are returned.
         records = self._jobs.read_records((job_id for job_id, _ in entries), pass_over)
         likely = {
             key: records[job_id]
@@ -173,7 +175,7 @@ class DeadLetterSearch:
         return dict(zip(within, contents, strict=True)), too_much
 
     def _filled(self, found: Sequence[Job]) -> Sequence[Job]:
-        """The jobs with their latest errors, and with payloads as far as they fit."""
+        """Yield the jobs with their most recent errors, and with payloads as far as they fit."""
         room = MAX_PAGE_BYTES
         loaded = []
         for job in found:
@@ -181,12 +183,12 @@ class DeadLetterSearch:
                 room -= job.content_bytes
                 loaded.append(job)
         by_id = {job.id: job for job in self._jobs.with_contents(loaded, pass_over)}
-        # A search of args may have loaded the payload of a job beyond the limit.
+        # A search of args can have read the payload of a job above the limit.
         jobs = [by_id[job.id] if job.id in by_id else replace(job, content=None) for job in found]
         return self._jobs.with_errors(jobs, latest=ERRORS_LISTED)
 
     def get(self, job_id: str) -> Job:
-        """One dead letter with all its errors. Raises NotFound, also for a job in another state."""
+        """Return a dead letter with all its errors. Raises NotFound, also for other states."""
         job = self._jobs.load(job_id)
         if job is None or not job.dead_letter:
             raise NotFound("dead_letter_job", job_id)

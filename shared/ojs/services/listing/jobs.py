@@ -1,19 +1,21 @@
-"""Lists jobs in all states, page by page: an answer takes at most CALLS calls and UNITS read units,
-and at most ALL_CALLS and ALL_UNITS if it is of jobs of all queues that wait or run.
+"""Lists jobs in all states, page by page.
 
-Jobs that wait or run, and dead letters, are found in the index; others that have ended are found in
-the event log, by the events of their ends. A listing goes through these one after the other:
+A response takes at most CALLS calls and UNITS read units. If it lists unfinished jobs across
+queues, it takes at most ALL_CALLS and ALL_UNITS.
 
-    the event log of six days     of whatever happened, where neither queue nor state is asked for
-    the lease notes               running jobs that were claimed a moment ago: they have no entry
-    of each queue, of each lane   the ready line, what waits for a time, pending and running jobs
-    dead letters                  of a queue, or of all
-    the event log                 from now back
+The index contains unfinished jobs and dead letters. The event log contains the other finished jobs,
+by the events that finished them. A listing reads these sources in this order:
 
-A listing of all queues passes over queues that have no such jobs by their counters or, if they
-rest, by the registry. If it finds no job, it looks at the queues that do not rest, whatever their
-counters say. Where that takes more than an answer has, its page is short, and its cursor continues
-from there. What is found may be a moment behind; the job record decides what is shown.
+    event log of six days       all events, if the filter has neither a queue nor a state
+    lease notes                 newly claimed jobs, which have no index entry yet
+    each lane of each queue     available, scheduled, retryable, pending, and active jobs
+    dead letters                of one queue, or of all
+    event log                   from now to the past
+
+A listing across queues skips a queue that has no matching jobs by its counters or, if it is idle,
+by the registry. If the listing finds no job, it reads the queues that are not idle, regardless of
+their counters. If a page reaches its limits first, it is short, and its cursor continues there. The
+index and the log can be behind, so the job record decides whether a job is listed.
 """
 
 from __future__ import annotations
@@ -54,22 +56,22 @@ from ojs.store.table.table import MAX_BATCH_GET
 
 CALLS = 4
 UNITS = 60
-# The same for an answer from all queues.
+# The same limits for a response across queues.
 ALL_CALLS = 60
 ALL_UNITS = 120
-# An answer that is not full goes on while it has so many calls and read units left.
+# A page that is not full is continued while at least these calls and read units are left.
 _SPARE_CALLS = 6
 _SPARE_UNITS = 10
-# Calls for one part of a bulk operation's jobs, which may stand in as many lines.
+# Calls for one part of a bulk operation's jobs, which can be in as many index partitions.
 _PART_CALLS = 60
-# Job records that one answer reads, half a unit each.
+# Job records that one response reads, half a unit each.
 MAX_RECORDS = 90
-# Entries that a query looks through where those of other states stand between.
+# Entries that a query reads if the partition also has entries of other states.
 _LOOKS = 1_000
 # Entries of the registry in a read unit, at least.
 _QUEUES_A_UNIT = 40
-# Read units for the counters of queues, if a page is of all queues; and calls that these take,
-# and what is read beside them.
+# Read units for the counters of queues, if a page is across queues; and calls for the counters and
+# the reads that accompany them.
 _SURVEY_UNITS = 50
 _SURVEY_CALLS = 10
 # Read units that are left for visits to queues.
@@ -82,33 +84,32 @@ _ORDERED_A_UNIT = 100
 # read for that.
 _OUTLINE_UNITS = 25
 _NAMES = 25
-# What a read unit has, where reads may be behind: bytes, and entries of the index at least.
+# Bytes, and minimum number of index entries, in one read unit of an eventually consistent read.
 _BYTES_A_UNIT = 8_192
 _ENTRIES_A_UNIT = 60
-# The keys of an item, at most.
+# Maximum bytes of the keys of an item.
 _KEY_BYTES = 200
-# Bytes of event pages that one query should take; the size of a page that is not known; the most
-# pages of a query.
+# Target bytes of event pages for one query; the assumed size of a page of unknown size.
 _LOG_BYTES = 150_000
 _PAGE_BYTES = 40_000
-# What a page has beside its events, in bytes: keys, names, numbers.
+# Bytes of a page without its events (keys, names, numbers); the maximum pages of a query.
 _PAGE_REST = 100
 _MAX_PAGES = 60
 # Ended jobs are found for as long as their event pages are kept, which is at most this.
 KEPT_MS = 399 * DAY_MS
-# What happened since is listed first, by the log, where neither queue nor state is asked for: pages
-# are kept for two days more, in which a client may go on.
+# A listing without a queue and a state begins with the log of this period. Event pages are kept for
+# two more days, in which a client can continue with the cursor.
 RECENT_MS = 6 * DAY_MS
-# How far ahead the clocks of others may be.
+# Maximum difference to the clocks of other containers.
 _AHEAD_MS = 60_000
-# What came so long before jobs were counted is among those counted, as far as the log goes.
+# A job that is older than the last count by this time is included in the count.
 _COUNTED_MS = 60_000
-# Days whose sums are read at a time, to find the latest on which jobs ended.
+# Days whose sums one query reads to find the most recent day on which jobs finished.
 _DAYS = 10
 # Behind every lane of a queue.
 _LAST_LANE = 1_000_000
 _MAX_CURSOR = 2_000
-# Lease notes that are read in one query, and what they take at most: read units, if consistent.
+# Lease notes that one query reads, and the maximum read units of that query, if consistent.
 _NOTES = 100
 _NOTES_UNITS = 25
 _NOTE_KEY = re.compile(r"[!-~]{1,64}")
@@ -141,38 +142,38 @@ _STATES: Mapping[_Part, tuple[State, ...]] = {
     _Part.DEAD: (State.DISCARDED,),
     _Part.ENDED: tuple(TERMINAL),
 }
-# What entries of the due line say; those of 0.1.0 say nothing.
+# States of the jobs of a due entry, by its kind. Entries of version 0.1.0 have no kind.
 _WAITS: Mapping[str, tuple[State, ...]] = {
     keys.START: (State.SCHEDULED,),
     keys.RETRY: (State.RETRYABLE,),
     keys.LEASE_END: (),
 }
 _LINES = (_Part.READY, _Part.NOTED, _Part.DUE, _Part.PENDING, _Part.RUNNING)
-# Those of which each lane of a queue has one.
+# The parts that exist once per lane of a queue.
 _OF_LANES = frozenset(_LINES) - {_Part.NOTED}
-# What a bulk operation goes through: jobs mostly move in this direction, or out.
+# The order of a bulk operation. Jobs mostly move in this direction, or finish.
 _ONWARD = (_Part.PENDING, _Part.DUE, _Part.READY, _Part.NOTED, _Part.RUNNING)
 _ENDS: Mapping[str, State] = {
     EventType.JOB_COMPLETED: State.COMPLETED,
     EventType.JOB_CANCELLED: State.CANCELLED,
     EventType.JOB_DISCARDED: State.DISCARDED,
 }
-# What counts jobs that came to these states.
+# Counters of the jobs that reached each state.
 _COUNTED = {
     State.COMPLETED: ("completed",),
     State.CANCELLED: ("cancelled",),
     State.DISCARDED: ("failed", "expired"),
 }
-# By the event that tells it, the state that a job got into.
+# The states that a job can have reached, by event type.
 _CAME_TO: Mapping[str, tuple[State, ...]] = {
-    # A job that its rate limit put off is found by the event of its creation.
+    # A job that its rate limit postponed is found by the event of its creation.
     EventType.JOB_ENQUEUED: (State.AVAILABLE, State.SCHEDULED),
     EventType.JOB_SCHEDULED: (State.SCHEDULED,),
     EventType.JOB_STARTED: (State.ACTIVE,),
     EventType.JOB_RETRYING: (State.RETRYABLE,),
     **{kind: (state,) for kind, state in _ENDS.items()},
 }
-# The orders in which lines have their jobs: whether that is from the largest value down.
+# The sort orders that index partitions provide, and whether the order is descending.
 _IN_ORDER: Mapping[tuple[State, str], bool] = {
     (State.AVAILABLE, "priority"): True,
     (State.SCHEDULED, "scheduled_at"): False,
@@ -182,12 +183,16 @@ _IN_ORDER: Mapping[tuple[State, str], bool] = {
 
 @record(frozen=True)
 class _At:
-    """Where a listing goes on: in a part, behind a key, or at the part's beginning without one.
+    """The position where a listing continues: in a part, after a key. Without a key: at its start.
 
-    Of lease notes `lane` is their slot, and without `queue` they are those of all queues; where a
-    list is of ended jobs of a queue, it is how many the pages before have. `left` is how many
-    events of a page come yet, or how many jobs of a note were before: then `key` is of that page,
-    or note. `over` says that this line, or queue, is done: what follows is to be found out.
+    Attributes:
+        lane: Lane of the queue. For lease notes: their slot. For finished jobs of a queue: the
+            number of jobs on the previous pages.
+        queue: Queue of the position. Lease notes without a queue are those of all queues.
+        left: Events of the page `key` that are not read yet, or jobs of the note `key` that were
+            read.
+        over: Whether this partition or queue is read completely. The next position is not known
+            yet.
     """
 
     part: _Part
@@ -198,26 +203,24 @@ class _At:
     over: bool = False
 
     def text(self, digest: str, recent_ms: int = 0) -> str:
-        """As a cursor holds it, beside what says which listing it is of."""
+        """Return the text of a cursor. `digest` identifies the listing."""
         place = [self.part, self.queue, self.lane, list(self.key), self.left, int(self.over)]
         return jsontext.dumps([digest, recent_ms, *place])
 
 
 @record(frozen=True)
 class _Entry:
-    """A job that may match: where the read began that found it, and where the listing goes on
-    behind it.
-    """
+    """A job that might match, the position of the read that found it, and the position after it."""
 
     job_id: str
     begin: _At
     behind: _At
-    # Its sort key in the index; or the time of the event, and the state that it got into then.
+    # Its sort key in the index; or the time of the event and the states that it can have reached.
     position: str
     states: tuple[State, ...] = ()
 
     def still(self, job: Job) -> bool:
-        """Whether the job is still where it was found."""
+        """Whether the job record still agrees with the entry."""
         if self.states:
             listed = self.begin.part is _Part.RECENT or not job.dead_letter
             came_ms = _came_ms(job)
@@ -239,7 +242,7 @@ class _Entry:
 
     @property
     def may_be_staged(self) -> bool:
-        """Whether its batch may not be committed yet. The ready line says so itself."""
+        """Whether its batch might be uncommitted. Entries of the ready index include the batch."""
         if self.begin.part is _Part.READY:
             return keys.Position.parse(self.position).batch is not None
         return self.begin.part in (_Part.DUE, _Part.PENDING)
@@ -247,7 +250,7 @@ class _Entry:
 
 @record
 class _Look:
-    """One page under way: what it is to have, and what may still be read."""
+    """The state of one page: its filter, its remaining calls and units, and the queues read."""
 
     wanted: JobFilter
     forward: bool
@@ -263,65 +266,65 @@ class _Look:
     total_ms: int | None = None
     # No queue comes after those of `lanes`.
     last: bool = False
-    # The queues that may have such jobs, in order of name, if that was found out; and those that do
-    # not rest.
+    # The queues that might have matching jobs, by name, if known; and the queues that are not idle.
     names: Sequence[str] | None = None
     busy: Sequence[str] = ()
-    # How many queues there are, as the last sweep counted.
+    # Number of queues, from the last sweep.
     queues: int = 0
-    # Many queues may be visited, with the calls and units that are for that.
+    # Whether the page can read many queues, within ALL_CALLS and ALL_UNITS.
     wide: bool = False
-    # How many jobs queues have is as the last sweep counted.
+    # Whether the numbers of jobs are those of the last sweep.
     swept: bool = False
-    # Only the lines are read that are empty by their counters.
+    # Whether only the partitions are read that are empty by their counters.
     doubted: bool = False
-    # The queues whose lanes are known: others have the one that all have, and perhaps more.
+    # The queues whose number of lanes is known. Other queues have at least one lane.
     sized: set[str] = field(default_factory=set)
     # Matching jobs that are still to be skipped, and the ids of those that are shown.
     skip: int = 0
     shown: set[str] = field(default_factory=set)
     # Whether jobs that only the event log has are wanted.
     log: bool = True
-    # What happened since then (ms) is listed by the log; 0 if nothing is.
+    # The log lists the events since this time (ms); 0 for none.
     recent_ms: int = 0
-    # Only jobs that ended since then (ms) are looked for in the log.
+    # The log is searched only for jobs that finished since this time (ms).
     ended_since_ms: int = 0
-    # No line is passed over, whatever the counters say, and no job that has moved since it was
-    # found: somebody must not be missed.
+    # Whether no job may be missed: no partition is skipped because of its counters, and no job
+    # because its state changed after it was found.
     everything: bool = False
-    # The slots of lease notes in use, if they were read; and whether notes had jobs.
+    # The used slots of lease notes, if they were read; and whether notes had jobs.
     slots: Sequence[LeaseSlot] | None = None
     noted: bool = False
-    # What shards have of the days of the queue that is asked for, if that was read.
+    # Activity per day of the requested queue, from its shards, if it was read.
     recent: ShardActivity | None = None
-    # On which day jobs ended, as the log is read for that (ms).
+    # The day (ms) for which the log is read, on which jobs finished.
     day_ms: int | None = None
-    # How many jobs the pages before have, where a list is of ended jobs of a queue.
+    # Number of jobs on the previous pages, for a list of finished jobs of a queue.
     before: int = 0
 
     @property
     def exact(self) -> bool:
-        """Whether each entry that is found is a job that is shown. Most of those that are noted are
-        done.
-        """
+        """Whether each entry is a job of the page. Most jobs in lease notes are finished."""
         return self.wanted.counted and not self.recent_ms and not self.noted
 
     @property
     def at_once(self) -> bool:
-        """Whether lease notes are read once for all queues. A bulk operation reads them for each
-        queue, between its other parts: then it passes over no job that is claimed meanwhile.
+        """Whether lease notes are read once for all queues.
+
+        A bulk operation reads them for each queue, between the other parts. It then misses no job
+        that is claimed while it runs.
         """
         return self.wanted.queue is None and self.order is _LINES
 
     @property
     def by_queue(self) -> bool:
-        """Whether the log is read where the queue's own counters say that jobs ended. A bulk
-        operation does not believe them.
+        """Whether the log is read only for days on which the queue's counters have finished jobs.
+
+        A bulk operation does not rely on these counters.
         """
         return self.wanted.queue is not None and self.order is _LINES
 
     def ends_on(self, day: Activity) -> bool:
-        """Whether jobs that are asked for may have ended on a day."""
+        """Whether requested jobs might have finished on a day."""
         return any(
             sum(getattr(day, name) for name in names) > 0 and self.wanted.wants(state)
             for state, names in _COUNTED.items()
@@ -334,7 +337,7 @@ class _Look:
             yield _At(_Part.NOTED, queue, slot.number, (f"{after}!", keys.upto(times.MAX_MS)))
 
     def shows(self, entry: _Entry, job: Job) -> bool:
-        """Whether a job is to be shown by this entry, and no other."""
+        """Whether the page lists a job because of this entry."""
         if self.everything:
             return True
         came_ms = _came_ms(job)
@@ -342,7 +345,7 @@ class _Look:
         return entry.still(job) and recent == (entry.begin.part is _Part.RECENT)
 
     def parts(self) -> list[_Part]:
-        """The parts of each queue where matching jobs may be."""
+        """Return the parts of each queue that can have matching jobs."""
         return [
             part
             for part in self.order
@@ -350,7 +353,7 @@ class _Look:
         ]
 
     def lines(self) -> Iterator[_At]:
-        """The lines of the queues that are known, in order, without those that are empty."""
+        """Yield the partitions of the known queues, in order, without the empty ones."""
         parts = self.parts()
         # Counters are behind by seconds: in a single line, and by a bulk operation, jobs of one
         # queue are looked for in any case.
@@ -393,12 +396,13 @@ class _Look:
         return sum(known.of(state) for state in _STATES[part] if self.wanted.wants(state))
 
     def may_have(self, queue: str, part: _Part) -> bool:
-        """Whether counters do not exclude that a part of a queue has jobs that are asked for."""
+        """Whether a part of a queue might have requested jobs, by the counters."""
         return self.level(queue, part) != 0
 
     def short(self, line: _At, found: int) -> bool:
-        """Whether a line that has so many entries has fewer than its queue, as far as is known, and
-        other lanes are not known.
+        """Whether `found` entries are fewer than the queue has, or that is not known.
+
+        Always False if the lanes of the queue are known.
         """
         level = self.level(line.queue, line.part)
         return line.queue not in self.sized and (level is None or found < level)
@@ -441,19 +445,21 @@ class _Look:
 
     @property
     def live(self) -> bool:
-        """Whether only running jobs are asked for: they are shown with their progress."""
+        """Whether only active jobs are requested. They are listed with their progress."""
         return self.wanted.states == (State.ACTIVE,)
 
     @property
     def count(self) -> int | None:
-        """How many jobs match in all, if counters know it."""
+        """Number of all matching jobs, or None if the counters don't include it."""
         if self.total is None or not self.wanted.counted:
             return None
         return sum(max(0, self.total.of(state)) for state in self.wanted.states or State)
 
     def has_all(self, found: Sequence[Job], after: _At | None) -> bool:
-        """Whether the first page has all jobs, though the log goes on behind `after`: so many as
-        were counted, of those that had come by then, beside all that have come since.
+        """Whether the first page has all jobs, although the log continues after `after`.
+
+        It has all if it includes every job since the last count, and as many older jobs as were
+        counted.
         """
         if after is None or after.part not in (_Part.RECENT, _Part.ENDED) or not after.key:
             return after is None
@@ -469,8 +475,10 @@ class _Look:
 class JobsPage(Page[Job]):
     """Jobs in order, and a cursor when more may follow.
 
-    `total` is how many there are in all, where counters know it. `unsearched` is how many jobs were
-    passed over since what their client sent is offloaded, and the filter asks for it.
+    Attributes:
+        total: Number of all matching jobs, if the counters include it.
+        unsearched: Number of jobs that were skipped because the filter reads content that is
+            offloaded.
     """
 
     total: int | None = None
@@ -479,8 +487,9 @@ class JobsPage(Page[Job]):
 
 @record(frozen=True)
 class JobsPart:
-    """Jobs that a filter may mean, by their records, each with the cursor that goes on behind it;
-    and the cursor behind all of them, None at the end.
+    """Jobs whose records match a filter, each with the cursor after it.
+
+    `next_cursor` continues after all of them. It is None at the end.
     """
 
     jobs: list[tuple[Job, str]]
@@ -520,25 +529,36 @@ class JobListing:
         spare_units: float = 0,
         contents: bool = False,
     ) -> JobsPage:
-        """A page of jobs. It may be short, or empty, and have a cursor. With `contents` what
-        clients sent is also read where it is not in the job record, as far as that fits.
+        """Return a page of jobs. A short or empty page can have a cursor.
 
-        Without `sort` the ready line is in the order in which jobs are handed out, what waits for a
-        time by that time, and what has ended latest first. If only running jobs are asked for, each
-        has its progress, and there are half as many on a page. Each page is in the order of `sort`,
-        and so is what a line has, if lines have that order (`_IN_ORDER`).
+        Without `sort`, available jobs are in dispatch order, scheduled and retryable jobs by their
+        due time, and finished jobs by their end, most recent first. If only active jobs are
+        requested, each has its progress, and a page has half as many jobs.
 
-        It takes at most CALLS calls and UNITS read units, or of the lines of all queues ALL_CALLS
-        and ALL_UNITS, without what the caller wants to spare.
+        The page takes at most CALLS calls and UNITS read units. Across queues, it takes at most
+        ALL_CALLS and ALL_UNITS.
 
-        Raises InvalidRequest for a cursor of another listing, or if too much is to be skipped.
+        Args:
+            wanted: Filter of the jobs.
+            limit: Maximum number of jobs.
+            skip: Number of matching jobs to skip.
+            cursor: Cursor of the previous page.
+            sort: Field that each page is sorted by. Jobs of different pages are in this order only
+                if the index provides it (`_IN_ORDER`).
+            descending: Whether the largest value comes first.
+            spare_calls: Calls to reserve for the caller.
+            spare_units: Read units to reserve for the caller.
+            contents: Whether to read offloaded contents, as far as the limits allow.
+
+        Raises:
+            InvalidRequest: The cursor is of another listing, or `skip` is too large.
         """
         digest = _digest(wanted, sort, descending)
         (state,) = wanted.states if len(wanted.states) == 1 else (None,)
         downward = None if state is None or sort is None else _IN_ORDER.get((state, sort))
         forward = downward in (None, descending)
         named = wanted.queue is not None
-        # What happened lately is in the log, whatever its queue.
+        # The log has the recent events of all queues.
         wide = not named and bool(wanted.states)
         look = _Look(
             wanted,
@@ -560,7 +580,7 @@ class JobListing:
         found, unsearched, after = self._filled(look, at, limit)
         first = after is None and cursor is None and not skip
         if first and len(found) < limit and self._doubts(look, found):
-            # Where that ends is no place to go on from: the next page believes the counters.
+            # The position after this is not used: the next page relies on the counters.
             more, missed, _ = self._filled(look, self._start(look), limit - len(found))
             found += more
             unsearched += missed
@@ -588,14 +608,17 @@ class JobListing:
         ended_since_ms: int = 0,
         everything: bool = False,
     ) -> JobsPart:
-        """A part of the jobs that a filter may mean, by their records, in the direction in which
-        jobs move; without `log` only those that the index has, else also those that ended since a
-        time. It may be empty and have a cursor. With `everything` lines that counters say are empty
-        are looked through, too, and a job that has moved since it was found is part of it.
+        """Return some of the jobs whose records match a filter, in the order of `_ONWARD`.
 
-        One query for each line and two calls more; where all queues are asked for two more.
+        The result can be empty and have a cursor. Without `log`, it has only jobs of the index,
+        otherwise also jobs that finished since a time. With `everything`, partitions that are empty
+        by their counters are read, too, and jobs that changed their state after they were found are
+        included.
 
-        Raises InvalidRequest for a cursor of another listing.
+        Takes one query for each partition and two calls, or four across queues.
+
+        Raises:
+            InvalidRequest: The cursor is of another listing.
         """
         digest = _digest(wanted, None, descending=True)
         look = _Look(
@@ -620,12 +643,10 @@ class JobListing:
         ]
         return JobsPart(jobs, None if after is None else after.text(digest))
 
-    # --- what is shown ------------------------------------------------------------------------
+    # --- jobs of a page -----------------------------------------------------------------------
 
     def _filled(self, look: _Look, at: _At | None, limit: int) -> tuple[list[Job], int, _At | None]:
-        """`_shown` from a position on, again and again until the page is full; of a single queue
-        once.
-        """
+        """Call `_shown` repeatedly until the page is full; for a single queue, call it once."""
         found: list[Job] = []
         unsearched = 0
         while at is not None:
@@ -734,17 +755,17 @@ class JobListing:
 
     @staticmethod
     def _start(look: _Look) -> _At | None:
-        """Where a listing begins."""
+        """Return the position at which a listing begins."""
         parts = look.parts()
         if not parts:
             return look.behind_lines()
-        # What was claimed a moment ago is among what happened lately, where that is listed.
+        # If recent events are listed, they include the newly claimed jobs.
         if look.at_once and _Part.RUNNING in parts and not look.recent_ms:
             return _At(_Part.NOTED, lane=-1, over=True)
         return _At(parts[0], look.wanted.queue or "", -1, over=True)
 
     def _gather(self, look: _Look, at: _At | None, enough: int) -> tuple[list[_Entry], _At | None]:
-        """Entries from a position on, and where to go on behind them."""
+        """Return entries from a position on, and the position after them."""
         entries: list[_Entry] = []
         staged = False
         while at is not None and len(entries) < enough:
@@ -812,7 +833,7 @@ class JobListing:
     def _read_line(
         self, look: _Look, at: _At, size: int, beside: int = 1
     ) -> tuple[list[_Entry], _At, float]:
-        """A line, where so many are read at the same time; and the read units that it took."""
+        """Read a partition, one of several at the same time; also return the read units."""
         line, after = _line(at), None
         if at.key:
             after = {"pk": at.key[0], "sk": keys.RECORD, "wpk": line, "wsk": at.key[1]}
@@ -837,8 +858,8 @@ class JobListing:
 
     def _read_notes(self, look: _Look, at: _At) -> tuple[list[_Entry], _At]:
         first, last = at.key
-        # A bulk operation goes from the earliest on: a note may be taken once more, for later. A
-        # list begins with what was claimed last: that runs most likely.
+        # A bulk operation begins with the earliest note, because a note can be reused with a later
+        # time. A list begins with the most recent claims: these jobs are most likely active.
         bulk = look.order is _ONWARD
         page, whole = self._jobs.notes.between(
             at.lane, first, last, limit=_NOTES, forward=bulk, consistent=bulk
@@ -897,16 +918,17 @@ class JobListing:
             return found, _At(at.part, key=(keys.upto(day_ms - 1),))
         if day_ms <= _first_ms(look, now_ms):
             return found, None
-        # Sums of days are written by a sweep: today and yesterday are looked at in any case. Those
-        # of a queue are not, and are read where it seems to have nothing on the day before.
+        # A sweep writes the daily sums, so today and yesterday are always read. The sums of a queue
+        # are current. They are read if the queue seems to have no jobs on the day before.
         over = day_ms < now_ms - DAY_MS
         if look.by_queue:
             over = not found and (look.day_ms is None or look.day_ms >= day_ms)
         return found, _At(_Part.ENDED, key=(keys.upto(day_ms - 1),), over=over)
 
     def _following(self, look: _Look, at: _At, spare: int) -> _At | None:
-        """What comes after a line, or a day of the log, that is over; the same position if so few
-        calls do not suffice to find that out.
+        """Return the position after a completed partition or day of the log.
+
+        Returns the same position if `spare` calls are too few to detect it.
         """
         if at.part is _Part.ENDED:
             known = not look.by_queue or look.recent is not None
@@ -930,9 +952,11 @@ class JobListing:
         return _At(look.order[-1], last, _LAST_LANE, over=True)
 
     def _earlier(self, look: _Look, last_ms: int) -> _At | None:
-        """Where the latest jobs that ended before a time are in the log, by the days on which jobs
-        did; by those of the queue, as far back as they are kept, if a list is of one. One call, and
-        for a queue one or two more if its counters are not read yet.
+        """Return the log position of the most recent jobs that finished before a time.
+
+        The daily sums show the days on which jobs finished. For a list of one queue, these are the
+        sums of the queue, as far back as they are kept. Takes one call, and for a queue one or two
+        more if its counters are not read yet.
         """
         now_ms = self._clock.now_ms()
         name, first_ms = keys.ALL_QUEUES, max(0, _first_ms(look, now_ms))
@@ -951,7 +975,7 @@ class JobListing:
         )
         for point in points:
             if look.ends_on(point.activity):
-                # An event may be stored on the day after.
+                # An event can be stored on the day after.
                 end_ms = min(last_ms, point.start_ms + 2 * DAY_MS - 1)
                 look.day_ms = point.start_ms
                 return _At(_Part.ENDED, key=(keys.upto(end_ms),))
@@ -962,7 +986,7 @@ class JobListing:
         return None
 
     def _read_queues(self, look: _Look, at: _At, spare: int) -> bool:
-        """Read the next queues, by name, and what they have; False if too few calls are left."""
+        """Read the next queues by name, and their counters; False if too few calls are left."""
         if look.wanted.queue is not None:
             names, look.last = [look.wanted.queue], True
         elif spare < (_SURVEY_CALLS if look.wide and look.names is None else 2):
@@ -972,8 +996,8 @@ class JobListing:
                 self._survey(look)
             if look.wide:
                 look.lanes, look.last = dict.fromkeys(look.names or (), 1), True
-                # Of the queue where the last page ended other lanes may follow. What runs may stand
-                # in notes: how many are found in the first lane tells nothing.
+                # The queue where the last page ended can have more lanes to read. Active jobs can
+                # be in lease notes, so the number found in the first lane is not conclusive.
                 running = (
                     name
                     for name in look.lanes
@@ -984,7 +1008,7 @@ class JobListing:
             most = min(_NAMES, self._stats.outlined(_OUTLINE_UNITS))
             names = [name for name in look.names or () if name > at.queue]
             look.last, names = len(names) <= most, names[:most]
-            # Its last lanes may follow.
+            # The remaining lanes of the current queue come first.
             names = [at.queue, *names] if at.queue and at.lane < _LAST_LANE else names
         if not names:
             look.lanes = {}
@@ -993,8 +1017,10 @@ class JobListing:
         return True
 
     def _survey(self, look: _Look) -> None:
-        """Find the queues that may have such jobs: those that rest by the registry, of a page the
-        others by their counters, or where these take too much as the last sweep counted.
+        """Find the queues that might have matching jobs.
+
+        The registry has the numbers of idle queues. For a page, those of other queues come from
+        their counters, or from the last sweep if the counters take too many read units.
         """
         every = self._registry.all() if look.queues <= QUEUES_A_CALL or not look.wide else []
         look.calls -= ceil((len(every) + 1) / QUEUES_A_CALL)
@@ -1016,14 +1042,14 @@ class JobListing:
         look.choose()
 
     def _count(self, look: _Look) -> bool:
-        """Read the counters of the queues that do not rest; False where that takes too much."""
+        """Read the counters of the queues that are not idle; False if that takes too many units."""
         units = self._stats.levels_units(len(look.busy), max(look.queues, len(look.busy)))
         if not look.busy or look.calls < _SURVEY_CALLS or units > look.units - _VISIT_UNITS:
             return False
         counted, calls, units = self._stats.levels(look.busy)
         look.calls -= calls
         look.units -= units
-        # One of which nothing is counted was just made.
+        # A queue without counters is new.
         look.levels = {
             name: each for name, each in look.levels.items() if name not in look.busy
         } | counted
@@ -1031,8 +1057,9 @@ class JobListing:
         return True
 
     def _doubts(self, look: _Look, found: Sequence[Job]) -> bool:
-        """Whether a listing whose first page is not full goes on to look where no job was counted:
-        counters are behind. If some were found, few queues only.
+        """Whether a listing also reads queues without counted jobs, if its first page is not full.
+
+        Counters can be behind. If the page has jobs, this is done only for few queues.
         """
         if not look.wide:
             return False
@@ -1045,7 +1072,7 @@ class JobListing:
         look.doubted = True
         look.lanes = dict.fromkeys(look.busy, 1)
         names = dict.fromkeys(line.queue for line in look.lines())
-        # Of each the lanes are read, and a line.
+        # Each queue takes one read of its lanes and one of a partition.
         most = min(_SIZED if not found else THREADS, int(look.units - _SPARE_UNITS))
         if found and len(names) > most:
             return False
@@ -1054,7 +1081,7 @@ class JobListing:
         return bool(look.lanes)
 
     def _size(self, look: _Look, names: Sequence[str]) -> None:
-        """Find out how many lanes queues have. One call for a hundred."""
+        """Read the number of lanes of queues. One call for 100 queues."""
         if names:
             look.lanes = {**look.lanes, **self._stats.lanes(names)}
             look.sized.update(names)
@@ -1062,7 +1089,7 @@ class JobListing:
             look.units -= len(names) / 2
 
     def _outline(self, look: _Look, names: Sequence[str]) -> None:
-        """Read what queues have. One call; of a single queue two, if a shard is new."""
+        """Read the lanes and counters of queues. One call, or two for a queue with a new shard."""
         now_ms = self._clock.now_ms()
         noted = _Part.RUNNING in look.parts()
         other = SLOTS_ITEM if noted else None
@@ -1082,7 +1109,7 @@ class JobListing:
             look.recent = outline.recent
 
     def _opened(self, cursor: str, digest: str, look: _Look) -> _At:
-        """The position in a cursor. Raises InvalidRequest unless this listing gave it."""
+        """Return the position in a cursor. Raises InvalidRequest if it is of another listing."""
         bad = InvalidRequest("cursor", BAD_CURSOR, value=cursor)
         try:
             if len(cursor) > _MAX_CURSOR:
@@ -1108,7 +1135,7 @@ class JobListing:
         return at
 
     def _is_place(self, at: _At, look: _Look) -> bool:
-        """Whether a position is one that a listing can have."""
+        """Whether a listing can have this position."""
         if not all(isinstance(part, str) for part in at.key):
             return False
         latest_ms = self._clock.now_ms() + _AHEAD_MS
@@ -1146,7 +1173,7 @@ _VALUES: Mapping[str, Callable[[Job], int]] = {
 
 
 def _line(at: _At) -> str:
-    """The partition of the index that has a line."""
+    """Return the index partition of a position."""
     match at.part:
         case _Part.READY:
             return keys.ready(at.queue, at.lane)
@@ -1157,10 +1184,8 @@ def _line(at: _At) -> str:
 
 
 def _told(wanted: JobFilter, part: _Part, page: StoredPage, left: int | None) -> Iterator[_Entry]:
-    """The jobs of which a page tells, the last event first; of a page that is listed in part, by so
-    many events as are `left`.
-    """
-    # Most pages have no such event, which their texts tell at less cost.
+    """Yield the jobs of an event page, last event first; if `left` is set, of its first events."""
+    # Most pages have no matching event. Searching their text is cheaper than parsing them.
     kinds = [kind for kind, state in _ENDS.items() if wanted.wants(state)]
     if part is _Part.ENDED and not page.names_any(kinds):
         return
@@ -1174,7 +1199,7 @@ def _told(wanted: JobFilter, part: _Part, page: StoredPage, left: int | None) ->
 
 
 def _meant(wanted: JobFilter, part: _Part, event: Mapping[str, Any]) -> tuple[State, ...]:
-    """The states that a job of which an event tells may be in, if it may match."""
+    """Return the possible states of the job of an event; none if the job can't match."""
     states = _CAME_TO.get(event["type"], ())
     if part is _Part.ENDED and event["type"] not in _ENDS:
         return ()
@@ -1186,7 +1211,7 @@ def _meant(wanted: JobFilter, part: _Part, event: Mapping[str, Any]) -> tuple[St
 
 
 def _came_ms(job: Job) -> int | None:
-    """When a job got into its state, as an event has the time (ms); None if no event tells."""
+    """Return when a job reached its state (ms), by the event time; None without an event."""
     match job.state:
         case State.PENDING:
             return None
@@ -1203,13 +1228,13 @@ def _came_ms(job: Job) -> int | None:
 
 
 def _doubtful(entries: Sequence[_Entry], likely: Mapping[str, Job]) -> list[Job]:
-    """Jobs whose batch may not be committed. The log tells of those alone whose batch is."""
+    """Return jobs whose batch might be uncommitted. The log has only jobs of committed batches."""
     found = [likely[e.job_id] for e in entries if e.job_id in likely and e.begin.part in _LINES]
     return [job for job in found if job.batch is not None]
 
 
 def _first_jobs(entries: Sequence[_Entry], most: int) -> Sequence[_Entry]:
-    """The first entries, of so many jobs."""
+    """Return the first entries, of at most `most` jobs."""
     ids: set[str] = set()
     for number, entry in enumerate(entries):
         ids.add(entry.job_id)
@@ -1219,13 +1244,13 @@ def _first_jobs(entries: Sequence[_Entry], most: int) -> Sequence[_Entry]:
 
 
 def _first_ms(look: _Look, now_ms: int) -> int:
-    """No earlier event is of a job that matches: a job ends after it was created."""
+    """Return the time before which no event is of a matching job: jobs end after their creation."""
     since_ms = max(look.wanted.since_ms or 0, look.ended_since_ms)
     return max(now_ms - KEPT_MS, since_ms - DAY_MS)
 
 
 def _digest(wanted: JobFilter, sort: str | None, descending: bool) -> str:
-    """What tells the cursors of one listing from those of others."""
+    """Return a digest that identifies the listing of a cursor."""
     text = jsontext.dumps([wanted.to_dict(), sort, descending])
     return blake2b(text.encode("utf-8"), digest_size=6).hexdigest()
 

@@ -1,7 +1,6 @@
-"""The job sweep: applies time transitions that no request has applied, and undoes batches that a
-crash left half stored.
+"""The job sweep: applies due time transitions, and undoes batches that a crash left incomplete.
 
-It may run twice at the same time: every step is the conditional write that a fetch or a read makes.
+Two runs at the same time are safe: each step is the same conditional write as in a fetch or a read.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ from ojs.store.table import keys
 
 _PAGE = 100
 _BATCHES = 10
-# In maintenance mode: entries of a line that one pass looks through for running jobs, how many of
-# them in one call, and how often (ms) a container begins at the front of the line again.
+# In maintenance mode: entries of a partition that one run reads to find active jobs; entries per
+# call; and how often (ms) a container starts again at the beginning of the partition.
 _LOOKS = 10_000
 _LOOK = 1_000
 _AGAIN_MS = 10 * 60_000
@@ -58,12 +57,12 @@ class JobSweep:
         queues: QueueStore,
         for_each: ForEach = in_threads,
     ) -> None:
-        """`fire` fires a cron job that is due."""
+        """Create the sweep from its stores and services. `fire` fires a due cron job."""
         self._fire = fire
         self._for_each = for_each
         self._leases = lost_leases
         self._maintenance = maintenance
-        # By line: when this container began to look through it (ms), and how far it came.
+        # By partition: when this container started to read it (ms), and the last key that it read.
         self._looked: BoundedMap[tuple[str, int], tuple[int, dict[str, str] | None]] = BoundedMap(
             _REMEMBERED
         )
@@ -74,18 +73,24 @@ class JobSweep:
         self._store = queues
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
-        """One pass over every queue, moving at most about `limit` jobs; counts by what was done.
+        """Sweep every queue once.
 
-        Keys: promoted, stalled_or_timed_out, expired, batches_undone, refiled, failed, ended
-        (jobs of deleted queues), queues_deleted, unnoted
-        (running jobs that had no lease note), crons
-        (ticks that were dealt with), and `more` (1 when the pass ended early and another should
-        follow). `go_on` says whether there is time left. Begins at a random queue, so that a pass
-        cut short starves no queue.
+        Starts at a random queue, so that shortened runs starve no queue.
+
+        Args:
+            now_ms: Current time in ms since the epoch.
+            limit: Approximate maximum number of changed jobs.
+            go_on: Returns False when the time is up.
+
+        Returns:
+            Numbers by kind: promoted, stalled_or_timed_out, expired, batches_undone, refiled,
+            failed, ended (jobs of deleted queues), queues_deleted, unnoted (active jobs without a
+            lease note), crons (processed cron ticks). `more` is 1 if the run ended early and
+            another one must follow.
         """
         counts = SweepCounts()
-        # Each part on its own: what is in trouble must not hold up the others.
-        # No part takes more than a third of the time that is left, so that none delays the others.
+        # A failure of one part must not delay the others. Each part takes at most a third of the
+        # remaining time.
         deleting: list[Queue] = []
         with counting_failures(counts, "the list of queues"):
             self._lines(now_ms, limit, third_of(go_on), counts, deleting)
@@ -103,20 +108,20 @@ class JobSweep:
     def _lines(
         self, now_ms: int, limit: int, go_on: GoOn, counts: SweepCounts, deleting: list[Queue]
     ) -> None:
-        """Sweep the lines of all queues, up to the limit, and find those that are being deleted."""
+        """Sweep the partitions of all queues, up to the limit, and find queues to be deleted."""
         plan = self._queues.plan()
         for part in self._queues.parts(counts, plan, anew=True):
             for queue in part:
                 if queue.deletion is not None:
                     deleting.append(queue)
                 elif now_ms >= plan.relied_on_ms:
-                    # No function of a version that writes the record alone runs any more.
+                    # Functions of versions without replicas have been replaced by now.
                     with counting_failures(counts, f"replicas of queue {queue.name}"):
                         self._store.replicate(queue)
                 for lane in range(queue.lanes):
                     if counts.total() >= limit or not go_on():
-                        # The rest of the queues is read all the same: their deletions have a
-                        # limit of their own.
+                        # The remaining queues are still read, because deletions have a separate
+                        # limit.
                         counts["more"] = 1
                         break
                     with counting_failures(counts, f"queue {queue.name}, lane {lane}"):
@@ -127,7 +132,7 @@ class JobSweep:
         due = found.jobs
         self._tick(found.crons, go_on, counts)
         expiring: Sequence[str] = ()
-        # The two are in different indexes: one may answer while the other is throttled.
+        # Deadlines are in a different index, which can work while the other one is throttled.
         with counting_failures(counts, f"deadlines of queue {queue}, lane {lane}"):
             expiring = self._jobs.index.expiring(queue, lane, now_ms=now_ms, limit=_PAGE)
         if len(due) == _PAGE or len(expiring) == _PAGE:
@@ -135,7 +140,7 @@ class JobSweep:
         self._apply(dict.fromkeys([*due, *expiring]), frozenset(due), counts)
 
     def _due(self, queue: str, lane: int, now_ms: int) -> DueLine:
-        """What is due in a line, earliest first; in maintenance mode jobs that run alone."""
+        """Return the due entries of a lane, earliest first; in maintenance mode, active jobs."""
         due = self._jobs.index.due(queue, lane, now_ms=now_ms, limit=_PAGE)
         if (due.jobs or due.crons) and self._maintenance.on():
             return DueLine(self._overdue(queue, lane, now_ms), [], None)
@@ -143,9 +148,9 @@ class JobSweep:
         return due
 
     def _overdue(self, queue: str, lane: int, now_ms: int) -> list[str]:
-        """Running jobs whose lease or time is over, among any number of jobs that stand still.
+        """Return active jobs whose lease or timeout has expired, between other due jobs.
 
-        Looks through _LOOKS entries at most, and goes on behind them in the next run.
+        Reads at most _LOOKS entries, and continues after them in the next run.
         """
         began_ms, after = self._looked.get((queue, lane)) or (now_ms, None)
         found: list[str] = []
@@ -160,7 +165,7 @@ class JobSweep:
                 after = {"pk": keys.job(job_id), "sk": keys.RECORD, **line}
                 break
             if last is None or keys.instant_of(last["wsk"]) > now_ms:
-                # What could not be dealt with is behind this place, and is met again.
+                # Jobs that failed come before this key. They are read again after _AGAIN_MS.
                 if now_ms - began_ms >= _AGAIN_MS:
                     began_ms, after = now_ms, None
                 break
@@ -169,12 +174,12 @@ class JobSweep:
         return found
 
     def _tick(self, names: Sequence[str], go_on: GoOn, counts: SweepCounts) -> None:
-        """Fire cron jobs, several at the same time. One in trouble holds up no other."""
+        """Fire cron jobs, several at the same time. A failing one delays no other."""
 
         def fire(name: str) -> Exception | None:
             try:
                 self._fire(name)
-            # As `counting_failures` has it, which is not made for threads.
+            # As in `counting_failures`, which is not thread-safe.
             except Exception as error:  # noqa: BLE001
                 return error
             return None
@@ -193,7 +198,7 @@ class JobSweep:
     def _apply(self, job_ids: Iterable[str], due: frozenset[str], counts: SweepCounts) -> None:
         ids = list(job_ids)
         records = self._jobs.read_records(ids, counts.fail)
-        # In this order: what stood still until now starts in the order in which it was due.
+        # In index order, so that delayed jobs start in the order in which they were due.
         for job in (records[job_id] for job_id in ids if job_id in records):
             after = None
             with counting_failures(counts, f"job {job.id}"):
