@@ -1,13 +1,13 @@
-"""Start-time fair queueing in the table: the virtual time of a line, tenants' finish tags, and the
-cursor of the fairness backfill.
+"""Start-time fair queueing in the table: the virtual time of an index partition, tenants' finish
+tags, and the cursor of the fairness backfill.
 
     F|{queue}|{lane}|{priority}|{tenant}  @   last: the tenant's finish tag, in ticks
-    F|{queue}                             @   how far the backfill of the queue has come
+    F|{queue}                             @   the cursor of the queue's backfill
 
-Each lane and priority is a line of its own. Nothing is written when a job leaves: the virtual time
-is the start tag of the first job in line, from the index, which may be a moment old. A tenant's
-item expires a month after its last job, and may outlive a deleted queue: a tenant whose finish tag
-is long past starts at the virtual time, like one that was never seen.
+Each lane and priority has a separate virtual time. Nothing is written when a job leaves: the
+virtual time is the start tag of the first available job, from the eventually consistent index. A
+tenant's item expires a month after its last job, and can outlive a deleted queue: a tenant whose
+finish tag is long past starts at the virtual time, like a new tenant.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class TenantFinishTags:
         return ticks_of(unlimited.order)
 
     def finish_tags(self, wanted: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int | None]:
-        """Tenants' finish tags, by `FairLine.key_of`; None for those not seen lately. One call for
-        each hundred.
+        """Return tenants' finish tags, by `FairLine.key_of`; None for tenants without one. One call
+        for each 100.
         """
         wanted = list(wanted)
         return finish_tags_of(wanted, self._table.batch_get(wanted))
@@ -85,19 +85,19 @@ class TenantFinishTags:
     def advance(
         self, key: tuple[str, str], ticks: int, *, virtual: int, seen: int | None, now_ms: int
     ) -> int:
-        """Advance a tenant's finish tag by so many ticks; returns where they begin. One write.
+        """Advance a tenant's finish tag by `ticks`; return where they begin. One write.
 
-        `seen` is the finish tag as read. A call whose answer is lost may count twice: then the
-        tenant's next jobs come that much later. Raises BackendUnavailable.
+        `seen` is the finish tag as read. A call without a response can count twice: then the
+        tenant's next jobs are dispatched that much later. Raises BackendUnavailable.
         """
         pk, sk = key
         setting = {"ttl": now_ms // 1000 + _KEPT_S}
 
         def attempt(seen: int | None) -> int:
             if seen is not None and start(virtual, seen) == seen:
-                # Race: other pushes of the tenant. Each adds its own ticks, so that all begin at
-                # different tags. It is lost only if the item has expired meanwhile: the loser
-                # begins at the virtual time.
+                # Race: other enqueues of the tenant. Each adds its ticks, so that all begin at
+                # different tags. The write fails only if the item expired since it was read: the
+                # loser begins at the virtual time.
                 update = Update(
                     pk,
                     sk,
@@ -107,8 +107,8 @@ class TenantFinishTags:
                     values={":virtual": virtual},
                 )
             else:
-                # Race: another push of the tenant, which has been idle, begins at the virtual
-                # time. The loser finds that one's finish tag, and decides anew.
+                # Race: another enqueue of the tenant, which was idle, begins at the virtual time.
+                # The loser finds that one's finish tag, and decides again.
                 unseen = seen is None
                 update = Update(
                     pk,
@@ -189,9 +189,9 @@ class BackfillCursors:
 
     def save(self, queue: str, done: BackfillCursor, *, now_ms: int, until_ms: int = 0) -> None:
         """Store how far a backfill has come; without `until_ms` others may continue it."""
-        # No condition. Race: two runs all the same, if one took longer than its reservation. Each
-        # has looked at everything before its cursor, or continued from another's cursor: whichever
-        # write comes last, nothing before it was left out.
+        # No condition. Race: two runs at the same time, if one took longer than its reservation.
+        # Each has read everything before its cursor, or continued from the other's cursor:
+        # whichever write is last, nothing before its cursor was skipped.
         cursor = [done.since_ms, done.began_ms, done.line, done.after, done.found]
         self._table.put(
             Put(

@@ -1,8 +1,8 @@
-"""Finding jobs by the table's indexes.
+"""Finds jobs by the table's indexes.
 
-An index may be a moment behind the table: its answers are candidates, and the condition of the
-write that follows decides. Entries of a form that this version does not know are passed over: a
-newer version wrote them, and deals with them when it is deployed again.
+An index is eventually consistent: its results are candidates, and the condition of the write that
+follows decides. Entries of an unknown form are skipped: a newer version wrote them, and processes
+them when it is deployed again.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from ojs.store.table.table import Found, Table
 from ojs.store.table.values import Item, Value, pack, unpack
 
 _PAGE = 100
-# Entries of one priority that are looked through for copies of dead letters.
+# The number of entries of one priority that are searched for copies of dead letters.
 _MAX_SKIPPED = 1_000
-# A page of a ready line: (job id, sort key) in order, and the key to go on after.
+# A page of a ready index partition: (job id, sort key) in order, and the key of the next page.
 ReadyPage = tuple[list[tuple[str, str]], Any]
 # Pages of a line that are read on behind entries of unknown form.
 _MAX_UNKNOWN_PAGES = 20
 
 
 class DueLine(NamedTuple):
-    """What is due in a lane: ids of jobs and names of cron jobs, each earliest first. `next_ms` is
-    when the next of them will be due, as far as that was looked for and is known.
+    """The due entries of a lane: ids of jobs and names of cron jobs, each earliest first.
+
+    `next_ms` is when the next of them will be due, if that is known.
     """
 
     jobs: list[str]
@@ -42,7 +43,9 @@ class JobIndex:
         self._table = table
 
     def ready(self, queue: str, lane: int, *, limit: int, after: Any = None) -> ReadyPage:
-        """The front of a ready line: (job id, sort key) in order, and the key to go on after."""
+        """Return the first entries of a ready index partition: (job id, sort key) in order, and the
+        key of the next page.
+        """
         found = self._page(keys.ready(queue, lane), limit, after)
         return _entries(found.items), found.last
 
@@ -59,8 +62,8 @@ class JobIndex:
         after: Mapping[str, str] | None = None,
         forward: bool = True,
     ) -> tuple[list[tuple[str, str]], dict[str, str] | None]:
-        """A page of a partition of the index: (job id, sort key) in order, and the key to go on
-        after, in plain values that can be stored.
+        """Return a page of a partition of the index: (job id, sort key) in order, and the key of
+        the next page, in plain values that can be stored.
         """
         found = self._page(line, limit, pack(after) if after else None, forward=forward)
         last = {name: str(value) for name, value in unpack(found.last or {}).items()}
@@ -69,7 +72,9 @@ class JobIndex:
     def running(
         self, queue: str, lane: int, *, limit: int, after: Mapping[str, str] | None = None
     ) -> tuple[list[tuple[str, str]], dict[str, str] | None]:
-        """Jobs of a lane that may run, as `listed` has them; `limit` entries are looked through."""
+        """Return jobs of a lane that might be running, in the format of `listed`; reads `limit`
+        entries.
+        """
         found, last = self.listed(keys.due(queue, lane), limit=limit, after=after)
         return [one for one in found if self.may_run(one[1])], last
 
@@ -137,9 +142,11 @@ class JobIndex:
         running: bool = False,
         crons: dict[str, int] | None = None,
     ) -> Iterator[str]:
-        """Jobs that wait in a lane: available, scheduled, to be retried, pending; and the `running`
-        ones if asked for. At most so many pages of each of the three partitions. Cron jobs met on
-        the way are added to `crons`, each with when it is due (ms).
+        """Yield the waiting jobs of a lane: available, scheduled, retryable, and pending; with
+        `running`, also its active jobs.
+
+        Reads at most `pages` pages of each of the three partitions. Cron jobs among the entries are
+        added to `crons`, each with the time when it is due (ms).
         """
         due = keys.due(queue, lane)
         for line in (keys.ready(queue, lane), keys.pending(queue, lane), due):
@@ -180,7 +187,9 @@ class JobIndex:
         return False
 
     def due(self, queue: str, lane: int, *, now_ms: int, limit: int) -> DueLine:
-        """What is due now: starts, retries and ends of leases, at most so many; and cron jobs."""
+        """Return the entries that are due now: up to `limit` starts, retries, and ends of leases;
+        and cron jobs.
+        """
         return self.due_until(queue, lane, now_ms=now_ms, until_ms=now_ms, limit=limit)
 
     def due_until(
@@ -205,8 +214,8 @@ class JobIndex:
     def due_between(
         self, queue: str, lane: int, *, after_ms: int, until_ms: int, limit: int
     ) -> list[int]:
-        """When something in a due line is due, from after `after_ms` on: the first so many times
-        (ms). One query.
+        """Return the first `limit` times (ms) after `after_ms` at which an entry of a lane is due.
+        One query.
         """
         found = self._table.query(
             "wpk = :where AND wsk BETWEEN :after AND :until",
@@ -260,9 +269,10 @@ class JobIndex:
         forward: bool = True,
         crons: dict[str, int] | None = None,
     ) -> list[tuple[str, str]]:
-        """The first jobs of a partition of an index: (job id, sort key). One query, and more only
-        where other entries stand in between: jobs behind them must be found. Cron jobs among these
-        are added to `crons`.
+        """Return the first jobs of a partition of an index: (job id, sort key).
+
+        One query, and more only where other entries come before the jobs. Cron jobs among these are
+        added to `crons`.
         """
         sort_key = "wsk" if index == "work" else "esk"
         entries: list[tuple[str, str]] = []

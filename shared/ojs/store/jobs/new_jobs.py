@@ -45,10 +45,12 @@ def prepare(job: Job, payloads: PayloadStore, ids: IdSource) -> PreparedJob:
 
 
 def is_own(found: Item | None, job: Job) -> bool:
-    """Whether the record in the way of a new job was written by an earlier try of the same push.
+    """Whether the record found instead of a new job was written by an earlier try of the same
+    enqueue.
 
-    The job may have been claimed, moved or ended since, so only what never changes is compared: the
-    push's token where others may push the same id, else the time (a generated id is a moment old).
+    The job might have been claimed, moved, or finished since, so only immutable attributes are
+    compared: the enqueue's token if others can enqueue the same id, else the creation time
+    (generated ids are new).
     """
     if not found:
         return False
@@ -58,7 +60,7 @@ def is_own(found: Item | None, job: Job) -> bool:
 
 
 def any_own(lost: LostRace, jobs: Sequence[Job]) -> bool:
-    """Whether a refused transaction found one of its own records: then an earlier try of it went
-    through, and wrote all of them.
+    """Whether a rejected transaction found a record of an earlier try. That try then succeeded, and
+    wrote all of them.
     """
     return any(is_own(found, job) for found, job in zip(lost.items, jobs, strict=False))

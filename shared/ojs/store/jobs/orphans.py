@@ -27,7 +27,7 @@ _PAGE = 1_000
 
 @record(frozen=True)
 class OrphanCandidate:
-    """An item beside a record, or an object in the bucket; `pk` is the record's."""
+    """An item in a record's partition, or an object in the bucket; `pk` is the record's."""
 
     pk: str
     sk: str

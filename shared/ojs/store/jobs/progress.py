@@ -1,4 +1,4 @@
-"""The progress that workers report of the attempts they run: an item beside the job record."""
+"""The progress that workers report for active jobs: an item in the partition of the job record."""
 
 from __future__ import annotations
 
@@ -69,5 +69,5 @@ def progress_of(item: Item | None, job: Job) -> dict[str, Any] | None:
 
 
 def _run(job: Job) -> str:
-    """Identifies one run of a job; a job that was handed back runs anew without a new attempt."""
+    """Identify one run of a job. A released job is run again without a new attempt."""
     return f"{job.life}.{job.attempt}.{job.started_ms}"

@@ -1,11 +1,11 @@
 """Sequencers: each pool's next dispatch number.
 
-Numbers are given out by adding, without a condition: any number of fetches get numbers of their own
-and none waits for another. What is done with a number (`ojs.domain.pool.dispatch`) is not stored:
-if its fetch dies, the queue it stands for misses that one dispatch.
+A fetch gets numbers by an unconditional addition: any number of fetches get separate numbers, and
+none waits for another. How a number is used (`ojs.domain.pool.dispatch`) is not stored: if the
+fetch crashes, the queue that the number belongs to misses that one dispatch.
 
-The item is also a shard of the pool's semaphore (`ojs.store.permits.semaphore`), so that a fetch
-reads with it whether the pool has permits left.
+The item is also a shard of the pool's semaphore (`ojs.store.permits.semaphore`), so the same read
+shows whether the pool has free permits.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from ojs.store.table.values import Item, Value, number
 
 @record(frozen=True)
 class SequencerState:
-    """A pool's sequencer as it was read.
+    """A pool's sequencer as last read.
 
-    `permits` is how many are taken of the semaphore's first shard; `overrides` is when queues were
-    served as starving last (ms, by `keys.override`).
+    `permits` is the number of acquired permits in the semaphore's first shard. `overrides` is when
+    queues were last served as starving (ms, by `keys.override`).
     """
 
     next_number: int = 0
