@@ -89,7 +89,7 @@ class Pruning:
     def unlock(self, token: str, *, done_ms: int | None) -> None:
         """Release the lock; if `done_ms` is given, everything was pruned up to that time."""
         done: Mapping[str, Value] = {} if done_ms is None else {"done": done_ms}
-        # Race: the lock expired and another sweep took over. That one records what is done.
+        # Race: the lock expired and another sweep took over. That one records its progress.
         with suppress(LostRace):
             self._table.update(
                 Update(

@@ -1,7 +1,7 @@
-"""Maintenance mode in the table, and what one container remembers of it.
+"""Maintenance mode in the table, and one container's cached copy of it.
 
-A container relies for NOTICED_MS on what it has read. Then the next fetch reads the item in the
-call that it makes anyway, so it costs no call, and a read unit in NOTICED_MS.
+A container uses its cached copy for NOTICED_MS. Then the next fetch reads the item in a call that
+it makes anyway: no additional call, and one read unit in NOTICED_MS.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class MaintenanceStore:
         return on
 
     def unread(self) -> Sequence[tuple[str, str]]:
-        """What to read with the next call: the key, if what is remembered is too old."""
+        """Return what to read with the next call: the key, if the cached copy is too old."""
         asked_ms, _ = self._seen.get(_KEY, (None, False))
         fresh = asked_ms is not None and 0 <= self._clock.now_ms() - asked_ms < NOTICED_MS
         return () if fresh else (_KEY,)

@@ -1,7 +1,7 @@
 """Health of worker pools in the table: numbers of running jobs and workers, and alerts.
 
-The alerts are in one item beside the pool, `P|{pool}`/`watch`, which is written when a condition
-begins or ends and removed when none is left. The events follow from its stream records.
+The alerts are one item in the partition of the pool, `P|{pool}`/`watch`, which is written when a
+condition begins or ends and removed when none is left. The events follow from its stream records.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ojs.store.table.races import wins
 from ojs.store.table.table import Put, Table
 from ojs.store.table.values import Value, projected
 
-# Time to live of the alerts, also of a pool that is deleted. The sweep renews it when half is over.
+# Time to live of the alerts, also of a deleted pool. The sweep renews it after half of the time.
 KEPT_S = 2 * 86_400
 
 
@@ -106,7 +106,7 @@ def _counters(pool: str) -> str:
 
 
 def _keys(pool: Pool) -> list[tuple[str, str]]:
-    """Keys of what is read of a pool: projected and swept counters, alerts, and its semaphore."""
+    """Return the keys of a pool's items: counters (projected and swept), alerts, and semaphore."""
     counters = _counters(pool.name)
     return [
         (counters, keys.NOW),

@@ -49,9 +49,9 @@ _FAILED_CONDITION = "ConditionalCheckFailed"
 
 
 class NotDone(BackendUnavailable):
-    """The store was too busy, or could not be reached: certainly nothing was written.
+    """DynamoDB was too busy, or could not be reached: certainly nothing was written.
 
-    What was acquired for the write can be given back at once.
+    Permits or space acquired for the write can be released immediately.
     """
 
 
@@ -78,8 +78,10 @@ Unreadable = Callable[[str, UnreadableItem], object]
 def readable(
     read: Callable[[T], R], each: Iterable[T], unreadable: Unreadable | None
 ) -> Iterator[R]:
-    """What is read of each item, without those that only a newer version knows, and those that
-    raise UnreadableItem: `unreadable` is told of them. Where it is None, they are raised.
+    """Yield the result of `read` for each item, without items that only a newer version can read.
+
+    Items that raise UnreadableItem are reported to `unreadable` and left out. If it is None, the
+    error is raised.
     """
     for one in each:
         try:
@@ -95,7 +97,7 @@ def readable(
 
 
 def pass_over(_what: str, _error: UnreadableItem) -> None:
-    """For requests: the others are shown or handed out. The sweep tells of what cannot be read."""
+    """For requests: the other items are shown or dispatched. The sweep reports unreadable items."""
 
 
 class LostRace(Exception):

@@ -20,10 +20,10 @@ def retry_on_race(
     busy: str = "Others are changing this job; try again.",
     pause: Callable[[int], None] = lambda _: None,
 ) -> T:
-    """The answer of the first attempt that loses no race, of so many tries.
+    """Return the result of the first attempt, of up to `tries`, that loses no race.
 
-    Each attempt must read afresh what it decides on. `pause` is called between two of them, with
-    how many were made. Raises BackendContended, which says `busy`, when all of them lost.
+    Each attempt must read its data again. `pause` is called between two attempts, with the number
+    of attempts made. Raises BackendContended with the message `busy` when all of them lost.
     """
     for tried in range(1, tries + 1):
         try:

@@ -143,14 +143,14 @@ def _condition(condition: str | None, values: Mapping[str, Value]) -> dict[str, 
     return arguments
 
 
-# An attribute, and the value that only one write ever gives it: a fresh token, as a rule. An item
-# that has it was written by that write.
+# An attribute, and the value that only one write ever sets, usually a new token. If an item has
+# this value, that write wrote the item.
 OwnMark = tuple[str, Value]
 
 
 @record(frozen=True)
 class Found:
-    """A page of query results. `last` is the key to go on after; None on the last page."""
+    """A page of query results. `last` is the key of the next page; None on the last page."""
 
     items: list[Item]
     last: dict[str, Any] | None
@@ -236,7 +236,7 @@ class Table:
         raise AssertionError("the last try returns or raises")
 
     def _may_repeat(self, meaning: OjsError, tried: int, *, unanswered: bool) -> bool:
-        """Whether a call that was `tried` so many times is made again."""
+        """Whether a call is repeated after `tried` tries."""
         if isinstance(meaning, NotDone):
             return tried < _REFUSED_TRIES and (self._repeats or not unanswered)
         if isinstance(meaning, UnknownOutcome):
@@ -297,7 +297,7 @@ class Table:
         return found
 
     def put(self, put: Put, *, own: OwnMark | None = None) -> None:
-        """Write an item; `own` as for `update`. Raises LostRace with the item that stands there."""
+        """Write an item; `own` as for `update`. Raises LostRace with the existing item."""
         try:
             self._call(
                 "PutItem",
@@ -313,11 +313,11 @@ class Table:
     def update(
         self, update: Update, *, tell_loser: bool = True, own: OwnMark | None = None
     ) -> Item:
-        """Change an item; returns all of it as it is now.
+        """Change an item; return all of its current attributes.
 
-        With `own`, a condition that fails because an earlier try of this very write succeeded, and
-        its answer was lost, is no lost race: the item is returned as it was found. If no try was
-        answered, a read may show that one succeeded.
+        With `own`, a condition that fails because an earlier try of this write succeeded, and its
+        response was lost, doesn't raise LostRace: the found item is returned. If no try had a
+        response, a read might show that one succeeded.
 
         Raises LostRace with the item found, or without it unless `tell_loser`.
         """
@@ -443,9 +443,9 @@ class Table:
     def write_many(
         self, puts: Iterable[Mapping[str, Value]] = (), deletes: Iterable[tuple[str, str]] = ()
     ) -> None:
-        """Unconditional puts and deletes, 25 a call, until all are done.
+        """Unconditional puts and deletes, 25 per call, until all are done.
 
-        Only for items that no other process knows yet, or that are to be removed whatever they are.
+        Only for items that no other process knows yet, or that are to be removed in any state.
         """
         requests: list[Any] = [{"PutRequest": {"Item": pack(item)}} for item in puts]
         requests += [{"DeleteRequest": {"Key": pack({"pk": pk, "sk": sk})}} for pk, sk in deletes]
@@ -468,6 +468,6 @@ class Table:
 
 
 def _own_item(lost: LostRace, own: OwnMark | None) -> Item | None:
-    """The item in the way of a write, if an earlier try of that write left it there."""
+    """Return the item that made a write fail, if an earlier try of that write wrote it."""
     found = lost.item
     return found if own is not None and found and found.get(own[0]) == own[1] else None
