@@ -43,7 +43,7 @@ CLOCKS_MS, NOTED_MS = 5_000, 120_000
 KEPT_PERIODS = 12
 # Older buckets are removed when the item has this number of them.
 _PARTS_REMOVED = 8
-# The bounds as of the last push, from which the projection derives events.
+# The bounds at the last enqueue, from which the projection derives events.
 _BOUNDS = ("bound", "warn", "bound_b", "warn_b")
 _UNTRACKED = ("loose", "loose_b")
 # A write stores its marker in one of these slots. A slot without a write for `_IDLE_S` seconds is
@@ -66,16 +66,15 @@ def period_of(ms: int) -> int:
 
 @record(frozen=True)
 class Room:
-    """Jobs and their bytes, by the period in which their room was reserved; 0 if that is unknown.
-
-    Either may be negative: less room than before.
+    """Space for jobs and their bytes, by the period in which it was reserved; 0 if that is unknown.
+    Either can be negative: less space than before.
     """
 
     parts: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, jobs: Iterable[Job]) -> Room:
-        """The room of those of these jobs that have some."""
+        """Return the space of these jobs, without jobs that have none reserved."""
         return cls.sum(
             (job.reserved_in or 0, 1, job.reserved_bytes)
             for job in jobs
@@ -106,7 +105,7 @@ class Room:
         return self.with_all(Room({period: (count, size)}))
 
     def with_all(self, other: Room, sign: int = 1) -> Room:
-        """With the other room too, or with `sign` -1 without it."""
+        """Add the other space, or subtract it with `sign` -1."""
         mine = ((period, *part) for period, part in self.parts.items())
         theirs = ((p, sign * count, sign * size) for p, (count, size) in other.parts.items())
         return Room.sum(chain(mine, theirs))
@@ -116,7 +115,7 @@ class Room:
         return Room({one: part for one, part in self.parts.items() if one <= period})
 
     def added(self, now_ms: int) -> dict[str, int]:
-        """What a write that adds this room adds to each attribute of the item."""
+        """Return what a write of this space adds to each attribute of the item."""
         added = {"n": self.count, "b": self.size}
         oldest = period_of(now_ms) - KEPT_PERIODS
         for period, part in self.parts.items():
@@ -127,8 +126,8 @@ class Room:
 
 @record(frozen=True)
 class LastRecount:
-    """What a sweep counted: tracked jobs, and their bytes, whose room was reserved in `period` or
-    before, and when it had counted them (ms).
+    """The last recount of a sweep: tracked jobs, and their bytes, whose space was reserved in
+    `period` or before, and the time of the count (ms).
     """
 
     period: int
@@ -167,7 +166,9 @@ class DepthValue:
         return self.tracked, self.size - self.untracked_bytes
 
     def until(self, period: int) -> tuple[int, int]:
-        """The tracked jobs, and their bytes, whose room was reserved in this period or before."""
+        """Return the tracked jobs, and their bytes, whose space was reserved in this period or
+        before.
+        """
         newer = self.parts.with_all(self.parts.until(period), -1)
         jobs, size = self.tracked_room
         return jobs - newer.count, size - newer.size
@@ -196,7 +197,7 @@ class _Marked:
     def of(cls, update: Update, slot: str, mark: int, seen: int) -> _Marked:
         """This write, with a mark in a slot; `seen` is 0 for an empty one."""
         # Race: another container takes over the slot. The loser has written nothing, unless an
-        # earlier try of it got no answer.
+        # earlier try of it had no response.
         as_seen = f"#{slot} = :mark" if seen else f"attribute_not_exists(#{slot})"
         marked = replace(
             update,
@@ -207,8 +208,8 @@ class _Marked:
         return cls(marked, slot, mark, seen)
 
     def comes_after(self, found: int) -> bool:
-        """Whether another write was begun before this one, and is in the slot: then no try of this
-        one took effect, as the other did not know of its mark.
+        """Whether the slot has another write that began before this one: then no try of this write
+        took effect, as the other write did not know its marker.
         """
         return found // _UNIQUE < self.mark // _UNIQUE - CLOCKS_MS // 1_000
 
@@ -216,11 +217,11 @@ class _Marked:
 class DepthCounter:
     """The store of depth counters.
 
-    A write that counts is made once, however often it is tried. Each concurrent write has a slot of
-    the item. It sets the slot to a new mark, on the condition that the slot has the mark that this
-    container set there before. If an earlier try took effect, its mark is in the slot; if the slot
-    is as before, no try has. No other container writes to the slot, unless all are in use: then
-    one takes over a slot that was not written to for the longest time.
+    A counting write takes effect once, however often it is tried. Each concurrent write has a slot
+    of the item. It sets the slot to a new marker, on the condition that the slot still has the last
+    marker of this container. If an earlier try took effect, its marker is in the slot; if the slot
+    is unchanged, no try took effect. No other container writes to the slot, unless all are in use:
+    then it takes over the slot with the oldest write.
     """
 
     def __init__(self, table: Table, ids: IdSource) -> None:
@@ -243,11 +244,22 @@ class DepthCounter:
         warn_at: float,
         now_ms: int,
     ) -> DepthValue:
-        """Count this room, if the queue stays within its bounds.
+        """Reserve this space, if the queue stays within its bounds.
 
-        Its jobs or bytes may be 0 or less in all, for a caller that has room already: then they are
-        not limited, the counter is lowered. `warn_at` is the fraction of a bound, 0 to 1, from
-        which the stream record leads to a warning. Raises BoundReached.
+        Args:
+            queue: Queue name.
+            room: The space. Its jobs or bytes can be 0 or less in total, if the caller has space
+                already: then the bounds are not checked and the counter is lowered.
+            max_count: Maximum number of jobs. None: no limit.
+            max_size: Maximum number of bytes. None: no limit.
+            warn_at: Fraction of a bound, 0 to 1, from which the stream record leads to a warning.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Returns:
+            The counter after the write.
+
+        Raises:
+            BoundReached: The queue doesn't have enough space.
         """
         self._settle()
         count, size = room.count, room.size
@@ -258,8 +270,8 @@ class DepthCounter:
         conditions: list[str] = []
         values: dict[str, Value] = {}
         setting: dict[str, Value] = {"at": now_ms}
-        # Race: any number of pushes at once. Each is counted only while the sum stays within the
-        # bound; the losers get the counter's value.
+        # Race: any number of concurrent enqueues. Each is counted only while the sum stays within
+        # the bound; the losers get the counter's value.
         if max_count is not None:
             if count > 0:
                 conditions.append("(attribute_not_exists(#n) OR #n <= :room)")
@@ -432,7 +444,7 @@ class DepthCounter:
         policy: str,
         now_ms: int,
     ) -> None:
-        """Store that a push was refused: the stream record becomes the event and the metric."""
+        """Store that an enqueue was rejected. The record leads to the event and the metric."""
         self._table.update(
             Update(
                 keys.counter(queue),
@@ -500,16 +512,17 @@ class DepthCounter:
         return self._change(queue, seen, ("counted_at",), noted, {"n": -count, "b": -size})
 
     def add(self, queue: str, seen: DepthValue, *, count: int, size: int) -> bool:
-        """Count what the counter missed; False if it has changed since `seen`."""
-        # Race: a push or the end of a job, which the recount may have seen or not. Nothing is
-        # written then, and the next sweep counts again.
+        """Add jobs that the counter missed; return False if it has changed since `seen`."""
+        # Race: an enqueue or a finished job, which the recount might have seen or not. Then nothing
+        # is written, and the next sweep counts again.
         return self._change(queue, seen, ("at", "n", "b"), {}, {"n": count, "b": size})
 
     def remove(self, queue: str, *, before_ms: int) -> None:
         """Delete the counter of a deleted queue, unless it changed since `before_ms`."""
         for sort_key in (keys.DEPTH, keys.REFUSED):
             # Race: the queue is created again, and a job is counted. Then the item belongs to the
-            # new queue and stays; what the old queue left in it is repaired like what a crash left.
+            # new queue and stays. The sweep corrects counts of the old queue, like those after a
+            # crash.
             with suppress(LostRace):
                 self._table.delete(
                     keys.counter(queue),

@@ -105,7 +105,8 @@ class CronStore:
         self._registry = registry
 
     def get(self, name: str) -> Cron | None:
-        """One cron job, read consistently. One call, or two if its definition stands apart.
+        """Return one cron job, read consistently. One call, or two if its definition is a separate
+        item.
 
         Raises UnknownForm, UnreadableItem.
         """
@@ -121,7 +122,7 @@ class CronStore:
         return CRON.of(whole)
 
     def _with_definitions(self, found: Sequence[Item]) -> Sequence[Item]:
-        """Items with the definitions that stand apart."""
+        """Return the items with their definitions from separate items."""
         apart = {_apart(keys.cron_name(str(i["pk"])), str(i[_REF])): i for i in found if _REF in i}
         for ref, text in (self._payloads.load(apart) if apart else {}).items():
             apart[ref][_DEFINITION] = text
@@ -130,8 +131,7 @@ class CronStore:
     def add(self, cron: Cron) -> Cron:
         """Store a new cron job. Raises LostRace when there is one of this name."""
         cron = self._prepared(cron)
-        # Race: two registrations of one name. The loser reads what the winner stored, and updates
-        # that.
+        # Race: two registrations of one name. The loser reads the winner's item and updates it.
         put = Put(_item(cron), condition="attribute_not_exists(pk)")
         with self._removing(cron):
             self._table.put(put, own=("op", str(cron.op)))
@@ -203,7 +203,7 @@ class CronStore:
                 values={":seen": cron.op or ""},
             )
         )
-        # Gone after an answer that was lost: deleted by this very call, or by another.
+        # It no longer exists after a lost response: deleted by this call, or by another.
         if lost is not None and (lost.item or not lost.repeated):
             raise lost
         self._discard(cron)
@@ -224,8 +224,8 @@ class CronStore:
         return Page(list(readable(CRON.of, whole, pass_over)), more)
 
     def count(self, key_id: str | None, *, most: int) -> tuple[int, int]:
-        """How many cron jobs there are, and how many of them this key set last, which is read only
-        if it can be `most`. The index is a moment behind.
+        """Return the number of cron jobs, and the number of them that this key set last, which is
+        read only if it can be `most`. The index is eventually consistent.
         """
         found, after = [], None
         while True:
@@ -275,7 +275,7 @@ class CronStore:
         self._table.put(Put(item if after is None else {**item, "after": after}))
 
     def _prepared(self, cron: Cron) -> Cron:
-        """A cron job with its write token, whose definition is stored if it stands apart."""
+        """Return a cron job with its write token. Store its definition if it is a separate item."""
         cron = changed(cron, op=self._ids.token())
         if size(_item(cron)) + GROWTH_BYTES <= ITEM_BYTES:
             return cron
@@ -297,7 +297,7 @@ class CronStore:
             raise
 
     def _discard(self, cron: Cron) -> None:
-        """Remove the definition of a cron job, if it stands apart."""
+        """Remove the definition of a cron job, if it is a separate item."""
         if cron.definition_ref is not None:
             self._payloads.delete([_apart(cron.name, cron.definition_ref)])
 

@@ -48,7 +48,7 @@ CONFIGURED = (
 
 @record(frozen=True)
 class DirectoryEntry:
-    """What the directory says of one delivery."""
+    """The directory's data about one delivery."""
 
     queues: tuple[str, ...] = ()
     pool: str | None = None
@@ -192,8 +192,8 @@ class DeliveryDirectory:
         self._seen: BoundedMap[str, tuple[int, Mapping[str, tuple[str, ...]]]] = BoundedMap(1)
 
     def serving(self, queue: str) -> tuple[str, ...]:
-        """The names of the deliveries that serve a queue. At most two calls in REMEMBERED_MS; none
-        are known when the table is in trouble: a push must not fail for it.
+        """Return the names of the deliveries that serve a queue. At most two calls in
+        REMEMBERED_MS. Returns none if the table can't be read, so that an enqueue doesn't fail.
         """
         return self._queues().get(queue, ())
 

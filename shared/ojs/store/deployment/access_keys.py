@@ -35,7 +35,7 @@ class AccessKeyStore:
     """The store of access keys."""
 
     def __init__(self, table: Table, old_keys_until_ms: int | None = None) -> None:
-        """`old_keys_until_ms`: until when keys without a MAC work; None: as the table says."""
+        """`old_keys_until_ms`: until when keys without a MAC work; None: the value in the table."""
         self._table = table
         self._old_keys_until_ms = old_keys_until_ms
         self._mac: KeyMac | None = None
@@ -155,8 +155,8 @@ class AccessKeyStore:
         return self._use(key_id, "role", role, now_ms)
 
     def _use(self, key_id: str, attribute: str, proof: str, now_ms: int) -> AccessKey | None:
-        # Race: the key is revoked at this moment. DynamoDB orders the writes; after the revocation
-        # the caller is refused.
+        # Race: the key is revoked at the same time. DynamoDB orders the writes; after the
+        # revocation the caller is rejected.
         item = unless_lost(
             lambda: self._table.update(
                 Update(
@@ -198,9 +198,9 @@ class AccessKeyStore:
         return _from(item)
 
     def list(self, *, limit: int, after: str | None = None) -> Page[AccessKey]:
-        """A page of keys in order of creation, and the position to continue from.
+        """Return a page of keys in order of creation, and the position to continue from.
 
-        A key created a moment ago may be missing.
+        A key created within the last seconds might be missing.
         """
         condition, values = "epk = :line", {":line": keys.ACCESS_KEYS}
         if after is not None:

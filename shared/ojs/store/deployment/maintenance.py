@@ -57,7 +57,7 @@ class MaintenanceStore:
         return () if fresh else (_KEY,)
 
     def note(self, items: Mapping[tuple[str, str], Item], *, asked_ms: int) -> None:
-        """Remember what a consistent read of `unread` has found, which began at `asked_ms`."""
+        """Cache the result of a consistent read of `unread` that began at `asked_ms`."""
         seen, now_ms = (asked_ms, _SINCE in items.get(_KEY, {})), self._clock.now_ms()
         # Race: another request of this container. The later read counts, unless the clock was put
         # back since.
@@ -100,8 +100,9 @@ class MaintenanceStore:
         """Replace the item as read. Raises LostRace."""
         number = int(str(seen.get("rev", 0)))
         item: Item = {"pk": _KEY[0], "sk": _KEY[1], "rev": number + 1, **said}
-        # Race: two operators, or an earlier try of the same request, which may come late. The loser
-        # reads again: then the last one says why and how long, and the beginning stays.
+        # Race: two operators, or an earlier try of the same request, which can arrive late. The
+        # loser reads again: the reason and the duration of the last request count, and the start
+        # time is kept.
         condition, values = "attribute_not_exists(pk)", {}
         if number:
             condition, values = "#rev = :seen", {":seen": number}

@@ -45,7 +45,7 @@ class StoredPage:
 
     @property
     def of_ends(self) -> bool:
-        """Whether it has nothing but ends of jobs, which another page has told."""
+        """Whether the page has only final events of jobs, which another page has as well."""
         return self.key.endswith(_ENDS)
 
     @property

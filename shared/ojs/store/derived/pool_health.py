@@ -86,8 +86,8 @@ class PoolHealthStore:
 
     def save_alerts(self, name: str, before: PoolAlerts, after: PoolAlerts) -> bool:
         """Store a pool's alerts over those read; False when another sweep did."""
-        # Race: two sweeps at once. One write wins; what only the loser saw is reported by the next
-        # sweep.
+        # Race: two sweeps at the same time. One write wins; changes that only the loser saw are
+        # reported by the next sweep.
         condition = "attribute_not_exists(pk)" if not before.rev else "#rev = :seen"
         values: dict[str, Value] = {":seen": before.rev} if before.rev else {}
         pk = keys.pool(name)

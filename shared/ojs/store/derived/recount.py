@@ -67,7 +67,7 @@ class Occupancy:
 
 @record(frozen=True)
 class RecountedQueue:
-    """A queue, its depth counter, and what the projection counted."""
+    """A queue, its depth counter, and the projection's counts."""
 
     queue: Queue
     value: DepthValue
@@ -143,7 +143,7 @@ class Recount:
             found = self._table.batch_get(wanted[start : start + MAX_BATCH_GET])
             for item in found.values():
                 record: dict[str, Any] = dict(item)
-                # A state that only a newer version knows counts: its room is not to be given away.
+                # A state that only a newer version knows counts: its space must not be released.
                 if record["state"] in TERMINAL or record["queue"] != queue.name:
                     continue
                 if "held" in record:
@@ -200,7 +200,8 @@ class Recount:
         ids: set[str] = set()
         for lane in range(queue.lanes):
             ready, due = keys.ready(queue.name, lane), keys.due(queue.name, lane)
-            # The ready line again: jobs that left the due line while that was read are there now.
+            # The ready partition again: jobs that left the due partition during the read are there
+            # now.
             for line in (keys.pending(queue.name, lane), ready, due, ready):
                 for job_id in self._line(line):
                     ids.add(job_id)
@@ -225,8 +226,8 @@ class Recount:
                 return
 
     def staged(self, before_ms: int) -> Collection[str] | None:
-        """Queues in which batches that began before `before_ms` have reserved room, and are not
-        finished; None if there are too many.
+        """Return the queues in which unfinished batches that began before `before_ms` have reserved
+        space; None if there are too many.
         """
         until = {":staged": keys.STAGED, ":until": keys.instant(before_ms + STAGING_GRACE_MS)}
         found = self._table.query(

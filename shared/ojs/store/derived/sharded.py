@@ -117,9 +117,11 @@ class ShardCounters:
         return found, recent, known.issuperset(self._shards)
 
     def levels(self, names: Sequence[str]) -> tuple[dict[str, Item], int, float]:
-        """Each queue's levels, where any are counted, slightly behind; and the calls and read units
-        that this took. The names are in order. One call for each known shard, whose items cost less
-        by a query than one by one, and one for a hundred queues.
+        """Return each queue's levels, where counted, and the calls and read units that this took.
+        Eventually consistent.
+
+        The names are in order. One call for each known shard, as a query costs less than single
+        reads of its items, and one for each 100 queues.
         """
         found: dict[Key, Item] = {}
         units = 0.0
@@ -199,7 +201,8 @@ class ShardCounters:
     # --- the sweep ----------------------------------------------------------------------------
 
     def fold_closed(self, *, now_ms: int, go_on: Callable[[], bool]) -> int:
-        """Move what closed shards have into the queues' own items; how many items were moved.
+        """Move the counters of closed shards into the queues' own items; return how many items were
+        moved.
 
         One call when no shard is closed. Raises OjsError.
         """

@@ -127,9 +127,9 @@ class ShardCounts:
 
     def written(self, *, ttl_s: int | None = None) -> Put:
         """The conditional write of the item."""
-        # Race: another delivery of this shard's records (Lambda may run two at once after a
-        # timeout), or the sweep that moves the levels. The loser reads again, and counts what is
-        # not counted by then.
+        # Race: another delivery of this shard's records (Lambda can run two at once after a
+        # timeout), or the sweep that moves the levels. The loser reads again, and counts the
+        # records that are still uncounted.
         item = self.item(ttl_s=ttl_s)
         if not self.rev:
             return Put(item, condition="attribute_not_exists(pk)")

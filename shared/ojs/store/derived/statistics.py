@@ -78,7 +78,7 @@ _DISPATCHED = "t_started"
 _COUNTED_MS = 600_000
 # Items of a shard in a read unit, at least, where a read may be behind.
 _SHARD_ITEMS_A_UNIT = 8
-_EARLIEST = "0"  # before every sort key of a ready line
+_EARLIEST = "0"  # before every sort key of a ready partition
 _MILLI = 1_000
 
 
@@ -95,7 +95,7 @@ class ReadyLine:
         return frozenset(found.batch for found in self.positions if found.batch is not None)
 
     def without(self, staged: Collection[str]) -> ReadyLine:
-        """The line without the jobs of these batches, which are not committed yet."""
+        """Return the partition without the jobs of these batches, which are not committed yet."""
         kept = [found for found in self.positions if found.batch not in staged]
         return ReadyLine(kept, self.whole)
 
@@ -164,7 +164,7 @@ class StatisticsStore:
     # --- one queue ----------------------------------------------------------------------------
 
     def ready(self, name: str) -> ReadyLine:
-        """The first entries of the ready line. One call."""
+        """Return the first entries of the ready index. One call."""
         found = self._table.query(
             "wpk = :line", {":line": keys.ready(name, 0)}, index="work", limit=MAX_SHALLOW + 1
         )
@@ -339,8 +339,8 @@ class StatisticsStore:
         )
 
     def levels(self, names: Sequence[str]) -> tuple[dict[str, Levels], int, float]:
-        """The jobs of queues by state, where any are counted, slightly behind; and the calls and
-        read units that this took. The names are in order.
+        """Return the jobs of queues by state, where counted, and the calls and read units that this
+        took. The names are in order. Eventually consistent.
         """
         if not names:
             return {}, 0, 0.0
@@ -622,8 +622,8 @@ class StatisticsStore:
 
 
 def ready_since_ms(position: keys.Position) -> int:
-    """When a job entered the ready line (ms): the front of its order (`ojs.domain.ids.IdSource`),
-    which follows the fairness tag if there is one.
+    """Return when a job entered the ready index (ms): the start of its order
+    (`ojs.domain.ids.IdSource`), which follows the fairness tag if there is one.
     """
     return int(arrival(position.order)[:11], 16)
 

@@ -25,7 +25,7 @@ from ojs.store.table.values import Item
 
 _KEPT_S = 30 * 86_400
 _TRIES = 10
-# Entries read from the front of a line: one read unit or half of one.
+# Entries read from the start of an index partition: at most one read unit.
 FRONT = 20
 
 
@@ -39,7 +39,7 @@ class FairLine:
 
     @classmethod
     def of(cls, job: Job) -> FairLine:
-        """The line that a job is in, or will be in when it is available."""
+        """Return the partition that a job is in, or will be in when it is available."""
         return cls(job.queue, job.lane, job.priority)
 
     def key_of(self, tenant: str) -> tuple[str, str]:
@@ -54,11 +54,12 @@ class TenantFinishTags:
         self._table = table
 
     def virtual_time(self, line: FairLine) -> int | None:
-        """The virtual time of a line, in ticks; None if it is empty. May be stale. One query.
+        """Return the virtual time of a partition, in ticks; None if it is empty. May be stale. One
+        query.
 
-        It is the start tag of the first job. Jobs under a rate limit may be throttled for hours,
-        while the line advances behind them: so it is the tag of the first job without one, or, if
-        all that was read are limited, of the last.
+        It is the start tag of the first job. Jobs under a rate limit can be throttled for hours,
+        while jobs behind them are dispatched. So it is the tag of the first job without a rate
+        limit, or of the last job read if all have one.
         """
         found = self._table.query(
             "wpk = :ready AND begins_with(wsk, :level)",
@@ -139,11 +140,11 @@ def _last(item: Item | None) -> int | None:
 
 @record(frozen=True)
 class BackfillCursor:
-    """How far a backfill has come, which goes over all jobs of a queue.
+    """The progress of a backfill over all jobs of a queue.
 
-    `since_ms` is when fair queueing was switched on, `line` the number of the index partition that
-    it is in, `after` the last entry it has seen there, `found` whether it has met a job without a
-    start tag or a share.
+    `since_ms` is when fair queueing was enabled. `line` is the number of the current index
+    partition, `after` the last entry read there. `found` is true if a job without a start tag or a
+    share was found.
     """
 
     since_ms: int
@@ -170,8 +171,8 @@ class BackfillCursors:
         backfill that is under way.
         """
         # Race: a request and the sweep, or two of these. Both would give each job a tag, and the
-        # first one written would count: a tenant's jobs might change their order. The loser leaves
-        # the queue alone; so does a winner whose answer was lost, this time.
+        # first one written would count: a tenant's jobs could change their order. The loser skips
+        # the queue. A winner whose response was lost skips it too, this time.
         item = unless_lost(
             lambda: self._table.update(
                 Update(

@@ -21,7 +21,7 @@ _PAGE = 100
 _MAX_SKIPPED = 1_000
 # A page of a ready index partition: (job id, sort key) in order, and the key of the next page.
 ReadyPage = tuple[list[tuple[str, str]], Any]
-# Pages of a line that are read on behind entries of unknown form.
+# Pages of a partition that are read after entries of unknown form.
 _MAX_UNKNOWN_PAGES = 20
 
 
@@ -37,7 +37,7 @@ class DueLine(NamedTuple):
 
 
 class JobIndex:
-    """Ids of jobs by where they wait. Each answer may be stale."""
+    """Finds the ids of jobs by index partition. Each result may be stale."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -80,20 +80,20 @@ class JobIndex:
 
     @staticmethod
     def may_run(sort_key: str) -> bool:
-        """Whether the job of an entry of a due line may run.
+        """Whether the job of an entry of a due index partition might be running.
 
-        The one place that knows how running jobs are found: all who list them ask here.
+        The only function that knows how active jobs are found: all listings of them call it.
         """
-        # Entries of 0.1.0 do not say what the job waits for.
+        # Entries of 0.1.0 do not store what the job waits for.
         return not sort_key.endswith((keys.START, keys.RETRY))
 
     def oldest(self, queue: str, lanes: int, *, limit: int, copies: bool = False) -> list[str]:
-        """The available jobs that have waited longest, whatever their priority.
+        """Return the available jobs that have waited longest, of any priority.
 
-        One query for each priority in use in each lane, as a ready line is sorted by priority
-        first. With `copies`, only copies of dead letters, among the first thousand of each
-        priority. Of a fair line the oldest of the first hundred: that is the oldest of all while
-        at most a hundred tenants of equal weight wait.
+        One query for each priority in use in each lane, as a ready partition is sorted by priority
+        first. With `copies`, only copies of dead letters, among the first 1,000 of each priority.
+        In a fair queue, the oldest of the first 100: that is the oldest of all while at most 100
+        tenants of equal weight have waiting jobs.
         """
         found: list[tuple[str, str]] = []
         for lane in range(lanes):
@@ -114,7 +114,7 @@ class JobIndex:
                     continue
                 first = keys.Position.parse(entries[0][0])
                 if size < _PAGE and tagged(first.order):
-                    # A fair line is not in order of arrival: look further.
+                    # A fair partition is not in order of arrival: read more of it.
                     size = _PAGE
                     continue
                 priority = first.priority
@@ -156,7 +156,7 @@ class JobIndex:
                 if crons is not None and line == due:
                     crons |= _crons(found.items)
                 for job_id, key in _entries(found.items):
-                    # Only keys of the due line say at their end what the job waits for.
+                    # Only keys of the due partition end with what the job waits for.
                     runs = line == due and key.endswith(keys.LEASE_END)
                     if running or not runs:
                         yield job_id
@@ -353,7 +353,7 @@ def _entries(found: list[Item], sort_key: str = "wsk") -> list[tuple[str, str]]:
 
 
 def _crons(found: list[Item]) -> dict[str, int]:
-    """The cron jobs among entries of a due line, and when each is due (ms)."""
+    """Return the cron jobs among entries of a due partition, and when each is due (ms)."""
     return {
         keys.cron_name(str(item["pk"])): keys.instant_of(str(item["wsk"]))
         for item in found

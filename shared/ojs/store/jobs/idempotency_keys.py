@@ -161,7 +161,9 @@ class IdempotencyKeys:
         )
 
     def forget(self, record: IdempotencyRecord) -> None:
-        """Remove what `begin` wrote, after a refusal. Raises LostRace, OjsError."""
+        """Remove the record that `begin` wrote, after a rejected request. Raises LostRace,
+        OjsError.
+        """
         # Race: another try has joined, and may store the jobs. Then the key stays.
         self._table.delete(
             keys.idempotency(record.name),

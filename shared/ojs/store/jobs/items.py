@@ -25,7 +25,7 @@ from ojs.store.table import keys
 from ojs.store.table.record import Attribute, Record, flag, member
 from ojs.store.table.values import Item, size
 
-# A job record should fit one write unit. This much of it is kept free for what a job gains later:
+# A job record should fit one write unit. This number of bytes is kept free for later attributes:
 # lease, worker, times, a small result.
 RECORD_BYTES = 1_024
 GROWTH_BYTES = 230
@@ -193,7 +193,7 @@ def waits_for_a_time(job: Job) -> bool:
 
 
 def position(job: Job) -> keys.Position:
-    """An available job's position in the ready line, with what a claim must know."""
+    """Return an available job's position in the ready index, with the data for a claim."""
     return keys.Position(
         priority=job.priority,
         order=job.order or "",
@@ -294,11 +294,11 @@ def entry_from(item: Mapping[str, Any]) -> ErrorEntry:
 
 
 def has_room(before: Job, after: Job) -> bool:
-    """Whether the record of a job that failed stays within one write unit with the errors that are
-    noted there: now, and in a run like the one before.
+    """Whether the record of a failed job stays within one write unit with its stored errors: now,
+    and in another run like this one.
 
-    A result may then cost a second unit, once: what an item of the error would have cost. A dead
-    letter that is brought back loses more than its next run adds.
+    A result can then cost a second unit, once: the same as a separate item of the error. A dead
+    letter that is retried loses more attributes than its next run adds.
     """
     if after.state is not State.DISCARDED:
         after = replace(after, lease=before.lease, permits=before.permits)

@@ -299,7 +299,7 @@ class LeaseNotes:
 
     def retire(self, slot: LeaseSlot) -> None:
         """Store that a slot is out of use after all its notes were checked."""
-        # Race: a container says that it uses the slot. It wins; the slot is read on.
+        # Race: a container marks the slot as in use. It wins; the slot is still read.
         name = _used(slot.number)
         with suppress(LostRace):
             self._table.update(

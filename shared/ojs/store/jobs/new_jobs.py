@@ -16,7 +16,7 @@ from ojs.store.table.values import Item
 
 # The condition of a new job record: no record has its id.
 IS_NEW = "attribute_not_exists(pk)"
-# A job ready to be stored, and what must be stored before it: its offloaded payload, if any.
+# A job ready to be stored, and its offloaded payload, if any, which must be stored first.
 PreparedJob = tuple[Job, list[tuple[PayloadRef, str]]]
 
 
@@ -31,7 +31,7 @@ class JobIdTaken(Exception):
 def prepare(job: Job, payloads: PayloadStore, ids: IdSource) -> PreparedJob:
     """Give a job its write token, and decide whether its content is stored in the job record.
 
-    A `made_by` that it has already, of the push that makes it, stands before the token.
+    An existing `made_by`, from the enqueue that creates it, is put before the token.
     """
     token = ids.token()
     marked = job.chosen_id or job.made_by is not None

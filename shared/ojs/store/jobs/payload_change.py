@@ -37,10 +37,10 @@ class PayloadChange:
     def changed(self, before: Job, after: Job) -> Iterator[Job]:
         """Store the new content of `after`; the caller writes the job that is yielded.
 
-        After that write the old content is removed. If it is lost (LostRace) the new content is
-        removed, unless the job record refers to it: then the write succeeded, its answer was lost,
-        and the job has changed since. If the outcome is unknown (BackendError) both stay, noted.
-        Raises OjsError.
+        After that write the old content is removed. If the write raises LostRace, the new content
+        is removed, unless the job record refers to it: then the write succeeded, its response was
+        lost, and the job has changed since. If the outcome is unknown (BackendError), both stay,
+        with their names stored. Raises OjsError.
         """
         placed, prepared = self._jobs.prepare(after)
         new = [at for at, _ in prepared]

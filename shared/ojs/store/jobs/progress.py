@@ -23,9 +23,10 @@ class JobProgress:
     def save(
         self, job: Job, value: float | None, report: Mapping[str, Any], *, now_ms: int
     ) -> bool:
-        """Store the progress of a job's running attempt; False when more was reported before.
+        """Store the progress of a job's running attempt; return False if a higher value was
+        reported before.
 
-        Without a value the rest of the report is replaced and the stored value stays.
+        Without a value, the other parts of the report are replaced and the stored value stays.
         """
         pk, sk = keys.job(job.id), keys.PROGRESS
         stored: dict[str, Value] = {

@@ -29,7 +29,7 @@ class JobReader:
         self._payloads = payloads
 
     def read_record(self, job_id: str) -> Job | None:
-        """The job record alone: what decisions are made on. Raises UnknownForm."""
+        """Return the job record without other items; decisions use this. Raises UnknownForm."""
         item = self._table.get(keys.job(job_id), keys.RECORD)
         return items.job_of(item) if item else None
 
@@ -79,10 +79,10 @@ class JobReader:
         return changed(job, progress=progress_of(found.get(progress), job))
 
     def load(self, job_id: str) -> Job | None:
-        """The whole job: record, content, errors, result, progress. One consistent query.
+        """Return the whole job: record, content, errors, result, progress. One consistent query.
 
-        Where a long error history makes the query stop at DynamoDB's 1 MB, the latest 1 MB of the
-        errors is read, and the rest by key.
+        If the query stops at DynamoDB's 1 MB because of a long error history, the latest 1 MB of
+        the errors is read, and the other parts by key.
         """
         everything = "pk = :job"
         values: dict[str, Value] = {":job": keys.job(job_id)}
@@ -225,7 +225,9 @@ class JobReader:
 
 
 def _error_keys(job: Job, attempt: int) -> list[str]:
-    """Where the errors of an attempt are: its own, and what ended the job without an attempt."""
+    """Return the keys of the errors of an attempt: its own, and the error that finished the job
+    without an attempt.
+    """
     own = [keys.error(job.life, attempt)] if attempt else []
     if attempt == job.attempt and job.state is State.DISCARDED and not job.dead_letter:
         own.append(keys.error(job.life, attempt, ended=True))

@@ -175,7 +175,7 @@ class JobStore(JobReader):
         return is_own(self._table.get(keys.job(job.id), keys.RECORD), job)
 
     def _is_stored_after_all(self, job: Job) -> bool:
-        """Whether the record of a new job is there after a write without an answer."""
+        """Whether the record of a new job exists after a write without a response."""
         with suppress(OjsError):
             if self.is_stored(job):
                 return True
@@ -409,10 +409,10 @@ class JobStore(JobReader):
     ) -> Job:
         """Compare-and-swap of a job record. Raises LostRace when it has changed.
 
-        `failure` is noted in the same write, if the record has room for it. What gets an item of
-        its own (`noting`) is written first: if we die in between, the job is still where it was, to
-        be dealt with by lease expiry. What a worker `reported` of its run is never overwritten by
-        what the backend observed.
+        `failure` is recorded in the same write, if the record has space for it. Errors in separate
+        items (`noting`) are written first: if the process crashes in between, the job is unchanged,
+        and its lease expires. An error that a worker `reported` is never overwritten by one that
+        the backend observed.
         """
         apart: Put | None = None
         if failure is not None:
@@ -434,7 +434,7 @@ class JobStore(JobReader):
         try:
             self._table.transact([*(update for _, update in made), *also])
         except LostRace as lost:
-            # All records found are our own when an earlier answer was lost.
+            # All records found are our own when an earlier response was lost.
             records = zip(lost.items, made, strict=False)
             if not all(found and found.get("op") == after.op for found, (after, _) in records):
                 raise
@@ -538,11 +538,11 @@ class JobStore(JobReader):
         )
 
     def tag(self, job: Job, share: Share, order: str | None) -> bool:
-        """Give a job its tenant's share, and one in a ready line this order; False when it has
+        """Give a job its tenant's share, and an available job this order; return False when it has
         changed.
 
-        Nothing else about it changes, and its version (`op`) does not either: a push whose answer
-        was lost still finds its own record, and a change that others are about to make succeeds.
+        Nothing else changes, including its version (`op`): an enqueue whose response was lost still
+        finds its own record, and concurrent changes succeed.
         """
         tagged_job = changed(job, share=share, order=order)
         setting: dict[str, Value] = {"fair": share.compact()}
@@ -592,10 +592,11 @@ class JobStore(JobReader):
 
 def _apart(job_id: str, entry: ErrorEntry) -> Put:
     """Return the write of an entry of the error history as a separate item."""
-    # Races: a worker reports the very attempt that the sweep is ending. The worker's entry says
-    # more and replaces the backend's. And an entry may be left of an earlier run (a job handed back
-    # does not count the attempt): it is replaced, too, and that of a later one is not. Runs are
-    # told apart by their leases, as clocks differ. Readers compare likewise (`ErrorEntry.replaces`)
+    # Races: a worker reports the attempt that the sweep is ending. The worker's entry has more
+    # details and replaces the backend's. An entry can also be left from an earlier run (releasing a
+    # job does not count the attempt): it is replaced, but an entry of a later run is not. Runs are
+    # distinguished by their leases, as clocks differ. Readers compare likewise
+    # (`ErrorEntry.replaces`)
     condition = "attribute_not_exists(pk) OR #occurred <= :occurred OR #lease = :lease"
     if not entry.reported:
         condition = "attribute_not_exists(pk) OR (#occurred <= :occurred AND #lease <> :lease)"

@@ -15,7 +15,7 @@ from ojs.store.table.table import Table, Update
 
 
 class JobRemoval:
-    """Removes jobs: the job record first, then what belongs to it."""
+    """Removes jobs: the job record first, then its other items."""
 
     def __init__(
         self, table: Table, payloads: PayloadStore, ids: IdSource, depth: DepthCounter
@@ -74,7 +74,7 @@ class JobRemoval:
         )
 
     def remove_rest(self, job: Job) -> int:
-        """Remove what a removed job record left behind; returns how many items went.
+        """Remove the remaining items of a removed job record; return how many.
 
         Does nothing when the id is in use again.
         """

@@ -159,7 +159,7 @@ class StagedBatches:
                 )
         except LostRace as lost:
             if also and lost.item is None:
-                # Not the batch: what goes with it has changed.
+                # Not the batch: an item in the same transaction has changed.
                 raise
             return False
         return True
@@ -255,9 +255,9 @@ class StagedBatches:
         return len(ours)
 
     def _give_back_room(self, token: str, batch: Item, now_ms: int) -> None:
-        """Give back the room that an undone batch reserved, and schedule its second undoing."""
-        # Race: the request that stored the batch and the sweep undo it at once. One of them gives
-        # back the room; the other finds the second undoing scheduled.
+        """Release the space that an undone batch reserved, and schedule its second undoing."""
+        # Race: the request that stored the batch and the sweep undo it at the same time. One of
+        # them releases the space; the other finds the second undoing scheduled.
         if not wins(
             lambda: self._table.update(
                 Update(

@@ -117,7 +117,7 @@ class KeyLimits:
         return names, (names[-1] if found.last and names else None)
 
     def register(self, limit: RateLimit, queue: str, *, now_ms: int) -> LimiterState:
-        """Register a key, with the bounds of a job that is about to be pushed."""
+        """Register a key, with the bounds of a job that is about to be enqueued."""
         key = limit.key_in(queue)
         ttl = now_ms // 1000 + KEPT_S
         # The list first: a key that is counted but not listed could not be found.
@@ -186,7 +186,7 @@ class KeyLimits:
         *,
         now_ms: int,
     ) -> tuple[LimiterState, LimiterState | None]:
-        """Store what `change` makes of a limiter's state: the state before and after.
+        """Store the state that `change` returns for a limiter; return the state before and after.
 
         The latter is None if nothing was stored: `change` returned None, or every write lost its
         race. Raises OjsError.
@@ -217,8 +217,8 @@ class KeyLimits:
 
     def _remove_left(self, limiter: str, name: str) -> None:
         permit = f"{_PERMIT}{name}"
-        # Race: it was released already, by our own call whose answer was lost, or as its job did
-        # not run.
+        # Race: it was released already, by an earlier try whose response was lost, or because its
+        # job did not run.
         with suppress(LostRace, OjsError):
             self._update(limiter, remove=[permit], condition=f"attribute_exists(#{permit})")
 

@@ -71,7 +71,7 @@ class RateWindowStore:
                     continue
             unchanged = ("#passed = :passed", {":passed": stored})
             return PermitGrant(granted, limit, used, throttled_since_ms(item), unchanged)
-        # Every attempt lost its race: whether there is room is unknown.
+        # Every attempt lost its race: whether the limit allows a dispatch is unknown.
         return PermitGrant(0, limit, 0)
 
     def usage(self, queue: str, concurrency: int | None) -> tuple[int, WindowUse]:

@@ -122,8 +122,8 @@ class _Write:
         setting: dict[str, Value] = {"at": self.now_ms}
         if ttl is not None:
             setting["ttl"] = ttl
-        # Race: an operator changes the limit. A fetch that knows an older one is refused, gets the
-        # item, and tries again under the newer one.
+        # Race: an operator changes the limit. A fetch with an older limit is rejected, gets the
+        # item, and tries again with the newer one.
         conditions = ["(attribute_not_exists(#v) OR #v <= :version)"]
         values: dict[str, Value] = {":version": self.version}
         if self.limit is not None:
@@ -134,7 +134,8 @@ class _Write:
             if self.more > 0:
                 conditions.append("(attribute_not_exists(#n) OR #n <= :room)")
                 values[":room"] = self.limit - self.more
-        # Race: the same write, whose answer was lost. It must not count the permits twice.
+        # Race: an earlier try of this write, whose response was lost. It must not count the permits
+        # twice.
         conditions.append(f"attribute_not_exists(#{_PERMIT}{self.wanted[0]})")
         # Race: a permit that no job runs with is taken away from this fetch, which was slow.
         conditions += [f"attribute_exists(#{_PERMIT}{name})" for name in self.returned]
@@ -333,7 +334,7 @@ class ConcurrencySemaphore:
             except LostRace as lost:
                 item = lost.item or {}
                 if f"{_PERMIT}{write.wanted[0]}" in item:
-                    # An earlier try of this very write succeeded, and its answer was lost.
+                    # An earlier try of this write succeeded, and its response was lost.
                     return write, item
                 write = write.after(item)
             else:
@@ -411,7 +412,7 @@ class ConcurrencySemaphore:
         suspects, checked_ms = dict(oldest[:_LOOKED_AT]), number(item, "checked")
         healed = False
         with suppress(LostRace, OjsError):
-            # Race: other fetches that were refused. One of them looks for all.
+            # Race: other rejected fetches. One of them checks the permits for all.
             self._table.update(
                 Update(
                     *key_of(name, shard),
@@ -471,8 +472,8 @@ class ConcurrencySemaphore:
         return False
 
     def heal_all(self, name: str, limit: int, *, now_ms: int, most: int) -> bool:
-        """Heal up to `most` shards of a semaphore with this limit; whether any had a permit to
-        release. Raises OjsError.
+        """Heal up to `most` shards of a semaphore with this limit; return whether any permit was
+        released. Raises OjsError.
         """
         worth = [
             (shard, item)

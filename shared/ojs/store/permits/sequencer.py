@@ -38,9 +38,9 @@ class SequencerState:
 
 @record(frozen=True)
 class SequenceRange:
-    """The numbers a fetch got: `count` of them from `first` on.
+    """The numbers that a fetch got: `count` of them from `first` on.
 
-    `overridden` says whether the first one is for the starving queue it asked for.
+    `overridden`: the first one is for the starving queue that the fetch asked for.
     """
 
     count: int

@@ -111,8 +111,8 @@ class ThrottleStates:
         }
         if job_id is not None:
             setting["job"] = job_id
-        # Race: many fetches find no room at once. One of them records it; the others only mark the
-        # item that counts, as the one may have died before it did so.
+        # Race: many fetches are throttled at the same time. One of them records it; the others only
+        # mark the limit's item, as the first one might have crashed before it did so.
         with suppress(LostRace):
             self._update(
                 limiter.state_key,
@@ -174,7 +174,7 @@ class ThrottleStates:
         return [state for item in items.values() if (state := state_from(item)).throttled]
 
     def get_many(self, limiters: Iterable[LimitName]) -> list[ThrottleState]:
-        """The throttle states of these limits, in order; may be a moment old."""
+        """Return the throttle states of these limits, in order. Eventually consistent."""
         wanted = list(limiters)
         found = self._table.batch_get((each.state_key for each in wanted), consistent=False)
         return [

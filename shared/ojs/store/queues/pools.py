@@ -82,7 +82,7 @@ class PoolStore:
             writes.append(Put({"pk": keys.POOLS, "sk": pool.name}))
         writes += self._marks(stored, queues)
         lost = lost_race(lambda: self._table.transact(writes))
-        # Or the answer of an earlier try was lost: the pool is as it should be.
+        # Or the response of an earlier try was lost: the pool is already up to date.
         if lost is not None and _item(stored) not in lost.items:
             raise lost
         return stored

@@ -38,7 +38,7 @@ class QueueStore:
         return from_item(name, item) if item else None
 
     def current(self, name: str) -> Queue | None:
-        """One queue as `get` reads it, from its record or any replica: for what every push does."""
+        """Return one queue as `get` does, from its record or any replica. Used by every enqueue."""
         item = self._records.any_copy(name)
         return from_item(name, item) if item else None
 
@@ -65,7 +65,7 @@ class QueueStore:
     def create(self, name: str, own: Layer, *, now_ms: int, explicit: bool = False) -> Queue:
         """Create a queue with its own configuration. Raises LostRace when it exists.
 
-        `explicit`: it was created by request, and not by a push; recorded for the event.
+        `explicit`: created by a separate request, not by the first enqueue. Stored for the event.
         """
         # Write the registry first: after a crash in between, sweeps read an empty queue. In the
         # other order they would never read a queue with jobs.
@@ -88,7 +88,7 @@ class QueueStore:
 
     def configure(self, queue: Queue, own: Layer, *, now_ms: int) -> Queue:
         """Replace the own configuration of a queue as read. Raises LostRace."""
-        # Race: another operator. The loser reads again and merges into what the winner set.
+        # Race: another operator. The loser reads again and merges into the winner's configuration.
         change = reconfiguring(
             queue,
             replace(queue, layers=Layers(own, queue.layers.inherited)),
@@ -225,7 +225,7 @@ class QueueStore:
         """Restore a deleted queue to its earlier state, unless it was created again since."""
         before = gone.deletion.before if gone.deletion is not None else QueueState.ACTIVE
         self._registry.register(gone.name)
-        # Race: a push creates it again. Then it is a new queue, and stays so.
+        # Race: an enqueue creates it again. Then it is a new queue, and is not changed.
         with suppress(LostRace):
             alive = replace(gone, state=before, deletion=None)
             # It has the time of creation that it had, but replicas that are being made must not be
@@ -327,7 +327,7 @@ class QueueStore:
         *,
         unreadable: Unreadable | None = None,
     ) -> tuple[dict[str, Queue], dict[tuple[str, str], Item]]:
-        """As `get_many`, from their records or any replicas: for what every push or fetch does."""
+        """Do the same as `get_many`, from records or replicas. Used by every enqueue and fetch."""
         there, items = self._records.any_copies(names, others)
         return _readable(there, unreadable), items
 

@@ -43,8 +43,8 @@ QUEUES_A_CALL = 1_000
 
 @record(frozen=True)
 class Rest:
-    """What a sweep has seen of a queue that rests: when something in it is due, None for never, and
-    its gauges, as in `ojs.domain.stats.QueueGauges`. Times in ms.
+    """The state of an idle queue as seen by a sweep: when its next entry is due, None for never,
+    and its gauges, as in `ojs.domain.stats.QueueGauges`. Times in ms.
     """
 
     at_ms: int
@@ -152,7 +152,7 @@ class QueueRegistry:
         return count
 
     def let_rest(self, queue: RegistryQueue, rest: Rest) -> bool:
-        """Let a queue as read rest; False if it was noted since. One call."""
+        """Mark a queue, as read, as idle; return False if it was noted since. One call."""
         condition, values = "attribute_exists(pk) AND attribute_not_exists(#at)", {}
         if queue.noted_ms is not None:
             condition, values = "#at = :noted", {":noted": queue.noted_ms}

@@ -65,8 +65,8 @@ def _its_own(pool: str | None, now_ms: int) -> tuple[str | None, dict[str, Value
     """The condition that a worker belongs to no other pool than the one it declares, if any."""
     if pool is None:
         return None, {}
-    # Race: two workers of the same id, or one that changes its pool. A fetch must belong to one
-    # pool, so the second is refused while the first is alive.
+    # Race: two workers with the same id, or one that changes its pool. A fetch must belong to one
+    # pool, so the second is rejected while the first is alive.
     own = "attribute_not_exists(#pool) OR #pool = :pool OR #seen < :alive"
     return own, {":pool": pool, ":alive": now_ms - DEAD_AFTER_MS}
 
@@ -164,7 +164,7 @@ class WorkerStore:
             )
         )
         if caller.bound and item["first"] == now_ms:
-            # It is new: what a version before 0.3 noted of this worker holds on.
+            # The record is new: values from a version before 0.3 still apply to this worker.
             before = self._table.get(*key_of(worker_id))
             kept = {} if before is None or "by" in before else before
             names = {"pool", "info", "directive"} & kept.keys() - item.keys()

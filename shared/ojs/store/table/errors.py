@@ -1,10 +1,10 @@
-"""What an error of the SDK means: lost race, contention, throttling, outage, or a bug.
+"""The meaning of an SDK error: lost race, contention, throttling, outage, or a bug.
 
-- LostRace: a condition did not hold, because another write came first; nothing was written
+- LostRace: a condition failed, because another write came first; nothing was written
 - NotDone: throttled or not reached; certainly nothing was written (HTTP 503)
-- Contended: the same, since a transaction was at the item
-- BackendUnavailable: the store failed, or the connection to it; the outcome is unknown (HTTP 503)
-- BackendTimeout: no answer; the outcome is unknown (HTTP 504)
+- Contended: the same, because of a concurrent transaction on the item
+- BackendUnavailable: DynamoDB or the connection to it failed; the outcome is unknown (HTTP 503)
+- BackendTimeout: no response; the outcome is unknown (HTTP 504)
 - BackendError: anything else, a defect of the code or of the deployment (HTTP 500)
 """
 
@@ -71,7 +71,7 @@ class UnreadableItem(BackendError):
         self.what = what
 
 
-# Takes what cannot be read, such as "job 42", and why.
+# Receives the name of an unreadable item, such as "job 42", and the error.
 Unreadable = Callable[[str, UnreadableItem], object]
 
 
@@ -101,10 +101,10 @@ def pass_over(_what: str, _error: UnreadableItem) -> None:
 
 
 class LostRace(Exception):
-    """A condition did not hold. `items` are the items as found, in the order of the writes.
+    """A condition failed. `items` are the items as found, in the order of the writes.
 
-    `repeated` says that an earlier try of the write got no answer: it may have succeeded and others
-    have changed the item since, so that the outcome is unknown.
+    `repeated`: an earlier try of the write had no response. It might have succeeded, and the item
+    might have been changed since, so the outcome is unknown.
     """
 
     def __init__(self, items: list[dict[str, Any] | None], *, repeated: bool = False) -> None:

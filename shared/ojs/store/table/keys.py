@@ -13,7 +13,7 @@ from typing import Any
 
 from ojs.records import record
 
-# Sort key of the one item that says what a partition is about: the record of a job, a queue …
+# Sort key of the main item of a partition: the record of a job, a queue …
 RECORD = "@"
 PAYLOAD = "payload|"
 RESULT = "result|"
@@ -54,7 +54,7 @@ def job_id(pk: str) -> str:
 def error(life: int, attempt: int, *, ended: bool = False) -> str:
     """Sort key of an entry of the error history, in order of time.
 
-    `ended` is for what ended a job between attempts, such as its deadline.
+    `ended` is for an error that finished a job between attempts, such as its deadline.
     """
     return f"{ERROR}{life:04d}|{attempt:06d}{'x' if ended else ''}"
 
@@ -120,7 +120,7 @@ def workflow_id(pk: str) -> str:
 
 
 def workflow_results(workflow_id: str) -> str:
-    """Partition of the results that later steps of a workflow want."""
+    """Partition of the results that later steps of a workflow use."""
     return f"W|{workflow_id}|r"
 
 
@@ -151,7 +151,7 @@ def unique(digest: str) -> str:
 
 
 def tenant(queue_name: str, lane: int, priority: int, digest: str) -> str:
-    """Partition of a tenant's finish tag in a fair line: a lane and a priority."""
+    """Partition of a tenant's finish tag for a lane and a priority."""
     return f"F|{queue_name}|{lane}|{priority}|{digest}"
 
 
@@ -213,7 +213,7 @@ def stats(queue_name: str) -> str:
 
 
 def pool_stats(name: str) -> str:
-    """The name under which a pool is counted, in place of a queue's name; no queue can have it."""
+    """The name under which a pool is counted, in place of a queue's name. No queue uses it."""
     return f"@{name}"
 
 
@@ -321,7 +321,7 @@ MADE = "made|"
 
 
 def role(arn: str) -> str:
-    """Partition of what says which access key's record an IAM role has."""
+    """Partition of the item that maps an IAM role to the record of an access key."""
     return f"A|{arn}"
 
 
@@ -342,7 +342,7 @@ def operation_id(pk: str) -> str:
 
 
 def ready(queue_name: str, lane: int) -> str:
-    """The ready line of a lane: its available jobs."""
+    """The ready index partition of a lane: its available jobs."""
     return f"R|{queue_name}|{lane}"
 
 
@@ -357,7 +357,7 @@ DUE_LINES = 8
 
 
 def due_lane(lane: int) -> int:
-    """The lane in whose due line a job of this lane waits for its start or retry."""
+    """The lane in whose due index partition a job of this lane waits for its start or retry."""
     return lane % DUE_LINES
 
 
@@ -439,12 +439,13 @@ def due_at(ms: int, waits_for: str) -> str:
 
 @record(frozen=True)
 class Position:
-    """A position in the ready line, and what a claim must know before it reads the job record.
+    """A position in the ready index, and the data that a claim requires before it reads the job
+    record.
 
-    The index is keys-only, so its sort key has this at its end, where it cannot change the order:
-    the job's own lease and timeout (ms), the batch it was staged with, the size of its offloaded
-    payload (KiB), its rate limit (`ojs.domain.rate_limit.limiter.LimitSpec`), and whether it is a
-    copy of a dead letter.
+    The index is keys-only, so the end of its sort key has this data, where it can't change the
+    order: the job's own lease and timeout (ms), the batch it was staged with, the size of its
+    offloaded payload (KiB), its rate limit (`ojs.domain.rate_limit.limiter.LimitSpec`), and whether
+    it is a copy of a dead letter.
     """
 
     priority: int
@@ -467,7 +468,7 @@ class Position:
 
     @classmethod
     def parse(cls, key: str) -> Position:
-        """Read back what `key` wrote."""
+        """Parse a sort key that `key` created."""
         bare, *data = key.split("|")
         known = [(*_CLAIM_DATA[part[0]], part[1:]) for part in data if part[0] in _CLAIM_DATA]
         return cls(
@@ -519,7 +520,7 @@ _CRON_ENTRY = re.compile(rf"\d{{15}}{TICK}")
 
 
 def is_cron_entry(entry: Mapping[str, Any]) -> bool:
-    """Whether an entry of a due line is a cron job's."""
+    """Whether an entry of a due index partition is a cron job's."""
     return (
         entry["sk"] == RECORD
         and str(entry["pk"]).startswith(cron(""))
@@ -528,17 +529,17 @@ def is_cron_entry(entry: Mapping[str, Any]) -> bool:
 
 
 def positions(entries: Iterable[Mapping[str, Any]]) -> list[Position]:
-    """The positions of the jobs among entries of a ready line."""
+    """Return the positions of the jobs among entries of a ready index partition."""
     return [Position.parse(str(entry["wsk"])) for entry in entries if is_job_entry(entry)]
 
 
 def of_priority(priority: int) -> str:
-    """The prefix of the sort keys of all jobs of a priority in the ready line."""
+    """The prefix of the sort keys of all jobs of a priority in the ready index."""
     return f"{_TOP_PRIORITY - priority:03d}"
 
 
 def below(priority: int) -> str:
-    """A sort key after all jobs of a priority in the ready line and before the next priority."""
+    """A sort key after all jobs of a priority in the ready index and before the next priority."""
     return f"{of_priority(priority)}~"
 
 

@@ -103,7 +103,7 @@ SCHEMA_VERSION = 4
 # minute. Schema 3 also writes the record of a queue without its replicas, which would become stale.
 NEEDED_VERSION = 4
 
-# Stream records in one invocation of the projection, unless a deployment says otherwise;
+# Stream records in one invocation of the projection, unless a deployment configures another number;
 # docs/performance.md counts per such batch.
 STREAM_BATCH = 100
 # Lambda discards a batch with a record that is older than this (s).

@@ -26,7 +26,7 @@ MAX_BATCH_GET = 100
 MAX_BATCH_WRITE = 25
 MAX_TRANSACTION = 100
 _BATCH_ROUNDS = 8
-# How often a call is made that gets no answer, and one that is refused before anything is done.
+# How often a call without a response is made, and one that is rejected before anything is done.
 _TRIES, _REFUSED_TRIES = 3, 4
 # A transaction whose earlier try is under way: DynamoDB needs up to 5 s for it.
 _UNDER_WAY_TRIES = 9
@@ -50,8 +50,8 @@ class Meter:
 
 
 _READS = frozenset({"GetItem", "BatchGetItem", "Query", "Scan"})
-# All its tries have one client token: one that loses a race after a try without an answer was
-# not made before, or it would be answered with the success of that try.
+# All its tries have one client token. If one loses a race after a try without a response, that try
+# was not made: else DynamoDB would return its success.
 _TRANSACT = "TransactWriteItems"
 
 
@@ -173,7 +173,9 @@ class Table:
         chance: Callable[[], float] = random.random,
         new_token: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
-        """`client` must make each call once: the table `repeats` one that got no answer."""
+        """`client` must make each call once: the table retries calls without a response if
+        `repeats` is true.
+        """
         self.client = client
         self._repeats = repeats
         self.name = name
@@ -184,7 +186,7 @@ class Table:
         self._new_token = new_token
 
     def without_repeats(self) -> Table:
-        """The same table, for calls that must not be made again if their answer may be lost."""
+        """Return the same table, for calls that must not be retried if their response was lost."""
         return Table(
             self.client,
             self.name,
@@ -204,9 +206,9 @@ class Table:
         self._sleep(longest * (0.5 + self._chance() / 2))
 
     def _call(self, operation: str, call: Callable[..., Any], **arguments: Any) -> Any:
-        """Make a call, up to a few times. Every try has the same arguments, and so the same tokens.
+        """Make a call, with retries. Every try has the same arguments, and so the same tokens.
 
-        After a try without an answer, no later one can say that nothing was done.
+        After a try without a response, the outcome is unknown even if a later try fails.
         """
         if self.measure:
             arguments["ReturnConsumedCapacity"] = "INDEXES"
@@ -418,14 +420,14 @@ class Table:
     def transact(self, writes: Sequence[Put | Update | Delete]) -> None:
         """Make up to 100 writes, all or none.
 
-        All tries have one client token: for ten minutes DynamoDB answers a repetition of a
-        transaction that succeeded with the same success, so that after a lost answer it is neither
-        written twice nor mistaken for a lost race.
+        All tries have one client token. For ten minutes DynamoDB responds to a repeated transaction
+        that succeeded with the same success. So after a lost response it is not written twice, and
+        is not mistaken for a lost race.
 
         Raises:
-            LostRace: a condition failed; nothing is written.
-            NotDone: every try conflicted with other writes, or was refused; nothing is written.
-            OjsError: the outcome is unknown.
+            LostRace: A condition failed; nothing is written.
+            NotDone: Every try conflicted with other writes, or was rejected; nothing is written.
+            OjsError: The outcome is unknown.
         """
         actions: list[Any] = []
         for write in writes:
@@ -462,7 +464,7 @@ class Table:
             if fruitless >= _BATCH_ROUNDS:
                 raise BackendUnavailable("The store is busy.")
             if left:
-                # The rest was throttled: sent again at once it would be again.
+                # The remaining writes were throttled: an immediate retry would be throttled too.
                 self._back_off(fruitless)
             requests = list(left) + rest
 

@@ -28,7 +28,8 @@ SHARD_SLOTS = 200
 # The minimum number of jobs for a fan-in, if they start together and their results only count
 # together. For fewer jobs, results are written to the root.
 MIN_SLOTS = 21
-# It goes when it is done; this is for what dies in between, years later.
+# A fan-in is removed when it is done. This time to live is for fan-ins left by a crash, years
+# later.
 _KEPT_S = 400 * 86_400
 _TOP = "t"
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"

@@ -112,7 +112,7 @@ class StoredDefinition:
 
     @cached_property
     def kept(self) -> frozenset[int]:
-        """The jobs whose results some step wants."""
+        """Return the jobs whose results another step uses."""
         return results.kept(self.graph)
 
 
