@@ -84,8 +84,8 @@ class AccessKeyStore:
         )
 
     def add_role(self, key: AccessKey, role: str, *, instead_of: str | None) -> bool:
-        """Store a record that a role has from now on, in place of the one of this id, which must be
-        over; returns whether it is stored.
+        """Store a new record for a role, in place of the record `instead_of`, which must have
+        ended; return whether it is stored.
         """
         pointer: dict[str, Value] = {"pk": keys.role(role), "sk": keys.ROLE, "key": key.id}
         # Race: another operator names the role at the same time. One record counts; the loser gets

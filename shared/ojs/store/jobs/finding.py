@@ -308,10 +308,16 @@ class JobIndex:
         after: str | None = None,
         oldest_first: bool = False,
     ) -> list[tuple[str, str]]:
-        """Dead letters of a queue, or of all queues, latest first: (job id, sort key). One query.
+        """Return dead letters, latest first: (job id, sort key). One query.
 
-        Discarded at `since_ms` or later and before `until_ms`; between the sort keys `after` and
-        `before`, both excluded.
+        Args:
+            queue: Queue name. None: all queues.
+            limit: Maximum number of dead letters.
+            since_ms: Only those discarded at this time (ms) or later.
+            until_ms: Only those discarded before this time (ms).
+            before: Only those before this sort key.
+            after: Only those after this sort key.
+            oldest_first: Whether to reverse the order.
         """
         index: Literal["work", "expiry"] = "expiry" if queue is None else "work"
         letter = "e" if queue is None else "w"

@@ -224,7 +224,9 @@ class LeaseNotes:
         forward: bool = True,
         consistent: bool = True,
     ) -> tuple[list[LeaseNote], bool]:
-        """A page of the notes from one key to another, or backwards; and whether they are all."""
+        """Return a page of the notes from one key to another, or backwards; and whether these are
+        all.
+        """
         if first >= last:
             return [], True
         found = self._table.query(

@@ -293,7 +293,19 @@ class JobStore(JobReader):
         lease_token: str | None = None,
         result: Any = MISSING,
     ) -> Job:
-        """Active to completed. Raises LostRace."""
+        """Complete a job: `active` to `completed`.
+
+        Args:
+            job_id: ID of the job.
+            now_ms: Current time in milliseconds since the epoch.
+            worker_id: ID of the reporting worker. None: not checked.
+            attempt: Number of the reported attempt. None: not checked.
+            lease_token: Lease token of the run. None: not checked, unless the run is fenced.
+            result: Result of the job, a JSON value. Default: no result.
+
+        Raises:
+            LostRace: The job isn't active, or isn't under the caller's lease.
+        """
         token = self._ids.token()
         setting: dict[str, Value] = {
             "state": State.COMPLETED.value,
@@ -313,7 +325,7 @@ class JobStore(JobReader):
                 # Stays when others change the record later, unlike `op`.
                 own = ("result_ref", offloaded.ref)
                 self._payloads.save([(offloaded, payload)])
-        # Race: the lease ran out and the job went to another worker, was cancelled or finished.
+        # Race: the lease expired and the job went to another worker, was cancelled or finished.
         # The loser sees the state, worker and attempt that are stored now.
         conditions, values = _lease_owner_condition(worker_id, attempt, lease_token, demanded=True)
         values |= {":now_s": now_ms // 1000, ":keep": RETENTION.completed_s}
@@ -351,8 +363,18 @@ class JobStore(JobReader):
         """Renew a lease, by its own length unless `lease_ms` is given.
 
         Changes no index key: one write unit. The due entry keeps the first end; the sweep that
-        finds it moves it. A lease is never shortened: it is renewed from `now_ms`, or from the last
-        renewal if that is later. Raises LostRace.
+        finds it moves it. A lease is never shortened.
+
+        Args:
+            job_id: ID of the job.
+            now_ms: Current time in milliseconds since the epoch.
+            worker_id: ID of the worker. None: not checked.
+            lease_ms: New length of the lease in milliseconds, also for later renewals.
+            lease_token: Lease token of the run. None: checked only if `worker_id` is None too.
+
+        Raises:
+            LostRace: The job isn't active under the caller's lease, or the lease already ends
+                later.
         """
         token = self._ids.token()
         setting: dict[str, Value] = {"op": token, "beat": now_ms}
@@ -363,7 +385,7 @@ class JobStore(JobReader):
         conditions, values = _lease_owner_condition(
             worker_id, None, lease_token, demanded=worker_id is None
         )
-        # Race: a container whose clock is ahead put it off; or this is an earlier write of a caller
+        # Race: a container whose clock is ahead renewed it; or this is an earlier write of a caller
         # that takes effect late. The loser sees the later time.
         conditions.append("(attribute_not_exists(#beat) OR #beat <= :now)")
         values[":now"] = now_ms
@@ -407,12 +429,24 @@ class JobStore(JobReader):
         reported: bool = False,
         guard: Literal["op", "lease"] = "op",
     ) -> Job:
-        """Compare-and-swap of a job record. Raises LostRace when it has changed.
+        """Compare-and-swap of a job record.
 
-        `failure` is recorded in the same write, if the record has space for it. Errors in separate
-        items (`noting`) are written first: if the process crashes in between, the job is unchanged,
-        and its lease expires. An error that a worker `reported` is never overwritten by one that
-        the backend observed.
+        Args:
+            before: The job as read.
+            after: The changed job.
+            failure: An error to record in the same write, if the record has space for it. Errors in
+                separate items (`noting`) are written first: if the process crashes in between, the
+                job is unchanged, and its lease expires.
+            reported: Whether a worker reported the failure. Such an error is never overwritten by
+                one that the backend observed.
+            guard: What must not have changed since `before` was read: the version (`op`) or the
+                lease.
+
+        Returns:
+            The stored job.
+
+        Raises:
+            LostRace: The job has changed.
         """
         apart: Put | None = None
         if failure is not None:

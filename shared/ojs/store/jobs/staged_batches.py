@@ -85,12 +85,26 @@ class StagedBatches:
         before_commit: Callable[[], None] = lambda: None,
         also: Sequence[Put | Update] = (),
     ) -> list[Job]:
-        """Store any number of new jobs and `also`, all or none, as the batch of this token if one
-        is given.
+        """Store any number of new jobs and `also`, all or none.
 
-        A batch that fails is undone at once; one that is left behind, by the sweep after
-        STAGING_GRACE_MS. Raises JobIdTaken, OjsError, LostRace when a condition of `also` failed,
-        and what `before_commit` raises.
+        A failed batch is undone immediately. After a crash, the sweep undoes it after
+        STAGING_GRACE_MS.
+
+        Args:
+            jobs: The new jobs.
+            now_ms: Current time in milliseconds since the epoch.
+            chosen_ids: Whether a client chose one of the ids, so that another job can have it.
+            token: Token of the batch. Default: generated.
+            before_commit: Called after the jobs are staged. Its errors undo the batch.
+            also: Other writes of the commit's transaction.
+
+        Returns:
+            The stored jobs.
+
+        Raises:
+            JobIdTaken: Another job has one of the ids.
+            LostRace: A condition of `also` failed.
+            OjsError: A write failed.
         """
         for queue in dict.fromkeys(job.queue for job in jobs if items.waits_for_a_time(job)):
             self._registry.note(queue)

@@ -73,11 +73,18 @@ class Sequencer:
         override: StarvationOverride | None = None,
         empty: Collection[str] = (),
     ) -> SequenceRange:
-        """The next `count` numbers.
+        """Return the next `count` numbers of a pool. One write, and one more if `override` lost.
 
-        `override` asks for the first number to be for that queue, which one fetch at a time gets;
-        `empty` are starving queues that have no jobs. One write, and one more if another fetch
-        serves that queue. Raises OjsError.
+        Args:
+            pool: Name of the pool.
+            count: How many numbers.
+            now_ms: Current time in milliseconds since the epoch.
+            override: A starving queue that the first number is requested for. Only one concurrent
+                fetch gets it.
+            empty: Starving queues that have no jobs.
+
+        Raises:
+            OjsError: A write failed.
         """
         while True:
             setting: dict[str, Value] = {keys.override(name): now_ms for name in empty}
