@@ -249,7 +249,7 @@ class DepthCounter:
         Args:
             queue: Queue name.
             room: The space. Its jobs or bytes can be 0 or less in total, if the caller has space
-                already: then the bounds are not checked and the counter is lowered.
+                already: then that bound is not checked.
             max_count: Maximum number of jobs. None: no limit.
             max_size: Maximum number of bytes. None: no limit.
             warn_at: Fraction of a bound, 0 to 1, from which the stream record leads to a warning.

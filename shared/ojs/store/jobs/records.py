@@ -370,7 +370,7 @@ class JobStore(JobReader):
             now_ms: Current time in milliseconds since the epoch.
             worker_id: ID of the worker. None: not checked.
             lease_ms: New length of the lease in milliseconds, also for later renewals.
-            lease_token: Lease token of the run. None: checked only if `worker_id` is None too.
+            lease_token: Lease token of the run. A fenced run requires it if `worker_id` is None.
 
         Raises:
             LostRace: The job isn't active under the caller's lease, or the lease already ends

@@ -46,8 +46,9 @@ class JobRemoval:
 
     def delete(self, job: Job) -> None:
         """Remove a job and all that belongs to it. Raises LostRace if it has changed."""
-        # What belongs to it is listed before: afterwards the id may be a new job's. If we die in
-        # between, the record's stream record leads to the same cleaning (`remove_rest`).
+        # List the job's other items first: afterwards the id can belong to a new job. If the
+        # process crashes in between, the record's stream record leads to the same cleanup
+        # (`remove_rest`).
         rest, objects, _ = self._belongings(job)
         # Race: a retry that made the job available again: the loser sees that the job exists. If an
         # earlier try or another caller deleted it already, the request succeeds.

@@ -93,9 +93,10 @@ class StagedBatches:
         Args:
             jobs: The new jobs.
             now_ms: Current time in milliseconds since the epoch.
-            chosen_ids: Whether a client chose one of the ids, so that another job can have it.
+            chosen_ids: Whether a client chose one of the ids, so that it can be in use.
             token: Token of the batch. Default: generated.
-            before_commit: Called after the jobs are staged. Its errors undo the batch.
+            before_commit: Called after the jobs are staged. If it raises an OjsError, the batch is
+                undone.
             also: Other writes of the commit's transaction.
 
         Returns:
