@@ -1,4 +1,4 @@
-"""Messages of SQS: what the functions of deliveries have in common."""
+"""Reads SQS messages and builds responses for the functions of deliveries."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from ojs.domain.errors import InvalidPayload, OjsError
 
 logger = Logger()
 
-# A job, or its result, may be as deep as a request may; a record has them some levels further down.
+# A job or a result can be as deep as a request. A record contains it some levels further down.
 _MAX_DEPTH = jsontext.MAX_DEPTH + 5
-# Time (ms) that is left for what is under way when no more jobs are claimed.
+# Remaining time (ms) below which no more jobs are claimed, so that active work can finish.
 SPARE_MS = 8_000
 
 
 def go_on(context: object) -> Callable[[], bool]:
-    """Tells whether there is time for more before the function is stopped."""
+    """Return a function that checks whether there is time for more before Lambda stops it."""
     remaining = getattr(context, "get_remaining_time_in_millis", None)
     return lambda: not callable(remaining) or remaining() > SPARE_MS
 
 
 def bodies(event: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The id and the body of each message. One that is no JSON has the body None: it is logged, and
-    comes again until the queue gives it up.
+    """Yield the ID and the body of each message.
+
+    If a body is not valid JSON, the error is logged and the body is None. SQS redelivers the
+    message until it moves to the dead-letter queue.
     """
     for record in event.get("Records") or ():
         try:
@@ -38,11 +40,11 @@ def bodies(event: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def failed(message: str, error: OjsError) -> str:
-    """Log why a message is to come again; returns its id."""
+    """Log why a message must be redelivered. Return its ID."""
     logger.warning("Message returned for retry", extra={"reason": str(error)})
     return message
 
 
 def answer(ids: Sequence[str]) -> dict[str, Any]:
-    """The answer that has these messages delivered again."""
+    """Build the response that makes SQS redeliver these messages."""
     return {"batchItemFailures": [{"itemIdentifier": one} for one in dict.fromkeys(ids)]}

@@ -1,8 +1,8 @@
-"""Outcomes of asynchronous invocations: records that Lambda's destinations send. Each ends its
-jobs, and others are pushed where there was no room before.
+"""Processes the outcomes of asynchronous invocations, which Lambda's destinations send.
 
-Lambda calls the function with a success itself. Whatever else came of an event comes from a queue,
-as do successes that could not be settled, and those of targets that tell the queue alone.
+Each record finishes its jobs. If the delivery was at its concurrency limit, the function then sends
+the next jobs. Lambda invokes the function directly with a success. Other outcomes come from an SQS
+queue, as do successes that were not processed, and those of targets that send only to the queue.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ _RECORD = ("requestContext", "requestPayload")
 
 
 def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
-    """Settle the outcomes of a batch of records, or of one that Lambda sent itself. Returns the
-    messages that must come again; one that is no record comes until its queue puts it aside.
+    """Process the outcomes of a batch of messages, or of one record that Lambda sent directly.
 
-    Raises what Lambda calls it with once more, where it was called with the record itself:
-    MalformedRecord, and BackendUnavailable if neither the table nor the queue takes it.
+    Return the messages that SQS must redeliver, which include messages that are not records.
+
+    Raises (for a direct record only, and Lambda then retries it):
+        MalformedRecord: The event is not a valid record.
+        BackendUnavailable: Neither the table nor the queue accepted the record.
     """
     if all(name in event for name in _RECORD):
         return _told(event, context)
@@ -51,7 +53,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
 
 
 def _told(record: Mapping[str, Any], context: object) -> dict[str, Any]:
-    """Settle the outcomes of one record; what cannot be settled now waits in the queue."""
+    """Process the outcomes of one record. If that fails, put the record into the queue."""
     current = runtime.current()
     report = current.dispatch.settle(_settled(record), go_on=messages.go_on(context))
     if report.failed:
@@ -64,8 +66,9 @@ def _told(record: Mapping[str, Any], context: object) -> dict[str, Any]:
 
 
 def _settled(record: object) -> Sequence[Settled]:
-    """The outcomes of a record, or of the one in it: that of an invocation of this function that
-    failed. Raises MalformedRecord.
+    """Return the outcomes of a record. Raise MalformedRecord if it is not valid.
+
+    If the record describes a failed invocation of this function, use the record in its payload.
     """
     inner = record.get("requestPayload") if isinstance(record, Mapping) else None
     if isinstance(inner, Mapping) and all(name in inner for name in _RECORD):

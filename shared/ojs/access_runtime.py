@@ -1,8 +1,7 @@
-"""The composition root of what decides on access: the authorizer, the setup of a deployment, and
-who may ask for the dashboard's files.
+"""Composition root of the authorizer, the setup of a deployment, and the dashboard function.
 
-Apart from `ojs.runtime`, which loads all that serves jobs: here nothing is loaded that is not
-needed for one of these.
+These functions don't use `ojs.runtime`, which loads all modules that process jobs. This module
+loads only the modules of these functions.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ _used: list[Authentication] = []
 
 
 def authentication() -> Authentication:
-    """The container's, built from the environment on first use."""
+    """Return the container's authentication. The first call builds it from the environment."""
     return _used[0] if _used else _deployed()
 
 
 def prepare() -> None:
-    """Build the container's as `ojs.runtime.prepare` does."""
+    """Build the container's authentication early, as `ojs.runtime.prepare` does."""
     with suppress(Exception):
         authentication()
 
 
 def use(brought: Authentication) -> None:
-    """Put another in place: the local server and tests bring their own."""
+    """Replace the authentication. The local server and tests provide their own."""
     _used[:] = [brought]
 
 
@@ -54,7 +53,7 @@ def _deployed() -> Authentication:
 
 
 def setup() -> Setup:
-    """One setup of the deployment. Raises LookupError when the environment names no table."""
+    """Build the setup of the deployment. Raise LookupError if the environment names no table."""
     from ojs.services.operations.setup import Setup
     from ojs.store.deliveries.deliveries import DeliveryStore
     from ojs.store.deployment.notes import DeploymentStore
@@ -70,24 +69,24 @@ def setup() -> Setup:
 
 
 def egress_hosts() -> tuple[str, ...]:
-    """The hosts that deliveries may send jobs to."""
+    """Return the hosts that deliveries may send jobs to."""
     configured = environment.configured(["egress_hosts"])
     return tuple(filter(None, configured.get("egress_hosts", "").split(",")))
 
 
 def pushes() -> bool:
-    """Whether the deployment has what pushes jobs to targets."""
+    """Return whether the deployment includes push delivery."""
     return environment.configured(["push"]).get("push") != "false"
 
 
 def first_key() -> SecretStore | None:
-    """Where the first key is left; None for a deployment without keys."""
+    """Return the secret that stores the bootstrap key, or None for a deployment without keys."""
     configured = environment.configured(["first_key_secret"])
     return secret(configured["first_key_secret"]) if configured else None
 
 
 def origin() -> OriginGuard | None:
-    """As `Runtime.origin`, for a function that has no table."""
+    """Return the same guard as `Runtime.origin`, for a function without a table."""
     configured = environment.configured(["origin_secret"])
     if not configured:
         return None
@@ -99,7 +98,7 @@ def origin() -> OriginGuard | None:
 
 
 def secret(arn: str) -> SecretStore:
-    """A secret that takes a key."""
+    """Return a secret that can store a key."""
     from ojs.store.deployment.secrets import Secret
 
     return Secret(clients.secrets_manager(), arn)

@@ -1,4 +1,4 @@
-"""Collections of a bounded size, for what a container remembers between requests."""
+"""Collections with a size limit, for data that a container keeps between requests."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ D = TypeVar("D")
 
 
 class BoundedMap(Generic[K, V]):
-    """A map of at most `size` keys that forgets those first whose values were set longest ago.
+    """A map of at most `size` keys. It removes the keys first whose values were set longest ago.
 
-    Threads may share it: each method is atomic.
+    Threads can share it: each method is atomic.
     """
 
     def __init__(self, size: int) -> None:
@@ -28,7 +28,7 @@ class BoundedMap(Generic[K, V]):
     @overload
     def get(self, key: K, default: D) -> V | D: ...
     def get(self, key: K, default: object = None) -> object:
-        """The value of a key, or the default."""
+        """Return the value of a key, or the default."""
         with self._lock:
             return self._values.get(key, default)
 
@@ -37,9 +37,9 @@ class BoundedMap(Generic[K, V]):
         self.update(key, lambda _: value)
 
     def update(self, key: K, change: Callable[[V | None], V]) -> V | None:
-        """Set a key to what `change` makes of its value. Returns the value before; None for none.
+        """Replace the value of a key with the result of `change`.
 
-        `change` must not use the map itself.
+        Returns the previous value, or None if there was none. `change` must not use the map.
         """
         with self._lock:
             before = self._values.get(key)
@@ -50,15 +50,15 @@ class BoundedMap(Generic[K, V]):
         return before
 
     def forget(self, key: K) -> None:
-        """Remove a key, if it is there."""
+        """Remove a key if it exists."""
         with self._lock:
             self._values.pop(key, None)
 
 
 class BoundedSet(Generic[K]):
-    """A set of at most `size` members that forgets those first which were added longest ago.
+    """A set of at most `size` members. It removes the members first that were added longest ago.
 
-    Threads may share it.
+    Threads can share it.
     """
 
     def __init__(self, size: int) -> None:

@@ -1,4 +1,4 @@
-"""What enqueue middleware is written with: import this module, and nothing else of `ojs`.
+"""Types for enqueue middleware. Import this module and no other module of `ojs`.
 
     from ojs.middleware import Envelope, Next, Refused
 
@@ -7,7 +7,7 @@
             raise Refused("email.send wants an address", code="no_address")
         return following(job)
 
-docs/middleware.md says how a deployment is given its middleware, and when it runs.
+docs/middleware.md describes how to add middleware to a deployment, and when it runs.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any, Protocol
 
 @dataclass
 class Envelope:
-    """A job before it is stored; all fields but `id` may be changed. Values are JSON.
+    """A job before it is stored. Middleware can change all fields except `id`. Values are JSON.
 
-    A field that the client did not send has its default. Of several names that a client may use
-    for one setting there is one here: `options` are merged in, `timeout` is in `timeout_ms`,
-    `delay_until` in `scheduled_at`, `max_attempts` in `retry`.
+    A field that the client didn't send has its default. If clients can use several names for one
+    setting, the envelope has only one of them: `options` are merged in, `timeout` is in
+    `timeout_ms`, `delay_until` in `scheduled_at`, and `max_attempts` in `retry`.
     """
 
     type: str
@@ -34,14 +34,14 @@ class Envelope:
     meta: dict[str, Any] = field(default_factory=dict)
     priority: int = 0
     tags: list[str] | None = None
-    # How long a worker may take, and keep its lease without a heartbeat (ms).
+    # Maximum duration of one attempt, and of its lease without a heartbeat (ms).
     timeout_ms: int | None = None
     visibility_timeout_ms: int | None = None
-    # RFC 3339; relative times that a client sends are absolute here.
+    # RFC 3339. Relative times from the client are converted to absolute times.
     scheduled_at: str | None = None
     expires_at: str | None = None
     pending: bool = False
-    # Objects, as a client may send them.
+    # Objects in the format of the API.
     retry: dict[str, Any] | None = None
     unique: dict[str, Any] | None = None
     rate_limit: dict[str, Any] | None = None
@@ -49,30 +49,32 @@ class Envelope:
     metadata: dict[str, Any] | None = None
     schema: str | None = None
     specversion: str | None = None
-    # What the client sent beside the fields of the specification.
+    # Fields from the client that are not in the specification.
     extra: dict[str, Any] = field(default_factory=dict)
 
 
 class Next(Protocol):
-    """The rest of the middleware, which returns the job as it is after it."""
+    """The middleware that follows. It returns the job with its changes."""
 
     def __call__(self, job: Envelope, /) -> Envelope: ...
 
 
 class Middleware(Protocol):
-    """A function that changes a job, or refuses it. It returns what `following(job)` returns, or
-    leaves the rest of the middleware out and returns the job itself.
+    """A function that changes or rejects a job.
 
-    Raises Refused. Whatever else it raises is its own fault: the client is told to try again.
+    It returns the result of `following(job)`. To skip the middleware that follows, it returns the
+    job itself. To reject the job, it raises Refused. Any other error counts as a defect of the
+    middleware, and the client receives a retryable error.
     """
 
     def __call__(self, job: Envelope, following: Next, /) -> Envelope: ...
 
 
 class Refused(Exception):
-    """The job must not be stored. The client is told why, with HTTP status 422.
+    """Rejects the job. The client receives the message with HTTP status 422.
 
-    `code` is for programs, in `error.details.reason`; `details`, of JSON values, stand beside it.
+    `code` is for programs and is sent in `error.details.reason`. The JSON values of `details` are
+    added to `error.details`.
     """
 
     def __init__(

@@ -104,6 +104,7 @@ class Names:
     [
         ("http-api", 7),
         ("queues", 15),
+        ("size-limits", 10),
         ("rate-limits", 8),
         ("dead-letter", 8),
         ("fair-scheduling", 8),

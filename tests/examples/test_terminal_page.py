@@ -17,7 +17,8 @@ import pytest
 from cli import __main__ as command_line
 from cli.target import Exit
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "terminal.md").read_text("utf-8")
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = (DOCS / "terminal.md").read_text("utf-8")
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 # Times, lengths of time, and what a minute had, which stands at the end of a line.
@@ -125,6 +126,7 @@ def test_every_command_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(argparse._SubParsersAction, "add_parser", noted)
     with pytest.raises(SystemExit):
         command_line.main(["--help"])
-    listed = re.findall(r"^\| `([a-z ]+?)(?: [^a-z].*)?` \|", PAGE, re.MULTILINE)
+    reference = (DOCS / "reference" / "command-line.md").read_text("utf-8")
+    listed = re.findall(r"^## ojs-aws ([a-z ]+)$", reference, re.MULTILINE)
     inside = {name for each in listed for name in each.split()}
     assert inside == set(made)

@@ -1,19 +1,19 @@
-"""How answers are declared: classes whose annotated attributes are the fields.
+"""Declares responses as classes. Each annotated attribute is a field of the response.
 
-The value of an attribute says where a field comes from. To the type checker `source()` is a record
-of the declared type, so that a wrong name or type is its error. At run time it is a path, which is
-followed when a record is shown:
+The value of an attribute is the source of the field. For the type checker, `source()` is a record
+of the declared type, so the type checker reports a wrong name or type. At run time it is a path.
+`Answer.of` follows the path to read the value from a record:
 
     c: CronJob = source()
 
     class Cron(Answer[CronJob]):
         name: str = c.name
         id: str = name  # the same under another name
-        starts_at: Moment = shown(moment(c.starts_ms), absent=True)  # left out where it is None
+        starts_at: Moment = shown(moment(c.starts_ms), absent=True)  # omitted if None
 
     Cron.of(cron)  # at run time a dict
 
-Annotations stay texts until the OpenAPI document asks for them.
+Annotations stay strings until the OpenAPI document resolves them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ V = TypeVar("V")
 
 
 class _Path:
-    """What leads from a record to a value. It has no attribute but the names of the record's."""
+    """The path from a record to a value. Its attributes are paths to the record's attributes."""
 
     def __init__(self, follow: Callable[[Any], Any], names: str | None = None) -> None:
         self.__follow__, self.__names__ = follow, names
@@ -68,7 +68,7 @@ class _Path:
 
 
 class _Maybe(_Path):
-    """The path to an object that may not be there."""
+    """The path to a value that can be None. Its attributes are then None too."""
 
     def __getattr__(self, name: str) -> _Path:
         if name.startswith("__"):
@@ -77,17 +77,17 @@ class _Maybe(_Path):
 
 
 def source() -> Any:
-    """The record that is shown, whichever it is. It is declared with its type."""
+    """Return the path to the record itself. The caller annotates it with the record's type."""
     return _Path(lambda value: value, "")
 
 
 def maybe(value: T | None, /) -> T:
-    """A value that may be None: so are its attributes then."""
+    """Return the path to a value that can be None. Its attributes are then None too."""
     return cast("T", _Maybe(cast("_Path", value).__follow__))
 
 
 def _through(function: Callable[..., Any], *values: Any) -> _Path:
-    """The path to what a function makes of values, some of which are paths."""
+    """Return the path to the result of a function. Its arguments are paths or plain values."""
     if len(values) == 1:
         first = values[0].__follow__
         return _Path(lambda record: function(first(record)))
@@ -99,7 +99,7 @@ def _through(function: Callable[..., Any], *values: Any) -> _Path:
 
 
 def derived(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function that a declaration calls with what is to be shown."""
+    """Decorate a function so that a declaration can call it with paths."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -111,7 +111,7 @@ def derived(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def made(function: Callable[[V], T], value: V, /) -> T:
-    """What a function makes of a value that is to be shown."""
+    """Return the path to the result of a function with one argument."""
     return cast("T", _through(function, value))
 
 
@@ -121,7 +121,7 @@ def moment(ms: int, /) -> str: ...
 def moment(ms: int | None, /) -> str | None: ...
 @derived
 def moment(ms: int | None, /) -> str | None:
-    """A time as a timestamp."""
+    """Format a time in milliseconds since the epoch as a timestamp."""
     return None if ms is None else times.format_ms(ms)
 
 
@@ -131,34 +131,34 @@ def length(ms: int, /) -> str: ...
 def length(ms: int | None, /) -> str | None: ...
 @derived
 def length(ms: int | None, /) -> str | None:
-    """A length of time as an ISO 8601 duration."""
+    """Format milliseconds as an ISO 8601 duration."""
     return None if ms is None else times.round_duration(ms)
 
 
 @derived
 def given(value: object) -> bool:
-    """Whether a value is there."""
+    """Return whether a value is set."""
     return value is not None
 
 
 @derived
 def unless_empty(value: T) -> T | None:
-    """What is left out where it is 0, empty or None."""
+    """Return the value, or None to omit the field if the value is 0, empty, or None."""
     return value or None
 
 
 @derived
 def if_true(value: bool) -> Literal[True] | None:
-    """True, or left out."""
+    """Return True, or None to omit the field."""
     return True if value else None
 
 
 @record(frozen=True)
 class Shown:
-    """A field whose declaration says more than where its value comes from."""
+    """A field with more than a source: a description, or a rule for when it is omitted."""
 
     value: Any
-    # Whether it may be left out: where its value is None, or else this one.
+    # True: omit the field if its value is None. A member of an enumeration: omit it for that.
     absent: Any = False
     says: str | None = None
     annotation: Any = None
@@ -171,8 +171,13 @@ def shown(value: T, /, *, says: str | None = None) -> T: ...
 @overload
 def shown(value: Any, /, *, absent: Enum, says: str | None = None) -> Any: ...
 def shown(value: Any, /, *, absent: Any = False, says: str | None = None) -> Any:
-    """A field with a description, or one that is left out where its value is None, or the member
-    of an enumeration that stands for none.
+    """Declare a field with a description, or a field that can be omitted.
+
+    Args:
+        value: The path to the value.
+        absent: If True, omit the field when its value is None. If a member of an enumeration,
+            omit the field when its value is that member.
+        says: Description of the field in the OpenAPI document.
     """
     if isinstance(value, Shown):
         return Shown(value.value, value.absent, says)
@@ -180,39 +185,39 @@ def shown(value: Any, /, *, absent: Any = False, says: str | None = None) -> Any
 
 
 def absent(says: str | None = None) -> Any:
-    """A field of an object as it is that it does not always have."""
+    """Declare an optional field of an `AsIs` object."""
     return Shown(None, absent=True, says=says)
 
 
 def present(says: str) -> Any:
-    """A field of an object as it is, with a description."""
+    """Declare a required field of an `AsIs` object, with a description."""
     return Shown(None, says=says)
 
 
 if TYPE_CHECKING:
 
     class _About(Generic[S]):
-        """Typed by what it is about."""
+        """Generic over the type of the record."""
 
 else:
 
     class _About:
-        """Without `Generic`, whose classes take long to make."""
+        """Replaces `Generic` at run time, because generic classes are slow to create."""
 
         def __class_getitem__(cls, kind):
             return cls
 
 
 class Answer(_About[S]):
-    """An object in answers that is made from a record.
+    """An object in a response, built from a record.
 
-    The fields of an attribute that begins with an underscore, an answer itself, stand among its
-    own. `kept`: what else the record has, a mapping, is kept beside the fields.
+    An attribute whose name starts with an underscore is an answer too. Its fields are merged into
+    this object. With `kept`, the record is a mapping, and its other keys are copied as well.
     """
 
     _kept: ClassVar[bool] = False
     _as_is: ClassVar[bool] = False
-    # The names of a value, how to get it, and which value is left out.
+    # The names of a field, the function that reads its value, and the value that is omitted.
     _shown: ClassVar[list[tuple[list[str], Callable[[Any], Any], Any]]]
 
     def __init_subclass__(cls, *, kept: bool = False) -> None:
@@ -229,7 +234,7 @@ class Answer(_About[S]):
     def of(cls, record: S | None, /) -> Self | None: ...
     @classmethod
     def of(cls, record: Any, /) -> Any:
-        """The answer about a record, a dict. None for None."""
+        """Build the response object of a record, a dict. Return None for None."""
         if isinstance(record, _Path):
             return _through(cls.of, record)
         if record is None or cls._as_is:
@@ -249,7 +254,7 @@ class Answer(_About[S]):
 
     @classmethod
     def each(cls, records: Iterable[S], /) -> list[Self]:
-        """The answers about records."""
+        """Build the response objects of several records."""
         if isinstance(records, _Path):
             return cast("list[Self]", _through(cls.each, records))
         return [cls.of(record) for record in records]
@@ -262,7 +267,7 @@ class AsIs(Answer[Mapping[str, Any]]):
 
 
 def _fields(cls: type[Answer[Any]]) -> Mapping[str, Any]:
-    """The names of all fields, those of bases first, and what they are declared with."""
+    """Return the declarations of all fields by name, fields of base classes first."""
     bases = [base for base in reversed(cls.__mro__) if issubclass(base, Answer)][1:]
     return {name: vars(base).get(name) for base in bases for name in get_annotations(base)}
 
@@ -287,7 +292,7 @@ def _compiled(cls: type[Answer[Any]]) -> list[tuple[list[str], Callable[[Any], A
 
 
 def fields(cls: type[Answer[Any]]) -> Iterator[tuple[str, Shown]]:
-    """The fields with their types, for the OpenAPI document."""
+    """Yield the fields with their types, for the OpenAPI document."""
     hints = resolved(cls, include_extras=True)
     first: dict[int, tuple[str, Any]] = {}
     found: dict[str, Shown] = {}
@@ -306,5 +311,5 @@ def fields(cls: type[Answer[Any]]) -> Iterator[tuple[str, Shown]]:
 
 
 def is_kept(cls: type[Answer[Any]]) -> bool:
-    """Whether what else a record has is kept beside the fields."""
+    """Return whether other keys of the record are copied into the response."""
     return cls._kept

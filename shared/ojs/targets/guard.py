@@ -1,7 +1,7 @@
-"""Connections to endpoints, and to nothing else.
+"""Connects to the endpoints of deliveries and blocks connections to other addresses.
 
-A name is looked up once, its addresses are checked, and the connection goes to one of those: a
-second look-up could answer otherwise. The certificate must be that of the name.
+The connector resolves a name once, checks all its addresses, and connects to one of them. A second
+look-up could return other addresses. The certificate must match the name.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _MAX_NAME = 253
 _LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*\.?")
 
-# Looks up a host's addresses.
+# Resolves the addresses of a host and port.
 Resolve = Callable[[str, int], Sequence[str]]
 
 
 class Blocked(Exception):
-    """This endpoint must not be called: it is not https, or has an address that is not public."""
+    """The endpoint is blocked: its URL is invalid or not https, or an address is not public."""
 
 
 @record(frozen=True)
 class EndpointAddress:
-    """Where an URL leads: `path` with its query, as a request line has it."""
+    """The parts of an endpoint's URL. `path` includes the query, as in a request line."""
 
     secure: bool
     host: str
@@ -48,8 +48,10 @@ class EndpointAddress:
 
 
 def place(url: str, *, loopback: bool = False) -> EndpointAddress:
-    """Read an endpoint's URL. Raises Blocked for what is not https, or an address that is not
-    public; with `loopback` this machine may be called as well, and with http.
+    """Parse an endpoint's URL.
+
+    Raise Blocked if the URL is invalid, is not https, or has an address that is not public. With
+    `loopback`, loopback addresses are allowed too, and they can use http.
     """
     if not url.isprintable() or " " in url:
         raise Blocked("the endpoint's URL must hold printable characters, and no spaces")
@@ -79,7 +81,7 @@ def place(url: str, *, loopback: bool = False) -> EndpointAddress:
 
 
 def _is_address(name: str) -> bool:
-    """Whether a look-up takes a name for an address: `127.1` and `2130706433` are some, too."""
+    """Return whether a name resolves as an address. `127.1` and `2130706433` do, too."""
     if addresses.literal(name):
         return True
     try:
@@ -90,15 +92,16 @@ def _is_address(name: str) -> bool:
 
 
 def resolve(host: str, port: int) -> Sequence[str]:
-    """The addresses of a host. Raises OSError."""
+    """Return the addresses of a host. Raise OSError if the look-up fails."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
     return list(dict.fromkeys(str(each[4][0]) for each in found))
 
 
 class TimeLimit:
-    """Ends what a connection does when its time is over, however little comes at a time.
+    """Limits the total time of a connection, not only the time of each read.
 
-    A socket's own timeout is for each read: whoever sends a byte a second is never late.
+    A socket's own timeout applies to each read, so a server that sends one byte per second never
+    exceeds it.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -127,16 +130,16 @@ class TimeLimit:
 
     @property
     def left_s(self) -> float:
-        """How much time is left. Raises TimeoutError if none is."""
+        """Return the remaining time in seconds. Raise TimeoutError if it is 0 or less."""
         left = self._until - time.monotonic()
         if left <= 0:
             raise TimeoutError("the time is over")
         return left
 
     def watch(self, connection: socket.socket) -> None:
-        """End this connection when the time is over; what uses it then is told that it ended."""
+        """Shut this connection down at the time limit. Reads and writes on it then fail."""
         with self._lock:
-            # A socket that is wrapped in TLS is another object of the same connection.
+            # The TLS socket is a different object for the same connection.
             self._socket = connection.dup()
         if self.over:
             self._end()
@@ -148,11 +151,11 @@ class TimeLimit:
                 try:
                     self._socket.shutdown(socket.SHUT_RDWR)
                 except OSError:
-                    return  # it has ended already
+                    return  # the connection is already closed
 
 
 class Connector:
-    """Makes connections."""
+    """Opens connections to endpoints."""
 
     def __init__(
         self,
@@ -166,9 +169,11 @@ class Connector:
         self._context = context
 
     def connect(self, to: EndpointAddress, limit: TimeLimit) -> socket.socket:
-        """A connection to one of the place's addresses, in TLS if it is secure.
+        """Connect to one of the endpoint's addresses, with TLS if it is secure.
 
-        Raises Blocked if one of them is not public, OSError if there is none or it does not answer.
+        Raises:
+            Blocked: One of the addresses is not public.
+            OSError: The host has no address, or the connection failed.
         """
         found = self._find(to.host, to.port)
         for address in found:

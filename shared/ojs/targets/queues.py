@@ -1,8 +1,7 @@
-"""The queues of deliveries: SQS messages that wake a delivery up, now or later, or name a push that
-a sender makes.
+"""Sends SQS messages of deliveries: wake-up messages, outcomes, and jobs for senders.
 
-A wake-up that comes twice does nothing that the first one did not do. Two senders that have the
-same push post it twice: so nothing is sent again that may have been taken.
+A duplicate wake-up message has no effect. A duplicate message to a sender would post the same job
+twice. A message to a sender is therefore not retried if SQS may have accepted it.
 """
 
 from __future__ import annotations
@@ -30,23 +29,23 @@ logger = Logger()
 
 MAX_MESSAGES = 10
 MAX_DELAY_S = 900
-# A message that was refused, with others of its request taken, is sent once more.
+# Attempts for each message. Only messages that SQS rejected are sent again.
 _TRIES = 2
 _SERVER_ERROR = 500
-# The request did not leave.
+# Errors that occur before the request is sent.
 _NEVER_SENT = (ConnectTimeoutError, EndpointConnectionError, NoCredentialsError)
 _ONCE = clients.CONFIG.merge(Config(retries={"mode": "standard", "total_max_attempts": 1}))
 
 
 class _Queue:
     def __init__(self, url: str, client: Any = None, *, once: bool = False) -> None:
-        """With `once` what may have been taken without an answer counts as taken."""
+        """Create a queue. With `once`, a message without a response counts as accepted."""
         self._url = url
         self._client = client
         self._once = once
 
     def send(self, bodies: Sequence[dict[str, Any]], *, delay_s: int = 0) -> list[int]:
-        """Send messages; the indexes of those that were not taken."""
+        """Send messages. Return the indexes of the messages that SQS didn't accept."""
         missing: list[int] = []
         for start in range(0, len(bodies), MAX_MESSAGES):
             some = range(start, min(start + MAX_MESSAGES, len(bodies)))
@@ -88,23 +87,23 @@ class _Queue:
         return [int(each["Id"]) for each in failed]
 
     def _log(self, count: int, error: Mapping[str, Any]) -> None:
-        """Say why messages were not taken; of several, for what the first was refused."""
+        """Log why messages were rejected, with the reason of the first one."""
         told = {"code": error.get("Code", ""), "reason": error.get("Message", "")}
         extra = {"queue": self._url.rpartition("/")[2], "messages": count, **told}
         logger.warning("Sending messages to a queue failed", extra=extra)
 
 
 class SqsWakeQueue:
-    """Wakes deliveries up: `{"delivery": name, "at_ms"?: when}`."""
+    """Sends wake-up messages to deliveries: `{"delivery": name, "at_ms"?: when}`."""
 
     def __init__(self, url: str, clock: Clock, client: Any = None) -> None:
         self._queue = _Queue(url, client)
         self._clock = clock
 
     def wake(self, names: Iterable[str], *, delay_s: int = 0) -> None:
-        """Have these deliveries looked at, in `delay_s` seconds (0 to 900).
+        """Wake these deliveries up in `delay_s` seconds (0 to 900).
 
-        Raises BackendUnavailable if one of them was not taken.
+        Raise BackendUnavailable if SQS didn't accept one of the messages.
         """
         at = {"at_ms": self._clock.now_ms() + 1_000 * delay_s} if delay_s > 0 else {}
         bodies = [{"delivery": name, **at} for name in dict.fromkeys(names)]
@@ -113,28 +112,28 @@ class SqsWakeQueue:
 
 
 class SqsOutcomeQueue:
-    """Takes records of destinations, which come again from it."""
+    """Accepts outcome records of Lambda destinations, to process them again."""
 
     def __init__(self, url: str, client: Any = None) -> None:
         self._queue = _Queue(url, client)
 
     def put(self, record: Mapping[str, Any]) -> bool:
-        """Whether the record was taken."""
+        """Send a record. Return whether SQS accepted it."""
         return not self._queue.send([dict(record)])
 
 
 class SqsSendQueue:
-    """Takes pushes for a sender: `{"delivery": name, "job": id, "token": of the lease}`.
+    """Sends claimed jobs to a sender: `{"delivery": name, "job": id, "token": of the lease}`.
 
-    A push of whose message nobody knows whether it was taken stays as it is: a sender has it, or
-    its lease ends. To claim its job again before that might post it twice at a time.
+    If the outcome of a message is unknown, its job stays claimed: either a sender processes it, or
+    its lease expires. An earlier claim could post the job twice at the same time.
     """
 
     def __init__(self, url: str, client: Any = None) -> None:
         self._queue = _Queue(url, client, once=True)
 
     def send(self, delivery: str, pushes: Sequence[Push]) -> Sequence[Push]:
-        """Queue pushes; returns those that were surely not taken."""
+        """Send pushes. Return those that SQS certainly didn't accept."""
         bodies = [
             {"delivery": delivery, "job": push.job.id, "token": push.token} for push in pushes
         ]

@@ -33,6 +33,7 @@ RUN: dict[str, dict[str, str]] = {
     "docs/events.md": {"python": "tests/examples/test_events_page.py"},
     "examples/log_report/README.md": {"json": "tests/examples/test_log_report.py"},
     "docs/queues.md": {"exchange": _HTTP},
+    "docs/size-limits.md": {"exchange": _HTTP},
     "docs/rate-limits.md": {"exchange": _HTTP},
     "docs/dead-letter.md": {"exchange": _HTTP},
     "docs/fair-scheduling.md": {"exchange": _HTTP},

@@ -1,4 +1,4 @@
-"""docs/queues.md against the code."""
+"""docs/queues.md and docs/size-limits.md against the code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from ojs.services.permits import backpressure as bounds
 from ojs.services.permits import repair
 from ojs.store.permits import semaphore
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "queues.md").read_text("utf-8")
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+PAGE = (DOCS / "queues.md").read_text("utf-8")
+SIZE_PAGE = (DOCS / "size-limits.md").read_text("utf-8")
 ROWS = re.findall(r"^\| `(\w+)` \|([\w ]*)\|([^|]*)\| (.+) \|$", PAGE, re.MULTILINE)
 
 
@@ -65,5 +67,5 @@ def test_the_default_is_the_code_s(name: str, unit: str, default: str, _text: st
     ],
 )
 def test_what_is_said_holds(text: str, holds: bool) -> None:
-    assert text in " ".join(PAGE.split())
+    assert text in " ".join(f"{PAGE}\n{SIZE_PAGE}".split())
     assert holds

@@ -1,7 +1,8 @@
-"""Access: who the caller is, as API Gateway says in `requestContext`, and what it may do.
+"""Authenticates the caller of a request and checks its permissions.
 
-The deployment's authorizer decides which field is read. A client cannot write to `requestContext`.
-Where no authorizer stands in front of the function, the function looks up the key itself.
+API Gateway writes the caller's identity to `requestContext`. A client can't write to it. The
+deployment's authorizer determines which field is read. If the function has no authorizer, it looks
+up the access key itself.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from ojs.http.endpoint import Operation
     from ojs.runtime import Runtime
 
-# The claim of a JWT that lists queues, separated by spaces. Which one lists scopes is a setting.
+# The claim of a JWT that lists queues, separated by spaces. A setting names the claim with scopes.
 QUEUES_CLAIM = "ojs_queues"
 _FILTERS = ("queue", "queues")
 
@@ -27,18 +28,24 @@ class Guard:
     """Checks each request before its operation runs."""
 
     def __init__(self, current: Callable[[], Runtime]) -> None:
-        """`current` is called only when a request comes."""
+        """Store `current`, which is called for each request, not before."""
         self._current = current
 
     def let_in(self, headers: Mapping[str, str]) -> None:
-        """Raise PermissionDenied for a request that went round what stands in front of the API,
-        BackendUnavailable where that cannot be told. Names of headers are in lower case.
+        """Reject a request that bypassed the configured origin.
+
+        Args:
+            headers: Headers of the request. Their names are in lower case.
+
+        Raises:
+            PermissionDenied: The request bypassed the origin.
+            BackendUnavailable: The check is not possible now.
         """
         if (origin := self._current().origin) is not None:
             origin.check(headers)
 
     def who(self, event: Mapping[str, Any]) -> Principal:
-        """The caller. Raises Unauthenticated."""
+        """Return the caller. Raise Unauthenticated if there is none."""
         current = self._current()
         if current.settings.looks_up_keys:
             headers = event.get("headers") or {}
@@ -53,11 +60,11 @@ class Guard:
 
     @property
     def closed(self) -> bool:
-        """Whether callers must authenticate."""
+        """Return whether callers must authenticate."""
         return self._current().settings.authorizer != "none"
 
     def permit(self, principal: Principal, operation: Operation) -> None:
-        """Raise PermissionDenied unless the caller may use the operation at all."""
+        """Raise PermissionDenied if the caller's scopes or queue scope exclude the operation."""
         needed = operation.permission
         if needed.scope is not None and needed.scope not in principal.scopes:
             raise forbidden()
@@ -65,9 +72,10 @@ class Guard:
             raise forbidden()
 
     def admit(self, request: Request) -> None:
-        """Raise PermissionDenied for queues out of the caller's reach, NotFound for a missing job.
+        """Raise PermissionDenied for queues outside the caller's queue scope.
 
-        Queues that the body names are checked by the operation (`Request.touches`).
+        Raise NotFound for a missing job. The operation itself checks the queues that the body
+        names (`Request.touches`).
         """
         if not request.principal.limited:
             return
@@ -81,7 +89,7 @@ class Guard:
 
 
 def filtered(query: Mapping[str, str]) -> list[str]:
-    """The queues that a query asks for; an empty list stands for all."""
+    """Return the queues that a query selects. An empty list selects all queues."""
     texts = [query[name] for name in _FILTERS if query.get(name)]
     return [name.strip() for text in texts for name in text.split(",")]
 
@@ -91,15 +99,15 @@ def _anybody(_context: Mapping[str, Any], _current: Runtime) -> Principal | None
 
 
 def _of_key(context: Mapping[str, Any], _current: Runtime) -> Principal | None:
-    """The principal that the authorizer function found."""
+    """Return the principal that the authorizer function found."""
     found = context.get("lambda")
     return Principal.of(found) if isinstance(found, Mapping) else None
 
 
 def _of_token(context: Mapping[str, Any], current: Runtime) -> Principal | None:
-    """The subject, or else the client, of a JWT that API Gateway has verified.
+    """Return the subject, or else the client, of a JWT that API Gateway has verified.
 
-    Its scopes are the words of a claim that begin with a prefix, as the deployment says.
+    Its scopes are the words of one claim that start with a prefix. Settings define both.
     """
     claims = (context.get("jwt") or {}).get("claims") or {}
     name = str(claims.get("sub") or claims.get("client_id") or "")
@@ -117,12 +125,12 @@ def _of_token(context: Mapping[str, Any], current: Runtime) -> Principal | None:
 
 
 def _words(claim: Any) -> tuple[str, ...]:
-    """The words of a claim. API Gateway writes an array as `[a b]`."""
+    """Return the words of a claim. API Gateway writes an array as `[a b]`."""
     return tuple(str(claim or "").strip("[]").split())
 
 
 def _of_role(context: Mapping[str, Any], current: Runtime) -> Principal | None:
-    """The role that signed the request, which IAM has let through for its method and path."""
+    """Return the role that signed the request. IAM has already allowed its method and path."""
     arn = str((context.get("iam") or {}).get("userArn") or "")
     return current.roles.who(arn) if arn else None
 

@@ -1,4 +1,4 @@
-"""Operators' actions: each is written down once it is done."""
+"""Records the actions of operators in the audit log, each after it has run."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 
 def audited(operation: Operation) -> bool:
-    """Whether an operation is an operator's: what needs `admin:write`, and what is done to cron
-    jobs and workflows that are there, which `jobs:write` allows.
+    """Return whether the audit log records an operation.
+
+    It records each operation that requires `admin:write`. With `jobs:write`, it records the
+    operations on existing cron jobs and workflows.
     """
     needed = operation.permission
     if needed.scope is Scope.JOBS_WRITE:
@@ -27,18 +29,27 @@ def audited(operation: Operation) -> bool:
 
 
 class ActionLog:
-    """Runs operations, and writes down what operators did."""
+    """Runs operations and records those of operators."""
 
     def __init__(self, current: Callable[[], Runtime]) -> None:
-        """`current` is called only when an operator has done something."""
+        """Store `current`, which is called only when there is an action to record."""
         self._current = current
 
     def run(self, request: Request, path: str, implementation: Implementation) -> Reply:
-        """Do what is asked for, and write it down, unless it was refused. Raises what it raises."""
+        """Run an operation and record it, unless it was rejected with a 4xx status.
+
+        Args:
+            request: The request to process.
+            path: Path of the request, for the record.
+            implementation: The function that processes the request. Its errors are passed on.
+
+        Returns:
+            The response of `implementation`.
+        """
         operation = request.operation
         if not audited(operation) or _counts_only(request):
             return implementation(request)
-        # Of what fails nobody knows how much was done.
+        # A request with an unexpected error may have changed something, so it is recorded.
         status = 500
         try:
             answer = implementation(request)
@@ -54,7 +65,7 @@ class ActionLog:
 
 
 def _counts_only(request: Request) -> bool:
-    """Whether it asks what would be done, and does nothing."""
+    """Return whether the request is a dry run, which changes nothing."""
     if request.operation.request is None or "dry_run" not in (request.raw_body or ""):
         return False
     try:

@@ -1,6 +1,6 @@
-"""From an API Gateway event to an answer: routing, errors, headers and the request log.
+"""Processes an API Gateway event: routing, errors, headers, and the request log.
 
-Bodies are read by `ojs.domain.jsontext`, so that numbers keep their form.
+`ojs.domain.jsontext` parses the bodies, so that numbers keep their notation.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _GATEWAY_TIMEOUT_MS = 30_000
 
 @record
 class _Call:
-    """One request on its way, as far as it is known."""
+    """The state of one request. Later fields are set during processing."""
 
     event: Mapping[str, Any]
     headers: Mapping[str, str]
@@ -43,30 +43,30 @@ class _Call:
     trace: TraceContext | None
     operation: Operation | None = None
     principal: Principal | None = None
-    # Whether callers must say who they are.
+    # Whether callers must authenticate.
     closed: bool = True
 
 
 class Application:
-    """One HTTP function: it serves the operations of resources."""
+    """One HTTP function, which serves the operations of several resources."""
 
     def __init__(self, function: str, guard: Guard, actions: ActionLog | None = None) -> None:
-        """`actions` is for a function with operations of operators."""
+        """Create the application of a function. `actions` is required to record audited actions."""
         self.function = function
         self._guard = guard
         self._actions = actions
-        # Not the runtime's clock: a request is answered, with an id, even if that cannot be built.
+        # Not the runtime's clock: a request gets a response with an ID even if the runtime fails.
         self._clock: Clock = SystemClock()
         self._started_ms = self._clock.now_ms()
         self._ids = IdSource(self._clock)
         self._bound: dict[str, Operation] = {}
 
     def uptime_s(self) -> int:
-        """Seconds since this container (or the local server) started."""
+        """Return the seconds since this container (or the local server) started."""
         return (self._clock.now_ms() - self._started_ms) // 1_000
 
     def serve(self, *modules: ModuleType) -> Application:
-        """Serve the resources in these modules, as far as they are this function's."""
+        """Add the operations in these modules that belong to this function."""
         for operation in declared(*modules):
             if operation.function == self.function:
                 self._bound[operation.id] = operation
@@ -77,13 +77,13 @@ class Application:
         return Routes(self._bound.values())
 
     def __call__(self, event: Mapping[str, Any], context: object) -> dict[str, Any]:
-        """Answer one API Gateway event."""
+        """Process one API Gateway event and return the response."""
         headers = {name.lower(): value for name, value in (event.get("headers") or {}).items()}
         request_id = negotiation.request_id(headers.get("x-request-id"))
         request_id = request_id or f"req_{self._ids.uuid7()}"
         method = event["requestContext"]["http"]["method"].upper()
         call = _Call(event, headers, request_id, method, TraceContext.of(headers))
-        # Everything logged below this call carries them; `Request.about` adds the job and queue.
+        # Each later log message contains these keys. `Request.about` adds the job and the queue.
         logger.thread_safe_append_keys(correlation_id=request_id)
         if call.trace is not None:
             logger.thread_safe_append_keys(trace_id=call.trace.trace_id)
@@ -102,7 +102,7 @@ class Application:
         self._guard.let_in(call.headers)
         event, path = call.event, call.event["rawPath"]
         there = self._routes.at(path)
-        # HEAD is answered like GET: the server in front drops the body and keeps its length.
+        # HEAD is processed like GET. The HTTP server removes the body and keeps its length.
         operation = there.get(call.method, there.get("GET") if call.method == "HEAD" else None)
         if operation is None or operation.implementation is None:
             return self._no_route(call, there)
@@ -112,9 +112,9 @@ class Application:
         if operation.id != "manifest":  # clients read it before they choose a version
             negotiation.check_version(call.headers.get("ojs-version"))
         if operation.permission.scope is not None:
-            # Without this the caller would believe in an isolation that is not there.
+            # If the header were ignored, the caller would assume an isolation that doesn't exist.
             negotiation.refuse_header(call.headers, "X-OJS-Tenant", features.NO_TENANTS)
-        # No path has more than one parameter, which is one segment, whatever it holds.
+        # A path has at most one parameter, which is one segment of any content.
         before, parameter, _ = operation.path.partition("{")
         request = Request(
             operation=operation,
@@ -139,7 +139,7 @@ class Application:
         return self._actions.run(request, path, operation.implementation)
 
     def _who(self, call: _Call) -> Principal:
-        """Find the caller, before anything else is looked at. Raises Unauthenticated."""
+        """Authenticate the caller before other checks. Raise Unauthenticated if that fails."""
         call.closed = self._guard.closed
         call.principal = principal = self._guard.who(call.event)
         return principal
@@ -149,8 +149,8 @@ class Application:
         allowed = _methods(there)
         call.closed = self._guard.closed
         if method != "OPTIONS" or not allowed:
-            # Unauthenticated callers do not even learn which paths exist. A browser's preflight
-            # request is excepted: it has no key.
+            # An unauthenticated caller can't learn which paths exist. A browser's preflight
+            # request is exempt, because it has no key.
             self._who(call)
         if not allowed:
             if (feature := self._routes.missing(path)) is not None:
@@ -203,7 +203,7 @@ class Application:
         # Successes are logged at DEBUG only: storing a line for each request costs about as much as
         # serving it, and the API's access log has them.
         if isinstance(cause, BackendContended):
-            # Others were quicker: no defect, and no stack that could tell anything.
+            # Concurrent writes caused this. It is not a defect, so the stack isn't useful.
             logger.warning("Request rejected after contention", **fields)
         elif status >= 500:
             logger.error("Request failed", exc_info=cause, **fields)
@@ -216,13 +216,13 @@ class Application:
 
 
 def _remaining(lambda_context: object) -> Callable[[], int]:
-    """A function that returns the ms until Lambda stops the function, or API Gateway's timeout."""
+    """Return a function for the ms until Lambda stops the function, or API Gateway's timeout."""
     found = getattr(lambda_context, "get_remaining_time_in_millis", None)
     return cast("Callable[[], int]", found) if callable(found) else lambda: _GATEWAY_TIMEOUT_MS
 
 
 def _methods(operations: Mapping[str, Operation]) -> list[str]:
-    """The methods of a path, for the Allow header."""
+    """Return the methods of a path, for the Allow header."""
     if not operations:
         return []
     return sorted({*operations, "OPTIONS", *(["HEAD"] if "GET" in operations else [])})

@@ -1,15 +1,15 @@
-"""Dispatch: claims jobs for a delivery, as a worker's fetch does, and sends them to its target.
+"""Claims jobs for a delivery and sends them to its target.
 
-Nobody waits here for what a function does: its outcome comes back by itself. Who settles it
-dispatches others where the room that makes may be waited for: there was none before. How much there
-is, the fetch finds out, which acquires a permit of the delivery for each job.
+Dispatch doesn't wait for results. The function `outcomes` processes the result of each job and
+then dispatches the next jobs, but only if the delivery was at its concurrency limit before.
 
-So no job waits while there is room and nobody looks: who finds jobs and no room leaves them to whom
-makes some, and who makes some where there was none looks for jobs until there is none again, or no
-job. A permit that is released without a job may have kept others out, as one of a job's does.
+Two rules make sure that no job waits while the delivery has a free permit:
 
-If dispatch dies after a claim, the lease ends and the job comes back: an attempt is counted, as for
-any worker that is lost.
+1. An invocation that finds no free permit stops. The next release of a permit dispatches.
+2. An invocation that releases a permit of a full delivery dispatches until the queue is empty or
+   the delivery is full again. This includes permits that were released without a job.
+
+If dispatch crashes after a claim, the lease expires and the job is retried. The attempt counts.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from ojs.store.jobs.records import JobStore
 from ojs.store.table.errors import LostRace
 from ojs.store.table.races import unless_lost
 
-# Jobs that are claimed before the first of them is sent: so many leases are lost if dispatch dies.
+# Maximum number of jobs per claim. If dispatch crashes before it sends them, their leases expire.
 _AT_ONCE = 20
-# Room in any of a delivery's shards.
+# No filter: all permit shards of the delivery.
 _ALL: Mapping[int, int] = {}
 
 
@@ -56,7 +56,7 @@ def _always() -> bool:
 
 @record
 class DispatchReport:
-    """How many jobs one run has sent, and how many of them were settled at once."""
+    """Number of jobs that one run sent, and of those that were settled immediately."""
 
     pushed: int = 0
     settled: int = 0
@@ -64,8 +64,10 @@ class DispatchReport:
 
 @record(frozen=True)
 class _Round:
-    """What came of claiming jobs once: whether it is over with that, nothing was claimed (`idle`),
-    and whether there may be jobs all the same; and whether it was a trial.
+    """Result of one claim and send.
+
+    `over` stops the run. `idle`: no job was claimed. `in_doubt`: jobs can still be available, so
+    the run wakes the delivery. `trial`: the jobs were the trial of a half-open breaker.
     """
 
     delivery: Delivery | None
@@ -93,8 +95,9 @@ class Dispatch:
         makers: KeyStates,
         clock: Clock,
     ) -> None:
-        """`target` tells where the pushes of a delivery go; `sends` takes those that wait for their
-        target, or else dispatch does.
+        """Create the service. `target` returns the target of a delivery.
+
+        `sends` receives the pushes that wait for their target. If None, dispatch sends them.
         """
         self._deliveries = deliveries
         self._jobs = jobs
@@ -115,15 +118,22 @@ class Dispatch:
         room: Mapping[int, int] = _ALL,
         go_on: Callable[[], bool] = _always,
     ) -> DispatchReport:
-        """Send jobs of a delivery, as many as it has room for, while `go_on` says that there is
-        time left. With `room` only what the shards of its permits have that are named there; the
-        numbers say how much that was a moment ago.
+        """Send jobs of a delivery until its queues are empty or it has no free permit.
 
-        Does nothing for one that is gone, paused or disabled; one that is to be left alone for a
-        while is woken after that. Raises OjsError.
+        Does nothing for a deleted, paused, or disabled delivery. During a backoff, arms a timer.
+        If jobs can still be available at the end, sends a wake-up.
 
-        It ends when it has seen all lines to their ends, or no permit left: whoever makes room then
-        sees that there was none, and goes on from there. If it cannot tell, it has itself woken.
+        Args:
+            name: Name of the delivery.
+            room: Free permits by permit shard, as last read. Limits the run to these shards.
+                Default: all shards.
+            go_on: Returns false if no time is left. The run then sends a wake-up and stops.
+
+        Returns:
+            The number of jobs that were sent and settled.
+
+        Raises:
+            OjsError: A read or write failed.
         """
         report, looked = DispatchReport(), False
         delivery = self._permitted(self._deliveries.get(name))
@@ -133,38 +143,50 @@ class Dispatch:
                 self._wake.wake([name])
                 break
             found = self._round(delivery, wanted, room, report, go_on)
-            # Others may have been refused for permits that this had for a moment, and rely on it:
-            # it looks once more. What holds those jobs back then wakes it when it ends.
+            # Another run can have stopped because this one briefly held the last permits, so this
+            # run claims a second time before it stops.
             if found.over or (looked and found.idle):
                 if found.in_doubt:
                     self._wake.wake([name])
                 break
             delivery, wanted, looked = found.delivery, _AT_ONCE, found.idle
-            # After a trial there is all of it.
+            # After a trial, the run uses all shards.
             room = _ALL if found.trial else room
         return report
 
     def settle(
         self, outcomes: Iterable[Settled], *, go_on: Callable[[], bool] = _always
     ) -> SettledReport:
-        """Settle outcomes, and send other jobs where somebody may wait for the room that makes.
-        Raises nothing: see `Settle.settle`.
+        """Settle outcomes, and dispatch for deliveries that had no free permit before.
+
+        Raises no errors: see `Settle.settle`.
         """
         report = self._settle.settle(outcomes)
         for name, room in report.room.items():
             try:
                 self.run(name, room=room, go_on=go_on)
             except OjsError:
-                # The outcomes are settled and must not come again; the jobs are found then.
+                # The outcomes are settled and must not be redelivered. The wake-up dispatches.
                 self._wake.wake([name])
         return report
 
     def send_one(
         self, name: str, job_id: str, token: str, *, go_on: Callable[[], bool] = _always
     ) -> bool:
-        """Send a push that was left to a sender, wait for its outcome, settle it, and dispatch
-        another job. False if the job is not that push's any more, or has waited so long that its
-        lease would end before the target answers: then it goes back in line. Raises OjsError.
+        """Send a queued push, wait for its outcome, settle it, and dispatch the next job.
+
+        Args:
+            name: Name of the delivery.
+            job_id: ID of the job.
+            token: Lease token of the push.
+            go_on: Returns false if no time is left for the next dispatch.
+
+        Returns:
+            Whether the push was sent. False if the job is not active with this token. Also false if
+            the lease would expire before the target responds: the job returns to `available`.
+
+        Raises:
+            OjsError: A read or write failed, or the outcome could not be settled.
         """
         delivery = self._permitted(self._deliveries.get(name))
         job = self._jobs.read_record(job_id)
@@ -199,7 +221,7 @@ class Dispatch:
         report: DispatchReport,
         go_on: Callable[[], bool],
     ) -> _Round:
-        """Claim jobs once, and send them."""
+        """Claim jobs once and send them."""
         trial = delivery.breaker.state(self._clock.now_ms()) is BreakerState.HALF_OPEN
         if trial:
             begun = self._begin_trial(delivery)
@@ -215,21 +237,19 @@ class Dispatch:
         if not jobs:
             if trial:
                 self._end_trial(delivery)
-            # Full by its own permits alone, it has released them since.
+            # If only its own permits filled the delivery, this claim has released them since.
             doubt = fetch.left and (fetch.freed or not fetch.full)
             return _Round(delivery, over=over or trial, idle=True, in_doubt=doubt)
         before = report.settled
         after, back = self._send(delivery, jobs, report)
-        # Those that are settled leave room for others. Jobs that were given back have had it woken.
+        # Settled jobs released permits. For jobs that were given back, a wake-up was sent.
         settled = report.settled > before
         return _Round(after, over=not settled and (over or trial or back), trial=trial)
 
     # --- whether and what -----------------------------------------------------------------------
 
     def _permitted(self, delivery: Delivery | None) -> Delivery | None:
-        """The delivery; disabled, if the deployment does not allow its target, or the key that set
-        it is revoked.
-        """
+        """Disable the delivery if its target is not allowed or its access key is revoked."""
         if delivery is None or delivery.disabled is not None or delivery.paused:
             return delivery
         reason = self._allowed.refused(delivery)
@@ -245,7 +265,7 @@ class Dispatch:
         return after
 
     def _may_push(self, delivery: Delivery) -> bool:
-        """Whether a delivery is to be served now; one that will be later is woken then."""
+        """Check whether a delivery can send now. During a backoff, arm a timer."""
         now_ms = self._clock.now_ms()
         if delivery.state is not DeliveryState.ACTIVE:
             return False
@@ -257,7 +277,7 @@ class Dispatch:
 
     def _claim(self, fetch: DeliveryFetch, count: int, go_on: Callable[[], bool]) -> Sequence[Job]:
         delivery = fetch.delivery
-        # What its pool was, it has no queues any more.
+        # `InvalidRequest`: the pool of the delivery no longer has queues.
         with suppress(InvalidRequest):
             return self._fetch.fetch(
                 None if delivery.pool else delivery.queues,
@@ -271,16 +291,16 @@ class Dispatch:
         return ()
 
     def _begin_trial(self, delivery: Delivery) -> Delivery | None:
-        """The delivery with a trial under way; None if another began one."""
+        """Start a trial. Returns the changed delivery, or None if another dispatch started one."""
         until_ms = self._clock.now_ms() + delivery.lease_ms
         trying = replace(delivery, breaker=delivery.breaker.trying(until_ms))
-        # Race: another dispatch. The loser sends nothing: one job is the trial.
+        # Race: another dispatch. The loser sends nothing, because a trial is one job.
         return unless_lost(lambda: self._deliveries.note(delivery, trying))
 
     def _end_trial(self, delivery: Delivery) -> None:
-        """Give up a trial for which there was no job."""
+        """End a trial without a job."""
         ended = replace(delivery, breaker=replace(delivery.breaker, trial_ms=None))
-        # Race: an operator, an outcome from before. Then the trial ends by its time.
+        # Race: an operator or an earlier outcome. The trial then expires.
         with suppress(LostRace):
             self._deliveries.note(delivery, ended)
 
@@ -289,8 +309,9 @@ class Dispatch:
     def _send(
         self, delivery: Delivery, jobs: Sequence[Job], report: DispatchReport
     ) -> tuple[Delivery | None, bool]:
-        """Send jobs, and settle those whose outcome is known at once. Returns the delivery after
-        that, and whether jobs were given back.
+        """Send jobs and settle outcomes that are known immediately.
+
+        Returns the changed delivery, and whether jobs were given back.
         """
         target, back = self._target(delivery), False
         pushes = [
@@ -301,7 +322,7 @@ class Dispatch:
         after: Delivery | None = delivery
         for at, part in enumerate(parts := list(_parts(pushes, delivery))):
             if after is None or not self._may_push_on(after):
-                # The target throttles or is gone: these did not reach it, and were no attempt.
+                # The delivery stopped: these jobs were not sent, and their attempts don't count.
                 for push in (push for rest in parts[at:] for push in rest):
                     self._transitions.give_back(push.job)
                 back = True
@@ -324,8 +345,9 @@ class Dispatch:
     def _left_to_senders(
         self, target: Target, delivery: Delivery, pushes: Sequence[Push]
     ) -> tuple[Sequence[Push], bool]:
-        """Leave those pushes to senders that wait for the target; returns the others, and whether
-        any was not taken, and its job given back.
+        """Queue the pushes that wait for their target.
+
+        Returns the other pushes, and whether the queue rejected any. Rejected jobs are given back.
         """
         if self._sends is None:
             return pushes, False
@@ -337,7 +359,7 @@ class Dispatch:
         return [push for push in pushes if push.delivery_id not in ids], bool(refused)
 
     def _may_push_on(self, delivery: Delivery) -> bool:
-        """Whether to send what is claimed already; a trial's job is the trial."""
+        """Check whether claimed jobs can still be sent. Allows the job of a trial."""
         now_ms = self._clock.now_ms()
         if delivery.disabled is not None or delivery.paused:
             return False
@@ -347,7 +369,7 @@ class Dispatch:
 
 
 def _parts(pushes: Sequence[Push], delivery: Delivery) -> Iterator[Sequence[Push]]:
-    """Pushes in the parts in which they are sent: those of one event, or as many side by side."""
+    """Split pushes into the groups that are sent together: one event, or parallel requests."""
     size = delivery.batch_size if delivery.batch_size > 1 else _AT_ONCE
     for at in range(0, len(pushes), size):
         yield pushes[at : at + size]

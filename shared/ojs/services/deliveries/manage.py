@@ -1,7 +1,7 @@
-"""Deliveries: creation, change, listing, pause, test, deletion.
+"""Creates, changes, lists, pauses, tests, and deletes deliveries.
 
-A change holds for what is dispatched after it. What is under way ends as it began: outcomes are
-settled by the lease, whatever became of the delivery.
+A change applies to later dispatches. Active jobs finish unchanged: their outcomes are settled by
+lease token, even if the delivery was changed or deleted.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from ojs.store.table.races import retry_on_race
 # The class below has a method `list`.
 _Deliveries = list[Delivery]
 _BUSY = "Others are changing deliveries; try again."
-# A request that tests a target is answered in time.
+# Maximum time (ms) to wait for the target in a test request.
 TEST_TIMEOUT_MS = 20_000
 TEST_TYPE = "ojs.test"
 
@@ -74,7 +74,7 @@ class Deliveries:
         ids: IdSource,
         strict_queues: bool = False,
     ) -> None:
-        """Without `parts` the deployment has no dispatch: deliveries are refused."""
+        """Create the service. Without `push_parts`, it rejects deliveries."""
         self._deliveries = deliveries
         self._queues = queues
         self._pools = pools
@@ -90,13 +90,18 @@ class Deliveries:
     def put(
         self, name: str | None, body: object, caller: Principal = ANYBODY
     ) -> tuple[Delivery, bool]:
-        """Create or replace a delivery; returns it and whether it is new. Missing queues are
-        created. Without a name, one is made of the target.
+        """Create or replace a delivery. Returns it, and whether it is new.
 
-        A new concurrency holds for what is dispatched from now on; pushes under way go on. Another
-        target begins with a closed breaker. Raises InvalidRequest or ValidationFailed naming the
-        field, Unsupported, Conflict when another delivery serves one of the queues, NotFound for a
-        pool that does not exist, QueueNotFound in strict mode.
+        Creates missing queues. Without a name, derives one from the target. A new concurrency limit
+        applies to later dispatches. A new target starts with a closed breaker.
+
+        Raises:
+            InvalidRequest: A field is invalid.
+            ValidationFailed: A value is not allowed.
+            Unsupported: The deployment doesn't support push delivery or this target.
+            Conflict: Another delivery serves one of the queues.
+            NotFound: The pool doesn't exist.
+            QueueNotFound: A queue doesn't exist, in strict mode.
         """
         wanted, says_secrets = domain.parse(name, body)
         self._pushing().allowed.check(wanted, named=domain.endpoint_field(body))
@@ -141,15 +146,13 @@ class Deliveries:
         return Page(found, left[limit - 1] if len(left) > limit else None)
 
     def pause(self, name: str) -> Delivery:
-        """Push nothing more until `resume`; what is under way ends. Safe to repeat. Raises
-        NotFound.
-        """
+        """Stop sending jobs until `resume`. Active jobs finish. Safe to repeat. Raises NotFound."""
         return self._change(name, lambda before: replace(before, paused=True))
 
     def resume(self, name: str, caller: Principal = ANYBODY) -> Delivery:
-        """Push again: also after the target was gone or forbidden, with a closed breaker. Safe to
-        repeat. Raises NotFound, and Unsupported or ValidationFailed for a target that is not
-        allowed.
+        """Resume a paused or disabled delivery with a closed breaker. Safe to repeat.
+
+        Raises NotFound, and Unsupported or ValidationFailed if the target is not allowed.
         """
         line = self._makers.line(caller)
 
@@ -164,8 +167,9 @@ class Deliveries:
         return resumed
 
     def pause_made(self, key_id: str, go_on: GoOn = always) -> int:
-        """Pause the deliveries that a key or one of its descendants set; how many were not paused
-        before. Raises BackendUnavailable when there is no time for the rest.
+        """Pause the deliveries that an access key or one of its descendants set.
+
+        Returns how many it paused. Raises BackendUnavailable if the time is not sufficient.
         """
         names = sorted(self._deliveries.directory().entries)
         paused = 0
@@ -178,8 +182,9 @@ class Deliveries:
         return paused
 
     def delete(self, name: str) -> None:
-        """Delete a delivery: its jobs stay in their queues. The outcomes of pushes under way still
-        end their jobs. Raises NotFound.
+        """Delete a delivery. Raises NotFound.
+
+        Its jobs stay in their queues. Outcomes of jobs that were sent before are still settled.
         """
         tried = False
 
@@ -187,7 +192,7 @@ class Deliveries:
             nonlocal tried
             delivery = self._deliveries.get(name)
             if delivery is None and tried:
-                # Removed by an earlier try whose answer was lost, or by another request.
+                # Deleted by an earlier try without a response, or by another request.
                 return
             delivery = delivery or self._there(name)
             tried = True
@@ -198,9 +203,9 @@ class Deliveries:
             self._wake.forget()
 
     def test(self, name: str, body: object) -> tuple[Outcome, int]:
-        """Push once what no job stands for; returns the outcome, and how long the target took (ms).
+        """Send a test job that is not stored. Returns the outcome and its duration (ms).
 
-        Nothing is stored, whatever the target says. Raises NotFound, InvalidRequest.
+        The outcome doesn't change the delivery. Raises NotFound, InvalidRequest.
         """
         delivery = self._there(name)
         parts = self._pushing()
@@ -275,9 +280,7 @@ class Deliveries:
                 )
 
     def _counted(self, deliveries: Sequence[Delivery]) -> _Deliveries:
-        """The deliveries with what the stream has counted of their pushes. One call for twenty
-        queues.
-        """
+        """Add the counts of the stream consumer to deliveries. One call per 20 queues."""
         names = {each.pool for each in deliveries if each.pool is not None}
         pools = {pool.name: pool.queues for pool in self._pools.get_many(names)} if names else {}
         queues_of = {
@@ -310,9 +313,7 @@ class Deliveries:
 
 
 def _replacing(before: Delivery | None, wanted: Delivery, *, says_secrets: bool) -> Delivery:
-    """What is stored for a request: secrets stay that it does not speak of, and what is known of a
-    target stays with it.
-    """
+    """Return the delivery to store: keeps omitted secrets, and the state of the same target."""
     if before is None:
         return wanted
     after = replace(
@@ -337,12 +338,12 @@ def _replacing(before: Delivery | None, wanted: Delivery, *, says_secrets: bool)
 
 
 def _begun(delivery: Delivery) -> Delivery:
-    """A delivery of whose target nothing bad is known."""
+    """Reset the breaker and the backoff of a delivery."""
     return replace(delivery, breaker=Breaker(), backoff_until_ms=None, throttles=0)
 
 
 def _sum(delivery: Delivery, pushes: Iterable[Mapping[str, int]]) -> DeliveryCounts:
-    """The counts of a delivery: of jobs by the stream, of its target by outcomes."""
+    """Add the job counts of the stream to the target counts of a delivery."""
     total: dict[str, Any] = {"pushed": 0, "completed": 0, "failed": 0}
     for each in pushes:
         for name in total:

@@ -1,4 +1,4 @@
-"""What deliveries need of a deployment: the queues that wake them, and their targets."""
+"""Parts of a deployment that deliveries use: message queues, targets, and allowed targets."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ from ojs.records import record
 
 @record(frozen=True)
 class AllowedTargets:
-    """What deliveries of this deployment may name: `functions` by ARN without alias or version,
-    endpoints on `egress_hosts` that `check_endpoint` lets pass (it raises ValueError with the
-    rule), and on the local server `handlers`, by name.
+    """Targets that deliveries of this deployment can have.
+
+    Attributes:
+        functions: ARNs of Lambda functions, without alias or version.
+        egress_hosts: Hosts of allowed endpoints.
+        check_endpoint: Raises ValueError, with the rule, for an endpoint that is not allowed.
+        handlers: Handler names. Local server only.
     """
 
     functions: Collection[str] = ()
@@ -24,8 +28,9 @@ class AllowedTargets:
     handlers: Collection[str] = ()
 
     def check(self, delivery: Delivery, *, named: str = "target.endpoint") -> None:
-        """Raise Unsupported or ValidationFailed, naming the field, for a target that is not
-        allowed. `named` is the field that has the endpoint.
+        """Check that the target of a delivery is allowed.
+
+        Raises Unsupported or ValidationFailed with the field. `named` is the field of the endpoint.
         """
         if delivery.handler is not None and delivery.handler not in self.handlers:
             rule = (
@@ -53,7 +58,7 @@ class AllowedTargets:
             raise ValidationFailed(named, rule, value=delivery.endpoint)
 
     def refused(self, delivery: Delivery) -> DisabledReason | None:
-        """Why jobs must not be sent to the target of a delivery; None if they may."""
+        """Return the reason why the target of a delivery is not allowed, or None."""
         function, host = delivery.unqualified_function, delivery.host
         if function is not None and function not in self.functions:
             return DisabledReason.FUNCTION_NOT_ALLOWED
@@ -64,8 +69,10 @@ class AllowedTargets:
 
 @record(frozen=True)
 class PushParts:
-    """What a deployment, or a local server, brings. `target` tells where the pushes of a delivery
-    go; `sends` takes those that wait for their target: without it, dispatch waits itself.
+    """Parts that a deployment or a local server provides.
+
+    `target` returns the target of a delivery. `sends` queues pushes that wait for their target. If
+    None, dispatch waits.
     """
 
     wakes: WakeQueue

@@ -1,8 +1,8 @@
-"""Outcomes of pushes: each ends its attempt as an ack or a nack does, and tells of the target.
+"""Settles the outcomes of pushes: acks or nacks the job, and updates the state of the target.
 
-An outcome counts while its lease token does: one that comes twice, or after the job went on,
-changes nothing. What a target does to many jobs (it throttles, is gone, does not answer) is noted
-on the delivery, once for all outcomes that come together.
+An outcome is valid while its lease token is. A repeated or late outcome changes nothing. If a
+target throttles, is deleted, or doesn't respond, the delivery is updated once for all outcomes that
+arrive together.
 """
 
 from __future__ import annotations
@@ -36,24 +36,27 @@ from ojs.services.permits.lifecycle import Permits
 from ojs.store.deliveries.deliveries import DeliveryStore
 from ojs.store.table.races import retry_on_race
 
-# Verdicts after which the job goes back in line, and that was no attempt.
+# Verdicts after which the job returns to `available` and the attempt doesn't count.
 _NO_ATTEMPT = frozenset({Verdict.THROTTLED, Verdict.GONE, Verdict.FORBIDDEN})
 _DISABLING = {Verdict.GONE: DisabledReason.GONE, Verdict.FORBIDDEN: DisabledReason.FORBIDDEN}
-# These show that the target works, whatever became of the job.
+# Verdicts of a healthy target, whether or not the job completed.
 _WORKING = frozenset({Verdict.COMPLETED, Verdict.FAILED, Verdict.REFUSED})
-# How long a target that throttles is left alone, if it does not say: from the first time on.
+# First and maximum backoff (ms) of a target that throttles without a Retry-After.
 FIRST_BACKOFF_MS, MOST_BACKOFF_MS = 1_000, 60_000
 _MESSAGE = 300
 
 
 @record
 class SettledReport:
-    """What became of outcomes: how many were dealt with by delivery, and how many of all came too
-    late; the pushes whose outcomes could not be settled now, with why. `deliveries` are as they
-    were left.
+    """Result of settling outcomes.
 
-    `room` has the deliveries for which somebody must look for jobs now, with how many permits are
-    free in the shards that had none left; in any of them, where it names none.
+    Attributes:
+        settled: Number of processed outcomes by delivery, including the stale ones.
+        stale: Number of outcomes that arrived too late.
+        deliveries: The updated deliveries by name.
+        room: Deliveries that must dispatch now, with the free permits of each shard that had none.
+            An empty mapping means all shards.
+        failed: Errors of outcomes that could not be settled, by push.
     """
 
     settled: Counter[str] = field(default_factory=Counter)
@@ -75,17 +78,19 @@ class Settle:
         self._clock = clock
 
     def settle(self, outcomes: Iterable[Settled]) -> SettledReport:
-        """End the attempts that these outcomes are of, and note what they tell of the targets.
+        """Settle outcomes and update their deliveries.
 
-        Raises nothing: what the table refuses is in `failed`, by push, to be tried again.
+        Raises no errors. Outcomes that could not be stored are in `failed`, so that the caller can
+        retry them.
         """
         report = SettledReport()
         by_delivery: defaultdict[str, list[Settled]] = defaultdict(list)
         for one in outcomes:
             by_delivery[one.delivery].append(one)
         for name, those in by_delivery.items():
-            # What a success changes is compared with the record as it is, so half a read unit will
-            # do. One that seems to come a moment before a fault does not end a row of these.
+            # If all outcomes are successes, an eventually consistent read is enough: a later write
+            # is conditional on the current record. The read can miss a recent fault. The success
+            # then doesn't reset the fault count.
             exact = any(one.outcome.verdict is not Verdict.COMPLETED for one in those)
             try:
                 delivery = self._deliveries.get(name, consistent=exact)
@@ -98,8 +103,8 @@ class Settle:
             if delivery is None:
                 continue
             after = report.deliveries[name] = self._note(delivery, told)
-            # What was settled before, perhaps nobody has dispatched for. And a target of which
-            # something new is known may take more than before, or is to be woken later.
+            # An earlier process can have settled an outcome without a dispatch. And a delivery
+            # that changed can send more jobs than before, or must arm a timer.
             unknown = len(stopped) < report.settled[name] or after != delivery
             if unknown or released.others:
                 report.room[name] = {}
@@ -110,12 +115,12 @@ class Settle:
     def _one(
         self, delivery: Delivery | None, one: Settled, report: SettledReport, stopped: list[Job]
     ) -> bool:
-        """Settle one outcome; False if it came too late, or must come again."""
+        """Settle one outcome. Returns false if it is stale or must be retried."""
         try:
             self._end(delivery, one, stopped)
         except (Conflict, NotFound):
-            # The job went on without it, or this outcome was settled before; perhaps by a process
-            # that died before it dispatched another job.
+            # The job changed state, or this outcome was settled before, possibly by a process that
+            # crashed before it dispatched the next job.
             report.settled[one.delivery] += 1
             report.stale += 1
             return False
@@ -126,7 +131,7 @@ class Settle:
         return True
 
     def _end(self, delivery: Delivery | None, one: Settled, stopped: list[Job]) -> None:
-        """End an attempt; its job, which still has its permits, is added to `stopped`."""
+        """Ack or nack the job and add it to `stopped`. The job still has its permits."""
         outcome = one.outcome
         if outcome.verdict is Verdict.COMPLETED:
             try:
@@ -138,12 +143,12 @@ class Settle:
                     stopped=stopped,
                 )
             except PayloadTooLarge as large:
-                # It would be as large the next time.
+                # A retry would return the same result.
                 said = {"code": "result_too_large", "message": large.message, "retryable": False}
                 self._nack(one, said, stopped)
             return
-        # While the breaker is open nothing is pushed: this one was before, and says of the job no
-        # more than those that opened it.
+        # An open breaker sends nothing, so this push was sent before it opened. Its fault is caused
+        # by the target, not by the job.
         broken = outcome.verdict is Verdict.FAULT and delivery is not None and self._open(delivery)
         if outcome.verdict in _NO_ATTEMPT or broken:
             self._nack(one, None, stopped)
@@ -170,10 +175,10 @@ class Settle:
             stopped=stopped,
         )
 
-    # --- what outcomes tell of a target ------------------------------------------------------
+    # --- state of the target -----------------------------------------------------------------
 
     def _note(self, delivery: Delivery, outcomes: Sequence[Outcome]) -> Delivery:
-        """Note on the delivery what changes it: nothing is written while all goes well."""
+        """Update the delivery. Writes only if the outcomes change it."""
         read: Delivery | None = delivery
 
         def attempt() -> Delivery:
@@ -185,14 +190,14 @@ class Settle:
             after = after_outcomes(before, outcomes, self._clock.now_ms())
             return before if after == before else self._deliveries.note(before, after)
 
-        # The jobs are settled. What their outcomes told of the target, the next ones will.
+        # The jobs are settled. If this write fails, the next outcomes update the delivery.
         with suppress(OjsError):
             return retry_on_race(attempt, busy="Others settle outcomes of this delivery.")
         return delivery
 
 
 def after_outcomes(delivery: Delivery, outcomes: Sequence[Outcome], now_ms: int) -> Delivery:
-    """The delivery as these outcomes, in order, leave it; equal if they tell nothing new."""
+    """Apply outcomes, in order, to a delivery. Returns an equal delivery if nothing changes."""
     after = delivery
     told = [excused(outcome, delivery, now_ms=now_ms) for outcome in outcomes]
     counts = Counter(outcome.verdict for outcome in told)
@@ -215,7 +220,7 @@ def _after(delivery: Delivery, outcome: Outcome, now_ms: int) -> Delivery:
     if verdict in _WORKING:
         breaker = delivery.breaker
         if breaker.state(now_ms) is not BreakerState.OPEN:
-            # One that is open is closed by a trial alone: this is of a push from before.
+            # Only a trial closes an open breaker. This push was sent before it opened.
             breaker = breaker.after_success()
         return replace(delivery, breaker=breaker, throttles=0, backoff_until_ms=None)
     if verdict is Verdict.FAULT:
@@ -228,7 +233,7 @@ def _after(delivery: Delivery, outcome: Outcome, now_ms: int) -> Delivery:
         )
         known_ms = delivery.backoff_until_ms or 0
         if known_ms > now_ms and not outcome.retry_after_ms:
-            # It waits already: those that were sent together are throttled together.
+            # The backoff is already set: pushes that were sent together are throttled together.
             return replace(delivery, breaker=breaker)
         return replace(
             delivery,

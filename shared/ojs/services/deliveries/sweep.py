@@ -1,5 +1,6 @@
-"""Sweep over deliveries: the net below wake-ups and timers that were lost, and timers for what is
-due later than a queue can keep a message back.
+"""Wakes deliveries whose wake-ups or timers were lost, and arms timers for jobs that are due later.
+
+A request arms a timer only if the job is due within the maximum delay of an SQS message.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from ojs.store.queues.queues import QueueStore
 if TYPE_CHECKING:
     from ojs.domain.queue.queue import Queue
 
-# What is due sooner than that, requests arm themselves; the sweep is a minute ahead of them.
+# Period (ms) in which the sweep arms timers: 1 minute shorter than the period of requests.
 _AHEAD_MS = ARMED_MS - 60_000
-# Entries of a due line that are looked at in one run; the next one goes on behind them.
+# Maximum number of due entries per lane and run. The next run continues after them.
 _ENTRIES = 1_000
 
 
 class DeliverySweep:
-    """Wakes deliveries whose queues do not rest, and arms their timers."""
+    """Wakes deliveries whose queues are not idle, and arms their timers."""
 
     name = "deliveries"
 
@@ -56,10 +57,10 @@ class DeliverySweep:
         self._wake = wake
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
-        """Look at up to `limit` queues that deliveries serve, except those that rest.
+        """Check up to `limit` queues of deliveries, except idle queues.
 
-        Counts: woken (deliveries), armed (timers), failed, and `more`. One call where there are no
-        deliveries.
+        Counts: woken (deliveries), armed (timers), failed, and `more`. Without deliveries, makes
+        one DynamoDB call.
         """
         run = SweepRun(now_ms, limit, go_on)
         serving = served(self._deliveries.directory(consistent=False), self._pools)
@@ -91,8 +92,9 @@ class DeliverySweep:
         run: SweepRun,
         armed: dict[str, int],
     ) -> None:
-        """Arm a timer for each second in which something of a queue is due, behind what was armed
-        before; until when, goes to `armed`.
+        """Arm a timer for each second in which a job of a queue is due.
+
+        Starts after the timers of earlier runs. Stores the end of the armed period in `armed`.
         """
         if not deliveries:
             return
@@ -105,18 +107,18 @@ class DeliverySweep:
             for due_ms in sorted({ms // 1_000 * 1_000 for ms in found}):
                 self._wake.arm([each.name for each in deliveries], due_ms)
                 run.counts["armed"] += 1
-            # What is behind the last entry looked at is armed by the next run.
+            # The next run arms the timers of later entries.
             reached_ms = found[-1] - 1 if len(found) == _ENTRIES else until_ms
             for each in deliveries if found else ():
                 armed[each.name] = min(armed.get(each.name, reached_ms), reached_ms)
 
 
 def _is_looked_at(name: str, plan: SweepPlan, now_ms: int) -> bool:
-    """Whether something may wait in a queue, or be due soon."""
+    """Check whether a queue can contain jobs that are available or due soon."""
     if name not in plan.queues:
         return False
     rest = plan.resting.get(name)
     if rest is not None and rest.levels.of(State.AVAILABLE):
-        # It rests with jobs in line: nobody has been woken for them, or nobody could push them.
+        # An idle queue with available jobs: the wake-up was lost, or the delivery couldn't send.
         return True
     return rest is None or (rest.next_ms is not None and rest.next_ms <= now_ms + _AHEAD_MS)

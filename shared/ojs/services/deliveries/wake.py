@@ -27,17 +27,17 @@ from ojs.domain.queue.queue import Queue
 from ojs.store.deliveries.deliveries import REMEMBERED_MS, DeliveryDirectory, DeliveryStore
 from ojs.store.jobs.records import JobStore
 
-# A queue keeps a message back for so long at most; what is due later is armed by the sweep.
+# Maximum delay of an SQS message in seconds. The sweep arms timers for jobs that are due later.
 MOST_DELAY_S = 900
 ARMED_MS = MOST_DELAY_S * 1_000
 # Time (ms) between two wake-ups of a delivery.
 _EVERY_MS = 1_000
 # By how much (ms) the clocks of two containers can differ.
 _CLOCKS_MS = 100
-# How long a delivery is left alone whose jobs wait for the end of others of their keys.
+# Delay (ms) before a retry if a concurrency key is at its limit and its release time is unknown.
 KEY_AGAIN_MS = 5_000
 _REMEMBERED = 10_000
-# Of the jobs of a batch of stream records so many are looked at.
+# Maximum number of jobs that are read per delivery and batch of stream records.
 LOOKED_AT = 25
 
 
@@ -63,7 +63,7 @@ class DeliveryWake:
         self._armed: BoundedSet[tuple[str, int]] = BoundedSet(_REMEMBERED)
 
     def job_placed(self, job: Job) -> None:
-        """Wake who pushes a job that was put into a line; when it is due, if that is soon."""
+        """Wake the deliveries of an available job, or arm a timer if the job is due soon."""
         names = self._directory.serving(job.queue)
         if names and job.state is State.AVAILABLE:
             self.wake(names)
@@ -73,9 +73,12 @@ class DeliveryWake:
                 self.arm(names, job.due_ms)
 
     def repeat(self, jobs: Sequence[Job]) -> None:
-        """Wake who pushes jobs that became available a moment ago, where any of the first is still
-        in line: whom the request has woken has taken them, as a rule. One call for a delivery.
-        Raises OjsError.
+        """Wake deliveries again if one of their recently available jobs is still `available`.
+
+        Reads the first `LOOKED_AT` jobs of each delivery. If there are more, always wakes it.
+
+        Raises:
+            OjsError: The records could not be read.
         """
         by_name: defaultdict[str, list[str]] = defaultdict(list)
         for job in jobs:
@@ -87,13 +90,14 @@ class DeliveryWake:
                 self.wake([name])
 
     def queue_opened(self, queue: str) -> None:
-        """Wake who pushes the jobs of a queue that may hand out more than before."""
+        """Wake the deliveries of a queue that can dispatch more jobs than before."""
         self.wake(self._directory.serving(queue))
 
     def permits_released(self, job: Job) -> None:
-        """Wake who may push another job, after one gave back permits without an outcome: it was
-        cancelled, say, or a worker had fetched it, which then ended, failed or was lost. Whoever
-        settles what a delivery has pushed dispatches the next job itself.
+        """Wake deliveries after a job released its permits without an outcome of a push.
+
+        Examples: the job was cancelled, or a worker had fetched it and its attempt ended. After an
+        outcome, `Dispatch.settle` dispatches the next job without a wake-up.
         """
         if (name := delivery_of(job.worker_id)) is not None:
             self.wake([name])
@@ -101,23 +105,26 @@ class DeliveryWake:
             self.queue_opened(job.queue)
 
     def held_back(self, queue: Queue) -> None:
-        """Wake who pushes the jobs of a queue when its rate limit lets the next one start."""
+        """Arm a timer for the time at which the rate limit of a queue allows the next job."""
         config = queue.config
         if config.rate_limit is not None and (names := self._directory.serving(queue.name)):
             apart_ms = -(-config.rate_period_ms // config.rate_limit)
             self.arm(names, self._clock.now_ms() + min(ARMED_MS, max(_EVERY_MS, apart_ms)))
 
     def keys_wait(self, name: str, free_ms: Sequence[int | None]) -> None:
-        """Wake a delivery when keys that have reached their limits let the next job start; after
-        some seconds where a job must end first, which may be of a queue that it does not serve.
+        """Arm a timer for the time at which the first of several limited keys allows a job.
+
+        `free_ms` has the time of each key, or None if another job must finish first. That job can
+        be in a queue that the delivery doesn't serve, so the delay is then `KEY_AGAIN_MS`.
         """
         now_ms = self._clock.now_ms()
         until_ms = min(ms or now_ms + KEY_AGAIN_MS for ms in free_ms)
         self.arm([name], min(now_ms + ARMED_MS, max(now_ms, until_ms)))
 
     def wake(self, names: Iterable[str]) -> None:
-        """Wake deliveries: immediately, or a second after the last wake-up. Does nothing for a
-        delivery with a wake-up that has not arrived yet, whichever container sent it.
+        """Wake deliveries immediately, or with a delay of 1 s if the last wake-up was recent.
+
+        Skips a delivery if a wake-up of any container is still on its way.
         """
         now_ms = self._clock.now_ms()
         for name in names:
@@ -130,50 +137,44 @@ class DeliveryWake:
             self._woken.put(name, last_ms)
 
     def _wake(self, name: str, now_ms: int, since_ms: int) -> int:
-        """Send a wake-up so long (ms) after the last one. Returns its time (ms), 0 if it failed."""
+        """Send a wake-up `since_ms` after the last one. Returns its time (ms), 0 on error."""
         at_ms = now_ms + (_EVERY_MS if since_ms < _EVERY_MS else 0)
         if not self._send([name], (at_ms - now_ms) // 1_000):
             return 0
-        # Where wake-ups are rare there is no write: two containers can both wake a delivery.
+        # Rare wake-ups are not stored, so two containers can both wake a delivery.
         if since_ms < 2 * _EVERY_MS:
             with suppress(BackendError):
                 self._deliveries.record_wake(name, at_ms)
         return at_ms
 
     def arm(self, names: Iterable[str], at_ms: int) -> None:
-        """Have deliveries looked at when the second of `at_ms` is over: once for each second that
-        this container knows of.
-        """
+        """Arm a timer at the end of the second of `at_ms`, once per container and second."""
         second = at_ms // 1_000
         late = [name for name in names if (name, second) not in self._armed]
-        # Whole seconds are counted from now; a queue is a little late rather than early.
+        # The delay is in whole seconds, rounded up: SQS delivers late rather than early.
         delay_s = -(-((second + 1) * 1_000 - self._clock.now_ms()) // 1_000)
         if late and self._send(late, min(MOST_DELAY_S, max(0, delay_s))):
             for name in late:
                 self._armed.add((name, second))
 
     def changed(self, name: str) -> None:
-        """Have a delivery looked at that is new or was changed; and once more when every container
-        has read the directory since.
-        """
+        """Wake a changed delivery now, and again after all containers reread the directory."""
         self._directory.forget()
         self._send([name], 0)
         self._send([name], REMEMBERED_MS // 1_000 + 1)
 
     def maintenance_ended(self) -> None:
-        """Have all deliveries looked at; and once more when every container has noticed that the
-        mode is off.
-        """
+        """Wake all deliveries, and again after every container has read that maintenance ended."""
         if names := sorted(self._directory.names()):
             self._send(names, 0)
             self._send(names, NOTICED_MS // 1_000 + 1)
 
     def forget(self) -> None:
-        """Read the directory anew when it is asked for next."""
+        """Reread the directory at its next use."""
         self._directory.forget()
 
     def _send(self, names: list[str], delay_s: int) -> bool:
-        """Whether the wake-up was taken. A request must not fail for one that was not."""
+        """Send a wake-up. Returns false instead of an error, so that the request doesn't fail."""
         with suppress(BackendError):
             self._queue.wake(names, delay_s=delay_s)
             return True

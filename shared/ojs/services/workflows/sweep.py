@@ -1,6 +1,4 @@
-"""Sweep over workflows that are to be looked at: an end that was missed, starts or cancellations
-that were begun and not finished.
-"""
+"""Checks workflows that are due: missed job outcomes, and unfinished starts or cancellations."""
 
 from __future__ import annotations
 
@@ -12,12 +10,12 @@ from ojs.services.workflows.advance import WorkflowAdvance
 from ojs.services.workflows.control import WorkflowControl
 from ojs.store.workflows.workflows import WorkflowStore
 
-# A workflow in which no job has ended for so long stands still: operators are told.
+# A workflow that didn't change for this time (ms) is stalled and reported to operators.
 STALLED_MS = 3_600_000
 
 
 class WorkflowSweep:
-    """Looks at workflows."""
+    """Checks workflows and finishes their starts and cancellations."""
 
     name = "workflows"
 
@@ -33,18 +31,17 @@ class WorkflowSweep:
         self._control = workflow_control
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
-        """Look at up to `limit` workflows that are due.
+        """Check up to `limit` workflows that are due.
 
-        Counts: checked (workflows), stalled (those of them in which nothing has happened for
-        STALLED_MS), failed, and `more` (1 when others are left for the next run). One call when
-        none is due.
+        Counts: checked (workflows), stalled (workflows that didn't change for `STALLED_MS`),
+        failed, and `more` (1 if others are due). Makes one DynamoDB call if none is due.
         """
         run = SweepRun(now_ms, limit, go_on)
         for workflow_id in self._workflows.due(now_ms=now_ms, limit=limit):
             if run.stop():
                 break
             with counting_failures(run.counts, f"workflow {workflow_id}"):
-                # It may be gone, or moved on: the index is a moment behind.
+                # The index is eventually consistent: the workflow can be deleted or changed.
                 with suppress(NotFound):
                     record = self._advance.check(workflow_id)
                     stalled = not record.state.final and now_ms - record.updated_ms >= STALLED_MS
