@@ -1,14 +1,14 @@
-"""Depth counters: exact, bounded counts of the jobs in each bounded queue, one item a queue.
+"""Counts the jobs and bytes of each bounded queue. One item per queue.
 
-A job is added before it is stored, and subtracted after it is done. If a function dies in between,
-the counter shows too many until a sweep finds that no job stands for them
-(`ojs.services.permits.reconcile`); it never shows too few. So each write carries a mark, by which
-a repetition after a try without an answer does not count twice.
+Invariant: the counter is never lower than the number of stored jobs. A job is added before it is
+stored, and subtracted after it reaches a final state. If the process crashes in between, the
+counter is too high until the sweep corrects it (`ojs.services.permits.reconcile`). Each write
+carries a marker, so that a retry after a write without a response doesn't count twice.
 
-Each job is also counted in a part for the period in which its room was reserved. What a period that
-is over has in the queue only becomes less. So the sweep can compare that with the jobs themselves
-while others come and go. The parts of a few minutes are kept; what is older is the rest of the sum,
-with the jobs that functions of earlier versions count, which know of no parts.
+Each job is also counted in the bucket of the period in which its space was reserved. The count of a
+closed period can only decrease, so the sweep can compare it with the stored jobs under traffic. The
+item keeps the buckets of the last `KEPT_PERIODS` periods (4 minutes). Older jobs, and jobs counted
+by versions without buckets, are in the total only.
 """
 
 from __future__ import annotations
@@ -33,19 +33,21 @@ from ojs.store.table.table import Table, Update
 from ojs.store.table.values import Item, Value, number
 
 PERIOD_MS = 20_000
-# More than clocks differ by; and for how long after the end of its period room may be in doubt
-# (`ojs.services.permits.backpressure.DOUBTED_MS`), and a while more.
+# CLOCKS_MS: more than the difference between two clocks. NOTED_MS: how long after the end of its
+# period a reservation can have an unknown outcome (`ojs.services.permits.backpressure.DOUBTED_MS`),
+# plus a margin.
 CLOCKS_MS, NOTED_MS = 5_000, 120_000
-# Parts of so many periods are kept exactly: four minutes. A part takes some 27 bytes of the item,
-# and a slot 13. Up to some 30 slots it stays within 1 KB, one write unit; with all it takes two.
+# The number of periods whose buckets are kept exactly: four minutes. A bucket takes about 27 bytes
+# of the item, and a slot 13. With up to about 30 slots the item stays within 1 KB, one write unit.
+# With all slots it takes two units.
 KEPT_PERIODS = 12
-# Older parts are removed when there are so many.
+# Older buckets are removed when the item has this number of them.
 _PARTS_REMOVED = 8
-# The bounds as of the last push, from which the projection derives events.
+# The bounds at the last enqueue, from which the projection derives events.
 _BOUNDS = ("bound", "warn", "bound_b", "warn_b")
 _UNTRACKED = ("loose", "loose_b")
-# A write puts a mark into one of so many slots. A slot that was not written to for so many seconds
-# is taken over first. After so many marks that others were quicker with, a write has none.
+# A write stores its marker in one of these slots. A slot without a write for `_IDLE_S` seconds is
+# reused first. If other writes take the slot first in all `_VIEWS` tries, the write has no marker.
 SLOTS = tuple(f"k{number}" for number in range(64))
 _IDLE_S = 60
 _UNIQUE = 10**8
@@ -64,16 +66,15 @@ def period_of(ms: int) -> int:
 
 @record(frozen=True)
 class Room:
-    """Jobs and their bytes, by the period in which their room was reserved; 0 if that is unknown.
-
-    Either may be negative: less room than before.
+    """Space for jobs and their bytes, by the period in which it was reserved; 0 if that is unknown.
+    Either can be negative: less space than before.
     """
 
     parts: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, jobs: Iterable[Job]) -> Room:
-        """The room of those of these jobs that have some."""
+        """Return the space of these jobs, without jobs that have none reserved."""
         return cls.sum(
             (job.reserved_in or 0, 1, job.reserved_bytes)
             for job in jobs
@@ -100,21 +101,21 @@ class Room:
         return sum(size for _, size in self.parts.values())
 
     def plus(self, count: int, size: int, period: int) -> Room:
-        """With so many jobs, of so many bytes in all, more in this period."""
+        """Return this space plus `count` jobs with `size` bytes in total, reserved in `period`."""
         return self.with_all(Room({period: (count, size)}))
 
     def with_all(self, other: Room, sign: int = 1) -> Room:
-        """With the other room too, or with `sign` -1 without it."""
+        """Add the other space, or subtract it with `sign` -1."""
         mine = ((period, *part) for period, part in self.parts.items())
         theirs = ((p, sign * count, sign * size) for p, (count, size) in other.parts.items())
         return Room.sum(chain(mine, theirs))
 
     def until(self, period: int) -> Room:
-        """What was reserved in this period or before."""
+        """Return the space that was reserved in this period or an earlier one."""
         return Room({one: part for one, part in self.parts.items() if one <= period})
 
     def added(self, now_ms: int) -> dict[str, int]:
-        """What a write that adds this room adds to each attribute of the item."""
+        """Return what a write of this space adds to each attribute of the item."""
         added = {"n": self.count, "b": self.size}
         oldest = period_of(now_ms) - KEPT_PERIODS
         for period, part in self.parts.items():
@@ -125,8 +126,8 @@ class Room:
 
 @record(frozen=True)
 class LastRecount:
-    """What a sweep counted: tracked jobs, and their bytes, whose room was reserved in `period` or
-    before, and when it had counted them (ms).
+    """The last recount of a sweep: tracked jobs, and their bytes, whose space was reserved in
+    `period` or before, and the time of the count (ms).
     """
 
     period: int
@@ -137,12 +138,12 @@ class LastRecount:
 
 @record(frozen=True)
 class DepthValue:
-    """What a counter shows: jobs and their bytes.
+    """The values of a counter: jobs and their bytes.
 
-    `untracked` and `untracked_bytes` are the part that stands for jobs stored before the queue had
-    a bound, as last recounted. `changed_ms` is when the counter was last raised or lowered. `drain`
-    is how many jobs a minute left the queue lately, None if unknown. `parts` are those of the
-    periods that the item still has.
+    `untracked` and `untracked_bytes` are for jobs that were stored before the queue had a bound, as
+    of the last recount. `changed_ms` is the last time the counter was raised or lowered. `drain` is
+    the recent number of jobs per minute that left the queue, None if unknown. `parts` are the
+    buckets that the item still has.
     """
 
     count: int = 0
@@ -165,14 +166,16 @@ class DepthValue:
         return self.tracked, self.size - self.untracked_bytes
 
     def until(self, period: int) -> tuple[int, int]:
-        """The tracked jobs, and their bytes, whose room was reserved in this period or before."""
+        """Return the tracked jobs, and their bytes, whose space was reserved in this period or
+        before.
+        """
         newer = self.parts.with_all(self.parts.until(period), -1)
         jobs, size = self.tracked_room
         return jobs - newer.count, size - newer.size
 
 
 class BoundReached(Exception):
-    """The queue has no room for what was requested; `value` is what its counter shows."""
+    """The queue doesn't have enough space for the request. `value` is the current counter."""
 
     def __init__(self, value: DepthValue) -> None:
         super().__init__("no room")
@@ -194,7 +197,7 @@ class _Marked:
     def of(cls, update: Update, slot: str, mark: int, seen: int) -> _Marked:
         """This write, with a mark in a slot; `seen` is 0 for an empty one."""
         # Race: another container takes over the slot. The loser has written nothing, unless an
-        # earlier try of it got no answer.
+        # earlier try of it had no response.
         as_seen = f"#{slot} = :mark" if seen else f"attribute_not_exists(#{slot})"
         marked = replace(
             update,
@@ -205,8 +208,8 @@ class _Marked:
         return cls(marked, slot, mark, seen)
 
     def comes_after(self, found: int) -> bool:
-        """Whether another write was begun before this one, and is in the slot: then no try of this
-        one took effect, as the other did not know of its mark.
+        """Whether the slot has another write that began before this one: then no try of this write
+        took effect, as the other write did not know its marker.
         """
         return found // _UNIQUE < self.mark // _UNIQUE - CLOCKS_MS // 1_000
 
@@ -214,11 +217,11 @@ class _Marked:
 class DepthCounter:
     """The store of depth counters.
 
-    A write that counts is made once, however often it is tried. Each concurrent write has a slot of
-    the item. It sets the slot to a new mark, on the condition that the slot has the mark that this
-    container set there before. If an earlier try took effect, its mark is in the slot; if the slot
-    is as before, no try has. No other container writes to the slot, unless all are in use: then
-    one takes over a slot that was not written to for the longest time.
+    A counting write takes effect once, however often it is tried. Each concurrent write has a slot
+    of the item. It sets the slot to a new marker, on the condition that the slot still has the last
+    marker of this container. If an earlier try took effect, its marker is in the slot; if the slot
+    is unchanged, no try took effect. No other container writes to the slot, unless all are in use:
+    then it takes over the slot with the oldest write.
     """
 
     def __init__(self, table: Table, ids: IdSource) -> None:
@@ -241,11 +244,22 @@ class DepthCounter:
         warn_at: float,
         now_ms: int,
     ) -> DepthValue:
-        """Count this room, if the queue stays within its bounds.
+        """Reserve this space, if the queue stays within its bounds.
 
-        Its jobs or bytes may be 0 or less in all, for a caller that has room already: then they are
-        not limited, the counter is lowered. `warn_at` is the fraction of a bound, 0 to 1, from
-        which the stream record leads to a warning. Raises BoundReached.
+        Args:
+            queue: Queue name.
+            room: The space. Its jobs or bytes can be 0 or less in total, if the caller has space
+                already: then that bound is not checked.
+            max_count: Maximum number of jobs. None: no limit.
+            max_size: Maximum number of bytes. None: no limit.
+            warn_at: Fraction of a bound, 0 to 1, from which the stream record leads to a warning.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Returns:
+            The counter after the write.
+
+        Raises:
+            BoundReached: The queue doesn't have enough space.
         """
         self._settle()
         count, size = room.count, room.size
@@ -256,8 +270,8 @@ class DepthCounter:
         conditions: list[str] = []
         values: dict[str, Value] = {}
         setting: dict[str, Value] = {"at": now_ms}
-        # Race: any number of pushes at once. Each is counted only while the sum stays within the
-        # bound; the losers get the counter's value.
+        # Race: any number of concurrent enqueues. Each is counted only while the sum stays within
+        # the bound; the losers get the counter's value.
         if max_count is not None:
             if count > 0:
                 conditions.append("(attribute_not_exists(#n) OR #n <= :room)")
@@ -290,19 +304,21 @@ class DepthCounter:
     def release(
         self, queue: str, room: Room, *, now_ms: int, doubted_since_ms: int | None = None
     ) -> None:
-        """Count no more what is done. If this fails, the next write of this container sees to it,
-        or a sweep finds that no job stands for it.
+        """Subtract the space of finished jobs. If the write fails, the next write of this container
+        repeats it, or a sweep detects that no job uses the space.
 
-        `doubted_since_ms` is for room, reserved then, whose job is not there: nothing is released
-        if the record of a job with room of about that time was removed since (`note_removal`).
+        `doubted_since_ms` is for space that was reserved at that time and whose job isn't stored.
+        Nothing is released if the record of a job with space of about that time was removed since
+        (`note_removal`).
         """
         self._settle()
         # Race: the queue is deleted, and its counter with it. Nothing is left to lower.
         condition = "attribute_exists(pk)"
         values: dict[str, Value] = {}
         if doubted_since_ms is not None:
-            # Race: the job came late after all, ended, which released its room, and its record was
-            # removed before we looked. Whoever removes it notes that first.
+            # Race: the job was stored late after all, finished, which released its space, and its
+            # record was removed before this check. The removal is noted before the record is
+            # removed.
             condition += " AND (attribute_not_exists(#removed) OR #removed < :since)"
             values[":since"] = doubted_since_ms - CLOCKS_MS
         update = Update(
@@ -330,7 +346,7 @@ class DepthCounter:
     def _settle(self) -> None:
         """Make those releases that have failed."""
         for _ in range(len(self._owed)):
-            with suppress(IndexError):  # another thread has it
+            with suppress(IndexError):  # another thread took the entry
                 self._release(*self._owed.popleft())
 
     def _count(self, queue: str, update: Update, tried: list[_Marked]) -> Item:
@@ -397,12 +413,12 @@ class DepthCounter:
         return item
 
     def note_removal(self, queue: str, period: int, *, now_ms: int) -> None:
-        """Note that the record of a job with room of this period is about to be removed, if that
-        was reserved so lately that its push may still be in doubt. Raises OjsError.
+        """Note that the record of a job with space of this period is about to be removed. Nothing
+        is written if the period is too old for an enqueue with an unknown outcome. Raises OjsError.
         """
         if period < period_of(now_ms - NOTED_MS):
             return
-        # Race: the queue is gone, and its counter with it.
+        # Race: the queue is deleted, and its counter with it.
         with suppress(LostRace):
             self._repeating.update(
                 Update(
@@ -428,7 +444,7 @@ class DepthCounter:
         policy: str,
         now_ms: int,
     ) -> None:
-        """Store that a push was refused: the stream record becomes the event and the metric."""
+        """Store that an enqueue was rejected. The record leads to the event and the metric."""
         self._table.update(
             Update(
                 keys.counter(queue),
@@ -453,14 +469,14 @@ class DepthCounter:
         untracked_bytes: int,
         drain: int | None,
     ) -> bool:
-        """Set the untracked part to what was counted; the tracked part stays as it is. False if
-        another count was stored since `seen`.
+        """Set the untracked part to the recounted values. The tracked part doesn't change. Return
+        False if another recount was stored since `seen`.
         """
         setting: dict[str, Value] = {"loose": untracked, "loose_b": untracked_bytes}
         if drain is not None:
             setting["drain"] = drain
-        # Race: another sweep, or the queue gets a bound, whose loser counts again. Pushes and
-        # completions meanwhile change the tracked part only, and do no harm.
+        # Race: another sweep, or the queue gets a bound; the loser counts again. Concurrent
+        # enqueues and completions change the tracked part only, and don't conflict.
         return self._change(
             queue,
             seen,
@@ -470,23 +486,23 @@ class DepthCounter:
         )
 
     def take_over(self, queue: str, seen: DepthValue, *, count: int, size: int) -> bool:
-        """Turn a part of what is untracked into room of the caller, who ended those jobs; False if
-        it was recounted since `seen`. The sums stay as they are.
+        """Turn untracked space into space of the caller, which finished those jobs. The totals
+        don't change. Return False if the counter was recounted since `seen`.
         """
-        # Race: a sweep recounts, or another push takes some over. What is left is known to the
-        # winner only: the loser has no room, and tries to reserve it.
+        # Race: a sweep recounts, or another enqueue takes untracked space over. Only the winner
+        # knows the remaining space: the loser has none, and tries to reserve it.
         left = {"loose": seen.untracked - count, "loose_b": seen.untracked_bytes - size}
         return self._change(queue, seen, _UNTRACKED, left)
 
     def subtract(
         self, queue: str, seen: DepthValue, recount: LastRecount, *, count: int, size: int
     ) -> bool:
-        """Count no more what no job stands for, and note a new recount; False if another one was
-        noted since `seen`.
+        """Subtract space that no job uses, and note a new recount. Return False if another recount
+        was noted since `seen`.
         """
         # Race: another sweep that found the same. Its recount is noted by then, and the loser
-        # subtracts nothing. Pushes and ends of jobs may come between: they change nothing of what
-        # no job stands for.
+        # subtracts nothing. Enqueues and finished jobs in between don't change the space that no
+        # job uses.
         noted = {
             "counted_in": recount.period,
             "counted": recount.count,
@@ -496,16 +512,17 @@ class DepthCounter:
         return self._change(queue, seen, ("counted_at",), noted, {"n": -count, "b": -size})
 
     def add(self, queue: str, seen: DepthValue, *, count: int, size: int) -> bool:
-        """Count what the counter missed; False if it has changed since `seen`."""
-        # Race: a push or the end of a job, which the recount may have seen or not. Nothing is
-        # written then, and the next sweep counts again.
+        """Add jobs that the counter missed; return False if it has changed since `seen`."""
+        # Race: an enqueue or a finished job, which the recount might have seen or not. Then nothing
+        # is written, and the next sweep counts again.
         return self._change(queue, seen, ("at", "n", "b"), {}, {"n": count, "b": size})
 
     def remove(self, queue: str, *, before_ms: int) -> None:
         """Delete the counter of a deleted queue, unless it changed since `before_ms`."""
         for sort_key in (keys.DEPTH, keys.REFUSED):
             # Race: the queue is created again, and a job is counted. Then the item belongs to the
-            # new queue and stays; what the old queue left in it is repaired like what a crash left.
+            # new queue and stays. The sweep corrects counts of the old queue, like those after a
+            # crash.
             with suppress(LostRace):
                 self._table.delete(
                     keys.counter(queue),
@@ -549,8 +566,8 @@ class DepthCounter:
         return wins(lambda: self._table.update(update))
 
     def _remove_old_parts(self, queue: str, value: DepthValue, room: Room) -> None:
-        """Remove parts that nobody looks at any more, if there are many, and this push is the first
-        of its period: one unit for many minutes of pushes.
+        """Remove buckets that no sweep reads now, if there are many and this enqueue is the first
+        of its period. This costs one write unit for many minutes of enqueues.
         """
         period = max(room.parts, default=0)
         # A period more than is needed, as clocks differ.
@@ -558,8 +575,9 @@ class DepthCounter:
         if len(old) < _PARTS_REMOVED or value.parts.parts.get(period) != room.parts[period]:
             return
         names = [name for one in old[: 10 * _PARTS_REMOVED] for name in _part_names(one)]
-        # Race: the queue is deleted. The room is reserved, whatever becomes of this. Ends of jobs
-        # write no old parts, so that none comes back; and one that did would count nowhere.
+        # Race: the queue is deleted. The space is reserved, whether or not this write succeeds.
+        # Finished jobs write no old buckets, so a removed bucket isn't written again. If it were,
+        # no total would include it.
         with suppress(LostRace, OjsError):
             self._table.update(
                 Update(

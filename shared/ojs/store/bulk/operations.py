@@ -60,12 +60,12 @@ class BulkOperationStore:
         return ClaimedOperation(operation, token)
 
     def take(self, operation_id: str, *, now_ms: int, until_ms: int) -> ClaimedOperation | None:
-        """Claim an operation; None if it is over, claimed by another container, or of a form that
-        only a newer version knows.
+        """Claim an operation; None if it has finished, is claimed by another container, or has a
+        form that only a newer version can read.
         """
         token = self._ids.token()
-        # Race: two sweeps, or a sweep and the request that began it. One claims it; the other
-        # leaves it alone.
+        # Race: two sweeps, or a sweep and the request that began it. One claims it; the other skips
+        # it.
         item = unless_lost(
             lambda: self._table.update(
                 Update(
@@ -84,18 +84,20 @@ class BulkOperationStore:
         try:
             return ClaimedOperation(OPERATION.of(item), token)
         except UnknownForm:
-            # Claimed in vain: it is looked at again when the claim is over.
+            # Only a newer version can read it: it is due again when this claim expires.
             return None
 
     def save(self, claim: ClaimedOperation, *, until_ms: int) -> ClaimedOperation:
-        """Store the progress and extend the claim. Raises LostRace when another container has it.
+        """Store the progress and extend the claim. Raises LostRace when another container has
+        claimed it.
 
-        The answer shows if the operation is to stop.
+        The returned claim shows if the operation is to stop.
         """
         return self._save(claim, _hold(claim.token, until_ms))
 
     def release(self, claim: ClaimedOperation, *, look_at_ms: int) -> BulkOperation:
-        """Store the progress and release the claim: it is over, or is due again at `look_at_ms`.
+        """Store the progress and release the claim: the operation has finished, or is due again at
+        `look_at_ms`.
 
         Raises LostRace as `save` does.
         """
@@ -109,9 +111,9 @@ class BulkOperationStore:
         self, claim: ClaimedOperation, changes: dict[str, Value], remove: Sequence[str] = ()
     ) -> ClaimedOperation:
         new = _progress(claim.operation)
-        # Race: the claim expired and another container claimed it. The loser stops; what it did is
+        # Race: the claim expired and another container claimed it. The loser stops; its work is
         # done, and the other finds it done. A release leaves the token in place, so that a repeated
-        # write succeeds; `held_until` tells whether the claim holds.
+        # write succeeds; `held_until` shows whether the claim holds.
         item = self._table.update(
             Update(
                 keys.operation(claim.operation.id),
@@ -139,7 +141,7 @@ class BulkOperationStore:
             condition="#state = :running AND #held_until <= :now",
             values=running | {":now": now_ms},
         )
-        # Race: it ends by itself. The caller gets LostRace.
+        # Race: it finishes first. The caller gets LostRace.
         stop_later = Update(
             keys.operation(operation.id),
             keys.RECORD,
@@ -202,7 +204,7 @@ def _hold(token: str, until_ms: int) -> dict[str, Value]:
 
 
 def _ended(operation: BulkOperation) -> dict[str, Value]:
-    """The attributes of an operation that is over."""
+    """Return the attributes of a finished operation."""
     item, at_ms = OPERATION.item(operation), operation.finished_ms or 0
     # What an erasure was for is personal itself.
     names = ("state", "ids", "wanted") if operation.action is Action.ERASE_JOBS else ("state",)
@@ -211,7 +213,7 @@ def _ended(operation: BulkOperation) -> dict[str, Value]:
 
 
 def _gone(item: Item, now_ms: int) -> bool:
-    """Whether its time to live is over: DynamoDB removes it some time later."""
+    """Whether its time to live has ended: DynamoDB removes it some time later."""
     return "ttl" in item and int(item["ttl"]) * 1000 <= now_ms
 
 

@@ -1,12 +1,13 @@
-"""Cron jobs in the table: one item each, which stands in the due line of its queue, and a run log.
+"""Cron jobs in the table: one item each, which is listed in the due index partition of its queue,
+and a run log.
 
-    C|{name}    @              what it is, its next tick, its latest jobs; at most 1 KB
+    C|{name}    @              its attributes, its next tick, its latest jobs; at most 1 KB
     C|{name}    def|{token}    its definition, if it does not fit there
-    CR|{name}   {ms}|{runs}|{token}   an entry of the run log, kept for thirty days
+    CR|{name}   {ms}|{runs}|{token}   an entry of the run log, kept for 30 days
 
-The entry in the due line makes the fetch that asks next, or else the sweep, fire it when its tick
-comes: nothing reads it before. The condition on `op` decides who does. The index `expiry` lists
-all of them.
+Because of the entry in the due index, the next fetch, or else the sweep, fires it when its tick
+comes; it is not read before. The condition on `op` decides which one fires it. The index `expiry`
+lists all cron jobs.
 """
 
 from __future__ import annotations
@@ -104,7 +105,8 @@ class CronStore:
         self._registry = registry
 
     def get(self, name: str) -> Cron | None:
-        """One cron job, read consistently. One call, or two if its definition stands apart.
+        """Return one cron job, read consistently. One call, or two if its definition is a separate
+        item.
 
         Raises UnknownForm, UnreadableItem.
         """
@@ -112,14 +114,15 @@ class CronStore:
             item = self._table.get(keys.cron(name), keys.RECORD)
             if item is None:
                 return None
-            # Race: its definition is replaced between the two reads, and the old one is gone.
+            # Race: its definition is replaced between the two reads, and the old one no longer
+            # exists.
             (whole,) = self._with_definitions([item])
             if _DEFINITION in whole:
                 break
         return CRON.of(whole)
 
     def _with_definitions(self, found: Sequence[Item]) -> Sequence[Item]:
-        """Items with the definitions that stand apart."""
+        """Return the items with their definitions from separate items."""
         apart = {_apart(keys.cron_name(str(i["pk"])), str(i[_REF])): i for i in found if _REF in i}
         for ref, text in (self._payloads.load(apart) if apart else {}).items():
             apart[ref][_DEFINITION] = text
@@ -128,8 +131,7 @@ class CronStore:
     def add(self, cron: Cron) -> Cron:
         """Store a new cron job. Raises LostRace when there is one of this name."""
         cron = self._prepared(cron)
-        # Race: two registrations of one name. The loser reads what the winner stored, and updates
-        # that.
+        # Race: two registrations of one name. The loser reads the winner's item and updates it.
         put = Put(_item(cron), condition="attribute_not_exists(pk)")
         with self._removing(cron):
             self._table.put(put, own=("op", str(cron.op)))
@@ -160,7 +162,7 @@ class CronStore:
         return rewriting(_item(before), _item(after), "#op = :seen", {":seen": before.op or ""})
 
     def advance(self, before: Cron, after: Cron, run: CronRun | None) -> Cron:
-        """Write what became of a tick without a job, and its entry of the run log, if it has one.
+        """Write the result of a tick without a job, and its entry of the run log, if it has one.
 
         Raises LostRace.
         """
@@ -191,8 +193,8 @@ class CronStore:
 
     def remove(self, cron: Cron) -> None:
         """Delete a cron job as read. Raises LostRace when it has changed."""
-        # Race: it fires, or is changed, in this moment. The loser reads again, so that the answer
-        # shows what was deleted.
+        # Race: it fires, or is changed, at the same time. The loser reads again, so that the
+        # response shows the deleted cron job.
         lost = lost_race(
             lambda: self._table.delete(
                 keys.cron(cron.name),
@@ -201,14 +203,14 @@ class CronStore:
                 values={":seen": cron.op or ""},
             )
         )
-        # Gone after an answer that was lost: deleted by this very call, or by another.
+        # It no longer exists after a lost response: deleted by this call, or by another.
         if lost is not None and (lost.item or not lost.repeated):
             raise lost
         self._discard(cron)
 
     def page(self, *, limit: int, after: str | None) -> Page[Cron]:
-        """A page of all cron jobs in order of name, and the name to go on after. The index is a
-        moment behind.
+        """Return a page of all cron jobs in order of name, and the name at which the next page
+        begins. The index is eventually consistent.
         """
         start = None if after is None else pack({**_key(after), **_listed(after)})
         found = self._table.query(
@@ -222,8 +224,8 @@ class CronStore:
         return Page(list(readable(CRON.of, whole, pass_over)), more)
 
     def count(self, key_id: str | None, *, most: int) -> tuple[int, int]:
-        """How many cron jobs there are, and how many of them this key set last, which is read only
-        if it can be `most`. The index is a moment behind.
+        """Return the number of cron jobs, and the number of them that this key set last, which is
+        read only if it can be `most`. The index is eventually consistent.
         """
         found, after = [], None
         while True:
@@ -241,7 +243,9 @@ class CronStore:
     def runs(
         self, name: str, *, since_ms: int, limit: int, after: str | None = None
     ) -> Page[CronRun]:
-        """A page of the run log, latest first, from `since_ms` on; and the key to go on after."""
+        """Return a page of the run log, latest first, from `since_ms` on; and the key of the next
+        page.
+        """
         found = self._table.query(
             "pk = :log AND sk BETWEEN :since AND :last",
             {
@@ -266,12 +270,12 @@ class CronStore:
 
     def see_zones(self, version: str, after: str | None) -> None:
         """Record that cron jobs up to this name, None for all, were aimed under this version."""
-        # Race: containers of two versions. Each looks at all of them, and the last one counts.
+        # Race: containers of two versions. Each checks all cron jobs, and the last one counts.
         item: Item = {"pk": keys.CRONS, "sk": keys.ZONES, "version": version}
         self._table.put(Put(item if after is None else {**item, "after": after}))
 
     def _prepared(self, cron: Cron) -> Cron:
-        """A cron job with its write token, whose definition is stored if it stands apart."""
+        """Return a cron job with its write token. Store its definition if it is a separate item."""
         cron = changed(cron, op=self._ids.token())
         if size(_item(cron)) + GROWTH_BYTES <= ITEM_BYTES:
             return cron
@@ -293,7 +297,7 @@ class CronStore:
             raise
 
     def _discard(self, cron: Cron) -> None:
-        """Remove the definition of a cron job, if it stands apart."""
+        """Remove the definition of a cron job, if it is a separate item."""
         if cron.definition_ref is not None:
             self._payloads.delete([_apart(cron.name, cron.definition_ref)])
 

@@ -1,1 +1,1 @@
-"""Stored data about dead letters besides their job records."""
+"""Stored data about dead letters in addition to their job records."""

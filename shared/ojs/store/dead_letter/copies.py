@@ -48,7 +48,8 @@ class WaitingCopies:
             condition="#copies > :most",
             values={":most": most},
         )
-        # In the same transaction: a copy that was claimed meanwhile must not get this error.
+        # In the same transaction: a copy that was claimed since it was read must not get this
+        # error.
         after, apart = self._jobs.noting(copy, replace(after, trimmed=True), failure)
         errors = [] if apart is None else [Put(apart.item)]
         with losing_as(lambda lost: NothingToTrim() if lost.item is None else lost):

@@ -40,8 +40,8 @@ class DeadQueue:
 
 @record
 class DeadQueues:
-    """All queues with dead letters. `own_counts`: whether any queue at all configures its own
-    number of dead letters to keep.
+    """All queues with dead letters. `own_counts`: whether a queue configures a separate number of
+    dead letters to keep.
     """
 
     queues: list[DeadQueue] = field(default_factory=list)
@@ -49,7 +49,7 @@ class DeadQueues:
 
 
 class Pruning:
-    """The store of the schedule, and of what to prune."""
+    """The store of the pruning schedule and of the queues to prune."""
 
     def __init__(self, table: Table, queues: QueueStore, ids: IdSource) -> None:
         self._table = table
@@ -89,7 +89,7 @@ class Pruning:
     def unlock(self, token: str, *, done_ms: int | None) -> None:
         """Release the lock; if `done_ms` is given, everything was pruned up to that time."""
         done: Mapping[str, Value] = {} if done_ms is None else {"done": done_ms}
-        # Race: the lock expired and another sweep took over. That one records what is done.
+        # Race: the lock expired and another sweep took over. That one records its progress.
         with suppress(LostRace):
             self._table.update(
                 Update(

@@ -1,10 +1,9 @@
-"""Cursors of replay rules: how far each rule has looked through its queue's dead letters.
+"""Cursors of replay rules: the last dead letter of its queue that each rule has checked.
 
-    V|{queue}  {rule}   upto: the index key of the dead letter that was looked at last
+    V|{queue}  {rule}   upto: the index key of the dead letter that was checked last
                         mark: a digest of the rule; a changed rule begins again
 
-Dead letters become due in index order, so a rule never looks at one again, whether it matched or
-not.
+Dead letters become due in index order, so a rule never checks one again, whether it matched or not.
 """
 
 from __future__ import annotations
@@ -63,8 +62,8 @@ class ReplayCursors:
             "ttl": now_ms // 1000 + _KEPT_S,
         }
         cursor = _cursor(queue, item)
-        # Race: another sweep looks at the same jobs. The condition on the job record lets only one
-        # replay each job; the sweep that loses here leaves the rest to the other.
+        # Race: another sweep checks the same jobs. The condition on the job record lets only one
+        # replay each job; the sweep that loses here leaves the other jobs to the winner.
         condition = "attribute_not_exists(pk)" if seen is None else "#rev = :seen"
         put = Put(item, condition, {} if seen is None else {":seen": seen.rev})
         stored = won_or(lambda: self._table.put(put), lambda lost: lost.item)

@@ -1,10 +1,10 @@
-"""Deliveries in the table, and the directory that says which of them serves which queue.
+"""Deliveries in the table, and the directory that maps queues to deliveries.
 
-A delivery is one item: what an operator configured, and beside it what dispatch and outcomes note
-of its target. The directory is one item as well. It is written in one transaction with the
-delivery, so no queue has two; and whoever makes a job available looks there whom to wake. A
-container reads it once in REMEMBERED_MS, so a deployment without deliveries pays next to nothing,
-and no item of a queue or job has anything of them.
+A delivery is one item: the configuration by an operator, and the state of its target as recorded by
+dispatch and outcomes. The directory is one item as well. It is written in one transaction with the
+delivery, so no queue has two deliveries. A function that makes a job available reads there which
+delivery to wake. A container reads it once in REMEMBERED_MS, so a deployment without deliveries has
+almost no cost, and items of queues and jobs have no data about deliveries.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ojs.store.table.record import Attribute, Record, member, rewriting
 from ojs.store.table.table import Delete, Put, Table, Update
 from ojs.store.table.values import Item, Value, number
 
-# For so long a container relies on the directory that it has read.
+# How long a container uses the directory that it has read.
 REMEMBERED_MS = 15_000
 # Bytes of the directory: it is read as a whole.
 MAX_DIRECTORY_BYTES = 100_000
@@ -48,7 +48,7 @@ CONFIGURED = (
 
 @record(frozen=True)
 class DirectoryEntry:
-    """What the directory says of one delivery."""
+    """The directory's data about one delivery."""
 
     queues: tuple[str, ...] = ()
     pool: str | None = None
@@ -56,8 +56,8 @@ class DirectoryEntry:
 
 @record(frozen=True)
 class Directory:
-    """All deliveries by name. `revision` grows with each change, and is no less than the version of
-    each delivery that was deleted.
+    """All deliveries by name. `revision` grows with each change, and is at least the version of
+    each deleted delivery.
     """
 
     entries: Mapping[str, DirectoryEntry] = field(default_factory=dict)
@@ -135,8 +135,8 @@ class DeliveryStore:
         )
 
     def note(self, before: Delivery, after: Delivery) -> Delivery:
-        """Store what dispatch or an outcome found out of the target, counts included. One write.
-        Raises LostRace.
+        """Store the state of the target as seen by dispatch or an outcome, counts included. One
+        write. Raises LostRace.
         """
         after = replace(after, turn=before.turn + 1)
         # Race: other outcomes, an operator. The loser reads again: each fault in a row counts.
@@ -192,8 +192,8 @@ class DeliveryDirectory:
         self._seen: BoundedMap[str, tuple[int, Mapping[str, tuple[str, ...]]]] = BoundedMap(1)
 
     def serving(self, queue: str) -> tuple[str, ...]:
-        """The names of the deliveries that serve a queue. At most two calls in REMEMBERED_MS; none
-        are known when the table is in trouble: a push must not fail for it.
+        """Return the names of the deliveries that serve a queue. At most two calls in
+        REMEMBERED_MS. Returns none if the table can't be read, so that an enqueue doesn't fail.
         """
         return self._queues().get(queue, ())
 
@@ -202,7 +202,7 @@ class DeliveryDirectory:
         return {name for names in self._queues().values() for name in names}
 
     def forget(self) -> None:
-        """Read it anew when it is asked for next."""
+        """Read the directory again on its next use."""
         self._seen.forget("")
 
     def _queues(self) -> Mapping[str, tuple[str, ...]]:
@@ -210,7 +210,8 @@ class DeliveryDirectory:
         read_ms, queues = self._seen.get("", (None, {}))
         if read_ms is not None and 0 <= now_ms - read_ms < REMEMBERED_MS:
             return queues
-        # After an error as it was: whom that does not wake, the stream or the sweep will.
+        # After an error, the directory is unchanged: the stream or the sweep wakes the other
+        # deliveries.
         with suppress(OjsError):
             queues = served(self._store.directory(consistent=False), self._pools)
         self._seen.put("", (now_ms, queues))

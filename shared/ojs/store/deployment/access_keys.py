@@ -3,10 +3,11 @@
     A|mac   mac          the secret that MACs of keys are made with, and until when keys without a
                          MAC work
     A|{id}  @            digest, name, scopes, queues; times of creation, expiry and last use
-    A|{id}  made|{child} a key that it made, until that and all its descendants are revoked
+    A|{id}  made|{child} a key that it created, until that and all its descendants are revoked
     A|{arn} role         which of the records above an IAM role has; it has no digest but the ARN
 
-That of a role is never removed: so a role whose record is over is told from one that never had any.
+The record of a role is never removed, so that a role with an ended record can be distinguished from
+a role without a record.
 
 The index `expiry` lists all in order of creation. It has only keys, so a use of a key does not
 change it.
@@ -34,7 +35,7 @@ class AccessKeyStore:
     """The store of access keys."""
 
     def __init__(self, table: Table, old_keys_until_ms: int | None = None) -> None:
-        """`old_keys_until_ms`: until when keys without a MAC work; None: as the table says."""
+        """`old_keys_until_ms`: until when keys without a MAC work; None: the value in the table."""
         self._table = table
         self._old_keys_until_ms = old_keys_until_ms
         self._mac: KeyMac | None = None
@@ -72,8 +73,9 @@ class AccessKeyStore:
         """
         if key.ancestors:
             return self._transacted(self._adding(key, credential))
-        # Race: the answer of an earlier try was lost, or the deployment is repeated. The loser
-        # finds the item: with the same digest it is this key, and stays as it is, revoked or not.
+        # Race: the response of an earlier try was lost, or the deployment is repeated. The loser
+        # finds the item: with the same digest it is this key, and is not changed, whether revoked
+        # or not.
         return wins(
             lambda: self._table.put(
                 Put(_item(key, credential), condition="attribute_not_exists(pk)"),
@@ -82,12 +84,13 @@ class AccessKeyStore:
         )
 
     def add_role(self, key: AccessKey, role: str, *, instead_of: str | None) -> bool:
-        """Store a record that a role has from now on, in place of the one of this id, which must be
-        over; returns whether it is stored.
+        """Store a new record for a role, in place of the record `instead_of`, which must have
+        ended; return whether it is stored.
         """
         pointer: dict[str, Value] = {"pk": keys.role(role), "sk": keys.ROLE, "key": key.id}
-        # Race: another operator names the role at this moment. One record counts; the loser is told
-        # of it. A record that is over never counts again, so which one it is says all.
+        # Race: another operator names the role at the same time. One record counts; the loser gets
+        # False. An ended record never becomes valid again, so its id is sufficient for the
+        # condition.
         unchanged, values = "attribute_not_exists(pk)", {}
         if instead_of is not None:
             unchanged, values = "#key = :before", {":before": instead_of}
@@ -133,10 +136,10 @@ class AccessKeyStore:
         self._table.delete(keys.access_key(maker_id), f"{keys.MADE}{key_id}")
 
     def use(self, credential: Credential, *, now_ms: int) -> AccessKey | None:
-        """The key of this credential, if it may be used now; records the use.
+        """Return the key of this credential, if it may be used now; record the use.
 
-        Always one call, so that the cost does not reveal what is wrong with a credential. An
-        unknown key leaves nothing behind.
+        Always one call, so that the cost does not reveal why a credential is invalid. An unknown
+        key leaves no item.
         """
         return self._use(credential.id, "digest", credential.digest, now_ms)
 
@@ -152,8 +155,8 @@ class AccessKeyStore:
         return self._use(key_id, "role", role, now_ms)
 
     def _use(self, key_id: str, attribute: str, proof: str, now_ms: int) -> AccessKey | None:
-        # Race: the key is revoked at this moment. DynamoDB orders the writes; after the revocation
-        # the caller is refused.
+        # Race: the key is revoked at the same time. DynamoDB orders the writes; after the
+        # revocation the caller is rejected.
         item = unless_lost(
             lambda: self._table.update(
                 Update(
@@ -195,9 +198,9 @@ class AccessKeyStore:
         return _from(item)
 
     def list(self, *, limit: int, after: str | None = None) -> Page[AccessKey]:
-        """A page of keys in order of creation, and the position to continue from.
+        """Return a page of keys in order of creation, and the position to continue from.
 
-        A key created a moment ago may be missing.
+        A key created within the last seconds might be missing.
         """
         condition, values = "epk = :line", {":line": keys.ACCESS_KEYS}
         if after is not None:

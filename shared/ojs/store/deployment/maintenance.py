@@ -1,7 +1,7 @@
-"""Maintenance mode in the table, and what one container remembers of it.
+"""Maintenance mode in the table, and one container's cached copy of it.
 
-A container relies for NOTICED_MS on what it has read. Then the next fetch reads the item in the
-call that it makes anyway, so it costs no call, and a read unit in NOTICED_MS.
+A container uses its cached copy for NOTICED_MS. Then the next fetch reads the item in a call that
+it makes anyway: no additional call, and one read unit in NOTICED_MS.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class MaintenanceStore:
         return on
 
     def unread(self) -> Sequence[tuple[str, str]]:
-        """What to read with the next call: the key, if what is remembered is too old."""
+        """Return what to read with the next call: the key, if the cached copy is too old."""
         asked_ms, _ = self._seen.get(_KEY, (None, False))
         fresh = asked_ms is not None and 0 <= self._clock.now_ms() - asked_ms < NOTICED_MS
         return () if fresh else (_KEY,)
 
     def note(self, items: Mapping[tuple[str, str], Item], *, asked_ms: int) -> None:
-        """Remember what a consistent read of `unread` has found, which began at `asked_ms`."""
+        """Cache the result of a consistent read of `unread` that began at `asked_ms`."""
         seen, now_ms = (asked_ms, _SINCE in items.get(_KEY, {})), self._clock.now_ms()
         # Race: another request of this container. The later read counts, unless the clock was put
         # back since.
@@ -100,8 +100,9 @@ class MaintenanceStore:
         """Replace the item as read. Raises LostRace."""
         number = int(str(seen.get("rev", 0)))
         item: Item = {"pk": _KEY[0], "sk": _KEY[1], "rev": number + 1, **said}
-        # Race: two operators, or an earlier try of the same request, which may come late. The loser
-        # reads again: then the last one says why and how long, and the beginning stays.
+        # Race: two operators, or an earlier try of the same request, which can arrive late. The
+        # loser reads again: the reason and the duration of the last request count, and the start
+        # time is kept.
         condition, values = "attribute_not_exists(pk)", {}
         if number:
             condition, values = "#rev = :seen", {":seen": number}

@@ -3,8 +3,8 @@
 A page holds the events of one batch of stream records, as compressed JSON. The day on which it was
 written is its partition key; the time, and a token of the writer, are its sort key.
 
-A page is kept for KEPT_S. Where the end of a job must be listed for longer, the ends stand in a
-page of their own beside it, without results and errors: what a person may be in is forgotten.
+A page is kept for KEPT_S. If finished jobs must be listed for longer, their events are stored in a
+separate page, without results and errors, which can contain personal data.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class StoredPage:
 
     @property
     def of_ends(self) -> bool:
-        """Whether it has nothing but ends of jobs, which another page has told."""
+        """Whether the page has only final events of jobs, which another page has as well."""
         return self.key.endswith(_ENDS)
 
     @property
@@ -63,8 +63,8 @@ class StoredPage:
         return len(self._text)
 
     def names_any(self, names: Sequence[str]) -> bool:
-        """Whether one of these may be a value in it. Told by its text: to read all the events takes
-        many times as long.
+        """Whether one of these names can be a value in the page. Checks the page's text, which is
+        many times faster than reading all events.
         """
         # Other texts may have been written with escapes.
         return not all(map(_PLAIN.fullmatch, names)) or any(
@@ -103,7 +103,7 @@ class Budget:
 
 
 def ends_of(key: str) -> str:
-    """The key of the page with the ends of jobs that a page tells of."""
+    """Return the key of the page with the final events of the jobs in a page."""
     return f"{key}{_ENDS}"
 
 
@@ -123,7 +123,7 @@ def ms_of(key: str) -> int:
 
 
 class EventLog:
-    """Reads the log, strongly consistently: a page is visible as soon as it is written."""
+    """Reads the log with strong consistency: a page is visible immediately after it is written."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -141,10 +141,10 @@ class EventLog:
     def latest_of_day(
         self, before: str, *, limit: int, now_ms: int
     ) -> tuple[list[StoredPage], str | None]:
-        """The latest pages of a day that stand before a key of that day, newest first, and the key
-        behind which there may be more. One query, which may be slightly behind.
+        """Return the latest pages of a day before a key of that day, newest first, and the key of
+        the next page. One query, eventually consistent.
 
-        Pages of ends stand for those that are gone by now.
+        Expired pages are replaced by their pages of final events.
         """
         day_ms = _day(before)
         found = self._table.query(

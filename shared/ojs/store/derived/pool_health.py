@@ -1,7 +1,7 @@
 """Health of worker pools in the table: numbers of running jobs and workers, and alerts.
 
-The alerts are in one item beside the pool, `P|{pool}`/`watch`, which is written when a condition
-begins or ends and removed when none is left. The events follow from its stream records.
+The alerts are one item in the partition of the pool, `P|{pool}`/`watch`, which is written when a
+condition begins or ends and removed when none is left. The events follow from its stream records.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ojs.store.table.races import wins
 from ojs.store.table.table import Put, Table
 from ojs.store.table.values import Value, projected
 
-# Time to live of the alerts, also of a pool that is deleted. The sweep renews it when half is over.
+# Time to live of the alerts, also of a deleted pool. The sweep renews it after half of the time.
 KEPT_S = 2 * 86_400
 
 
@@ -86,8 +86,8 @@ class PoolHealthStore:
 
     def save_alerts(self, name: str, before: PoolAlerts, after: PoolAlerts) -> bool:
         """Store a pool's alerts over those read; False when another sweep did."""
-        # Race: two sweeps at once. One write wins; what only the loser saw is reported by the next
-        # sweep.
+        # Race: two sweeps at the same time. One write wins; changes that only the loser saw are
+        # reported by the next sweep.
         condition = "attribute_not_exists(pk)" if not before.rev else "#rev = :seen"
         values: dict[str, Value] = {":seen": before.rev} if before.rev else {}
         pk = keys.pool(name)
@@ -106,7 +106,7 @@ def _counters(pool: str) -> str:
 
 
 def _keys(pool: Pool) -> list[tuple[str, str]]:
-    """Keys of what is read of a pool: projected and swept counters, alerts, and its semaphore."""
+    """Return the keys of a pool's items: counters (projected and swept), alerts, and semaphore."""
     counters = _counters(pool.name)
     return [
         (counters, keys.NOW),

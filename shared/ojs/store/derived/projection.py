@@ -1,12 +1,12 @@
-"""Stores what the projection derives from the stream: counters and event pages.
+"""Stores the output of the projection of the stream: counters and event pages.
 
-Each shard of the stream has items of its own with what it has counted, and up to which record
-(`ojs.store.derived.shards`). The records of a shard come in order, and may come again: what is not
-after the position was counted before.
+Each shard of the stream has separate items with its counts, and its position: the last record that
+was counted (`ojs.store.derived.shards`). The records of a shard arrive in order, and can be
+redelivered: records up to the position were counted before.
 
-An event page is written after the counters, under a key that these name. So a delivery that comes
-again sees whether the page is still missing. A page that is given up gets an empty one in its
-place, so that whoever was about to write it cannot any more.
+An event page is written after the counters, under a key that these name. So a redelivery sees
+whether the page is still missing. An abandoned page is replaced by an empty one, so that its writer
+can no longer write it.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from ojs.store.table.values import Item, Value, number
 COPIES = "copies"
 # Levels that others change too, or compare: they are counted in the queue's own item at once.
 AT_ONCE = frozenset({COPIES, "dead"})
-# Jobs that have ended are listed by the pages that tell of it, for so long at most.
+# Finished jobs are listed by the pages with their events, for at most this time.
 _LISTED_S = 400 * 86_400
 # Dedup records of 0.2.0: items of 8-byte hashes of stream records, by the second of writing. They
-# are read for as long as they are kept.
+# are read until they expire.
 _HASH_BYTES = 8
 _DEDUP_KEPT_MS = 2 * 86_400_000
 
@@ -84,7 +84,7 @@ class NewEventPage:
 
 @record(frozen=True)
 class ProjectedState:
-    """What is read before a batch is projected."""
+    """The stored state that is read before a batch is projected."""
 
     counts: Mapping[str, ShardCounts]
     # Hashes of the records that 0.2.0 has counted.
@@ -179,10 +179,11 @@ class ProjectionStore:
     def count(
         self, counts: ShardCounts, at_once: Sequence[Delta], *, hand_over: bool
     ) -> ShardCounts:
-        """Write the counters of one queue; returns them as stored.
+        """Write the counters of one queue; return them as stored.
 
-        One conditional write as a rule. It is a transaction with the queue's own items if some
-        counters must be there `at_once`, if `hand_over`, or if the item has grown too large.
+        Usually one conditional write. It is a transaction with the queue's own items if some
+        counters must be current immediately (`at_once`), if `hand_over` is set, or if the item is
+        too large.
 
         Raises LostRace when the item has changed since it was read, OjsError.
         """
@@ -204,7 +205,7 @@ class ProjectionStore:
     # --- event pages --------------------------------------------------------------------------
 
     def add_page(self, page: NewEventPage) -> None:
-        """Write a page. Raises LostRace when it was given up by another delivery, OjsError."""
+        """Write a page. Raises LostRace if another delivery abandoned the page, OjsError."""
         index: dict[str, Value] = {}
         if page.unpublished:
             index = {"wpk": keys.UNPUBLISHED, "wsk": page.key}
@@ -231,7 +232,7 @@ class ProjectionStore:
         self._table.transact([put, Put(ends)])
 
     def page_stands(self, key: str) -> bool:
-        """Whether a page was written. If it was not, it never will be: it is given up. Raises
+        """Whether a page was written. If it was not, it is abandoned and never will be. Raises
         OjsError.
         """
         at = _page_key(key)
@@ -249,7 +250,7 @@ class ProjectionStore:
         return [str(entry["sk"]) for entry in found.items]
 
     def page_events(self, key: str) -> list[dict[str, Any]]:
-        """The events of a page; none if it is gone."""
+        """Return the events of a page; none if it was deleted."""
         at = _page_key(key)
         item = self._table.get(at["pk"], at["sk"])
         return [] if item is None else page_from(item).events()
@@ -257,7 +258,7 @@ class ProjectionStore:
     def published(self, key: str) -> None:
         """Note that EventBridge has the events of a page. Repeating it is harmless."""
         at = _page_key(key)
-        # Race: the page was removed by its time to live; it must not be made anew.
+        # Race: the page was deleted by its time to live; this write must not create it again.
         with suppress(LostRace):
             self._table.update(
                 Update(at["pk"], at["sk"], remove=["wpk", "wsk"], condition="attribute_exists(pk)")

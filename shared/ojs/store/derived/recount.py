@@ -1,7 +1,7 @@
 """Recounts the jobs in bounded queues from two sources, to detect counters that drifted.
 
-The projection's counters are cheap, but late. Job records found by the index are as they are now,
-but the index is late too, by less, and misses jobs that move between partitions while it is read.
+The projection's counters are cheap, but late. Job records found by the index are current, but the
+index is late too, by less, and misses jobs that move between partitions while it is read.
 """
 
 from __future__ import annotations
@@ -31,18 +31,19 @@ from ojs.store.table.table import MAX_BATCH_GET, Table
 from ojs.store.table.values import Item, projected
 
 _PAGE = 1_000
-# Lease notes that are looked through for the running jobs of a queue that gets a bound.
+# The number of lease notes that are read for the running jobs of a queue that gets a bound.
 _NOTES = 20_000
 
 
 @record(frozen=True)
 class Occupancy:
-    """Jobs that are not done, and their bytes.
+    """Unfinished jobs and their bytes.
 
     Tracked jobs were counted by the depth counter, untracked ones stored before the queue had a
-    bound. `reserved` has the tracked ones by period, if that was counted. Of those whose period is
-    unknown the latest came at `undated_ms`. The tracked ones of `undone` batches (jobs, bytes) have
-    no room any more: they were written late, and are about to be removed.
+    bound. `reserved` has the tracked ones by period, if that was counted. `undated_ms` is the
+    creation time of the latest tracked job with an unknown period. The tracked jobs of `undone`
+    batches (jobs, bytes) have no reserved space: they were written late, and are about to be
+    removed.
     """
 
     tracked: int = 0
@@ -66,7 +67,7 @@ class Occupancy:
 
 @record(frozen=True)
 class RecountedQueue:
-    """A queue, its depth counter, and what the projection counted."""
+    """A queue, its depth counter, and the projection's counts."""
 
     queue: Queue
     value: DepthValue
@@ -85,11 +86,11 @@ class Recount:
     def known(
         self, names: Sequence[str], unreadable: Unreadable | None = None
     ) -> list[RecountedQueue]:
-        """Existing queues with their depth counters, in order. A hundred items a call:
-        three of each, and one for each open shard.
+        """Return existing queues with their depth counters, in order.
 
-        The counter and the queue are read consistently. With `unreadable` queues that cannot be
-        read are told to it and left out.
+        A hundred items per call: three for each queue, and one for each open shard. The counter and
+        the queue are read consistently. With `unreadable`, queues that can't be read are reported
+        to it and left out.
         """
         wanted = {
             name: (
@@ -142,7 +143,7 @@ class Recount:
             found = self._table.batch_get(wanted[start : start + MAX_BATCH_GET])
             for item in found.values():
                 record: dict[str, Any] = dict(item)
-                # A state that only a newer version knows counts: its room is not to be given away.
+                # A state that only a newer version knows counts: its space must not be released.
                 if record["state"] in TERMINAL or record["queue"] != queue.name:
                     continue
                 if "held" in record:
@@ -172,12 +173,12 @@ class Recount:
         return {name: projected(found.get(key, {}), State.ACTIVE) for name, key in wanted.items()}
 
     def running(self, queue: Queue) -> Iterator[Job]:
-        """The queue's active jobs by their records, 100 a call, read as the caller goes on.
+        """Yield the queue's active jobs by their records, 100 per call, read during the iteration.
 
-        Jobs claimed a moment ago are found by their lease notes. A few that are claimed while this
-        reads may be missing.
+        Recently claimed jobs are found by their lease notes. A few that are claimed while this
+        reads might be missing.
         """
-        # Before the index: a job that gets its due entry meanwhile is found here or there.
+        # Read before the index: a job that gets its due entry in between is found in one of them.
         slots = self._notes.slots()
         noted: set[str] = set()
         for item in self._notes.running(queue.name, slots):
@@ -199,7 +200,8 @@ class Recount:
         ids: set[str] = set()
         for lane in range(queue.lanes):
             ready, due = keys.ready(queue.name, lane), keys.due(queue.name, lane)
-            # The ready line again: jobs that left the due line while that was read are there now.
+            # The ready partition again: jobs that left the due partition during the read are there
+            # now.
             for line in (keys.pending(queue.name, lane), ready, due, ready):
                 for job_id in self._line(line):
                     ids.add(job_id)
@@ -224,8 +226,8 @@ class Recount:
                 return
 
     def staged(self, before_ms: int) -> Collection[str] | None:
-        """Queues in which batches that began before `before_ms` have reserved room, and are not
-        finished; None if there are too many.
+        """Return the queues in which unfinished batches that began before `before_ms` have reserved
+        space; None if there are too many.
         """
         until = {":staged": keys.STAGED, ":until": keys.instant(before_ms + STAGING_GRACE_MS)}
         found = self._table.query(

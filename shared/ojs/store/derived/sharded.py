@@ -1,9 +1,9 @@
 """Reads counters: those of a queue's own items, and those that the shards of the stream still have.
 
-The list of these shards is one item, `S|*`/`shards`. The projection notes there every few minutes
-that a shard is in use; a sweep moves the levels of one that is not used any more into the queue's
-own items, and then takes it off the list. What it moved keeps its position for two days, since
-stream records may be delivered again; counts that come late make the shard listed again.
+The list of these shards is one item, `S|*`/`shards`. The projection records there every few minutes
+that a shard is in use. A sweep moves the levels of an unused shard into the queue's own items, and
+then removes the shard from the list. Its items keep their position for two days, since stream
+records can be redelivered. Late counts make the shard listed again.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from ojs.store.table.errors import LostRace
 from ojs.store.table.table import MAX_BATCH_GET, Put, Table, Update
 from ojs.store.table.values import Item, Value, number, size
 
-# A container notes so often that a shard is in use, and the sweep takes one for closed that nobody
-# has noted for so long: so no container writes to a shard that is off the list.
+# A container records a shard as in use every NOTED_MS. The sweep treats a shard without a record
+# for CLOSED_MS as closed: so no container writes to a shard that isn't in the list.
 NOTED_MS = 5 * 60_000
 CLOSED_MS = 10 * 60_000
 # Stream records are kept for a day, and cannot be delivered again afterwards.
@@ -55,16 +55,17 @@ class ShardCounters:
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        # As far as known: what is listed besides is read by a second call.
+        # The shards known so far. Other listed shards are read by a second call.
         self._shards: Sequence[str] = ()
 
     # --- reading ------------------------------------------------------------------------------
 
     def batch_get(self, wanted: Iterable[Key], *, consistent: bool = True) -> dict[Key, Item]:
-        """Items by key, as `Table.batch_get` has them; those of statistics with what shards have.
+        """Return items by key, as `Table.batch_get` does; items of statistics include the counters
+        of shards.
 
-        As many calls as for these items, and one for each queue and open shard more; once more
-        when a shard is new.
+        As many calls as for these items, and one more for each queue and open shard. If a shard is
+        new, the calls are repeated.
         """
         wanted = list(dict.fromkeys(wanted))
         names = {pk.removeprefix(_STATS) for pk, _ in wanted if _is_counted(pk)}
@@ -116,14 +117,17 @@ class ShardCounters:
         return found, recent, known.issuperset(self._shards)
 
     def levels(self, names: Sequence[str]) -> tuple[dict[str, Item], int, float]:
-        """Each queue's levels, where any are counted, slightly behind; and the calls and read units
-        that this took. The names are in order. One call for each known shard, whose items cost less
-        by a query than one by one, and one for a hundred queues.
+        """Return each queue's levels, where counted, and the calls and read units that this took.
+        Eventually consistent.
+
+        The names are in order. One call for each known shard, as a query costs less than single
+        reads of its items, and one for each 100 queues.
         """
         found: dict[Key, Item] = {}
         units = 0.0
         for shard in self._shards:
-            # Before the queues' own items: what is handed over meanwhile is seen there.
+            # Read before the queues' own items, which include counters that are handed over in
+            # between.
             of_shard = self._table.query_all(
                 "pk = :shard AND sk BETWEEN :first AND :last",
                 {":shard": keys.shard_stats(shard), ":first": names[0], ":last": names[-1]},
@@ -148,12 +152,14 @@ class ShardCounters:
 
     @property
     def shards(self) -> int:
-        """How many open shards are known: so many items more are read of each queue."""
+        """Return the number of known open shards: each is one more item to read for each queue."""
         return len(self._shards)
 
     def recent(self, name: str, *, consistent: bool = True) -> ShardActivity:
-        """What shards have of a queue's days and minutes. To be read before the queue's own items:
-        what is handed over meanwhile is then seen there, and left out here.
+        """Return the shards' counters of a queue's days and minutes.
+
+        Call this before you read the queue's own items. Counters that are handed over in between
+        are then in those items, and left out here.
         """
         if name == keys.ALL_QUEUES:
             return ShardActivity(())
@@ -195,7 +201,8 @@ class ShardCounters:
     # --- the sweep ----------------------------------------------------------------------------
 
     def fold_closed(self, *, now_ms: int, go_on: Callable[[], bool]) -> int:
-        """Move what closed shards have into the queues' own items; how many items were moved.
+        """Move the counters of closed shards into the queues' own items; return how many items were
+        moved.
 
         One call when no shard is closed. Raises OjsError.
         """
@@ -221,7 +228,7 @@ class ShardCounters:
             moved += 1
             if not go_on():
                 break
-            # Race: a straggler was counted. The shard is in use, or is looked at in a minute.
+            # Race: a late record was counted. The shard is in use, or is checked in a minute.
             with suppress(LostRace):
                 self._fold_one(counts, listed, now_ms)
         return moved
@@ -238,7 +245,7 @@ class ShardCounters:
             pk = keys.stats(counts.name)
             own = self._table.get(pk, keys.NOW) or {}
             changed_ms = max(counts.changed_ms, number(own, "changed"))
-            # What stands there of shards that are off the list is of no use any more.
+            # The marks of shards that aren't in the list now have no use.
             gone = [name for name in own if name.startswith(TAKER) and name not in listed]
             total: dict[str, Value] = {
                 "changed": changed_ms,
@@ -267,11 +274,13 @@ class ShardActivity:
         self._counts = counts
 
     def between(self, first: str, last: str) -> list[str]:
-        """The sort keys of days or minutes, from one to another, of which there is something."""
+        """Return the sort keys of the days or minutes with counters, from one to another."""
         return [sk for one in self._counts for sk in one.recent if first <= sk <= last]
 
     def added(self, pk: str, sk: str, own: Item | None) -> Item | None:
-        """The item of a day or minute with what is not in it yet; None if there is nothing."""
+        """Return the item of a day or minute, including counters of shards; None if there is none
+        at all.
+        """
         merged: Item = dict(own or {"pk": pk, "sk": sk})
         there = own is not None
         for one in self._counts:

@@ -1,15 +1,16 @@
 """The counters of a shard of the stream: what each shard has counted of each queue.
 
-    S|{shard}  {queue}   written by the projection alone, one shard at a time
+    S|{shard}  {queue}   written by the projection only, one shard at a time
     S|*        shards    the shards that have such items: each with when it was used last
 
-An item holds the levels (how many jobs are available, …) that this shard has added to those of the
-queue, what happened lately by day and by minute, and how far the shard has been counted. One
-conditional write moves all of that together. What happened lately is moved into the queue's own
-items (`S|{queue}`) when the item would exceed a kilobyte, and the levels once the shard is closed.
+An item holds the levels (such as the number of available jobs) that this shard has added to those
+of the queue, recent activity by day and by minute, and the shard's position. One conditional write
+changes all of that together. Recent activity is moved into the queue's own items (`S|{queue}`) when
+the item would exceed 1 KB, and the levels after the shard is closed.
 
-A reader adds to the queue's own items those of the shards. It may read them while they are moved:
-so the items that take something over name the shard, and the number of what they took (`f_…`).
+A reader adds the items of the shards to the queue's own items. It can read them while they are
+moved. So the items that take counters over name the shard, and the number of the part that they
+took (`f_…`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from ojs.store.table.values import Item, Value, size
 
 DAY_KEPT_S = 90 * 86_400
 MINUTE_KEPT_S = 25 * 3_600
-# A write costs a unit for each KB: an item that would be larger hands over what happened lately.
+# A write costs a unit for each KB: an item that would be larger hands over its recent activity.
 _FULL_BYTES = 1_000
 # Items that one transaction moves, and counters of one item: DynamoDB takes expressions of 4 KB.
 _MAX_MOVED = MAX_TRANSACTION - 10
@@ -58,8 +59,8 @@ class ShardCounts:
     levels: Counts = field(default_factory=dict)
     # By sort key of the day or minute.
     recent: Mapping[str, Counts] = field(default_factory=dict)
-    # Numbers of the levels and of `recent`: what the queue's own items say they have taken over.
-    # They begin at the time (ms): an item that was removed and is made anew has larger ones.
+    # Numbers of the levels and of `recent`: the queue's own items store which ones they took over.
+    # They begin at the time (ms): an item that was removed and created again has larger ones.
     generation: int = 0
     part: int = 0
     folded: bool = False
@@ -105,11 +106,13 @@ class ShardCounts:
         }
 
     def full(self) -> bool:
-        """Whether it is to hand over what happened lately."""
+        """Whether the item must hand over its recent activity."""
         return bool(self.recent) and size(self.item()) > _FULL_BYTES
 
     def handed_over(self) -> tuple[ShardCounts, list[Update]]:
-        """What is left of it, and the writes to the queue's own items of what happened lately."""
+        """Return the remaining counters, and the writes that move recent activity to the queue's
+        own items.
+        """
         moved: list[Update] = []
         left: dict[str, Counts] = {}
         for sk, counts in self.recent.items():
@@ -124,9 +127,9 @@ class ShardCounts:
 
     def written(self, *, ttl_s: int | None = None) -> Put:
         """The conditional write of the item."""
-        # Race: another delivery of this shard's records (Lambda may run two at once after a
-        # timeout), or the sweep that moves the levels. The loser reads again, and counts what is
-        # not counted by then.
+        # Race: another delivery of this shard's records (Lambda can run two at once after a
+        # timeout), or the sweep that moves the levels. The loser reads again, and counts the
+        # records that are still uncounted.
         item = self.item(ttl_s=ttl_s)
         if not self.rev:
             return Put(item, condition="attribute_not_exists(pk)")

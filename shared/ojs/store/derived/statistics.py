@@ -57,8 +57,8 @@ from ojs.store.table.values import Item, Value, projected
 # whether there are more.
 MAX_SHALLOW = 100
 
-# For each length of a period: how keys of its counters begin, and for how long they are shown. The
-# table keeps them a little longer (`ttl`), so that what is shown is complete.
+# For each length of a period: the prefix of its counters' keys, and how long they are shown. The
+# table keeps them a little longer (`ttl`), so that the shown counters are complete.
 KEPT_MS = {MINUTE_MS: DAY_MS, HOUR_MS: 7 * DAY_MS, DAY_MS: 399 * DAY_MS}
 # A single queue has no hours, and days for a shorter time.
 QUEUE_DAYS_MS = 89 * DAY_MS
@@ -69,21 +69,22 @@ _ENTRY_STATES = {
     keys.RETRY: State.RETRYABLE,
     keys.LEASE_END: State.ACTIVE,
 }
-# Items of a queue that its summary, and its day, are made of, beside those of shards.
+# The number of items that a queue's summary, and its day, consist of, in addition to those of
+# shards.
 SUMMARY_ITEMS, DAY_ITEMS = 5, 3
-# The attribute of all jobs ever handed out from the queue.
+# The attribute with the number of all jobs ever dispatched from the queue.
 _DISPATCHED = "t_started"
 # The stream is projected by then, or there is an alarm.
 _COUNTED_MS = 600_000
 # Items of a shard in a read unit, at least, where a read may be behind.
 _SHARD_ITEMS_A_UNIT = 8
-_EARLIEST = "0"  # before every sort key of a ready line
+_EARLIEST = "0"  # before every sort key of a ready partition
 _MILLI = 1_000
 
 
 @record(frozen=True)
 class ReadyLine:
-    """The first entries of a queue's ready line; `whole` if there are no more."""
+    """The first entries of a queue's ready index; `whole` if these are all."""
 
     positions: Sequence[keys.Position]
     whole: bool
@@ -94,15 +95,15 @@ class ReadyLine:
         return frozenset(found.batch for found in self.positions if found.batch is not None)
 
     def without(self, staged: Collection[str]) -> ReadyLine:
-        """The line without the jobs of these batches, which are not committed yet."""
+        """Return the partition without the jobs of these batches, which are not committed yet."""
         kept = [found for found in self.positions if found.batch not in staged]
         return ReadyLine(kept, self.whole)
 
 
 @record(frozen=True)
 class Counters:
-    """The projected counters of a queue, which batches are not committed, and the `other` item that
-    was asked for beside them.
+    """The projected counters of a queue, the batches that are not committed, and the `other` item
+    that was requested.
     """
 
     queue: Queue | None
@@ -119,10 +120,12 @@ class Counters:
 
 @record(frozen=True)
 class QueuesOutline:
-    """The lanes of queues; their jobs by state, where that is known; all queues together, and how
-    many these are, as they were counted at `total_ms`, if they were; and the read units that this
-    took, at most. It is not `whole` where a shard of the stream is new. `other` is the item that
-    was asked for beside them.
+    """The lanes of queues; their jobs by state, where known; the totals of all queues and their
+    number, as counted at `total_ms`, if they were counted; and the maximum number of read units for
+    this.
+
+    `whole` is false if a shard of the stream is new. `other` is the item that was requested as
+    well.
     """
 
     lanes: Mapping[str, int]
@@ -161,7 +164,7 @@ class StatisticsStore:
     # --- one queue ----------------------------------------------------------------------------
 
     def ready(self, name: str) -> ReadyLine:
-        """The first entries of the ready line. One call."""
+        """Return the first entries of the ready index. One call."""
         found = self._table.query(
             "wpk = :line", {":line": keys.ready(name, 0)}, index="work", limit=MAX_SHALLOW + 1
         )
@@ -224,7 +227,7 @@ class StatisticsStore:
     def _items(
         self, names: Sequence[str], *sort_keys: str, consistent: bool = False
     ) -> Iterator[tuple[str, Item, list[Item]]]:
-        """Each queue's name, its own item, and those of its statistics; {} for what is not there.
+        """Yield each queue's name, its own item, and those of its statistics; {} for missing items.
 
         One call for MAX_BATCH_GET items.
         """
@@ -296,8 +299,8 @@ class StatisticsStore:
         return [QueueDay(name, _levels(now), _activity(day)) for name, _, (now, day) in items]
 
     def fitting(self, units: int, items: int) -> int:
-        """Of how many queues so many items, and those of open shards, take at most so many read
-        units. One call.
+        """Return the number of queues for which `items` items, and those of open shards, take at
+        most `units` read units. One call.
         """
         return max(1, 2 * units // (items + self._sharded.look()))
 
@@ -318,7 +321,7 @@ class StatisticsStore:
         queues = list(readable(lambda one: from_item(*one), there, pass_over))
         older = {queue.name for queue in queues if queue.created_ms < now_ms - _COUNTED_MS}
         return QueuesOutline(
-            # One that is gone, or that cannot be read, may have left jobs.
+            # A queue that is deleted, or that can't be read, might have left jobs.
             lanes=dict.fromkeys(names, 1) | {queue.name: queue.lanes for queue in queues},
             levels={
                 name: _levels(found.get(key, {}))
@@ -336,8 +339,8 @@ class StatisticsStore:
         )
 
     def levels(self, names: Sequence[str]) -> tuple[dict[str, Levels], int, float]:
-        """The jobs of queues by state, where any are counted, slightly behind; and the calls and
-        read units that this took. The names are in order.
+        """Return the jobs of queues by state, where counted, and the calls and read units that this
+        took. The names are in order. Eventually consistent.
         """
         if not names:
             return {}, 0, 0.0
@@ -345,11 +348,15 @@ class StatisticsStore:
         return {name: _levels(item) for name, item in found.items()}, calls, units
 
     def levels_units(self, names: int, among: int) -> float:
-        """Read units that `levels` of so many queues takes at most, if there are so many in all."""
+        """Return the maximum number of read units of `levels` for `names` queues, of `among` queues
+        in total.
+        """
         return names / 2 + self._sharded.shards * among / _SHARD_ITEMS_A_UNIT + 2
 
     def lanes(self, names: Sequence[str]) -> dict[str, int]:
-        """The lanes of queues; 1 of one that is gone, or cannot be read. One call for a hundred."""
+        """Return the lanes of queues; 1 for a queue that is deleted or can't be read. One call for
+        each 100.
+        """
         found = self._table.batch_get(
             ((keys.queue(name), keys.RECORD) for name in names), consistent=False
         )
@@ -358,7 +365,7 @@ class StatisticsStore:
         return dict.fromkeys(names, 1) | {queue.name: queue.lanes for queue in queues}
 
     def outlined(self, units: int) -> int:
-        """How many queues an outline may have that is to take so many read units."""
+        """Return the number of queues that an outline can have with at most `units` read units."""
         return max(1, 2 * units // (2 + max(1, self._sharded.shards)))
 
     def snapshots(self, names: Sequence[str], *, now_ms: int) -> list[QueueSnapshot]:
@@ -385,8 +392,10 @@ class StatisticsStore:
     def gauges(
         self, names: Sequence[str], unreadable: Unreadable | None = None
     ) -> list[QueueGauges]:
-        """The gauges of these queues: a hundred items a call, three of each and one for each open
-        shard. With `unreadable` queues that cannot be read are told to it and left out.
+        """Return the gauges of these queues.
+
+        A hundred items per call: three for each queue and one for each open shard. With
+        `unreadable`, queues that can't be read are reported to it and left out.
         """
         found = self._items(names, keys.NOW, keys.GAUGE)
         return list(readable(lambda one: _gauges(one[0], one[1], *one[2]), found, unreadable))
@@ -479,9 +488,10 @@ class StatisticsStore:
         limit: int,
         recent: ShardActivity | None = None,
     ) -> tuple[list[Point], bool]:
-        """The latest days with activity between two times (ms), latest first, and whether there
-        are no more. `recent` is what shards have of a queue, read before. One call, which may be
-        slightly behind.
+        """Return the latest days with activity between two times (ms), latest first, and whether
+        these are all.
+
+        `recent` has the shards' counters of a queue, read before. One call, eventually consistent.
         """
         if last_ms < first_ms:
             return [], True
@@ -612,8 +622,8 @@ class StatisticsStore:
 
 
 def ready_since_ms(position: keys.Position) -> int:
-    """When a job entered the ready line (ms): the front of its order (`ojs.domain.ids.IdSource`),
-    which follows the fairness tag if there is one.
+    """Return when a job entered the ready index (ms): the start of its order
+    (`ojs.domain.ids.IdSource`), which follows the fairness tag if there is one.
     """
     return int(arrival(position.order)[:11], 16)
 

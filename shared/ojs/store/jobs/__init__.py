@@ -1,1 +1,1 @@
-"""Job records and what belongs to them: payloads, unique locks, positions in a fair line."""
+"""Job records and related items: payloads, unique locks, positions in a fair queue."""

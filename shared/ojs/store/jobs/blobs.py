@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 JSON, GZIP = "application/json", "application/gzip"
-# Prefix of archived jobs, which the backend removes only when somebody has them erased.
+# Prefix of archived jobs. The backend deletes them only when an operator erases them.
 ARCHIVE = "archive/"
 
 
@@ -21,7 +21,7 @@ class Blobs(Protocol):
     """Stores objects by key."""
 
     def put(self, key: str, body: bytes, *, content_type: str = JSON) -> None:
-        """Store durably, replacing what was there."""
+        """Store an object durably, replacing an existing one."""
         ...
 
     def get(self, key: str) -> bytes:
@@ -51,7 +51,7 @@ class S3Blobs:
             self.calls.append(operation)
 
     def put(self, key: str, body: bytes, *, content_type: str = JSON) -> None:
-        """Store durably, replacing what was there."""
+        """Store an object durably, replacing an existing one."""
         self._note("PutObject")
         try:
             self._client().put_object(
@@ -105,7 +105,7 @@ class MemoryBlobs:
         self.objects: dict[str, bytes] = {}
 
     def put(self, key: str, body: bytes, *, content_type: str = JSON) -> None:
-        """Store, replacing what was there."""
+        """Store an object, replacing an existing one."""
         self.objects[key] = body
 
     def get(self, key: str) -> bytes:

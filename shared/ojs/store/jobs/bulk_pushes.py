@@ -1,8 +1,8 @@
-"""What became of bulk enqueues, for their events: an item each, written once.
+"""Results of bulk enqueues, for their events: one item each, written once.
 
-    BP|{request}  @   how many jobs it had, and how many of them were stored
+    BP|{request}  @   the number of jobs in the request, and the number of stored jobs
 
-Nothing reads the items: the stream has what is in them, and their time to live ends soon.
+Nothing reads the items: the stream has their content, and they expire soon.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _KEPT_S = 3_600
 
 
 class BulkPushStore:
-    """The store of what became of bulk enqueues."""
+    """The store of the results of bulk enqueues."""
 
     def __init__(self, table: Table, ids: IdSource) -> None:
         self._table = table

@@ -1,13 +1,13 @@
-"""Start-time fair queueing in the table: the virtual time of a line, tenants' finish tags, and the
-cursor of the fairness backfill.
+"""Start-time fair queueing in the table: the virtual time of an index partition, tenants' finish
+tags, and the cursor of the fairness backfill.
 
     F|{queue}|{lane}|{priority}|{tenant}  @   last: the tenant's finish tag, in ticks
-    F|{queue}                             @   how far the backfill of the queue has come
+    F|{queue}                             @   the cursor of the queue's backfill
 
-Each lane and priority is a line of its own. Nothing is written when a job leaves: the virtual time
-is the start tag of the first job in line, from the index, which may be a moment old. A tenant's
-item expires a month after its last job, and may outlive a deleted queue: a tenant whose finish tag
-is long past starts at the virtual time, like one that was never seen.
+Each lane and priority has a separate virtual time. Nothing is written when a job leaves: the
+virtual time is the start tag of the first available job, from the eventually consistent index. A
+tenant's item expires a month after its last job, and can outlive a deleted queue: a tenant whose
+finish tag is long past starts at the virtual time, like a new tenant.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ojs.store.table.values import Item
 
 _KEPT_S = 30 * 86_400
 _TRIES = 10
-# Entries read from the front of a line: one read unit or half of one.
+# Entries read from the start of an index partition: at most one read unit.
 FRONT = 20
 
 
@@ -39,7 +39,7 @@ class FairLine:
 
     @classmethod
     def of(cls, job: Job) -> FairLine:
-        """The line that a job is in, or will be in when it is available."""
+        """Return the partition that a job is in, or will be in when it is available."""
         return cls(job.queue, job.lane, job.priority)
 
     def key_of(self, tenant: str) -> tuple[str, str]:
@@ -54,11 +54,12 @@ class TenantFinishTags:
         self._table = table
 
     def virtual_time(self, line: FairLine) -> int | None:
-        """The virtual time of a line, in ticks; None if it is empty. May be stale. One query.
+        """Return the virtual time of a partition, in ticks; None if it is empty. May be stale. One
+        query.
 
-        It is the start tag of the first job. Jobs under a rate limit may be throttled for hours,
-        while the line advances behind them: so it is the tag of the first job without one, or, if
-        all that was read are limited, of the last.
+        It is the start tag of the first job. Jobs under a rate limit can be throttled for hours,
+        while jobs behind them are dispatched. So it is the tag of the first job without a rate
+        limit, or of the last job read if all have one.
         """
         found = self._table.query(
             "wpk = :ready AND begins_with(wsk, :level)",
@@ -76,8 +77,8 @@ class TenantFinishTags:
         return ticks_of(unlimited.order)
 
     def finish_tags(self, wanted: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int | None]:
-        """Tenants' finish tags, by `FairLine.key_of`; None for those not seen lately. One call for
-        each hundred.
+        """Return tenants' finish tags, by `FairLine.key_of`; None for tenants without one. One call
+        for each 100.
         """
         wanted = list(wanted)
         return finish_tags_of(wanted, self._table.batch_get(wanted))
@@ -85,19 +86,19 @@ class TenantFinishTags:
     def advance(
         self, key: tuple[str, str], ticks: int, *, virtual: int, seen: int | None, now_ms: int
     ) -> int:
-        """Advance a tenant's finish tag by so many ticks; returns where they begin. One write.
+        """Advance a tenant's finish tag by `ticks`; return where they begin. One write.
 
-        `seen` is the finish tag as read. A call whose answer is lost may count twice: then the
-        tenant's next jobs come that much later. Raises BackendUnavailable.
+        `seen` is the finish tag as read. A call without a response can count twice: then the
+        tenant's next jobs are dispatched that much later. Raises BackendUnavailable.
         """
         pk, sk = key
         setting = {"ttl": now_ms // 1000 + _KEPT_S}
 
         def attempt(seen: int | None) -> int:
             if seen is not None and start(virtual, seen) == seen:
-                # Race: other pushes of the tenant. Each adds its own ticks, so that all begin at
-                # different tags. It is lost only if the item has expired meanwhile: the loser
-                # begins at the virtual time.
+                # Race: other enqueues of the tenant. Each adds its ticks, so that all begin at
+                # different tags. The write fails only if the item expired since it was read: the
+                # loser begins at the virtual time.
                 update = Update(
                     pk,
                     sk,
@@ -107,8 +108,8 @@ class TenantFinishTags:
                     values={":virtual": virtual},
                 )
             else:
-                # Race: another push of the tenant, which has been idle, begins at the virtual
-                # time. The loser finds that one's finish tag, and decides anew.
+                # Race: another enqueue of the tenant, which was idle, begins at the virtual time.
+                # The loser finds that one's finish tag, and decides again.
                 unseen = seen is None
                 update = Update(
                     pk,
@@ -139,11 +140,11 @@ def _last(item: Item | None) -> int | None:
 
 @record(frozen=True)
 class BackfillCursor:
-    """How far a backfill has come, which goes over all jobs of a queue.
+    """The progress of a backfill over all jobs of a queue.
 
-    `since_ms` is when fair queueing was switched on, `line` the number of the index partition that
-    it is in, `after` the last entry it has seen there, `found` whether it has met a job without a
-    start tag or a share.
+    `since_ms` is when fair queueing was enabled. `line` is the number of the current index
+    partition, `after` the last entry read there. `found` is true if a job without a start tag or a
+    share was found.
     """
 
     since_ms: int
@@ -170,8 +171,8 @@ class BackfillCursors:
         backfill that is under way.
         """
         # Race: a request and the sweep, or two of these. Both would give each job a tag, and the
-        # first one written would count: a tenant's jobs might change their order. The loser leaves
-        # the queue alone; so does a winner whose answer was lost, this time.
+        # first one written would count: a tenant's jobs could change their order. The loser skips
+        # the queue. A winner whose response was lost skips it too, this time.
         item = unless_lost(
             lambda: self._table.update(
                 Update(
@@ -189,9 +190,9 @@ class BackfillCursors:
 
     def save(self, queue: str, done: BackfillCursor, *, now_ms: int, until_ms: int = 0) -> None:
         """Store how far a backfill has come; without `until_ms` others may continue it."""
-        # No condition. Race: two runs all the same, if one took longer than its reservation. Each
-        # has looked at everything before its cursor, or continued from another's cursor: whichever
-        # write comes last, nothing before it was left out.
+        # No condition. Race: two runs at the same time, if one took longer than its reservation.
+        # Each has read everything before its cursor, or continued from the other's cursor:
+        # whichever write is last, nothing before its cursor was skipped.
         cursor = [done.since_ms, done.began_ms, done.line, done.after, done.found]
         self._table.put(
             Put(

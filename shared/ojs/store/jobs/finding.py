@@ -1,8 +1,8 @@
-"""Finding jobs by the table's indexes.
+"""Finds jobs by the table's indexes.
 
-An index may be a moment behind the table: its answers are candidates, and the condition of the
-write that follows decides. Entries of a form that this version does not know are passed over: a
-newer version wrote them, and deals with them when it is deployed again.
+An index is eventually consistent: its results are candidates, and the condition of the write that
+follows decides. Entries of an unknown form are skipped: a newer version wrote them, and processes
+them when it is deployed again.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from ojs.store.table.table import Found, Table
 from ojs.store.table.values import Item, Value, pack, unpack
 
 _PAGE = 100
-# Entries of one priority that are looked through for copies of dead letters.
+# The number of entries of one priority that are searched for copies of dead letters.
 _MAX_SKIPPED = 1_000
-# A page of a ready line: (job id, sort key) in order, and the key to go on after.
+# A page of a ready index partition: (job id, sort key) in order, and the key of the next page.
 ReadyPage = tuple[list[tuple[str, str]], Any]
-# Pages of a line that are read on behind entries of unknown form.
+# Pages of a partition that are read after entries of unknown form.
 _MAX_UNKNOWN_PAGES = 20
 
 
 class DueLine(NamedTuple):
-    """What is due in a lane: ids of jobs and names of cron jobs, each earliest first. `next_ms` is
-    when the next of them will be due, as far as that was looked for and is known.
+    """The due entries of a lane: ids of jobs and names of cron jobs, each earliest first.
+
+    `next_ms` is when the next of them will be due, if that is known.
     """
 
     jobs: list[str]
@@ -36,13 +37,15 @@ class DueLine(NamedTuple):
 
 
 class JobIndex:
-    """Ids of jobs by where they wait. Each answer may be stale."""
+    """Finds the ids of jobs by index partition. Each result may be stale."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
 
     def ready(self, queue: str, lane: int, *, limit: int, after: Any = None) -> ReadyPage:
-        """The front of a ready line: (job id, sort key) in order, and the key to go on after."""
+        """Return the first entries of a ready index partition: (job id, sort key) in order, and the
+        key of the next page.
+        """
         found = self._page(keys.ready(queue, lane), limit, after)
         return _entries(found.items), found.last
 
@@ -59,8 +62,8 @@ class JobIndex:
         after: Mapping[str, str] | None = None,
         forward: bool = True,
     ) -> tuple[list[tuple[str, str]], dict[str, str] | None]:
-        """A page of a partition of the index: (job id, sort key) in order, and the key to go on
-        after, in plain values that can be stored.
+        """Return a page of a partition of the index: (job id, sort key) in order, and the key of
+        the next page, in plain values that can be stored.
         """
         found = self._page(line, limit, pack(after) if after else None, forward=forward)
         last = {name: str(value) for name, value in unpack(found.last or {}).items()}
@@ -69,26 +72,28 @@ class JobIndex:
     def running(
         self, queue: str, lane: int, *, limit: int, after: Mapping[str, str] | None = None
     ) -> tuple[list[tuple[str, str]], dict[str, str] | None]:
-        """Jobs of a lane that may run, as `listed` has them; `limit` entries are looked through."""
+        """Return jobs of a lane that might be running, in the format of `listed`; reads `limit`
+        entries.
+        """
         found, last = self.listed(keys.due(queue, lane), limit=limit, after=after)
         return [one for one in found if self.may_run(one[1])], last
 
     @staticmethod
     def may_run(sort_key: str) -> bool:
-        """Whether the job of an entry of a due line may run.
+        """Whether the job of an entry of a due index partition might be running.
 
-        The one place that knows how running jobs are found: all who list them ask here.
+        The only function that knows how active jobs are found: all listings of them call it.
         """
-        # Entries of 0.1.0 do not say what the job waits for.
+        # Entries of 0.1.0 do not store what the job waits for.
         return not sort_key.endswith((keys.START, keys.RETRY))
 
     def oldest(self, queue: str, lanes: int, *, limit: int, copies: bool = False) -> list[str]:
-        """The available jobs that have waited longest, whatever their priority.
+        """Return the available jobs that have waited longest, of any priority.
 
-        One query for each priority in use in each lane, as a ready line is sorted by priority
-        first. With `copies`, only copies of dead letters, among the first thousand of each
-        priority. Of a fair line the oldest of the first hundred: that is the oldest of all while
-        at most a hundred tenants of equal weight wait.
+        One query for each priority in use in each lane, as a ready partition is sorted by priority
+        first. With `copies`, only copies of dead letters, among the first 1,000 of each priority.
+        In a fair queue, the oldest of the first 100: that is the oldest of all while at most 100
+        tenants of equal weight have waiting jobs.
         """
         found: list[tuple[str, str]] = []
         for lane in range(lanes):
@@ -109,7 +114,7 @@ class JobIndex:
                     continue
                 first = keys.Position.parse(entries[0][0])
                 if size < _PAGE and tagged(first.order):
-                    # A fair line is not in order of arrival: look further.
+                    # A fair partition is not in order of arrival: read more of it.
                     size = _PAGE
                     continue
                 priority = first.priority
@@ -137,9 +142,11 @@ class JobIndex:
         running: bool = False,
         crons: dict[str, int] | None = None,
     ) -> Iterator[str]:
-        """Jobs that wait in a lane: available, scheduled, to be retried, pending; and the `running`
-        ones if asked for. At most so many pages of each of the three partitions. Cron jobs met on
-        the way are added to `crons`, each with when it is due (ms).
+        """Yield the waiting jobs of a lane: available, scheduled, retryable, and pending; with
+        `running`, also its active jobs.
+
+        Reads at most `pages` pages of each of the three partitions. Cron jobs among the entries are
+        added to `crons`, each with the time when it is due (ms).
         """
         due = keys.due(queue, lane)
         for line in (keys.ready(queue, lane), keys.pending(queue, lane), due):
@@ -149,7 +156,7 @@ class JobIndex:
                 if crons is not None and line == due:
                     crons |= _crons(found.items)
                 for job_id, key in _entries(found.items):
-                    # Only keys of the due line say at their end what the job waits for.
+                    # Only keys of the due partition end with what the job waits for.
                     runs = line == due and key.endswith(keys.LEASE_END)
                     if running or not runs:
                         yield job_id
@@ -180,7 +187,9 @@ class JobIndex:
         return False
 
     def due(self, queue: str, lane: int, *, now_ms: int, limit: int) -> DueLine:
-        """What is due now: starts, retries and ends of leases, at most so many; and cron jobs."""
+        """Return the entries that are due now: up to `limit` starts, retries, and ends of leases;
+        and cron jobs.
+        """
         return self.due_until(queue, lane, now_ms=now_ms, until_ms=now_ms, limit=limit)
 
     def due_until(
@@ -205,8 +214,8 @@ class JobIndex:
     def due_between(
         self, queue: str, lane: int, *, after_ms: int, until_ms: int, limit: int
     ) -> list[int]:
-        """When something in a due line is due, from after `after_ms` on: the first so many times
-        (ms). One query.
+        """Return the first `limit` times (ms) after `after_ms` at which an entry of a lane is due.
+        One query.
         """
         found = self._table.query(
             "wpk = :where AND wsk BETWEEN :after AND :until",
@@ -260,9 +269,10 @@ class JobIndex:
         forward: bool = True,
         crons: dict[str, int] | None = None,
     ) -> list[tuple[str, str]]:
-        """The first jobs of a partition of an index: (job id, sort key). One query, and more only
-        where other entries stand in between: jobs behind them must be found. Cron jobs among these
-        are added to `crons`.
+        """Return the first jobs of a partition of an index: (job id, sort key).
+
+        One query, and more only where other entries come before the jobs. Cron jobs among these are
+        added to `crons`.
         """
         sort_key = "wsk" if index == "work" else "esk"
         entries: list[tuple[str, str]] = []
@@ -298,10 +308,16 @@ class JobIndex:
         after: str | None = None,
         oldest_first: bool = False,
     ) -> list[tuple[str, str]]:
-        """Dead letters of a queue, or of all queues, latest first: (job id, sort key). One query.
+        """Return dead letters, latest first: (job id, sort key). One query.
 
-        Discarded at `since_ms` or later and before `until_ms`; between the sort keys `after` and
-        `before`, both excluded.
+        Args:
+            queue: Queue name. None: all queues.
+            limit: Maximum number of dead letters.
+            since_ms: Only those discarded at this time (ms) or later.
+            until_ms: Only those discarded before this time (ms).
+            before: Only those before this sort key.
+            after: Only those after this sort key.
+            oldest_first: Whether to reverse the order.
         """
         index: Literal["work", "expiry"] = "expiry" if queue is None else "work"
         letter = "e" if queue is None else "w"
@@ -343,7 +359,7 @@ def _entries(found: list[Item], sort_key: str = "wsk") -> list[tuple[str, str]]:
 
 
 def _crons(found: list[Item]) -> dict[str, int]:
-    """The cron jobs among entries of a due line, and when each is due (ms)."""
+    """Return the cron jobs among entries of a due partition, and when each is due (ms)."""
     return {
         keys.cron_name(str(item["pk"])): keys.instant_of(str(item["wsk"]))
         for item in found

@@ -29,12 +29,14 @@ _NONE = bytes(16)
 
 @record(frozen=True)
 class IdempotencyRecord:
-    """What is stored of a key: `request` is the digest of the request that it stands for, `seed`
-    what ids of its jobs are derived from, with `at_ms`, the time of its first try.
+    """The record of an idempotency key.
 
-    `done`: all jobs are stored, or staged. Then `existing` has the id of each unique job that was
-    there before, by index, if there was any; `refused` why others were not stored, where each job
-    counts for itself. `alone`: there, none of them is staged.
+    `request` is the digest of the request with this key. `seed` is the value that the ids of its
+    jobs are derived from, with `at_ms`, the time of its first try.
+
+    `done`: all jobs are stored, or staged. Then `existing` has the id of each unique job that
+    existed before, by index, if there was any. `refused` has the reasons why others were not
+    stored, where each job counts separately. `alone`: none of the jobs is staged.
     """
 
     name: str
@@ -60,9 +62,9 @@ class IdempotencyKeys:
         self._ids = ids
 
     def begin(self, key: IdempotencyKey, *, now_ms: int) -> tuple[IdempotencyRecord, bool]:
-        """Note that a request with this key has come; or else what is stored of an earlier one.
+        """Record a request with this key, or return the record of an earlier one.
 
-        The flag says whether it is the first. Raises OjsError.
+        The flag is true for the first request. Raises OjsError.
         """
         token, until_ms = self._ids.token(), now_ms + KEPT_MS
         item: dict[str, Value] = {
@@ -75,8 +77,8 @@ class IdempotencyKeys:
             "ttl": until_ms // 1_000 + 1,
             "op": token,
         }
-        # Race: two requests with one key. The loser finds what the winner wrote. A key whose time
-        # is over counts as gone: DynamoDB removes it late.
+        # Race: two requests with one key. The loser finds what the winner wrote. An expired key
+        # counts as absent: DynamoDB deletes it late.
         condition = "attribute_not_exists(pk) OR #until <= :now"
         put = Put(item, condition, {":now": now_ms})
         lost = lost_race(lambda: self._table.put(put, own=("op", token)))
@@ -87,13 +89,13 @@ class IdempotencyKeys:
         return _record_of(lost.item), False
 
     def read(self, key: IdempotencyKey, *, now_ms: int) -> IdempotencyRecord | None:
-        """What is stored of a key, as of now; None if nothing is. Raises OjsError."""
+        """Return the current record of a key; None if there is none. Raises OjsError."""
         item: Any = self._table.get(keys.idempotency(key.name), keys.RECORD)
         return None if item is None or int(item["until"]) <= now_ms else _record_of(item)
 
     def join(self, record: IdempotencyRecord, *, anew: bool) -> IdempotencyRecord:
-        """Note another try of a request. `anew`: with a seed of its own, so that no try before it
-        can end any more. Raises LostRace, OjsError.
+        """Record another try of a request. If the flag is set, it has a new seed, so that no
+        earlier try can finish. Raises LostRace, OjsError.
         """
         token = self._ids.token()
         # Race: other tries join, or one ends. The loser reads again.
@@ -114,8 +116,8 @@ class IdempotencyKeys:
     def note_alone(self, record: IdempotencyRecord) -> IdempotencyRecord:
         """Note that none of the jobs will be staged. Raises LostRace, OjsError."""
         token = self._ids.token()
-        # Race: another try begins anew, and would stage what this one stores.
-        # The loser reads again.
+        # Race: another try starts again with a new seed, and would stage the jobs that this one
+        # stores. The loser reads again.
         self._table.update(
             Update(
                 keys.idempotency(record.name),
@@ -145,8 +147,8 @@ class IdempotencyKeys:
             setting["alone"] = 1
         if refused:
             setting["refused"] = zlib.compress(jsontext.dumps(_told(refused)).encode("utf-8"))
-        # Races: another try with the same ids ends first: the loser answers what that one did. Or
-        # another try began anew: the loser must not commit its batch.
+        # Races: another try with the same ids finishes first: the loser returns the result of that
+        # one. Or another try started again with a new seed: the loser must not commit its batch.
         self._table.update(
             Update(
                 keys.idempotency(record.name),
@@ -159,7 +161,9 @@ class IdempotencyKeys:
         )
 
     def forget(self, record: IdempotencyRecord) -> None:
-        """Remove what `begin` wrote, after a refusal. Raises LostRace, OjsError."""
+        """Remove the record that `begin` wrote, after a rejected request. Raises LostRace,
+        OjsError.
+        """
         # Race: another try has joined, and may store the jobs. Then the key stays.
         self._table.delete(
             keys.idempotency(record.name),

@@ -25,7 +25,7 @@ from ojs.store.table import keys
 from ojs.store.table.record import Attribute, Record, flag, member
 from ojs.store.table.values import Item, size
 
-# A job record should fit one write unit. This much of it is kept free for what a job gains later:
+# A job record should fit one write unit. This number of bytes is kept free for later attributes:
 # lease, worker, times, a small result.
 RECORD_BYTES = 1_024
 GROWTH_BYTES = 230
@@ -35,7 +35,7 @@ ACTIVATION_BYTES = 28
 PERMIT_BYTES = 34
 # And this much for a job with a dead letter queue: the id of its copy, and that it is to be made.
 COPY_BYTES = 50
-# And this much for a job of a tenant without a start tag: the position in line that it will have.
+# The additional size of a job of a tenant without a start tag: the sort key that it will get.
 FAIR_BYTES = 20
 _WAITS_FOR = {
     State.SCHEDULED: keys.START,
@@ -148,11 +148,10 @@ def record_of(job: Job) -> Item:
 
 
 def job_of(record: Mapping[str, Any]) -> Job:
-    """The job that a record holds, with its content and result unless they were offloaded.
+    """Return the job of a record, with its content and result unless they were offloaded.
 
-    Attributes that this version does not know stay as they are: what changes a record writes the
-    attributes that it knows, and no others. Raises
-    UnknownForm, UnreadableItem.
+    Attributes that this version doesn't know are ignored: a write to a record sets only known
+    attributes. Raises UnknownForm, UnreadableItem.
     """
     return JOB.of(record)
 
@@ -174,12 +173,13 @@ def index_entries(job: Job) -> Item:
         case State.DISCARDED if job.dead_letter:
             entries["wpk"] = keys.dead(job.queue)
             entries["wsk"] = keys.dead_at(job.discarded_ms or 0, job.id)
-            # And among the dead letters of all queues, in the other index: its deadline is over.
+            # It is also listed among the dead letters across queues, in the other index, because
+            # its deadline has no effect now.
             entries["epk"] = keys.all_dead()
             entries["esk"] = entries["wsk"]
         case _:
             pass
-    # A running job started in time: its deadline is over, and must not be found again.
+    # A running job started in time: its deadline has no effect, and must not be found again.
     if job.expires_ms is not None and job.state not in TERMINAL and job.state is not State.ACTIVE:
         entries["epk"] = keys.expiry(job.queue, job.lane)
         entries["esk"] = keys.instant(job.expires_ms)
@@ -193,7 +193,7 @@ def waits_for_a_time(job: Job) -> bool:
 
 
 def position(job: Job) -> keys.Position:
-    """An available job's position in the ready line, with what a claim must know."""
+    """Return an available job's position in the ready index, with the data for a claim."""
     return keys.Position(
         priority=job.priority,
         order=job.order or "",
@@ -228,7 +228,7 @@ def growth(job: Job) -> int:
 
 
 def entry(job: Job, failure: Failure, *, reported: bool = False) -> ErrorEntry:
-    """An entry of the error history. `job` is as it was when it failed."""
+    """Return an entry of the error history. `job` is the job at the time it failed."""
     return ErrorEntry(
         failure,
         life=job.life,
@@ -273,7 +273,7 @@ def error(job_id: str, entry: ErrorEntry) -> Item:
 
 
 def entry_from(item: Mapping[str, Any]) -> ErrorEntry:
-    """The entry an error item holds; who said so is known from the record alone."""
+    """Return the entry of an error item. Only the job record has the worker that reported it."""
     stored = jsontext.stored(item["error"])
     failure = Failure(
         attempt=item["attempt"],
@@ -294,11 +294,11 @@ def entry_from(item: Mapping[str, Any]) -> ErrorEntry:
 
 
 def has_room(before: Job, after: Job) -> bool:
-    """Whether the record of a job that failed stays within one write unit with the errors that are
-    noted there: now, and in a run like the one before.
+    """Whether the record of a failed job stays within one write unit with its stored errors: now,
+    and in another run like this one.
 
-    A result may then cost a second unit, once: what an item of the error would have cost. A dead
-    letter that is brought back loses more than its next run adds.
+    A result can then cost a second unit, once: the same as a separate item of the error. A dead
+    letter that is retried loses more attributes than its next run adds.
     """
     if after.state is not State.DISCARDED:
         after = replace(after, lease=before.lease, permits=before.permits)

@@ -1,19 +1,22 @@
-"""Lease notes: what a fetch writes before it claims jobs, so that leases that are lost are found.
+"""Lease notes: claim intents that a fetch writes before it claims jobs, so that expired leases are
+detected.
 
-A claim takes its job out of the index: most jobs are finished before their lease must be checked.
-Before its claims a fetch writes one note, which lists the jobs, and when to look at them. The sweep
-reads the notes that are due (`ojs.services.jobs.lost_leases`). A job that still runs then gets a
-new note, which is due when its lease ends.
+A claim removes its job from the index: most jobs are finished before their lease must be checked.
+Before its claims a fetch writes one note, which lists the jobs, and the time to check them. The
+sweep reads the notes that are due (`ojs.services.jobs.lost_leases`). A job that still runs then
+gets a new note, which is due when its lease ends.
 
-Notes stand in 16 slots, in the order of the times at which they are to be looked at. A container
-writes to one slot, and says so once an hour: only slots in use are read. Of each slot it is stored
-up to which note all were looked at. Both stand in one item, for all slots. Only the table's TTL
-deletes notes.
+Notes are stored in 16 slots, ordered by the time of the check. A container writes to one slot, and
+marks it as in use once an hour: only slots in use are read. Each slot has the key of the last note
+that was checked. The marks and keys of all slots are in one item. Only the table's TTL deletes
+notes.
 
-That no note is missed depends on two things. A note is there before its time comes: a fetch claims
-under it for VALID_MS only, measured from when it took the time, and no note is to be looked at
-before SHORT_MS. The difference covers clocks that are apart. And a claim that takes effect late
-does so within SETTLED_MS: until then a job that can still be claimed is looked at once more.
+Two rules make sure that no note is missed:
+
+1. A note is stored before it is due. A fetch claims under it for VALID_MS only, measured from the
+  time it was given, and no note is due before SHORT_MS. The difference covers clock differences.
+2. A claim that takes effect late does so within SETTLED_MS. Until then, a job that can still be
+  claimed is checked again.
 """
 
 from __future__ import annotations
@@ -40,33 +43,33 @@ SLOTS = 16
 # Jobs of shorter leases keep a due entry in the index: who asks for one wants it found by the next
 # fetch, and not by the sweep of the next minute.
 SHORT_MS = 15_000
-# A note is looked at after the shortest lease of its jobs, or so long after it was written.
+# A note is due after the shortest lease of its jobs, or this long after it was written.
 LOOK_MS = 60_000
-# So long after it took the time a fetch may claim under a note.
+# How long a fetch may claim under a note, from the time the fetch was given.
 VALID_MS = 5_000
-# No claim under a note takes effect so long after it was written: a request ends after 29 s, and a
-# write whose answer was lost takes effect within seconds.
+# No claim under a note takes effect this long after it was written: a request ends after 29 s, and
+# a write without a response takes effect within seconds.
 SETTLED_MS = 60_000
-# A running job is looked at this long after the last time at the latest, however long its lease.
+# A running job is checked at most this long after the last check, even if its lease is longer.
 MOST_AHEAD_MS = 10 * 60_000
 # Running jobs of one queue whose leases end within this time share notes.
 SHARED_MS = 30_000
 # Jobs in one note: it has less than 1 KB then.
 MOST_JOBS = 40
-# How long a slot is in use after a container said so, and how often it says so.
+# How long a slot is in use after a container marked it, and how often a container marks it.
 _USED_MS = 7_200_000
 _SAY_MS = 3_600_000
-# Longer than any trouble of the sweeps that nobody notices.
+# Longer than any failure of the sweeps that could go unnoticed.
 _KEPT_S = 7 * 86_400
 _PAGE = 500
-# Notes whose jobs are read together, by whoever looks for them.
+# The number of notes whose jobs are read in one call.
 _NOTES_A_CALL = 50
 # Slots in use, notes in one of them, and jobs in these, up to which running jobs are counted one by
 # one. The jobs are read in one call.
 _FEW_SLOTS = 4
 _FEW_NOTES = 100
 _FEW_JOBS = 100
-# What was looked at a moment ago may not be in the index yet.
+# The index might not contain jobs whose notes were checked this recently.
 _LAG_MS = 10_000
 # An id, and the checksum of the index key at which the job may be claimed.
 _ENTRY_BYTES = 20
@@ -97,7 +100,7 @@ class LeaseNote:
 @record(frozen=True)
 class NotedJob:
     """A job that gets a new note: its queue, the checksum and claim time of its earlier note, and
-    when it is to be looked at (ms).
+    when to check it (ms).
     """
 
     queue: str
@@ -109,7 +112,7 @@ class NotedJob:
 
 @record(frozen=True)
 class LeaseSlot:
-    """A slot in use: until when, and the key of the last note that was looked at."""
+    """A slot in use: until when, and the key of the last note that was checked."""
 
     number: int
     used_ms: int
@@ -117,15 +120,15 @@ class LeaseSlot:
 
     @property
     def lately(self) -> str:
-        """Behind this key are all notes whose jobs may not be in the index yet: those that were
-        looked at a moment ago, too.
+        """Return the key after which all notes are whose jobs might not be in the index yet,
+        including those that were just checked.
         """
         if not self.seen:
             return ""
         return keys.instant(max(0, keys.instant_of(self.seen) - _LAG_MS))
 
 
-# The item of all slots, for who reads it together with others.
+# The item of all slots, for callers that read it together with other items.
 SLOTS_ITEM = (keys.LEASE_SLOTS, keys.RECORD)
 _SEARCHED = "searched"
 
@@ -205,8 +208,8 @@ class LeaseNotes:
     def unseen(
         self, slot: int, after: str, *, until_ms: int, limit: int = _PAGE
     ) -> tuple[list[LeaseNote], bool]:
-        """A page of the notes after a key that are to be looked at by now, in order; and whether
-        they are all.
+        """Return a page of the notes after a key that are due, in order; and whether the page has
+        all of them.
         """
         # No key stands between a note's and this one.
         return self.between(slot, f"{after}!", keys.upto(until_ms), limit=limit)
@@ -221,7 +224,9 @@ class LeaseNotes:
         forward: bool = True,
         consistent: bool = True,
     ) -> tuple[list[LeaseNote], bool]:
-        """A page of the notes from one key to another, or backwards; and whether they are all."""
+        """Return a page of the notes from one key to another, or backwards; and whether these are
+        all.
+        """
         if first >= last:
             return [], True
         found = self._table.query(
@@ -266,7 +271,7 @@ class LeaseNotes:
                 raise BackendTimeout("The store took too long to write a lease note.")
 
     def advance(self, slot: int, seen: str) -> None:
-        """Store that all notes up to this key were looked at."""
+        """Store that all notes up to this key were checked."""
         self._advance(_seen(slot), seen)
 
     def _advance(self, name: str, seen: str) -> None:
@@ -295,8 +300,8 @@ class LeaseNotes:
             yield from note.jobs
 
     def retire(self, slot: LeaseSlot) -> None:
-        """Store that a slot is out of use, all its notes having been looked at."""
-        # Race: a container says that it uses the slot. It wins; the slot is read on.
+        """Store that a slot is out of use after all its notes were checked."""
+        # Race: a container marks the slot as in use. It wins; the slot is still read.
         name = _used(slot.number)
         with suppress(LostRace):
             self._table.update(
@@ -313,12 +318,11 @@ class LeaseNotes:
     def not_done(
         self, queue: str, slots: Iterable[LeaseSlot], *, most: int | None = None
     ) -> Iterator[Item]:
-        """The records of a queue's jobs that are noted, were not looked at yet and are not done,
-        some 100 a call.
+        """Yield the records of a queue's unfinished jobs whose notes were not checked yet, about
+        100 per call.
 
-        Whoever looks for them in the index as well reads the `slots` before the index, and these
-        jobs after it: then none is missed that gets its due entry in between. At most about `most`
-        notes are read.
+        A caller that also reads the index must read the `slots` before it and these jobs after it:
+        then no job is missed that gets its due entry in between. Reads at most about `most` notes.
         """
         seen: set[str] = set()
         notes = self._unlooked(queue, slots, most)
@@ -334,9 +338,11 @@ class LeaseNotes:
         return (item for item in self.not_done(queue, slots) if item["state"] == State.ACTIVE.value)
 
     def few_running(self, queue: str, slots: Sequence[LeaseSlot]) -> int | None:
-        """How many jobs of a queue run without an entry in the index; None where so many fetches go
-        on, in all queues, that counting them is dear. One call for each slot in use, up to four,
-        and one more if the queue has jobs in their notes.
+        """Return how many jobs of a queue run without an entry in the index; None if there are too
+        many notes, across queues, to count them.
+
+        One call for each slot in use, up to four, and one more if the queue has jobs in their
+        notes.
         """
         if len(slots) > _FEW_SLOTS:
             return None
@@ -368,7 +374,7 @@ class LeaseNotes:
                 yield from (note for note in page if queue in (None, note.queue))
 
     def records(self, job_ids: Iterable[str]) -> dict[str, Item]:
-        """Job records as they are stored, by id; those that do not exist are left out."""
+        """Return stored job records by id, without those that don't exist."""
         found = self._table.batch_get((keys.job(job_id), keys.RECORD) for job_id in job_ids)
         return {keys.job_id(pk): item for (pk, _), item in found.items()}
 

@@ -16,7 +16,7 @@ from ojs.store.table.values import Item
 
 # The condition of a new job record: no record has its id.
 IS_NEW = "attribute_not_exists(pk)"
-# A job ready to be stored, and what must be stored before it: its offloaded payload, if any.
+# A job ready to be stored, and its offloaded payload, if any, which must be stored first.
 PreparedJob = tuple[Job, list[tuple[PayloadRef, str]]]
 
 
@@ -31,7 +31,7 @@ class JobIdTaken(Exception):
 def prepare(job: Job, payloads: PayloadStore, ids: IdSource) -> PreparedJob:
     """Give a job its write token, and decide whether its content is stored in the job record.
 
-    A `made_by` that it has already, of the push that makes it, stands before the token.
+    An existing `made_by`, from the enqueue that creates it, is put before the token.
     """
     token = ids.token()
     marked = job.chosen_id or job.made_by is not None
@@ -45,10 +45,12 @@ def prepare(job: Job, payloads: PayloadStore, ids: IdSource) -> PreparedJob:
 
 
 def is_own(found: Item | None, job: Job) -> bool:
-    """Whether the record in the way of a new job was written by an earlier try of the same push.
+    """Whether the record found instead of a new job was written by an earlier try of the same
+    enqueue.
 
-    The job may have been claimed, moved or ended since, so only what never changes is compared: the
-    push's token where others may push the same id, else the time (a generated id is a moment old).
+    The job might have been claimed, moved, or finished since, so only immutable attributes are
+    compared: the enqueue's token if others can enqueue the same id, else the creation time
+    (generated ids are new).
     """
     if not found:
         return False
@@ -58,7 +60,7 @@ def is_own(found: Item | None, job: Job) -> bool:
 
 
 def any_own(lost: LostRace, jobs: Sequence[Job]) -> bool:
-    """Whether a refused transaction found one of its own records: then an earlier try of it went
-    through, and wrote all of them.
+    """Whether a rejected transaction found a record of an earlier try. That try then succeeded, and
+    wrote all of them.
     """
     return any(is_own(found, job) for found, job in zip(lost.items, jobs, strict=False))

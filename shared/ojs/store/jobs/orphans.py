@@ -1,8 +1,8 @@
 """Orphans: parts of jobs and of cron jobs that no record refers to, and no sweep can find.
 
-An offloaded payload is written before the record that refers to it. If the process dies in between,
-nothing says that the payload is there (ADR 21). Only a scan of everything finds it, which no
-function makes: an operator does (`ojs-aws gc`).
+An offloaded payload is written before the record that refers to it. If the process crashes in
+between, no item refers to the payload (ADR 21). Only a scan of the whole table finds it. No
+function does that: an operator runs `ojs-aws gc`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PAGE = 1_000
 
 @record(frozen=True)
 class OrphanCandidate:
-    """An item beside a record, or an object in the bucket; `pk` is the record's."""
+    """An item in a record's partition, or an object in the bucket; `pk` is the record's."""
 
     pk: str
     sk: str

@@ -1,12 +1,13 @@
-"""Changing the content of a stored job.
+"""Changes the content of a stored job.
 
-An offloaded payload never changes (`ojs.store.jobs.payloads`): the new one is written under a name
-of its own, then the job record refers to it, then the old one is removed. Before all of that both
-names are noted beside the job record:
+An offloaded payload never changes (`ojs.store.jobs.payloads`): the new payload is written under a
+separate name, then the job record refers to it, then the old one is removed. Before that, both
+names are stored in the partition of the job record:
 
-    J|{id}  spare|{ref}   remove this payload with the job, if it is still there
+    J|{id}  spare|{ref}   remove this payload with the job, if it still exists
 
-If the process dies in between, the job has its old or its new content, and nothing stays for good.
+If the process crashes in between, the job has its old or its new content, and no payload is left
+over permanently.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ class PayloadChange:
     def changed(self, before: Job, after: Job) -> Iterator[Job]:
         """Store the new content of `after`; the caller writes the job that is yielded.
 
-        After that write the old content is removed. If it is lost (LostRace) the new content is
-        removed, unless the job record refers to it: then the write succeeded, its answer was lost,
-        and the job has changed since. If the outcome is unknown (BackendError) both stay, noted.
-        Raises OjsError.
+        After that write the old content is removed. If the write raises LostRace, the new content
+        is removed, unless the job record refers to it: then the write succeeded, its response was
+        lost, and the job has changed since. If the outcome is unknown (BackendError), both stay,
+        with their names stored. Raises OjsError.
         """
         placed, prepared = self._jobs.prepare(after)
         new = [at for at, _ in prepared]

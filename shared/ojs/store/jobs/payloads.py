@@ -1,7 +1,7 @@
-"""Offloaded payloads: contents and results that are stored beside the job record, in an item of
-their own, or in the bucket when very large.
+"""Offloaded payloads: contents and results that are stored in separate items in the partition of
+the job record, or in the bucket when very large.
 
-A payload is written before the job record that refers to it, and never changed. Its name holds a
+A payload is written before the job record that refers to it, and never changed. Its name has a
 random token, so that the payload of a write that lost never overwrites the winner's.
 """
 
@@ -25,9 +25,10 @@ _BUCKET_MARK = "s3:"
 
 @record(frozen=True)
 class PayloadRef:
-    """Where a payload is: its job, the key prefix of its kind, the reference in the job record.
+    """The location of a payload: its job, the key prefix of its kind, the reference in the job
+    record.
 
-    A definition belongs to a cron job, whose name stands for the job's id.
+    A definition belongs to a cron job. Its `job_id` is the name of the cron job.
     """
 
     job_id: str
@@ -77,10 +78,10 @@ class PayloadStore:
             self._table.write_many(puts=items)
 
     def load(self, refs: Iterable[PayloadRef]) -> dict[PayloadRef, str]:
-        """Those of these payloads that exist.
+        """Return the existing ones of these payloads.
 
-        A payload never changes, so an eventually consistent read, which costs half, cannot be
-        wrong, only too early; what it misses is read again consistently.
+        A payload never changes, so an eventually consistent read, which costs half, returns the
+        payload or nothing. Missing payloads are read again consistently.
         """
         found: dict[PayloadRef, str] = {}
         in_table = []

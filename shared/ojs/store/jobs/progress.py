@@ -1,4 +1,4 @@
-"""The progress that workers report of the attempts they run: an item beside the job record."""
+"""The progress that workers report for active jobs: an item in the partition of the job record."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ class JobProgress:
     def save(
         self, job: Job, value: float | None, report: Mapping[str, Any], *, now_ms: int
     ) -> bool:
-        """Store the progress of a job's running attempt; False when more was reported before.
+        """Store the progress of a job's running attempt; return False if a higher value was
+        reported before.
 
-        Without a value the rest of the report is replaced and the stored value stays.
+        Without a value, the other parts of the report are replaced and the stored value stays.
         """
         pk, sk = keys.job(job.id), keys.PROGRESS
         stored: dict[str, Value] = {
@@ -69,5 +70,5 @@ def progress_of(item: Item | None, job: Job) -> dict[str, Any] | None:
 
 
 def _run(job: Job) -> str:
-    """Identifies one run of a job; a job that was handed back runs anew without a new attempt."""
+    """Identify one run of a job. A released job is run again without a new attempt."""
     return f"{job.life}.{job.attempt}.{job.started_ms}"

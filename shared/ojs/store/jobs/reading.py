@@ -1,4 +1,4 @@
-"""Reading jobs: the job record alone, or with what is stored beside it."""
+"""Reads jobs: the job record only, or with the other items of its partition."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class JobReader:
         self._payloads = payloads
 
     def read_record(self, job_id: str) -> Job | None:
-        """The job record alone: what decisions are made on. Raises UnknownForm."""
+        """Return the job record without other items; decisions use this. Raises UnknownForm."""
         item = self._table.get(keys.job(job_id), keys.RECORD)
         return items.job_of(item) if item else None
 
@@ -41,13 +41,20 @@ class JobReader:
         consistent: bool = True,
         progress: bool = False,
     ) -> dict[str, Job]:
-        """Several job records by id; those that do not exist are left out, and those that only a
-        newer version knows: sweeps, fetches and listings pass over them. A listing need not be
-        `consistent`, at half the price: its index is a moment behind, too. With `progress` each job
-        has that of its run, at the price of another record.
+        """Return several job records by id, without those that don't exist or that only a newer
+        version can read.
 
-        With `unreadable` those that cannot be read are told to it and left out, too; without it,
-        where a job that is left out would be taken to be gone, raises UnreadableItem.
+        Sweeps, fetches, and listings skip those. A listing can set `consistent` to false, at half
+        the price, because its index is eventually consistent too.
+
+        Args:
+            job_ids: IDs of the jobs.
+            unreadable: Called for each record that can't be read, which is then left out.
+            consistent: Whether to read consistently.
+            progress: Whether to read the progress of each run, at the price of another record.
+
+        Raises:
+            UnreadableItem: A record can't be read, and `unreadable` is None.
         """
         kinds = (keys.RECORD, keys.PROGRESS) if progress else (keys.RECORD,)
         wanted = ((keys.job(job_id), kind) for job_id in job_ids for kind in kinds)
@@ -72,10 +79,10 @@ class JobReader:
         return changed(job, progress=progress_of(found.get(progress), job))
 
     def load(self, job_id: str) -> Job | None:
-        """The whole job: record, content, errors, result, progress. One consistent query.
+        """Return the whole job: record, content, errors, result, progress. One consistent query.
 
-        Where a long error history makes the query stop at DynamoDB's 1 MB, the latest 1 MB of the
-        errors is read, and the rest by key.
+        If the query stops at DynamoDB's 1 MB because of a long error history, the latest 1 MB of
+        the errors is read, and the other parts by key.
         """
         everything = "pk = :job"
         values: dict[str, Value] = {":job": keys.job(job_id)}
@@ -114,8 +121,8 @@ class JobReader:
         errors = {
             sk: item
             for sk, item in by_key.items()
-            # Where there is no room for it in the record, a sweep notes why it ends a job before it
-            # does; it may lose the job to a worker then.
+            # If the record has no space for it, a sweep stores the reason before it finishes a job.
+            # It might lose the job to a worker then.
             if sk.startswith(keys.ERROR) and (ended or not keys.is_of_end(sk))
         }
         own = map(items.error_key, job.noted)
@@ -127,10 +134,11 @@ class JobReader:
         )
 
     def with_contents(self, jobs: Sequence[Job], unreadable: Unreadable | None = None) -> list[Job]:
-        """The same jobs with contents and results filled in; one call for all in the table.
+        """Return the same jobs with contents and results filled in. One call for all payloads in
+        the table.
 
-        With `unreadable` jobs whose payloads are damaged are told to it, and stay as they are;
-        without it, raises UnreadableItem.
+        With `unreadable`, jobs with damaged payloads are reported to it and returned unchanged.
+        Without it, raises UnreadableItem.
         """
         missing = [
             at
@@ -151,9 +159,11 @@ class JobReader:
         return [one for job in jobs for one in self.with_contents([job], unreadable)]
 
     def with_sent(self, jobs: Sequence[Job]) -> list[Job]:
-        """The same jobs with what their clients sent, where that is offloaded to the table. One
-        call, for listings: what an eventually consistent read misses, and what is damaged, is left
-        out.
+        """Return the same jobs with their content as sent by the client, if it is offloaded to the
+        table.
+
+        One call, for listings. Payloads that are damaged, or that an eventually consistent read
+        misses, are left out.
         """
         refs = {job.id: at for job in jobs for at in payloads_of(job) if at.kind == keys.PAYLOAD}
         in_table = [at.key for at in refs.values() if not at.in_bucket]
@@ -215,7 +225,9 @@ class JobReader:
 
 
 def _error_keys(job: Job, attempt: int) -> list[str]:
-    """Where the errors of an attempt are: its own, and what ended the job without an attempt."""
+    """Return the keys of the errors of an attempt: its own, and the error that finished the job
+    without an attempt.
+    """
     own = [keys.error(job.life, attempt)] if attempt else []
     if attempt == job.attempt and job.state is State.DISCARDED and not job.dead_letter:
         own.append(keys.error(job.life, attempt, ended=True))

@@ -1,18 +1,18 @@
 """Job records: every conditional write on one.
 
-Ways of writing a job record, by what they guard against:
+Kinds of writes, by their condition:
 
     create    the id is new
-    claim/ack/extend   the job is in the state (and under the lease) that the caller speaks of;
+    claim/ack/extend   the job is in the state (and under the lease) that the caller names;
               nothing is read first
-    replace   compare-and-swap: the record is still the version (`op`) or under the lease that was
+    replace   compare-and-swap: the record still has the version (`op`) or the lease that was
               read before
 
-Before a write that makes a job wait for a time, its queue is noted, so that the sweep looks there
-(`ojs.store.queues.registry`).
+Before a write that gives a job a start time, a deadline, or a lease, its queue is noted, so that
+the sweep reads it (`ojs.store.queues.registry`).
 
-Every write stores a fresh token in `op`. When an answer is lost and the SDK asks again, the
-condition fails, but the record found carries our own token: the write did happen.
+Every write stores a new token in `op`. If a response is lost and the SDK retries, the condition
+fails, but the record has the token of this write: it succeeded.
 """
 
 from __future__ import annotations
@@ -71,10 +71,9 @@ def winner(lost: LostRace, *, known_only: bool = False) -> Job | None:
 class JobStore(JobReader):
     """Reads and writes job records.
 
-    What concerns other items of a job has parts of its own: `index` finds jobs, `notes` tells the
-    sweep which were claimed, `batches` stores large batches, `progress` stores progress reports,
-    `removal` removes jobs for good. The permits of jobs are no concern of it
-    (`ojs.services.permits.lifecycle`).
+    Other items of a job have separate classes: `index` finds jobs, `notes` lists claimed jobs for
+    the sweep, `batches` stores large batches, `progress` stores progress reports, `removal` deletes
+    jobs permanently. `ojs.services.permits.lifecycle` acquires and releases the permits of jobs.
     """
 
     def __init__(
@@ -96,8 +95,8 @@ class JobStore(JobReader):
         self.batches = StagedBatches(
             table, ids, payloads=payloads, records=self, depth=depth, registry=registry
         )
-        # New jobs of which nobody knows whether they were stored, by id; of a transaction the first
-        # one. As they would have been.
+        # New jobs whose creation has an unknown outcome, by id, as they would have been stored. Of
+        # a transaction only the first one.
         self.unsettled: BoundedMap[str, Job] = BoundedMap(_UNSETTLED)
 
     def _note(self, *jobs: Job) -> None:
@@ -119,8 +118,8 @@ class JobStore(JobReader):
         self._note(job)
         job, payloads = self.prepare(job)
         self._payloads.save(payloads)
-        # Race: two pushes with one client id. The loser finds the winner's record and stores
-        # nothing; its payload, under a name of its own, is removed again.
+        # Race: two enqueues with one client id. The loser finds the winner's record and stores
+        # nothing; its payload, under a separate name, is removed again.
         record = Put(items.record_of(job), condition=IS_NEW)
         try:
             if also:
@@ -172,11 +171,11 @@ class JobStore(JobReader):
         return stored
 
     def is_stored(self, job: Job) -> bool:
-        """Whether the record of a new job, as it was prepared, is there. Raises OjsError."""
+        """Whether the record of a new job exists with its prepared content. Raises OjsError."""
         return is_own(self._table.get(keys.job(job.id), keys.RECORD), job)
 
     def _is_stored_after_all(self, job: Job) -> bool:
-        """Whether the record of a new job is there after a write without an answer."""
+        """Whether the record of a new job exists after a write without a response."""
         with suppress(OjsError):
             if self.is_stored(job):
                 return True
@@ -200,10 +199,30 @@ class JobStore(JobReader):
         noted: bool = False,
         due: Job | None = None,
     ) -> Job:
-        """Available to active, with the permits that were acquired for it; `fenced` if the queue
-        demands the lease token. A claim that is not `noted` (`LeaseNotes`) leaves a due entry in
-        the index. A scheduled or retryable job whose time has come, `due` as it was read, becomes
-        available and active at once. Raises LostRace.
+        """Claim a job for a worker: `available` to `active`.
+
+        One conditional write. Of all concurrent claims, exactly one succeeds.
+
+        Args:
+            job_id: ID of the job.
+            position: Index key of the job, as read from the index.
+            queue: Queue of the job.
+            lane: Lane of the queue, 0 to `lanes - 1`.
+            now_ms: Current time in milliseconds since the epoch.
+            lease_ms: Duration of the lease in milliseconds.
+            worker_id: ID of the worker, or None.
+            permits: Concurrency permits that were acquired for the job.
+            fenced: Whether reports on this job must include the lease token.
+            noted: Whether a lease note exists (`LeaseNotes`). If false, the write also creates a
+                due entry.
+            due: The record of a `scheduled` or `retryable` job whose time has come. The write then
+                performs both transitions. None for an `available` job.
+
+        Returns:
+            The job with its new lease.
+
+        Raises:
+            LostRace: Another request changed the job first. Nothing was written.
         """
         if not noted:
             self._registry.note(queue)
@@ -232,8 +251,8 @@ class JobStore(JobReader):
         setting |= {name: value for name, value in optional.items() if value is not None}
         # Race: other fetches, a cancel, a promotion to another position, a stale index. One wins;
         # the losers see another state or position and try the next job. The position is compared
-        # too: it carries what this claim relied on. And the line: moved to another queue, a job may
-        # stand at an equal position.
+        # too: it carries what this claim relied on. The partition is compared because a job that
+        # was moved to another queue can have an equal position there.
         condition = "#state = :available AND #wpk = :line AND #wsk = :seen"
         values: dict[str, Value] = {
             ":available": State.AVAILABLE.value,
@@ -250,7 +269,7 @@ class JobStore(JobReader):
                 keys.RECORD,
                 set=setting,
                 compute={"attempt": "if_not_exists(#attempt, :zero) + :one"},
-                # A deadline ends with the start; the expiry index must not list it any more.
+                # A deadline has no effect after the start; the expiry index must no longer list it.
                 remove=["batch", "epk", "esk", "stalled", "retry_at"]
                 + [
                     name
@@ -274,7 +293,19 @@ class JobStore(JobReader):
         lease_token: str | None = None,
         result: Any = MISSING,
     ) -> Job:
-        """Active to completed. Raises LostRace."""
+        """Complete a job: `active` to `completed`.
+
+        Args:
+            job_id: ID of the job.
+            now_ms: Current time in milliseconds since the epoch.
+            worker_id: ID of the reporting worker. None: not checked.
+            attempt: Number of the reported attempt. None: not checked.
+            lease_token: Lease token of the run. None: not checked, unless the run is fenced.
+            result: Result of the job, a JSON value. Default: no result.
+
+        Raises:
+            LostRace: The job isn't active, or isn't under the caller's lease.
+        """
         token = self._ids.token()
         setting: dict[str, Value] = {
             "state": State.COMPLETED.value,
@@ -294,7 +325,7 @@ class JobStore(JobReader):
                 # Stays when others change the record later, unlike `op`.
                 own = ("result_ref", offloaded.ref)
                 self._payloads.save([(offloaded, payload)])
-        # Race: the lease ran out and the job went to another worker, was cancelled or finished.
+        # Race: the lease expired and the job went to another worker, was cancelled or finished.
         # The loser sees the state, worker and attempt that are stored now.
         conditions, values = _lease_owner_condition(worker_id, attempt, lease_token, demanded=True)
         values |= {":now_s": now_ms // 1000, ":keep": RETENTION.completed_s}
@@ -329,22 +360,32 @@ class JobStore(JobReader):
         lease_ms: int | None = None,
         lease_token: str | None = None,
     ) -> Job:
-        """Put off the end of a lease, by its own length unless `lease_ms` is given.
+        """Renew a lease, by its own length unless `lease_ms` is given.
 
-        Touches no index key: one write unit. The due entry keeps the first end; the sweep that
-        finds it files the job again. A lease is never shortened: it is put off from `now_ms`, or
-        from the latest time at which it was. Raises LostRace.
+        Changes no index key: one write unit. The due entry keeps the first end; the sweep that
+        finds it moves it. A lease is never shortened.
+
+        Args:
+            job_id: ID of the job.
+            now_ms: Current time in milliseconds since the epoch.
+            worker_id: ID of the worker. None: not checked.
+            lease_ms: New length of the lease in milliseconds, also for later renewals.
+            lease_token: Lease token of the run. A fenced run requires it if `worker_id` is None.
+
+        Raises:
+            LostRace: The job isn't active under the caller's lease, or the lease already ends
+                later.
         """
         token = self._ids.token()
         setting: dict[str, Value] = {"op": token, "beat": now_ms}
         compute: dict[str, str] = {}
-        # Race: the job was finished, cancelled, or taken back after its lease ran out. The loser
-        # sees who has it now.
-        # A heartbeat says whose it is by the worker's id; a progress report may say nothing.
+        # Race: the job was finished, cancelled, or released after its lease expired. The loser sees
+        # the new owner. A heartbeat identifies its run by the worker's id; a progress report can
+        # have none.
         conditions, values = _lease_owner_condition(
             worker_id, None, lease_token, demanded=worker_id is None
         )
-        # Race: a container whose clock is ahead put it off; or this is an earlier write of a caller
+        # Race: a container whose clock is ahead renewed it; or this is an earlier write of a caller
         # that takes effect late. The loser sees the later time.
         conditions.append("(attribute_not_exists(#beat) OR #beat <= :now)")
         values[":now"] = now_ms
@@ -388,12 +429,24 @@ class JobStore(JobReader):
         reported: bool = False,
         guard: Literal["op", "lease"] = "op",
     ) -> Job:
-        """Compare-and-swap of a job record. Raises LostRace when it has changed.
+        """Compare-and-swap of a job record.
 
-        `failure` is noted in the same write, if the record has room for it. What gets an item of
-        its own (`noting`) is written first: if we die in between, the job is still where it was, to
-        be dealt with by lease expiry. What a worker `reported` of its run is never overwritten by
-        what the backend observed.
+        Args:
+            before: The job as read.
+            after: The changed job.
+            failure: An error to record in the same write, if the record has space for it. Errors in
+                separate items (`noting`) are written first: if the process crashes in between, the
+                job is unchanged, and its lease expires.
+            reported: Whether a worker reported the failure. Such an error is never overwritten by
+                one that the backend observed.
+            guard: What must not have changed since `before` was read: the version (`op`) or the
+                lease.
+
+        Returns:
+            The stored job.
+
+        Raises:
+            LostRace: The job has changed.
         """
         apart: Put | None = None
         if failure is not None:
@@ -415,7 +468,7 @@ class JobStore(JobReader):
         try:
             self._table.transact([*(update for _, update in made), *also])
         except LostRace as lost:
-            # All records found are our own when an earlier answer was lost.
+            # All records found are our own when an earlier response was lost.
             records = zip(lost.items, made, strict=False)
             if not all(found and found.get("op") == after.op for found, (after, _) in records):
                 raise
@@ -441,8 +494,8 @@ class JobStore(JobReader):
         removing += [n for n in ("wpk", "wsk") if n not in new and n not in removing]
         values: dict[str, Value]
         if guard == "op":
-            # Race: any change of the record since it was read, a heartbeat included. The loser
-            # reads again and decides anew.
+            # Race: any change of the record since it was read, including a heartbeat. The loser
+            # reads again and decides again.
             condition, values = "#op = :seen", {":seen": before.op or ""}
         else:
             # Race: the lease was lost since. A heartbeat in between does no harm.
@@ -468,11 +521,11 @@ class JobStore(JobReader):
     def noting(
         self, before: Job, after: Job, failure: Failure, *, reported: bool = False
     ) -> tuple[Job, Put | None]:
-        """Note in `after` how `before` failed. The oldest entries that stood there make room for
-        it: they get items of their own.
+        """Record in `after` how `before` failed. If the record has no space for the new error, its
+        oldest errors are moved to separate items.
 
-        Returns it, and if the record has no room for the new entry its item, which the caller
-        writes before the record or with it. Raises OjsError.
+        Returns the job, and if the record still has no space for the new error its item, which the
+        caller writes before the record or with it. Raises OjsError.
         """
         entry = items.entry(before, failure, reported=reported)
         place = items.error_key(entry)
@@ -482,20 +535,21 @@ class JobStore(JobReader):
         for leaving in range(len(others) + 1):
             noted = changed(after, noted=(*others[leaving:], entry))
             if items.has_room(before, noted):
-                # If we die now, these stand in both places, which readers take for one.
+                # If the process crashes now, these are stored in both places. Readers merge them.
                 for one in others[:leaving]:
                     self._add(_apart(before.id, one))
                 return noted, None
         return changed(after, noted=others), _apart(before.id, entry)
 
     def _add(self, entry: Put) -> None:
-        # Race: another writes the same entry, or what stands there says more of the same run.
+        # Race: another function writes the same entry, or the stored entry has more details of the
+        # same run.
         with suppress(LostRace):
             self._table.put(entry)
 
     def note_permits(self, job: Job, permits: RunPermits) -> bool:
-        """Note more permits on a running job than it had; False if it does not run under this lease
-        any more, or others were noted.
+        """Record more permits on a running job. Return False if it no longer runs under this lease,
+        or if other permits were recorded since.
         """
         # Race: the job ends, and would not release it; or another sweep notes one. The loser
         # releases the permit that it acquired for the job. The name tells our note from theirs.
@@ -518,11 +572,11 @@ class JobStore(JobReader):
         )
 
     def tag(self, job: Job, share: Share, order: str | None) -> bool:
-        """Give a job its tenant's share, and one in a ready line this order; False when it has
+        """Give a job its tenant's share, and an available job this order; return False when it has
         changed.
 
-        Nothing else about it changes, and its version (`op`) does not either: a push whose answer
-        was lost still finds its own record, and a change that others are about to make succeeds.
+        Nothing else changes, including its version (`op`): an enqueue whose response was lost still
+        finds its own record, and concurrent changes succeed.
         """
         tagged_job = changed(job, share=share, order=order)
         setting: dict[str, Value] = {"fair": share.compact()}
@@ -545,13 +599,13 @@ class JobStore(JobReader):
         )
 
     def file_running(self, job: Job) -> None:
-        """Give a running job its due entry in the index, or move the one it has to the end of its
-        lease; does nothing if the lease is over. Raises OjsError.
+        """Create the due entry of a running job in the index, or move an existing one to the end of
+        its lease; do nothing if the lease has expired. Raises OjsError.
         """
         self._registry.note(job.queue)
-        # Its version (`op`) stays: a nack that is about to be written leaves the entry right.
-        # Race: the job ended, or runs again and is noted anew. A heartbeat or another sweep in
-        # between does no harm: who finds the entry moves it to the end of the lease.
+        # The version (`op`) stays: if a nack is about to be written, the entry is still right.
+        # Race: the job finished, or runs again with a new note. A heartbeat or another sweep in
+        # between does no harm: the sweep that finds the entry moves it to the end of the lease.
         with suppress(LostRace):
             self._table.update(
                 Update(
@@ -571,11 +625,12 @@ class JobStore(JobReader):
 
 
 def _apart(job_id: str, entry: ErrorEntry) -> Put:
-    """The write of an entry of the error history as an item of its own."""
-    # Races: a worker reports the very attempt that the sweep is ending. The worker's entry says
-    # more and replaces the backend's. And an entry may be left of an earlier run (a job handed back
-    # does not count the attempt): it is replaced, too, and that of a later one is not. Runs are
-    # told apart by their leases, as clocks differ. Readers compare likewise (`ErrorEntry.replaces`)
+    """Return the write of an entry of the error history as a separate item."""
+    # Races: a worker reports the attempt that the sweep is ending. The worker's entry has more
+    # details and replaces the backend's. An entry can also be left from an earlier run (releasing a
+    # job does not count the attempt): it is replaced, but an entry of a later run is not. Runs are
+    # distinguished by their leases, as clocks differ. Readers compare likewise
+    # (`ErrorEntry.replaces`)
     condition = "attribute_not_exists(pk) OR #occurred <= :occurred OR #lease = :lease"
     if not entry.reported:
         condition = "attribute_not_exists(pk) OR (#occurred <= :occurred AND #lease <> :lease)"
@@ -616,7 +671,7 @@ def _lease_owner_condition(
         conditions.append("#lease = :lease")
         values[":lease"] = lease_token
     elif demanded:
-        # Race: a former owner that shows no token reports on the run of another. In a queue that
-        # demands the token the loser is told to show it.
+        # Race: a former owner without a lease token reports on the run of another. In a queue that
+        # requires the token, the loser gets an error that asks for it.
         conditions.append("attribute_not_exists(#fenced)")
     return conditions, values

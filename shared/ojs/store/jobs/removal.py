@@ -1,4 +1,4 @@
-"""Removing jobs for good, with everything that is stored beside their records."""
+"""Deletes jobs permanently, with all other items of their partitions and their objects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ojs.store.table.table import Table, Update
 
 
 class JobRemoval:
-    """Removes jobs: the job record first, then what belongs to it."""
+    """Removes jobs: the job record first, then its other items."""
 
     def __init__(
         self, table: Table, payloads: PayloadStore, ids: IdSource, depth: DepthCounter
@@ -30,7 +30,7 @@ class JobRemoval:
 
         Without the mark its last stream record could not say why it went. Raises LostRace.
         """
-        # Race: a retry, or the pruning. The loser reads again and decides anew.
+        # Race: a retry, or the pruning. The loser reads again and decides again.
         token = self._ids.token()
         self._table.update(
             Update(
@@ -46,11 +46,12 @@ class JobRemoval:
 
     def delete(self, job: Job) -> None:
         """Remove a job and all that belongs to it. Raises LostRace if it has changed."""
-        # What belongs to it is listed before: afterwards the id may be a new job's. If we die in
-        # between, the record's stream record leads to the same cleaning (`remove_rest`).
+        # List the job's other items first: afterwards the id can belong to a new job. If the
+        # process crashes in between, the record's stream record leads to the same cleanup
+        # (`remove_rest`).
         rest, objects, _ = self._belongings(job)
-        # Race: a retry that brought the job back: the loser sees that it lives. If it is gone
-        # already, by an earlier try of ours or by another caller, that is what was asked for.
+        # Race: a retry that made the job available again: the loser sees that the job exists. If an
+        # earlier try or another caller deleted it already, the request succeeds.
         lost = lost_race(lambda: self._delete_record(job))
         if lost is not None and lost.item is not None:
             raise lost
@@ -61,8 +62,8 @@ class JobRemoval:
 
         What belongs to it goes when the deletion's stream record is projected (`remove_rest`).
         """
-        # Race: a retry, a replay, a deletion on request. The loser leaves alone what it finds; a
-        # record that is gone already counts as removed.
+        # Race: a retry, a replay, or a deletion on request. The loser changes nothing; a record
+        # that is already deleted counts as removed.
         lost = lost_race(lambda: self._delete_record(job))
         return lost is None or lost.item is None
 
@@ -74,7 +75,7 @@ class JobRemoval:
         )
 
     def remove_rest(self, job: Job) -> int:
-        """Remove what a removed job record left behind; returns how many items went.
+        """Remove the remaining items of a removed job record; return how many.
 
         Does nothing when the id is in use again.
         """
@@ -85,12 +86,12 @@ class JobRemoval:
         return len(rest)
 
     def _belongings(self, job: Job) -> tuple[list[tuple[str, str]], list[PayloadRef], bool]:
-        """What belongs to a job beside its record: keys of items, objects; and whether a record is
-        there.
+        """Return a job's keys of items other than its record, its objects, and whether a record
+        exists.
 
-        A payload of another name may belong to a new job with the same id, whose record is written
-        next. Errors and progress are written only where there is a record, and so are the notes of
-        payloads that a change may have left (`ojs.store.jobs.payload_change`).
+        A payload of another name might belong to a new job with the same id, whose record is
+        written next. Errors and progress are written only if a record exists, and so are the
+        records of payloads that a change might have left (`ojs.store.jobs.payload_change`).
         """
         found = self._table.query_all("pk = :job", {":job": keys.job(job.id)})
         keys_found = [(str(item["pk"]), str(item["sk"])) for item in found]

@@ -1,8 +1,7 @@
 """Batches of more jobs than one transaction takes.
 
-Their jobs count as absent until the batch is committed. The batch's item says so: it exists while
-the batch is staged, and deleting it is the commit. Claims and reads leave the jobs of a batch that
-has an item alone.
+Their jobs count as absent until the batch is committed. The batch's item exists while the batch is
+staged; deleting it is the commit. Claims and reads skip the jobs of a batch that has an item.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ from ojs.store.table.values import Item, Value, number
 
 # A batch that is not committed this long after it began is undone by the sweep.
 STAGING_GRACE_MS = 300_000
-# When an undone batch is undone once more. A write that had no answer was sent at least
-# STAGING_GRACE_MS, or at the end of its request, before; no network delivers it an hour late.
+# When an undone batch is undone again. A write without a response was sent at least
+# STAGING_GRACE_MS before, or at the end of its request; no network delivers it an hour late.
 UNDONE_AGAIN_MS = 3_600_000
 # Longer than any outage of the sweep that the batch's item should outlast.
 _UNDONE_KEPT_MS = 7 * 86_400_000
@@ -86,28 +85,43 @@ class StagedBatches:
         before_commit: Callable[[], None] = lambda: None,
         also: Sequence[Put | Update] = (),
     ) -> list[Job]:
-        """Store any number of new jobs and `also`, all or none, as the batch of this token if one
-        is given.
+        """Store any number of new jobs and `also`, all or none.
 
-        A batch that fails is undone at once; one that is left behind, by the sweep after
-        STAGING_GRACE_MS. Raises JobIdTaken, OjsError, LostRace when a condition of `also` failed,
-        and what `before_commit` raises.
+        A failed batch is undone immediately. After a crash, the sweep undoes it after
+        STAGING_GRACE_MS.
+
+        Args:
+            jobs: The new jobs.
+            now_ms: Current time in milliseconds since the epoch.
+            chosen_ids: Whether a client chose one of the ids, so that it can be in use.
+            token: Token of the batch. Default: generated.
+            before_commit: Called after the jobs are staged. If it raises an OjsError, the batch is
+                undone.
+            also: Other writes of the commit's transaction.
+
+        Returns:
+            The stored jobs.
+
+        Raises:
+            JobIdTaken: Another job has one of the ids.
+            LostRace: A condition of `also` failed.
+            OjsError: A write failed.
         """
         for queue in dict.fromkeys(job.queue for job in jobs if items.waits_for_a_time(job)):
             self._registry.note(queue)
         token = token or self._ids.token()
         prepared = [prepare(changed(job, batch=token), self._payloads, self._ids) for job in jobs]
         try:
-            # Not repeated: a first try that has no answer could come after the commit, and have
-            # the sweep undo what was committed. The batch fails, with no job stored.
+            # Not retried: a first try without a response could take effect after the commit, and
+            # the sweep would undo committed jobs. The batch fails, with no job stored.
             self._unrepeated.put(Put(batch_item(token, prepared, now_ms)))
             for start in range(0, len(prepared), MAX_TRANSACTION):
                 self._stage(prepared[start : start + MAX_TRANSACTION], chosen_ids=chosen_ids)
             before_commit()
             self._commit(token, *also)
         except (JobIdTaken, LostRace, OjsError):
-            # The caller will try again with the same ids: what stands in its way should go now.
-            # Should this fail too, the sweep does it. A commit whose answer was lost stays.
+            # The caller will retry with the same ids, so the records of this try are removed now.
+            # If this fails too, the sweep does it. A commit whose response was lost stays.
             with contextlib.suppress(OjsError):
                 self.undo(token, now_ms=now_ms)
             raise
@@ -117,10 +131,10 @@ class StagedBatches:
         self._payloads.save([payload for _, payloads in prepared for payload in payloads])
         jobs = [job for job, _ in prepared]
         if not chosen_ids:
-            # Generated ids: no other job can have them, so no condition is needed. A write that
-            # had no answer may still come, even after the batch is undone (`undo`): it is not
-            # repeated, and the batch fails. After a repetition the first try could put a job back
-            # in line that was claimed, or done, meanwhile.
+            # Generated ids: no other job can have them, so no condition is needed. A write without
+            # a response can still take effect, even after the batch is undone (`undo`): it is not
+            # retried, and the batch fails. After a retry, the first try could make a job available
+            # again that was already claimed or completed.
             self._unrepeated.write_many(puts=[items.record_of(job) for job in jobs])
             return
         # Race: another job with an id that the client chose. The batch fails as a whole.
@@ -160,7 +174,7 @@ class StagedBatches:
                 )
         except LostRace as lost:
             if also and lost.item is None:
-                # Not the batch: what goes with it has changed.
+                # Not the batch: an item in the same transaction has changed.
                 raise
             return False
         return True
@@ -195,12 +209,12 @@ class StagedBatches:
     def undo(self, token: str, *, now_ms: int) -> UndoneBatch:
         """Remove a batch that was never committed, jobs first.
 
-        Safe to repeat and to run twice at once; does nothing to a committed batch. A write of the
-        batch that had no answer may take effect after all this. Its jobs count as absent as long
-        as the batch's item says that it is undone, and they are removed when the batch is undone
-        once more, UNDONE_AGAIN_MS later (`stale`); the item stays for days after that.
+        Safe to repeat, also concurrently; does nothing to a committed batch. A write of the batch
+        without a response can take effect after all this. Its jobs count as absent as long as the
+        batch's item has the state undone, and they are removed when the batch is undone again,
+        UNDONE_AGAIN_MS later (`stale`). The item stays for days after that.
         """
-        # Race: the commit. Once `undone` is stored, no commit can succeed; if there is no item,
+        # Race: the commit. Once `undone` is stored, no commit can succeed; if the item is missing,
         # the batch is committed and nothing is undone.
         batch = unless_lost(
             lambda: self._table.update(
@@ -231,15 +245,16 @@ class StagedBatches:
         self._payloads.delete(
             [PayloadRef(job_ids[int(at)], keys.PAYLOAD, ref) for at, ref in refs.items()]
         )
-        # An id that the client chose may belong to another job: only records of this batch go. Jobs
-        # of an undone batch are never claimed or changed, so that what was read still holds.
+        # An id that the client chose might belong to another job: only records of this batch are
+        # removed. Jobs of an undone batch are never claimed or changed, so the records read before
+        # are still current.
         ours = [job for job in self._records.read_records(job_ids).values() if job.batch == token]
         generated = [job for job in ours if job.made_by is None]
         self._table.write_many(deletes=[(keys.job(job.id), keys.RECORD) for job in generated])
         chosen = [job for job in ours if job.made_by is not None]
         for start in range(0, len(chosen), MAX_TRANSACTION):
-            # Race: the client stores its jobs again, once they are gone. A removal that comes after
-            # that removes nothing: those of this batch are gone by then.
+            # Race: the client stores its jobs again, after they were removed. A removal after that
+            # removes nothing: those of this batch no longer exist.
             with contextlib.suppress(LostRace):
                 self._table.transact(
                     [
@@ -255,9 +270,9 @@ class StagedBatches:
         return len(ours)
 
     def _give_back_room(self, token: str, batch: Item, now_ms: int) -> None:
-        """Give back the room that an undone batch reserved, and schedule its second undoing."""
-        # Race: the request that stored the batch and the sweep undo it at once. One of them gives
-        # back the room; the other finds the second undoing scheduled.
+        """Release the space that an undone batch reserved, and schedule its second undoing."""
+        # Race: the request that stored the batch and the sweep undo it at the same time. One of
+        # them releases the space; the other finds the second undoing scheduled.
         if not wins(
             lambda: self._table.update(
                 Update(
@@ -297,7 +312,7 @@ class StagedBatches:
         """Those of these batches, read from job records, that are not committed. Each container
         asks once about a committed one.
         """
-        # An item is there before the first record that names its batch, and never comes back.
+        # An item is stored before the first record that names its batch, and is never stored again.
         unknown = {token for token in tokens if token not in self._committed}
         found = self._table.batch_get((keys.batch(token), keys.RECORD) for token in sorted(unknown))
         staged = {pk.removeprefix(keys.batch("")) for pk, _ in found}
@@ -352,7 +367,7 @@ def batch_item(token: str, prepared: Sequence[PreparedJob], now_ms: int) -> dict
         sums[1] += length
     if counted:
         item["held"] = _packed(counted)
-        # That of all of them: they came in one request.
+        # The value for all jobs: they were enqueued in one request.
         item["held_in"] = max(job.reserved_in or 0 for job in jobs)
     if uncounted:
         # The projection counts these, for a bound that may be set later.

@@ -27,7 +27,7 @@ class UniqueLock:
 
     def held_by(self, job: Job | None, now_ms: int) -> bool:
         """Whether it is this job's, and its period has not passed."""
-        # The job that took the lock may be gone, and another one may have its id.
+        # The job that acquired the lock might be deleted, and another one can have its id.
         held = job is not None and (job.id, job.unique_key) == (self.job_id, self.digest)
         return held and not self.over(now_ms)
 
@@ -56,8 +56,8 @@ class UniqueLocks:
         return None if item is None else LOCK.of(item)
 
     def get_many(self, digests: Iterable[str]) -> dict[str, UniqueLock]:
-        """The locks on fingerprints, by fingerprint; they may be a moment old. One call for a
-        hundred.
+        """Return the locks on fingerprints, by fingerprint. Eventually consistent. One call for
+        each 100.
         """
         wanted = {(keys.unique(digest), keys.RECORD): digest for digest in digests}
         found = self._table.batch_get(wanted, consistent=False)

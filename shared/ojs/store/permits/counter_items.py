@@ -14,11 +14,11 @@ ANY_VERSION = 2**53
 
 @record(frozen=True)
 class PermitGrant:
-    """How many jobs may be handed out, and the limit's use after that.
+    """The number of jobs that may be dispatched, and the limit's use after that.
 
-    `throttled_since_ms` is since when the limit is known to hold jobs back. `unchanged` is the
-    condition expression that the counter still has the value that was read, and `counted_at` the
-    sort key of its item, "" for the only one.
+    `throttled_since_ms` is the time since when the limit is known to throttle. `unchanged` is the
+    condition expression that the counter still has the value that was read. `counted_at` is the
+    sort key of its item, "" for a single item.
     """
 
     count: int
@@ -30,7 +30,7 @@ class PermitGrant:
 
     @property
     def full(self) -> bool:
-        """Whether no more may be handed out now."""
+        """Whether the limit allows no other dispatch now."""
         return self.current >= self.limit
 
 

@@ -1,12 +1,12 @@
-"""Limiters: what is counted for each key of job-level rate limits.
+"""Limiters: the counters for each key of job-level rate limits.
 
 Permits of running jobs are those of a semaphore (`ojs.store.permits.semaphore`) in the limiter's
 partition. The limiter itself counts starts, by one conditional write on the version it decided on,
 so that no rate is ever exceeded. From the first job with a rate or a throttle on, all starts of the
-key are counted; a key without costs no such write.
+key are counted. A key without a rate or a throttle costs no such write.
 
-Version 0.2 kept the permits in the limiter. Those that are left count until their jobs end, or are
-found not to run with them (`drop_left`).
+Version 0.2 kept the permits in the limiter. Its remaining permits count until their jobs finish, or
+until a check shows that the jobs don't run with them (`drop_left`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _PERMIT_FORM = re.compile(r"([^|]+)\|\d+\|(\d+)")
 
 @record(frozen=True)
 class StartGrant:
-    """So many starts that were counted, at `now_ms`; the limiter's state before and after."""
+    """Starts that were counted at `now_ms`, and the limiter's state before and after."""
 
     limiter: str
     count: int
@@ -117,7 +117,7 @@ class KeyLimits:
         return names, (names[-1] if found.last and names else None)
 
     def register(self, limit: RateLimit, queue: str, *, now_ms: int) -> LimiterState:
-        """Register a key, with the bounds of a job that is about to be pushed."""
+        """Register a key, with the bounds of a job that is about to be enqueued."""
         key = limit.key_in(queue)
         ttl = now_ms // 1000 + KEPT_S
         # The list first: a key that is counted but not listed could not be found.
@@ -147,10 +147,11 @@ class KeyLimits:
     def count_starts(
         self, name: str, bounds: LimitBounds, wanted: int, *, now_ms: int, seen: LimiterState
     ) -> tuple[StartGrant | None, LimitDecision, LimiterState]:
-        """Count up to `wanted` starts of jobs with these bounds, as far as there is room.
+        """Count up to `wanted` starts of jobs with these bounds, as many as the limits allow.
 
-        Returns what was counted, why not more, and the limiter's state now. `seen` is the state as
-        it was read last. Raises OjsError: then it is unknown whether they were counted.
+        Returns the counted starts, why there are not more, and the limiter's current state. `seen`
+        is the state as last read. Raises OjsError: it is then unknown whether the starts were
+        counted.
         """
         decision = LimitDecision(0)
 
@@ -165,7 +166,7 @@ class KeyLimits:
         return StartGrant(name, decision.count, now_ms, before, after), decision, after
 
     def roll_back(self, grant: StartGrant, count: int) -> None:
-        """Undo starts that did not happen. If this fails, they count until their period is over."""
+        """Undo starts that did not happen. If this fails, they count until their period ends."""
 
         def change(limiter: LimiterState) -> LimiterState:
             after = limiter.without_starts(grant.now_ms, count)
@@ -185,7 +186,7 @@ class KeyLimits:
         *,
         now_ms: int,
     ) -> tuple[LimiterState, LimiterState | None]:
-        """Store what `change` makes of a limiter's state: the state before and after.
+        """Store the state that `change` returns for a limiter; return the state before and after.
 
         The latter is None if nothing was stored: `change` returned None, or every write lost its
         race. Raises OjsError.
@@ -208,14 +209,16 @@ class KeyLimits:
     # --- permits of version 0.2 -------------------------------------------------------------
 
     def release_left(self, job: Job) -> None:
-        """Release the permit of a job that version 0.2 claimed. If this fails, it is found out."""
+        """Release the permit of a job that version 0.2 claimed. If this fails, a later check
+        releases it.
+        """
         if job.limit is not None and job.key_permit is not None:
             self._remove_left(limiter_name(job.limit.key_in(job.queue)), job.key_permit)
 
     def _remove_left(self, limiter: str, name: str) -> None:
         permit = f"{_PERMIT}{name}"
-        # Race: it was released already, by our own call whose answer was lost, or as its job did
-        # not run.
+        # Race: it was released already, by an earlier try whose response was lost, or because its
+        # job did not run.
         with suppress(LostRace, OjsError):
             self._update(limiter, remove=[permit], condition=f"attribute_exists(#{permit})")
 
@@ -242,7 +245,7 @@ class KeyLimits:
             if job is None or job.state is not State.ACTIVE or job.key_permit != permit:
                 self._remove_left(name, permit)
 
-    # --- by hand ----------------------------------------------------------------------------
+    # --- manual changes ---------------------------------------------------------------------
 
     def pause(self, job: Job, *, until_ms: int, reason: str, now_ms: int) -> None:
         """Start no job of the key before `until_ms`, unless it is paused for longer already."""
@@ -298,7 +301,9 @@ class KeyLimits:
         )
 
     def _new_version(self, key: str, now_ms: int) -> dict[str, Value]:
-        """What each change by hand sets: fetches that decided on the old version decide again."""
+        """Return the attributes that each manual change sets: fetches that decided on the old
+        version decide again.
+        """
         return {"key": key, "op": self._ids.token(), "ttl": now_ms // 1000 + KEPT_S}
 
     def _update(self, limiter: str, **change: Unpack[CounterUpdate]) -> Item:
@@ -347,7 +352,7 @@ def limiter_from(record: Item | None, shards: Iterable[Item] = ()) -> LimiterSta
     left = {
         name.removeprefix(_PERMIT): (permit[1], int(permit[2]))
         for name, value in item.items()
-        # A permit in a form that only a newer version knows is not counted, and stays as it is.
+        # A permit in a form that only a newer version can read is not counted, and not changed.
         if name.startswith(_PERMIT) and (permit := _PERMIT_FORM.fullmatch(str(value)))
     }
     passed = jsontext.stored(str(item.get("passed", "{}")))

@@ -1,4 +1,4 @@
-"""Rate windows: how many jobs each queue with a rate limit handed out lately."""
+"""Rate windows: how many jobs each queue with a rate limit dispatched in the current window."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KEPT_S = 86_400
 
 @record(frozen=True)
 class WindowUse:
-    """What a queue handed out lately, counted in periods of `period_ms`, as stored."""
+    """The recent dispatches of a queue, counted in periods of `period_ms`, as stored."""
 
     window_json: str = "[]"
     period_ms: int = 0
@@ -40,13 +40,16 @@ class RateWindowStore:
     def acquire(
         self, queue: str, limit: int, period_ms: int, *, count: int, now_ms: int
     ) -> PermitGrant:
-        """Count up to `count` jobs as handed out; how many may be. A negative count gives back."""
+        """Count up to `count` dispatches; return how many the limit allows. A negative count undoes
+        them.
+        """
         for _ in range(_TRIES):
             item = self._table.get(keys.counter(queue), keys.RATE) or {}
             seen = use_from(item)
             window = seen.window(period_ms, now_ms)
             granted = min(count, window.room(now_ms, limit=limit, period_ms=period_ms))
-            # What was counted in another period is stored again, in the period of now.
+            # Dispatches counted in periods of another length are stored again, in the current
+            # period.
             if granted == 0 and seen.period_ms in (0, period_ms):
                 used, stored = window.recent(now_ms, period_ms).used, seen.window_json
             else:
@@ -68,7 +71,7 @@ class RateWindowStore:
                     continue
             unchanged = ("#passed = :passed", {":passed": stored})
             return PermitGrant(granted, limit, used, throttled_since_ms(item), unchanged)
-        # Every attempt lost its race: whether there is room is unknown.
+        # Every attempt lost its race: whether the limit allows a dispatch is unknown.
         return PermitGrant(0, limit, 0)
 
     def usage(self, queue: str, concurrency: int | None) -> tuple[int, WindowUse]:

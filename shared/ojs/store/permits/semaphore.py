@@ -1,21 +1,22 @@
-"""Concurrency semaphores: the permits of the running jobs of a queue, a pool, a worker or a key.
+"""Concurrency semaphores: permits for the running jobs of a queue, pool, worker, or rate limit key.
 
-A permit is acquired before a job is claimed and released when the job stops running. It has a name
-(`ojs.domain.job.permits`) that leads to the record of its job, so a permit that was left behind by
-a function that died, or whose release failed, is found out: its job does not run with it. Nothing
-waits until the semaphore is at rest.
+A permit is acquired before a job is claimed and released when the job stops running. The name of a
+permit (`ojs.domain.job.permits`) identifies the job record. If a process crashes, or a release
+fails, the job record shows that the job doesn't run with the permit, and the permit is reclaimed
+under traffic.
 
-Each item holds so few permits that a write costs one unit; a larger limit is spread over several
-items, its shards. A fetch tries two of them at random, so it may be refused while others have
-permits left, unless it asks to be `exact`. After such a limit was lowered, jobs of the shards that
-are not used any more run on beside those that are started.
+An item holds as many permits as fit into one write unit (1 KB). A larger limit is split over
+several items (shards). A fetch tries two random shards, so it can be rejected while another shard
+has a free permit, unless it sets `exact`. After such a limit was lowered, jobs of the shards that
+the new limit does not use continue to run in addition to the newly started jobs.
 
-    n          permits taken: those with names, and those of version 0.2 without
-    h_{name}   a permit, and from when on (ms) it is worth asking whether its job runs
-    limit, v   how many of the limit's permits are this shard's, and the configuration's version
+    n          number of acquired permits: those with names, and those of version 0.2 without
+    h_{name}   a permit; its value is the time (ms) from which its job must be checked
+    limit, v   this shard's part of the limit, and the version of the configuration
 
-Where each job has a limit of its own, it is not stored (`ANY_VERSION`). The shards of a smaller
-limit are the first ones of a larger one, and none has more permits of it.
+Where each job has a separate limit, the limit is not stored (`ANY_VERSION`). The shards of a
+smaller limit are the first ones of a larger limit, and none of them has more permits under the
+smaller limit.
 """
 
 from __future__ import annotations
@@ -35,21 +36,24 @@ from ojs.store.table.errors import LostRace
 from ojs.store.table.table import Table, Update
 from ojs.store.table.values import Item, Value, number
 
-# With the name of its queue, an item with so many permits has 1 KB: it is written for one unit.
+# With the name of its queue, an item with this number of permits has 1 KB: its write costs one
+# unit.
 SHARD_PERMITS = 24
 _SHARDS_TRIED = 2
-# Limits beyond 6 144 have shards with more permits: their writes cost more only when so many jobs
-# run at once. Whoever counts all permits reads so many items at most.
+# Limits beyond 6,144 have shards with more permits. Their writes cost more only when more than
+# `SHARD_PERMITS` jobs of a shard run at the same time. A count of all permits reads at most
+# MAX_SHARDS items.
 MAX_SHARDS = 256
 # Names in the expressions of a write: a name and its value take up to 75 bytes of the 4 KB that an
 # expression may have, and a write may also return as many permits.
 NAMES_A_WRITE = 24
 # Permits of a shard that one look covers: their jobs are read by one call.
 _LOOKED_AT = 96
-# A permit that was acquired so long ago without a claim is worth a look. Each semaphore is looked
-# at as often, at most.
+# A permit that was acquired this long ago without a claim is checked. Each semaphore is checked at
+# most once in this time.
 SETTLED_MS = 5_000
-# Longer than a function runs: whoever acquired a permit so long ago will not claim its job.
+# Longer than a function runs: the function that acquired a permit this long ago will not claim its
+# job.
 GONE_MS = 30_000
 # Permits without names that no running job has must stay so for as long: longer than any function
 # of version 0.2 runs that acquired one, or is about to release one.
@@ -118,19 +122,20 @@ class _Write:
         setting: dict[str, Value] = {"at": self.now_ms}
         if ttl is not None:
             setting["ttl"] = ttl
-        # Race: an operator changes the limit. A fetch that knows an older one is refused, gets the
-        # item, and tries again under the newer one.
+        # Race: an operator changes the limit. A fetch with an older limit is rejected, gets the
+        # item, and tries again with the newer one.
         conditions = ["(attribute_not_exists(#v) OR #v <= :version)"]
         values: dict[str, Value] = {":version": self.version}
         if self.limit is not None:
             if self.version < ANY_VERSION:
                 setting |= {"limit": self.limit, "v": self.version}
-            # Race: other fetches. Each takes what is left; who asks for more gets the item, and
-            # tries again for the rest.
+            # Race: other fetches. Each takes the free permits. A fetch that wants more gets the
+            # item, and tries to acquire the others elsewhere.
             if self.more > 0:
                 conditions.append("(attribute_not_exists(#n) OR #n <= :room)")
                 values[":room"] = self.limit - self.more
-        # Race: the same write, whose answer was lost. It must not count the permits twice.
+        # Race: an earlier try of this write, whose response was lost. It must not count the permits
+        # twice.
         conditions.append(f"attribute_not_exists(#{_PERMIT}{self.wanted[0]})")
         # Race: a permit that no job runs with is taken away from this fetch, which was slow.
         conditions += [f"attribute_exists(#{_PERMIT}{name})" for name in self.returned]
@@ -159,11 +164,12 @@ class _Write:
 
 @record
 class SemaphoreGrant:
-    """What a fetch was granted: the shard of each permit by name; and the limit's use after that.
+    """The permits that a fetch acquired: the shard of each permit by name; and the limit's use
+    after that.
 
-    `suspects` are the shards that refused, as they were found, with permits worth a look, and
-    `unreturned` the permits that were to be released and are not. `full` says that each shard that
-    might have been asked had no permit left, at some time since the call began.
+    `suspects` are the shards that rejected the fetch and have permits to check, as they were read.
+    `unreturned` are the permits that the call should have released but did not. `full` is true if
+    each shard that the call could have tried had no free permit at some time since the call began.
     """
 
     permits: dict[str, int] = field(default_factory=dict)
@@ -177,15 +183,15 @@ class SemaphoreGrant:
 
 @record(frozen=True)
 class Released:
-    """What a release found: whether no permit had been left before it, so that somebody may wait
-    for these; and how many are left now, 0 where that is not known.
+    """The result of a release: whether no permit was free before it, so that a fetch might wait for
+    these; and the number of free permits, 0 if unknown.
     """
 
     full: bool
     room: int = 0
 
 
-# Of a release that failed, or that somebody else had done by then.
+# For a release that failed, or that another function had already done.
 _UNKNOWN = Released(full=True)
 
 
@@ -210,15 +216,29 @@ class ConcurrencySemaphore:
         exact: bool = False,
         only: Sequence[int] = (),
     ) -> SemaphoreGrant:
-        """Acquire permits with the first of these names, as far as there are any; of the shards in
-        `only`, if that is not empty.
+        """Acquire permits with the first of these names, as many as are free; only from the shards
+        in `only`, if it is not empty.
 
-        Permits that are `returned`, with their shards, are released by the same writes.
-        `version` is that of the configuration with this limit; without a limit, or unless they are
-        `limited`, permits are only counted. An `exact` call that is refused has looked at all
-        shards, by one read, and tried those with permits left. `kept_s` is the time to live of a
-        shard in seconds, refreshed on each call. Raises OjsError: then it is unknown what was
-        acquired, and what no job runs with is found out.
+        The same writes release the `returned` permits (by name, with their shards).
+
+        Args:
+            name: Name of the semaphore.
+            wanted: Names of the wanted permits, in order.
+            limit: The concurrency limit. None: permits are only counted.
+            version: Version of the configuration that has this limit.
+            now_ms: Current time in milliseconds since the epoch.
+            returned: Permits to release, with their shards.
+            kept_s: Time to live of a shard in seconds, renewed on each call. Default: none.
+            limited: If false, permits are only counted.
+            exact: Before the call is rejected, read all shards and try those with free permits.
+            only: Shards to try. Default: all.
+
+        Returns:
+            The acquired permits with their shards, and the state of the limit.
+
+        Raises:
+            OjsError: A write failed. It is unknown which permits were acquired. Permits that no job
+                runs with are reclaimed later.
         """
         result = SemaphoreGrant(unreturned=dict(returned or {}))
 
@@ -304,7 +324,9 @@ class ConcurrencySemaphore:
         )
 
     def _write(self, key: tuple[str, str], write: _Write, ttl: int | None) -> tuple[_Write, Item]:
-        """Make a try, and others with less: what was acquired in the end, and the shard then."""
+        """Write, and write again with fewer permits if rejected. Return the last write, and the
+        shard after it.
+        """
         item: Item = {}
         while write.wanted:
             try:
@@ -312,7 +334,7 @@ class ConcurrencySemaphore:
             except LostRace as lost:
                 item = lost.item or {}
                 if f"{_PERMIT}{write.wanted[0]}" in item:
-                    # An earlier try of this very write succeeded, and its answer was lost.
+                    # An earlier try of this write succeeded, and its response was lost.
                     return write, item
                 write = write.after(item)
             else:
@@ -328,7 +350,9 @@ class ConcurrencySemaphore:
         return [first, (first + 1 + self._choose(count - 1)) % count][:_SHARDS_TRIED]
 
     def release(self, name: str, shard: int, permits: Collection[str], *, now_ms: int) -> Released:
-        """Release permits of a shard. If this fails, it is found out that no job runs with them."""
+        """Release permits of a shard. If this fails, a later check detects that no job runs with
+        them.
+        """
         names = list(permits)
         parts = [names[at : at + NAMES_A_WRITE] for at in range(0, len(names), NAMES_A_WRITE)]
         released = [self._release(name, shard, part, now_ms=now_ms) for part in parts]
@@ -356,7 +380,7 @@ class ConcurrencySemaphore:
                 except LostRace as lost:
                     left = [permit for permit in left if f"{_PERMIT}{permit}" in (lost.item or {})]
                 else:
-                    # What was released by others, nobody has been told of here.
+                    # Permits that other functions released are not reported to this caller.
                     known = "limit" in item and len(left) == len(part)
                     room = number(item, "limit") - number(item, "n")
                     return Released(room <= len(held), max(0, room)) if known else _UNKNOWN
@@ -376,10 +400,11 @@ class ConcurrencySemaphore:
             )
 
     def heal(self, name: str, shard: int, item: Item, *, now_ms: int) -> bool:
-        """Release the permits of a shard whose jobs do not run with them; whether there were any.
+        """Release the permits of a shard whose jobs don't run with them; return whether there were
+        any.
 
-        `item` is the shard as it was read. One function at a time looks, every 5 seconds at most.
-        If it fails, the next one looks.
+        `item` is the shard as last read. One function at a time checks, at most every 5 seconds.
+        If it fails, the next one checks.
         """
         if not _worth_a_look(item, now_ms):
             return False
@@ -387,7 +412,7 @@ class ConcurrencySemaphore:
         suspects, checked_ms = dict(oldest[:_LOOKED_AT]), number(item, "checked")
         healed = False
         with suppress(LostRace, OjsError):
-            # Race: other fetches that were refused. One of them looks for all.
+            # Race: other rejected fetches. One of them checks the permits for all.
             self._table.update(
                 Update(
                     *key_of(name, shard),
@@ -423,13 +448,13 @@ class ConcurrencySemaphore:
         *,
         now_ms: int,
     ) -> bool:
-        """Release those of these permits that are not to be looked at again; whether any is.
+        """Release those of these permits that need no other check; return whether there were any.
         Raises OjsError.
         """
         gone = [permit for permit in suspects if look_ms[permit] is None]
         again = {permit: at for permit in suspects if (at := look_ms[permit]) is not None}
-        # Race: a job ends meanwhile, and releases its permit; or another function looks. Then
-        # nothing is written, and the next one looks.
+        # Race: during the check a job stops running and releases its permit, or another function
+        # checks. Then nothing is written, and the next function checks.
         with suppress(LostRace):
             self._table.update(
                 Update(
@@ -447,8 +472,8 @@ class ConcurrencySemaphore:
         return False
 
     def heal_all(self, name: str, limit: int, *, now_ms: int, most: int) -> bool:
-        """Heal up to `most` shards of a semaphore with this limit; whether any had a permit to
-        release. Raises OjsError.
+        """Heal up to `most` shards of a semaphore with this limit; return whether any permit was
+        released. Raises OjsError.
         """
         worth = [
             (shard, item)
@@ -520,8 +545,8 @@ class ConcurrencySemaphore:
     def remove(self, name: str, *, before_ms: int) -> None:
         """Delete the semaphore of a deleted queue, unless it changed since `before_ms`."""
         for shard, _ in self.read_all(name):
-            # Race: the queue is created again, and jobs run. Then the item belongs to the new
-            # queue and stays; permits of the old one are found out.
+            # Race: the queue is created again, and jobs run. Then the item belongs to the new queue
+            # and stays. Permits of the old queue are reclaimed later.
             with suppress(LostRace):
                 self._table.delete(
                     *key_of(name, shard),
@@ -531,8 +556,8 @@ class ConcurrencySemaphore:
 
 
 def look_ms(item: Item) -> int | None:
-    """From when on (ms) it is worth asking whether the jobs with a shard's permits run; None if it
-    has no permits.
+    """Return the time (ms) from which the jobs of a shard's permits must be checked; None if the
+    shard has no permits.
     """
     first_ms = min(_suspects(item, ANY_VERSION).values(), default=None)
     return None if first_ms is None else max(first_ms, number(item, "checked") + SETTLED_MS)
@@ -544,26 +569,28 @@ def _worth_a_look(item: Item, now_ms: int) -> bool:
 
 
 def _suspects(item: Item, now_ms: int) -> dict[str, int]:
-    """The permits of a shard that are worth a look, and since when (ms)."""
+    """Return the permits of a shard whose jobs must be checked, with the time (ms) since when."""
     return {
         name.removeprefix(_PERMIT): at_ms
         for name, at_ms in item.items()
-        # A permit in a form that only a newer version knows stays as it is.
+        # A permit in a form that only a newer version can read is not changed.
         if name.startswith(_PERMIT) and isinstance(at_ms, int) and at_ms <= now_ms
     }
 
 
 def _look_again_ms(record: Item | None, run: str, at_ms: int, now_ms: int) -> int | None:
-    """When to look at a permit again (ms), worth a look since `at_ms`; None if it is not needed."""
+    """Return the next time (ms) to check a permit that is due since `at_ms`; None if it can be
+    released.
+    """
     if record is None:
         return None
     state = record["state"]
     runs = state == State.ACTIVE.value
     if runs and RunPermits.of(str(record.get("permits", ""))).run == run:
-        # Its lease may have been extended; and who has lost it may come back.
+        # Its lease might have been renewed, and a worker whose lease expired might still report.
         return max(now_ms + SETTLED_MS, number(record, "lease_until"))
     if state in _CLAIMED and now_ms - at_ms < GONE_MS:
-        # The fetch may be about to claim it: from its line, as it is due, or after whoever runs it
-        # now has lost it.
+        # A fetch might be about to claim it: as an available job, as a due job, or after the lease
+        # of its current run expires.
         return at_ms
     return None if state in _STATES else now_ms + SETTLED_MS

@@ -1,11 +1,11 @@
 """Sequencers: each pool's next dispatch number.
 
-Numbers are given out by adding, without a condition: any number of fetches get numbers of their own
-and none waits for another. What is done with a number (`ojs.domain.pool.dispatch`) is not stored:
-if its fetch dies, the queue it stands for misses that one dispatch.
+A fetch gets numbers by an unconditional addition: any number of fetches get separate numbers, and
+none waits for another. How a number is used (`ojs.domain.pool.dispatch`) is not stored: if the
+fetch crashes, the queue that the number belongs to misses that one dispatch.
 
-The item is also a shard of the pool's semaphore (`ojs.store.permits.semaphore`), so that a fetch
-reads with it whether the pool has permits left.
+The item is also a shard of the pool's semaphore (`ojs.store.permits.semaphore`), so the same read
+shows whether the pool has free permits.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from ojs.store.table.values import Item, Value, number
 
 @record(frozen=True)
 class SequencerState:
-    """A pool's sequencer as it was read.
+    """A pool's sequencer as last read.
 
-    `permits` is how many are taken of the semaphore's first shard; `overrides` is when queues were
-    served as starving last (ms, by `keys.override`).
+    `permits` is the number of acquired permits in the semaphore's first shard. `overrides` is when
+    queues were last served as starving (ms, by `keys.override`).
     """
 
     next_number: int = 0
@@ -38,9 +38,9 @@ class SequencerState:
 
 @record(frozen=True)
 class SequenceRange:
-    """The numbers a fetch got: `count` of them from `first` on.
+    """The numbers that a fetch got: `count` of them from `first` on.
 
-    `overridden` says whether the first one is for the starving queue it asked for.
+    `overridden`: the first one is for the starving queue that the fetch asked for.
     """
 
     count: int
@@ -73,11 +73,18 @@ class Sequencer:
         override: StarvationOverride | None = None,
         empty: Collection[str] = (),
     ) -> SequenceRange:
-        """The next `count` numbers.
+        """Return the next `count` numbers of a pool. One write, and one more if `override` lost.
 
-        `override` asks for the first number to be for that queue, which one fetch at a time gets;
-        `empty` are starving queues that have no jobs. One write, and one more if another fetch
-        serves that queue. Raises OjsError.
+        Args:
+            pool: Name of the pool.
+            count: How many numbers.
+            now_ms: Current time in milliseconds since the epoch.
+            override: A starving queue that the first number is requested for. Only one concurrent
+                fetch gets it.
+            empty: Starving queues that have no jobs.
+
+        Raises:
+            OjsError: A write failed.
         """
         while True:
             setting: dict[str, Value] = {keys.override(name): now_ms for name in empty}

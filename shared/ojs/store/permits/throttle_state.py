@@ -1,9 +1,10 @@
 """Records when a rate or concurrency limit starts and stops throttling (edge-triggered).
 
 Every fetch checks the limits, and usually the state has not changed. So the item that counts for a
-limit has an attribute `held` while the limit is known to throttle, and the throttle state in an
-item beside it is written once for each change, under a condition. Its stream record becomes the
-event (ojs-rate-limiting section 11.1). The throttle state also has the limit's metrics.
+limit has an attribute `held` while the limit is known to throttle. The throttle state is in a
+separate item of the same partition, which is written once for each change, under a condition. Its
+stream record becomes the event (ojs-rate-limiting section 11.1). The throttle state also has the
+limit's metrics.
 """
 
 from __future__ import annotations
@@ -93,8 +94,8 @@ class ThrottleStates:
         job_id: str | None,
         now_ms: int,
     ) -> None:
-        """Record that a limit starts to throttle, as the grant shows it. If what it counts is not
-        as it was read, the next fetch decides. Raises OjsError.
+        """Record that a limit starts to throttle, as the grant shows it. If its counter changed
+        since it was read, the next fetch decides. Raises OjsError.
         """
         setting: dict[str, Value] = {
             "held": 1,
@@ -110,8 +111,8 @@ class ThrottleStates:
         }
         if job_id is not None:
             setting["job"] = job_id
-        # Race: many fetches find no room at once. One of them records it; the others only mark the
-        # item that counts, as the one may have died before it did so.
+        # Race: many fetches are throttled at the same time. One of them records it; the others only
+        # mark the limit's item, as the first one might have crashed before it did so.
         with suppress(LostRace):
             self._update(
                 limiter.state_key,
@@ -121,7 +122,7 @@ class ThrottleStates:
                 condition="attribute_not_exists(#held) OR #held = :no",
                 values={":no": 0},
             )
-        # Race: a permit of the limit is acquired or released meanwhile. Then nothing is marked.
+        # Race: another fetch acquires or releases a permit of the limit. Then nothing is marked.
         condition, values = grant.unchanged
         with suppress(LostRace):
             self._update(
@@ -155,7 +156,7 @@ class ThrottleStates:
                 values={":yes": 1},
             )
         )
-        # Race: the item is gone, with its queue or by its time to live.
+        # Race: the item was deleted, with its queue or by its time to live.
         with suppress(LostRace):
             self._update(
                 (limiter.pk, grant.counted_at or limiter.counts),
@@ -173,7 +174,7 @@ class ThrottleStates:
         return [state for item in items.values() if (state := state_from(item)).throttled]
 
     def get_many(self, limiters: Iterable[LimitName]) -> list[ThrottleState]:
-        """The throttle states of these limits, in order; may be a moment old."""
+        """Return the throttle states of these limits, in order. Eventually consistent."""
         wanted = list(limiters)
         found = self._table.batch_get((each.state_key for each in wanted), consistent=False)
         return [
@@ -183,7 +184,7 @@ class ThrottleStates:
 
     def save_waiting(self, state: ThrottleState, count: int) -> None:
         """Store how many jobs wait for a limit."""
-        # Race: the limit stops throttling meanwhile. Then there is nothing to store.
+        # Race: the limit stops throttling during this write. Then there is nothing to store.
         with suppress(LostRace):
             self._update(
                 state.limiter.state_key,

@@ -1,8 +1,8 @@
 """Worker pools in the table, and the pool marks in the items of their queues.
 
-A queue's item lists the pools that have it, and the one that isolates it. A fetch reads that item
-anyway, so isolation costs nothing. One transaction writes pool and queues, and a queue in a pool
-cannot be deleted, so both always agree.
+A queue's item lists the pools that include it, and the one that isolates it. A fetch reads that
+item anyway, so isolation costs nothing. One transaction writes pool and queues, and a queue in a
+pool cannot be deleted, so both always agree.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class PoolStore:
         return POOL.of(item) if item else None
 
     def get_many(self, names: Iterable[str], unreadable: Unreadable | None = None) -> list[Pool]:
-        """Several pools in the order given; those that do not exist are left out. With `unreadable`
-        so are those that cannot be read, which are told to it.
+        """Return several pools in the order given, without those that don't exist. With
+        `unreadable`, pools that can't be read are reported to it and left out.
         """
         wanted = list(names)
         found = self._table.batch_get(key_of(name) for name in wanted)
@@ -82,7 +82,7 @@ class PoolStore:
             writes.append(Put({"pk": keys.POOLS, "sk": pool.name}))
         writes += self._marks(stored, queues)
         lost = lost_race(lambda: self._table.transact(writes))
-        # Or the answer of an earlier try was lost: the pool is as it should be.
+        # Or the response of an earlier try was lost: the pool is already up to date.
         if lost is not None and _item(stored) not in lost.items:
             raise lost
         return stored
@@ -111,8 +111,8 @@ class PoolStore:
         )
 
     def _marks(self, pool: Pool, queues: Sequence[Queue]) -> list[Update | Delete]:
-        """The writes that bring the marks of a pool in its queues up to date; sweeps look at the
-        queues from now on. Raises OjsError, and LostRace.
+        """Return the writes that update the marks of a pool in its queues. Sweeps read the queues
+        from now on. Raises OjsError, and LostRace.
         """
         changes: list[tuple[Queue, Update]] = []
         for queue in queues:

@@ -38,7 +38,7 @@ class QueueStore:
         return from_item(name, item) if item else None
 
     def current(self, name: str) -> Queue | None:
-        """One queue as `get` reads it, from its record or any replica: for what every push does."""
+        """Return one queue as `get` does, from its record or any replica. Used by every enqueue."""
         item = self._records.any_copy(name)
         return from_item(name, item) if item else None
 
@@ -65,13 +65,13 @@ class QueueStore:
     def create(self, name: str, own: Layer, *, now_ms: int, explicit: bool = False) -> Queue:
         """Create a queue with its own configuration. Raises LostRace when it exists.
 
-        `explicit`: it was created by request, and not by a push; recorded for the event.
+        `explicit`: created by a separate request, not by the first enqueue. Stored for the event.
         """
-        # Write the registry first: after a crash in between, sweeps look at an empty queue. In the
-        # other order they would never look at a queue with jobs.
+        # Write the registry first: after a crash in between, sweeps read an empty queue. In the
+        # other order they would never read a queue with jobs.
         self._registry.register(name)
         queue = self.new(name, own, now_ms=now_ms)
-        # Race: another request creates the queue. The loser uses what is stored.
+        # Race: another request creates the queue. The loser uses the stored one.
         item = _item(queue) | ({"explicit": 1} if explicit else {})
         self._table.put(Put(item, condition="attribute_not_exists(pk)"))
         return queue
@@ -88,7 +88,7 @@ class QueueStore:
 
     def configure(self, queue: Queue, own: Layer, *, now_ms: int) -> Queue:
         """Replace the own configuration of a queue as read. Raises LostRace."""
-        # Race: another operator. The loser reads again and merges into what the winner set.
+        # Race: another operator. The loser reads again and merges into the winner's configuration.
         change = reconfiguring(
             queue,
             replace(queue, layers=Layers(own, queue.layers.inherited)),
@@ -129,7 +129,7 @@ class QueueStore:
     def end_backfill(self, queue: Queue) -> None:
         """Remove the mark: all jobs of a queue as read have tags."""
         # Race: fairness was switched off, or off and on again; then the new mark stays. If the mark
-        # is gone already, nothing is left to do.
+        # no longer exists, nothing is left to do.
         since: dict[str, Value] = {":since": queue.backfill_since_ms or 0}
         with suppress(LostRace):
             self._change(queue.name, "#tagging = :since", since, remove=["tagging"])
@@ -168,7 +168,7 @@ class QueueStore:
         return from_item(name, item)
 
     def cancel_deletion(self, queue: Queue, deletion: Deletion) -> None:
-        """Cancel a deletion: the queue's item is as it was before. Safe to repeat."""
+        """Cancel a deletion: restore the queue's item to its earlier state. Safe to repeat."""
         # Race: the sweep and a request cancel the same deletion. The loser finds it done. If
         # another deletion has begun since, it stays.
         state: dict[str, Value] = {"state": deletion.before.value}
@@ -184,9 +184,9 @@ class QueueStore:
         """
         paused = queue.state is QueueState.PAUSED
         stored = _deletion_text(replace(deletion, began_ms=now_ms, paused=paused))
-        # Race: two deletions. One decides what becomes of the jobs; the other is refused. The same
-        # text with the same millisecond is our own write whose answer was lost. Race: a pool takes
-        # the queue. Either the deletion is refused, or the pool finds the queue being deleted.
+        # Race: two deletions. One decides the outcome of the jobs; the other is rejected. The same
+        # text with the same millisecond is our own write whose response was lost. Race: a pool adds
+        # the queue. Either the deletion is rejected, or the pool finds the queue being deleted.
         # Race: the queue is paused or resumed. The deletion reads it again, so that its
         # cancellation does not undo that.
         item = self._change(
@@ -206,13 +206,13 @@ class QueueStore:
         draining = replace(queue, state=QueueState.DRAINING, deletion=stored)
         tombstone = _item(draining) | {"pk": keys.GONE, "sk": queue.name}
         # The tombstone first, the queue last: in between the queue still drains, and after a crash
-        # the sweep finds what is left by the tombstone.
+        # the sweep finds the remaining items by the tombstone.
         self._table.put(Put(tombstone))
         # Its dead letters stay, and are counted and pruned while there are any.
         left: dict[str, Value] = {"pk": keys.LEFT, "sk": queue.name, "at": stored.began_ms}
         self._table.put(Put(left | _of_dead_letters(queue.layers)))
         self._registry.remove(queue.name, before_ms=now_ms)
-        # Race: the queue cannot be created again before it is gone; a repetition finds it gone, or
+        # Race: the queue can't be created again before it is deleted; a retry finds it deleted, or
         # created again. Race: the sweep has cancelled this deletion, and perhaps another one began.
         # Then the queue stays, and the sweep adds its name to the registry again.
         condition, values = _being_deleted(stored)
@@ -222,10 +222,10 @@ class QueueStore:
             self._registry.register(queue.name)
 
     def restore(self, gone: Queue) -> None:
-        """Restore a deleted queue as it was, unless it was created again meanwhile."""
+        """Restore a deleted queue to its earlier state, unless it was created again since."""
         before = gone.deletion.before if gone.deletion is not None else QueueState.ACTIVE
         self._registry.register(gone.name)
-        # Race: a push creates it again. Then it is a new queue, and stays so.
+        # Race: an enqueue creates it again. Then it is a new queue, and is not changed.
         with suppress(LostRace):
             alive = replace(gone, state=before, deletion=None)
             # It has the time of creation that it had, but replicas that are being made must not be
@@ -234,8 +234,8 @@ class QueueStore:
             self._table.put(Put(_item(alive) | {"rev": rev}, condition="attribute_not_exists(pk)"))
 
     def tombstones(self, *, limit: int, unreadable: Unreadable | None = None) -> list[Queue]:
-        """The queues that were deleted lately, from their tombstones; `unreadable` as in
-        `get_many`.
+        """Return the recently deleted queues, from their tombstones. `unreadable` has the same
+        meaning as in `get_many`.
         """
         found = self._table.query("pk = :gone", {":gone": keys.GONE}, limit=limit, consistent=True)
         there = readable(lambda item: from_item(str(item["sk"]), item), found.items, unreadable)
@@ -263,7 +263,7 @@ class QueueStore:
         return [(str(item["sk"]), int(item["at"]), _layers(item)) for item in items], after
 
     def forget_deleted(self, name: str) -> None:
-        """Remove a deleted queue that has no dead letters any more from that list."""
+        """Remove a deleted queue without dead letters from the list of deleted queues."""
         self._table.delete(keys.LEFT, name)
 
     def names(
@@ -301,11 +301,19 @@ class QueueStore:
         consistent: bool = True,
         unreadable: Unreadable | None = None,
     ) -> tuple[dict[str, Queue], dict[tuple[str, str], Item]]:
-        """Several queues, and with the same call other items, such as the record of the worker.
-        One call for a hundred. Queues that only a newer version knows are left out.
+        """Return several queues, and other items read by the same call, such as the record of the
+        worker.
 
-        With `unreadable` the queues that cannot be read are told to it and left out, as those that
-        do not exist; without it, raises UnreadableItem.
+        One call for each 100. Queues that only a newer version can read are left out.
+
+        Args:
+            names: Names of the queues.
+            others: Keys of the other items.
+            consistent: Whether to read consistently.
+            unreadable: Called for each queue that can't be read, which is then left out.
+
+        Raises:
+            UnreadableItem: A queue can't be read, and `unreadable` is None.
         """
         wanted = {name: (keys.queue(name), keys.RECORD) for name in names}
         found = self._table.batch_get([*wanted.values(), *others], consistent=consistent)
@@ -319,7 +327,7 @@ class QueueStore:
         *,
         unreadable: Unreadable | None = None,
     ) -> tuple[dict[str, Queue], dict[tuple[str, str], Item]]:
-        """As `get_many`, from their records or any replicas: for what every push or fetch does."""
+        """Do the same as `get_many`, from records or replicas. Used by every enqueue and fetch."""
         there, items = self._records.any_copies(names, others)
         return _readable(there, unreadable), items
 
@@ -353,7 +361,7 @@ def _layers(item: Item) -> Layers:
     return _layers_of(str(item.get("config", "{}")), str(item.get("inherited", "{}")))
 
 
-@lru_cache(256)  # what is in force is worked out once for each text
+@lru_cache(256)  # the configuration in effect is computed once for each text
 def _layers_of(own: str, inherited: str) -> Layers:
     return Layers(jsontext.stored(own), jsontext.stored(inherited))
 

@@ -1,17 +1,16 @@
-"""The registry of queues: their names, which of them rest, and until when.
+"""The registry of queues: their names, and which of them are idle until when.
 
-A queue rests when nothing in it has changed for a while: sweeps pass over it until something is due
-in it. So it is woken before something in it changes:
+A queue is idle when it has not changed for QUIET_MS: sweeps skip it until its next entry is due. So
+it is marked as active before something in it changes:
 
-- Before a write that puts a job among those that wait for a time or a deadline (start, retry, end
-  of a lease), a container notes the queue.
+- Before a write that gives a job a start time, a deadline, or a lease, a container notes the queue.
 - The projection notes it before it counts the queue's jobs, as gauges follow from its counts. A
   change of the queue itself is noted, too.
 
-A note is one write. A container makes it once in NOTED_MS for each queue, and a sweep lets a queue
-rest that nobody has noted for QUIET_MS, on the condition that nobody notes it meanwhile. The
-difference is longer than any request, than the index lags, and than clocks differ. So whatever was
-written is seen before a queue rests, or keeps it from resting.
+A note is one write. A container makes it once in NOTED_MS for each queue. A sweep marks a queue as
+idle if it has no note for QUIET_MS, on the condition that no note is written at the same time. The
+difference is longer than any request, than the index delay, and than clock differences. So every
+write is either seen before a queue becomes idle, or prevents it.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ QUEUES_A_CALL = 1_000
 
 @record(frozen=True)
 class Rest:
-    """What a sweep has seen of a queue that rests: when something in it is due, None for never, and
-    its gauges, as in `ojs.domain.stats.QueueGauges`. Times in ms.
+    """The state of an idle queue as seen by a sweep: when its next entry is due, None for never,
+    and its gauges, as in `ojs.domain.stats.QueueGauges`. Times in ms.
     """
 
     at_ms: int
@@ -68,7 +67,7 @@ class RegistryQueue:
     rest: Rest | None = None
 
     def quiet(self, now_ms: int) -> bool:
-        """Whether nobody has noted it lately."""
+        """Whether the queue has no recent note."""
         return self.noted_ms is None or self.noted_ms <= now_ms - QUIET_MS
 
 
@@ -90,8 +89,9 @@ class QueueRegistry:
     def remove(self, name: str, *, before_ms: int) -> None:
         """Remove a queue that is deleted, unless it was noted since then. Safe to repeat."""
         # Race: another container has deleted it as well, it was created again, and this write takes
-        # effect only then. It stays: sweeps would not look at the new queue. Where it was noted by
-        # a container whose clock is ahead it stays, too, and sweeps look at an empty queue.
+        # effect only then. The entry stays: without it, sweeps would not read the new queue. If it
+        # was noted by a container whose clock is ahead it stays, too, and sweeps read an empty
+        # queue.
         with suppress(LostRace):
             self._table.delete(
                 keys.QUEUES,
@@ -101,8 +101,8 @@ class QueueRegistry:
             )
 
     def note(self, name: str) -> None:
-        """Have sweeps look at a queue in the next minutes: to be called before the write that they
-        must not miss. One call in NOTED_MS.
+        """Have sweeps read a queue in the next minutes. Call it before the write that they must not
+        miss. One call in NOTED_MS.
 
         Raises NotDone if that fails: then the write must not be made. Raises OjsError.
         """
@@ -111,7 +111,7 @@ class QueueRegistry:
         if noted_ms is not None and 0 <= now_ms - noted_ms < NOTED_MS:
             return
         # Race: the queue is deleted; it must not be in the registry again. The loser does nothing:
-        # whoever adds the queue notes it, too.
+        # a function that adds the queue again also notes it.
         try:
             noting = _noting(name, now_ms, "attribute_exists(pk)")
             if not wins(lambda: self._table.update(noting, tell_loser=False)):
@@ -119,9 +119,9 @@ class QueueRegistry:
         except NotDone:
             raise
         except (BackendUnavailable, BackendTimeout) as error:
-            # Perhaps it was noted. What it was noted for was certainly not written.
+            # The note might have been written. The write that it announces was certainly not made.
             raise NotDone(error.message) from error
-        # Afterwards: who comes meanwhile must not rely on a note that may fail.
+        # After the write: a concurrent request must not rely on a note that might fail.
         self._noted.put(name, now_ms)
 
     def all(self) -> list[RegistryQueue]:
@@ -152,12 +152,13 @@ class QueueRegistry:
         return count
 
     def let_rest(self, queue: RegistryQueue, rest: Rest) -> bool:
-        """Let a queue as read rest; False if it was noted since. One call."""
+        """Mark a queue, as read, as idle; return False if it was noted since. One call."""
         condition, values = "attribute_exists(pk) AND attribute_not_exists(#at)", {}
         if queue.noted_ms is not None:
             condition, values = "#at = :noted", {":noted": queue.noted_ms}
-        # Race: somebody notes the queue, or it is deleted. Then sweeps go on to look at it, or it
-        # stays gone. Race: another sweep. Both have seen the same, as nobody noted the queue.
+        # Race: a container notes the queue, or it is deleted. Then sweeps continue to read it, or
+        # it stays deleted. Race: another sweep. Both have the same result, as no container noted
+        # the queue.
         return wins(
             lambda: self._table.update(
                 Update(
@@ -189,7 +190,7 @@ def _read(item: Item) -> RegistryQueue:
     noted_ms = None if stored is None else int(str(stored))
     if "rest" not in item:
         return RegistryQueue(name, noted_ms)
-    # What cannot be read is looked at each minute, as any queue that does not rest.
+    # An entry that can't be read is checked each minute, like any queue that is not idle.
     try:
         at_ms, next_ms, changed_ms, oldest_ms, dead, counted = jsontext.stored(str(item["rest"]))
         states = {state: int(counted.get(state.value, 0)) for state in State}

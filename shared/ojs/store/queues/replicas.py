@@ -1,12 +1,13 @@
 """Queue records and their replicas: a request reads any of them, a change writes all of them.
 
-Every push and fetch reads the record of its queue. One partition can be read 3 000 times a second,
-so a queue with several lanes has replicas of its record in partitions of their own. A change writes
-the record and its replicas in one transaction, under the condition that there are as many as the
-writer believes. So whatever was answered holds for every read from then on, also of a replica.
+Every enqueue and fetch reads the record of its queue. One partition can be read 3,000 times a
+second, so a queue with several lanes has replicas of its record in separate partitions. A change
+writes the record and its replicas in one transaction, under the condition that their number is the
+one the writer expects. So each response is valid for every later read, also of a replica.
 
-The sweep makes replicas, from the record as it is. They go when the queue is deleted, or when a
-change would have to write too many of them at once; then the sweep makes them again.
+The sweep creates replicas from the current record. They are removed when the queue is deleted, or
+when a change would have to write too many of them in one transaction; then the sweep creates them
+again.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ Key = tuple[str, str]
 
 
 def replicas_for(lanes: int) -> int:
-    """How many replicas the record of a queue with so many lanes has."""
+    """Return how many replicas the record of a queue with `lanes` lanes has."""
     return min(lanes, MAX_COPIES) - 1
 
 
 def on_all(change: Update | Delete, name: str, replicas: int) -> list[Update | Delete]:
-    """A change of a queue's record, and the same of its replicas: the writes of one transaction,
-    that of the record first. Alternatives in its condition stand in parentheses.
+    """Return the writes of one transaction that change a queue's record and its replicas, that of
+    the record first. Alternatives in its condition must be in parentheses.
     """
-    # Race: replicas are made or removed meanwhile. The loser learns how many there are.
+    # Race: replicas are created or removed at the same time. The loser learns how many there are.
     as_many = "#replicas = :replicas" if replicas else "attribute_not_exists(#replicas)"
     seen: dict[str, Value] = {":replicas": replicas} if replicas else {}
     condition = f"{change.condition} AND {as_many}"
@@ -49,7 +50,7 @@ def on_all(change: Update | Delete, name: str, replicas: int) -> list[Update | D
     if isinstance(change, Delete):
         own = replace(change, condition=condition, values=values)
         return [own, *(Delete(*key) for key in copies)]
-    # Counts the changes, so that replicas are made of the record as it is.
+    # Counts the changes, so that replicas are created from the current record.
     change = replace(change, add={**change.add, "rev": 1})
     computed = _VALUE.findall(" ".join(change.compute.values()))
     mirrored = replace(
@@ -79,7 +80,7 @@ class QueueRecords:
         key = self._any(name)
         item = self._table.get(*key)
         if item is None and key != key_of(name):
-            # The replicas are gone; the record, if it is there, says what holds.
+            # The replicas were removed; the record, if it exists, is correct.
             item = self._table.get(*key_of(name))
         self._learn(name, item)
         return item
@@ -113,10 +114,10 @@ class QueueRecords:
             self._replicas.forget(name)
 
     def write(self, name: str, change: Update | Delete, *, own: OwnMark | None = None) -> Item:
-        """Change a queue's record and its replicas. Returns the record as it is now, or a later
+        """Change a queue's record and its replicas. Return the record after this change, or a later
         one; `own` as for `Table.update`. Raises LostRace.
 
-        One call where there are no replicas, three where there are.
+        One call without replicas, three with replicas.
         """
         replicas = 0
         while True:
@@ -143,7 +144,7 @@ class QueueRecords:
             self._table.transact(writes)
             if isinstance(first, Delete):
                 return {}
-            # A transaction does not tell what it wrote.
+            # A transaction doesn't return the written items.
             item = self._table.get(*key_of(name))
             if item is None:
                 # It was deleted since.
@@ -155,7 +156,9 @@ class QueueRecords:
         return {}
 
     def replicate(self, name: str, replicas: int) -> None:
-        """Make so many replicas of a queue's record, if it has fewer. Two calls. Safe to repeat."""
+        """Create `replicas` replicas of a queue's record, if it has fewer. Two calls. Safe to
+        repeat.
+        """
         item = self._table.get(*key_of(name))
         if item is None:
             return
@@ -181,8 +184,8 @@ class QueueRecords:
             self._table.transact([record, *copies])
 
     def drop(self, name: str, replicas: int) -> None:
-        """Remove the replicas of a queue's record, of which there are so many; the sweep makes
-        them again. Raises LostRace when there are more or fewer.
+        """Remove all `replicas` replicas of a queue's record; the sweep creates them again. Raises
+        LostRace if their number is different.
         """
         # Race: another change drops them, or the sweep makes more. The loser reads again.
         record = Update(

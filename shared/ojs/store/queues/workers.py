@@ -19,8 +19,8 @@ from ojs.store.table.races import losing_as, wins
 from ojs.store.table.table import Put, Table, Update
 from ojs.store.table.values import Item, Value
 
-# A partition takes 1 000 writes a second. With a heartbeat every five seconds this many partitions
-# carry 80 000 workers, and a listing reads at most so many partitions.
+# A partition takes 1,000 writes per second. With a heartbeat every 5 seconds, SHARDS partitions
+# carry 80,000 workers, and a listing reads at most SHARDS partitions.
 SHARDS = 16
 _FORGET_AFTER_S = 86_400
 # What follows a worker id and "|" in the sort key of a caller that is bound to a name.
@@ -28,8 +28,8 @@ MARK = re.compile(r"[0-9a-f]{16}")
 
 
 def key_of(worker_id: str, caller: Principal = ANYBODY) -> tuple[str, str]:
-    """Key of a worker's item. A caller that is bound to workers of its own key's name has records
-    of its own; so it takes no name from another (ADR 84).
+    """Return the key of a worker's item. A caller that is limited to workers of its key's name has
+    separate records, so it can't take a name from another (ADR 84).
     """
     shard = f"{zlib.crc32(worker_id.encode('utf-8')) % SHARDS:02d}"
     if not caller.bound:
@@ -65,8 +65,8 @@ def _its_own(pool: str | None, now_ms: int) -> tuple[str | None, dict[str, Value
     """The condition that a worker belongs to no other pool than the one it declares, if any."""
     if pool is None:
         return None, {}
-    # Race: two workers of the same id, or one that changes its pool. A fetch must belong to one
-    # pool, so the second is refused while the first is alive.
+    # Race: two workers with the same id, or one that changes its pool. A fetch must belong to one
+    # pool, so the second is rejected while the first is alive.
     own = "attribute_not_exists(#pool) OR #pool = :pool OR #seen < :alive"
     return own, {":pool": pool, ":alive": now_ms - DEAD_AFTER_MS}
 
@@ -109,7 +109,7 @@ class WorkerStore:
         return sorted(workers, key=lambda each: each[1].last_seen_ms, reverse=True)
 
     def direct(self, worker_id: str, sk: str, directive: Directive) -> Worker | None:
-        """Set the directive of a record; None if it was removed meanwhile."""
+        """Set the directive of a record; None if it was removed since it was read."""
         # Race: the record is removed. An empty one must not be made.
         update = Update(
             key_of(worker_id)[0], sk, set={"directive": directive.value},
@@ -130,9 +130,19 @@ class WorkerStore:
         pool: str | None = None,
         caller: Principal = ANYBODY,
     ) -> Worker:
-        """Record that a worker is alive, and what it reports.
+        """Record that a worker is alive, and the values that it reports.
 
-        Raises LostRace when it declares another pool than before.
+        Args:
+            worker_id: ID of the worker.
+            now_ms: Current time in milliseconds since the epoch.
+            state: State that the worker reports.
+            active_jobs: Number of active jobs that the worker reports.
+            info: Other values that the worker reports.
+            pool: Pool of the worker.
+            caller: The authenticated caller.
+
+        Raises:
+            LostRace: The worker declares another pool than before.
         """
         reported: dict[str, Value | None] = {
             "state": state,
@@ -154,7 +164,7 @@ class WorkerStore:
             )
         )
         if caller.bound and item["first"] == now_ms:
-            # It is new: what a version before 0.3 noted of this worker holds on.
+            # The record is new: values from a version before 0.3 still apply to this worker.
             before = self._table.get(*key_of(worker_id))
             kept = {} if before is None or "by" in before else before
             names = {"pool", "info", "directive"} & kept.keys() - item.keys()
@@ -194,7 +204,7 @@ class WorkerStore:
 
     def remove(self, worker_id: str, sk: str) -> bool:
         """Delete a worker's record; False when there was none."""
-        # Race: two removals, one of which finds no worker.
+        # Race: two removals; one of them finds no worker.
         return wins(
             lambda: self._table.delete(key_of(worker_id)[0], sk, condition="attribute_exists(pk)")
         )

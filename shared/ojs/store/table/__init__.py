@@ -1,1 +1,1 @@
-"""The table itself: client, keys, schema, values, and what its errors mean."""
+"""The table: client, keys, schema, values, and the meaning of its errors."""

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
     from mypy_boto3_secretsmanager import SecretsManagerClient
 
-# AWS answers in milliseconds: three tries of at most 2 s leave a request time to answer by itself
-# before API Gateway ends it after 29 s.
+# AWS responds in milliseconds. With three tries of at most 2 s, a request has time to send an error
+# response before API Gateway ends it after 29 s.
 CONFIG = Config(
     connect_timeout=1,
     read_timeout=2,
@@ -28,13 +28,13 @@ CONFIG = Config(
     # Else it would be put together for each call.
     user_agent=f"ojs-backend-aws Botocore/{botocore.__version__}",
 )
-# `Table` repeats calls itself, since it must know what became of each try. One client makes all
-# calls: after a container was frozen, the first call, which may be repeated, finds out that a
-# connection of the pool is dead, and not one that may not.
+# `Table` retries calls, since it must know the outcome of each try. One client makes all calls:
+# after a container was frozen, the first call, which may be retried, detects that a connection of
+# the pool is dead, and not a call that may not be retried.
 DYNAMODB_CONFIG = CONFIG.merge(Config(retries={"mode": "standard", "total_max_attempts": 1}))
 # S3 takes longer for a large object.
 BUCKET_CONFIG = CONFIG.merge(Config(read_timeout=5))
-# What is asked for before a request is looked at: within 4 s, of which the dashboard has five.
+# Settings of calls before a request is processed: they end within 4 s, and the dashboard waits 5 s.
 FIRST_CONFIG = CONFIG.merge(
     Config(read_timeout=1, retries={"mode": "standard", "total_max_attempts": 2})
 )
@@ -42,7 +42,7 @@ FIRST_CONFIG = CONFIG.merge(
 
 @cache
 def _session() -> Session:
-    # Without boto3, of which nothing is needed here but its client, which is this one's.
+    # Without boto3: only its client is used here, which is botocore's.
     return botocore.session.get_session()
 
 

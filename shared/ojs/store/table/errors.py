@@ -1,10 +1,10 @@
-"""What an error of the SDK means: lost race, contention, throttling, outage, or a bug.
+"""The meaning of an SDK error: lost race, contention, throttling, outage, or a bug.
 
-- LostRace: a condition did not hold, because another write came first; nothing was written
+- LostRace: a condition failed, because another write came first; nothing was written
 - NotDone: throttled or not reached; certainly nothing was written (HTTP 503)
-- Contended: the same, since a transaction was at the item
-- BackendUnavailable: the store failed, or the connection to it; the outcome is unknown (HTTP 503)
-- BackendTimeout: no answer; the outcome is unknown (HTTP 504)
+- Contended: the same, because of a concurrent transaction on the item
+- BackendUnavailable: DynamoDB or the connection to it failed; the outcome is unknown (HTTP 503)
+- BackendTimeout: no response; the outcome is unknown (HTTP 504)
 - BackendError: anything else, a defect of the code or of the deployment (HTTP 500)
 """
 
@@ -49,9 +49,9 @@ _FAILED_CONDITION = "ConditionalCheckFailed"
 
 
 class NotDone(BackendUnavailable):
-    """The store was too busy, or could not be reached: certainly nothing was written.
+    """DynamoDB was too busy, or could not be reached: certainly nothing was written.
 
-    What was acquired for the write can be given back at once.
+    Permits or space acquired for the write can be released immediately.
     """
 
 
@@ -71,15 +71,17 @@ class UnreadableItem(BackendError):
         self.what = what
 
 
-# Takes what cannot be read, such as "job 42", and why.
+# Receives the name of an unreadable item, such as "job 42", and the error.
 Unreadable = Callable[[str, UnreadableItem], object]
 
 
 def readable(
     read: Callable[[T], R], each: Iterable[T], unreadable: Unreadable | None
 ) -> Iterator[R]:
-    """What is read of each item, without those that only a newer version knows, and those that
-    raise UnreadableItem: `unreadable` is told of them. Where it is None, they are raised.
+    """Yield the result of `read` for each item, without items that only a newer version can read.
+
+    Items that raise UnreadableItem are reported to `unreadable` and left out. If it is None, the
+    error is raised.
     """
     for one in each:
         try:
@@ -95,14 +97,14 @@ def readable(
 
 
 def pass_over(_what: str, _error: UnreadableItem) -> None:
-    """For requests: the others are shown or handed out. The sweep tells of what cannot be read."""
+    """For requests: the other items are shown or dispatched. The sweep reports unreadable items."""
 
 
 class LostRace(Exception):
-    """A condition did not hold. `items` are the items as found, in the order of the writes.
+    """A condition failed. `items` are the items as found, in the order of the writes.
 
-    `repeated` says that an earlier try of the write got no answer: it may have succeeded and others
-    have changed the item since, so that the outcome is unknown.
+    `repeated`: an earlier try of the write had no response. It might have succeeded, and the item
+    might have been changed since, so the outcome is unknown.
     """
 
     def __init__(self, items: list[dict[str, Any] | None], *, repeated: bool = False) -> None:

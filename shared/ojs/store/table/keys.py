@@ -13,7 +13,7 @@ from typing import Any
 
 from ojs.records import record
 
-# Sort key of the one item that says what a partition is about: the record of a job, a queue …
+# Sort key of the main item of a partition: the record of a job, a queue …
 RECORD = "@"
 PAYLOAD = "payload|"
 RESULT = "result|"
@@ -54,7 +54,7 @@ def job_id(pk: str) -> str:
 def error(life: int, attempt: int, *, ended: bool = False) -> str:
     """Sort key of an entry of the error history, in order of time.
 
-    `ended` is for what ended a job between attempts, such as its deadline.
+    `ended` is for an error that finished a job between attempts, such as its deadline.
     """
     return f"{ERROR}{life:04d}|{attempt:06d}{'x' if ended else ''}"
 
@@ -120,7 +120,7 @@ def workflow_id(pk: str) -> str:
 
 
 def workflow_results(workflow_id: str) -> str:
-    """Partition of the results that later steps of a workflow want."""
+    """Partition of the results that later steps of a workflow use."""
     return f"W|{workflow_id}|r"
 
 
@@ -130,7 +130,9 @@ def step_result(node: int, generation: int) -> str:
 
 
 def fan_in(workflow_id: str, token: str, shard: str) -> str:
-    """Partition of a shard of a fan-in; each has one of its own, as all are written at once."""
+    """Partition of a shard of a fan-in. Each shard has a separate one, as all are written
+    concurrently.
+    """
     return f"W|{workflow_id}|{token}|{shard}"
 
 
@@ -149,7 +151,7 @@ def unique(digest: str) -> str:
 
 
 def tenant(queue_name: str, lane: int, priority: int, digest: str) -> str:
-    """Partition of a tenant's finish tag in a fair line: a lane and a priority."""
+    """Partition of a tenant's finish tag for a lane and a priority."""
     return f"F|{queue_name}|{lane}|{priority}|{digest}"
 
 
@@ -170,7 +172,8 @@ def counter(queue_name: str) -> str:
 
 
 LIMITERS = "LIMITERS"
-# Sort keys of throttle states, beside what a limit counts. Their stream records become events.
+# Sort keys of throttle states, in the partition of the limit's counter. Their stream records become
+# events.
 THROTTLED = "held"
 SEMAPHORE_THROTTLED = f"{THROTTLED}_{SEMAPHORE}"
 RATE_THROTTLED = f"{THROTTLED}_{RATE}"
@@ -193,10 +196,10 @@ def semaphore(name: str) -> str:
     return name if name.startswith(limiter("")) else counter(name)
 
 
-# Projections: what is derived from the stream ----------------------------------------------------
+# Projections: data derived from the stream -------------------------------------------------------
 
 ALL_QUEUES = "*"
-# Sort key of a pool's health alerts, beside the pool. Its stream records become events.
+# Sort key of a pool's health alerts, in the pool's partition. Its stream records become events.
 ALERTS = "watch"
 NOW = "@"
 GAUGE = "gauge"
@@ -210,12 +213,12 @@ def stats(queue_name: str) -> str:
 
 
 def pool_stats(name: str) -> str:
-    """Stands for a queue's name where a pool is counted; it is no queue's name."""
+    """The name under which a pool is counted, in place of a queue's name. No queue uses it."""
     return f"@{name}"
 
 
 def is_queue(name: str) -> bool:
-    """Whether what is counted under a name belongs to one queue."""
+    """Whether the counters under a name belong to one queue."""
     return name != ALL_QUEUES and not name.startswith(pool_stats(""))
 
 
@@ -234,7 +237,7 @@ def minute(text: str) -> str:
     return f"m|{text}"
 
 
-# Sort key of the list of shards that have counters of their own, beside the totals.
+# Sort key of the list of shards that have separate counters, in the partition of the totals.
 SHARDS = "shards"
 
 
@@ -266,7 +269,7 @@ def idempotency(name: str) -> str:
 
 
 def bulk_push(request_id: str) -> str:
-    """Partition of what became of a bulk enqueue. Its stream record becomes an event."""
+    """Partition of the result of a bulk enqueue. Its stream record becomes an event."""
     return f"BP|{request_id}"
 
 
@@ -280,7 +283,7 @@ def batch(token: str) -> str:
     return f"B|{token}"
 
 
-# The slots of lease notes that are in use, and how far each was looked at.
+# The slots of lease notes that are in use, and the last checked note of each.
 LEASE_SLOTS = "LEASES"
 
 
@@ -290,7 +293,7 @@ def lease_notes(slot: int) -> str:
 
 
 def lease_note(look_ms: int, token: str) -> str:
-    """Sort key of a lease note: when it is to be looked at, and a token of the fetch."""
+    """Sort key of a lease note: when it is due to be checked, and a token of the fetch."""
     return f"{instant(look_ms)}|{token}"
 
 
@@ -318,7 +321,7 @@ MADE = "made|"
 
 
 def role(arn: str) -> str:
-    """Partition of what says which access key's record an IAM role has."""
+    """Partition of the item that maps an IAM role to the record of an access key."""
     return f"A|{arn}"
 
 
@@ -339,7 +342,7 @@ def operation_id(pk: str) -> str:
 
 
 def ready(queue_name: str, lane: int) -> str:
-    """The ready line of a lane: its available jobs."""
+    """The ready index partition of a lane: its available jobs."""
     return f"R|{queue_name}|{lane}"
 
 
@@ -348,13 +351,13 @@ def due(queue_name: str, lane: int) -> str:
     return f"D|{queue_name}|{lane}"
 
 
-# Lines of a queue in which starts and retries stand, however many lanes it has: so few that a fetch
-# can look at all of them every few seconds.
+# The number of index partitions of a queue for starts and retries, for any number of lanes. A fetch
+# can read all of them every few seconds.
 DUE_LINES = 8
 
 
 def due_lane(lane: int) -> int:
-    """The lane in whose due line a job of this lane waits for its start or retry."""
+    """The lane in whose due index partition a job of this lane waits for its start or retry."""
     return lane % DUE_LINES
 
 
@@ -374,7 +377,7 @@ def dead_at(discarded_ms: int, job_id: str) -> str:
 
 
 # Staged batches, by when they should have been committed; and undone ones, by when they are to be
-# undone once more.
+# undone again.
 STAGED = "B"
 # Bulk operations that are not over, by when they are due to be continued; in the index `expiry`
 # all that are kept, by id.
@@ -387,11 +390,11 @@ THROTTLED_LIMITS = "H"
 UNPUBLISHED = "E"
 # All access keys, by when they were created.
 ACCESS_KEYS = "A"
-# Workflows that are to be looked at, by when; and in the index `expiry` all, by their creation. No
-# queue has this name.
+# Workflows to check, by when; and in the index `expiry` all, by their creation. No queue has this
+# name.
 WORKFLOWS_DUE = "D|:wf"
 WORKFLOWS = "W"
-# All cron jobs, by name; and in the table what is noted of all.
+# All cron jobs, by name; and in the table the record of the time zone data.
 CRONS = "C"
 ZONES = "zones"
 
@@ -425,7 +428,7 @@ def upto(ms: int) -> str:
 START = "s"
 RETRY = "r"
 LEASE_END = "a"
-# A cron job stands in the due line of its queue, in the first lane, by its next tick.
+# A cron job is stored in the due index partition of its queue, in the first lane, by its next tick.
 TICK = "c"
 
 
@@ -436,12 +439,13 @@ def due_at(ms: int, waits_for: str) -> str:
 
 @record(frozen=True)
 class Position:
-    """A position in the ready line, and what a claim must know before it reads the job record.
+    """A position in the ready index, and the data that a claim requires before it reads the job
+    record.
 
-    The index is keys-only, so its sort key has this at its end, where it cannot change the order:
-    the job's own lease and timeout (ms), the batch it was staged with, the size of its offloaded
-    payload (KiB), its rate limit (`ojs.domain.rate_limit.limiter.LimitSpec`), and whether it is a
-    copy of a dead letter.
+    The index is keys-only, so the end of its sort key has this data, where it can't change the
+    order: the job's own lease and timeout (ms), the batch it was staged with, the size of its
+    offloaded payload (KiB), its rate limit (`ojs.domain.rate_limit.limiter.LimitSpec`), and whether
+    it is a copy of a dead letter.
     """
 
     priority: int
@@ -464,7 +468,7 @@ class Position:
 
     @classmethod
     def parse(cls, key: str) -> Position:
-        """Read back what `key` wrote."""
+        """Parse a sort key that `key` created."""
         bare, *data = key.split("|")
         known = [(*_CLAIM_DATA[part[0]], part[1:]) for part in data if part[0] in _CLAIM_DATA]
         return cls(
@@ -485,9 +489,9 @@ _CLAIM_DATA: dict[str, tuple[str, Callable[[str], Any]]] = {
 }
 
 
-# First letter of a line → the sort keys that its jobs have there (0.1.0 did not say what a job
-# waits for). Newer versions may put other
-# entries in these lines: who reads a line passes over them.
+# First letter of an index partition → the sort keys that its jobs have there (0.1.0 did not store
+# what a job waits for). Newer versions may put other entries in these partitions: readers skip
+# them.
 _JOB_ENTRIES = {
     "R": re.compile(rf"\d{{3}}[^|]*(\|[{''.join(_CLAIM_DATA)}][^|]*)*"),
     "D": re.compile(rf"\d{{15}}[{START}{RETRY}{LEASE_END}]?"),
@@ -500,8 +504,8 @@ _JOB_ENTRIES = {
 def is_job_entry(entry: Mapping[str, Any], index: str = "w") -> bool:
     """Whether an entry of an index (`w` or `e`) is a job's, in a form that this version knows.
 
-    A claim must know all that stands in a sort key of the ready line: with one hint unknown, the
-    job is left to the version that wrote it.
+    A claim must know all parts of a sort key of the ready index: if one is unknown, only the
+    version that wrote it claims the job.
     """
     form = _JOB_ENTRIES.get(str(entry[f"{index}pk"])[:1])
     return (
@@ -516,7 +520,7 @@ _CRON_ENTRY = re.compile(rf"\d{{15}}{TICK}")
 
 
 def is_cron_entry(entry: Mapping[str, Any]) -> bool:
-    """Whether an entry of a due line is a cron job's."""
+    """Whether an entry of a due index partition is a cron job's."""
     return (
         entry["sk"] == RECORD
         and str(entry["pk"]).startswith(cron(""))
@@ -525,17 +529,17 @@ def is_cron_entry(entry: Mapping[str, Any]) -> bool:
 
 
 def positions(entries: Iterable[Mapping[str, Any]]) -> list[Position]:
-    """The positions of the jobs among entries of a ready line."""
+    """Return the positions of the jobs among entries of a ready index partition."""
     return [Position.parse(str(entry["wsk"])) for entry in entries if is_job_entry(entry)]
 
 
 def of_priority(priority: int) -> str:
-    """The prefix of the sort keys of all jobs of a priority in the ready line."""
+    """The prefix of the sort keys of all jobs of a priority in the ready index."""
     return f"{_TOP_PRIORITY - priority:03d}"
 
 
 def below(priority: int) -> str:
-    """A sort key after all jobs of a priority in the ready line and before the next priority."""
+    """A sort key after all jobs of a priority in the ready index and before the next priority."""
     return f"{of_priority(priority)}~"
 
 

@@ -1,4 +1,4 @@
-"""What a caller does after a lost race: decide again, take what the winner left, or refuse."""
+"""Handles lost races: decide again, use the winner's result, or reject the request."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def retry_on_race(
     busy: str = "Others are changing this job; try again.",
     pause: Callable[[int], None] = lambda _: None,
 ) -> T:
-    """The answer of the first attempt that loses no race, of so many tries.
+    """Return the result of the first attempt, of up to `tries`, that loses no race.
 
-    Each attempt must read afresh what it decides on. `pause` is called between two of them, with
-    how many were made. Raises BackendContended, which says `busy`, when all of them lost.
+    Each attempt must read its data again. `pause` is called between two attempts, with the number
+    of attempts made. Raises BackendContended with the message `busy` when all of them lost.
     """
     for tried in range(1, tries + 1):
         try:
@@ -42,10 +42,10 @@ def retry_as_found(
     tries: int = 5,
     busy: str = "Others are changing this job; try again.",
 ) -> T:
-    """As `retry_on_race`, for a caller that has read already: the first attempt decides on what was
-    `seen`, and each later one on what was `found` after the lost race.
+    """Do the same as `retry_on_race`, for a caller that has read the data already.
 
-    Raises BackendContended, which says `busy`, when all of them lost.
+    The first attempt decides on `seen`, and each later one on the result of `found` after the lost
+    race. Raises BackendContended with the message `busy` when all of them lost.
     """
     for _ in range(tries):
         try:
@@ -65,7 +65,7 @@ def lost_race(write: Callable[[], object]) -> LostRace | None:
 
 
 def won_or(write: Callable[[], T], found: Callable[[LostRace], S]) -> T | S:
-    """The answer of a write, or what the loser makes of what it `found`."""
+    """Return the result of a write, or the result of `found` if it lost its race."""
     try:
         return write()
     except LostRace as lost:
@@ -73,7 +73,7 @@ def won_or(write: Callable[[], T], found: Callable[[LostRace], S]) -> T | S:
 
 
 def unless_lost(write: Callable[[], T]) -> T | None:
-    """The answer of a write; None if it lost its race."""
+    """Return the result of a write; None if it lost its race."""
     return won_or(write, lambda _: None)
 
 

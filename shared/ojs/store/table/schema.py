@@ -85,27 +85,28 @@ class TableSchema:
 
 TABLE = TableSchema()
 
-# The version of the form of the items. It goes up with each change that items already stored do
-# not have; code can read all forms up to its own.
-# 2: readers pass over entries, records, permits and attributes of forms that they do not know.
-# 3: counters by shard of the stream, beside those of queues; notes in the registry of queues.
-# 4: lease notes, in place of the due entries of jobs that were just claimed; replicas of queues'
-#    records, where they have lanes; cron jobs, which stand in due lines; the latest errors of a
-#    job on its record; workflows: code that does not know them leaves them alone, and the stream or
-#    the sweep of code that does advances them; deliveries, which older code does not know: a job
-#    that it ends keeps its permit there until that is found out.
+# The version of the form of the items. It is increased with each change that existing items do not
+# have; code can read all forms up to its own.
+# 2: readers skip entries, records, permits, and attributes of unknown forms.
+# 3: counters by shard of the stream, in addition to those of queues; notes in the registry of
+#    queues.
+# 4: lease notes, in place of the due entries of recently claimed jobs; replicas of queues' records,
+#    where they have lanes; cron jobs in due index partitions; the latest errors of a job on its
+#    record; workflows: older code skips them, and the stream or the sweep of newer code advances
+#    them; deliveries, which older code does not know: a job that it finishes keeps its permit of a
+#    delivery until a check releases it.
 SCHEMA_VERSION = 4
-# The lowest SCHEMA_VERSION of code that works on these items: which readers a writer needs. It goes
-# up only with a change that breaks older code: from then on a deployment cannot go back to an
-# earlier version. What readers of schema 2 pass over needs 2. The sweep of schema 3 reads no lease
-# notes: after a step back nobody would find leases of the last minute that are lost. Schema 3 also
-# writes the record of a queue alone: replicas would be stale.
+# The lowest SCHEMA_VERSION of code that works on these items: the readers that a writer requires.
+# It is increased only with a change that breaks older code: from then on a deployment cannot be
+# rolled back to an earlier version. Items that readers of schema 2 skip require 2. The sweep of
+# schema 3 reads no lease notes: after a rollback it would not detect expired leases of the last
+# minute. Schema 3 also writes the record of a queue without its replicas, which would become stale.
 NEEDED_VERSION = 4
 
-# Stream records in one invocation of the projection, unless a deployment says otherwise;
+# Stream records in one invocation of the projection, unless a deployment configures another number;
 # docs/performance.md counts per such batch.
 STREAM_BATCH = 100
-# Lambda gives up a batch with a record that is older than that (s).
+# Lambda discards a batch with a record that is older than this (s).
 STREAM_MAX_AGE_S = 6 * 3_600
 
 

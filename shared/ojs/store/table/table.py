@@ -26,7 +26,7 @@ MAX_BATCH_GET = 100
 MAX_BATCH_WRITE = 25
 MAX_TRANSACTION = 100
 _BATCH_ROUNDS = 8
-# How often a call is made that gets no answer, and one that is refused before anything is done.
+# How often a call without a response is made, and one that is rejected before anything is done.
 _TRIES, _REFUSED_TRIES = 3, 4
 # A transaction whose earlier try is under way: DynamoDB needs up to 5 s for it.
 _UNDER_WAY_TRIES = 9
@@ -50,8 +50,8 @@ class Meter:
 
 
 _READS = frozenset({"GetItem", "BatchGetItem", "Query", "Scan"})
-# All its tries have one client token: one that loses a race after a try without an answer was
-# not made before, or it would be answered with the success of that try.
+# All its tries have one client token. If one loses a race after a try without a response, that try
+# was not made: else DynamoDB would return its success.
 _TRANSACT = "TransactWriteItems"
 
 
@@ -143,14 +143,14 @@ def _condition(condition: str | None, values: Mapping[str, Value]) -> dict[str, 
     return arguments
 
 
-# An attribute, and the value that only one write ever gives it: a fresh token, as a rule. An item
-# that has it was written by that write.
+# An attribute, and the value that only one write ever sets, usually a new token. If an item has
+# this value, that write wrote the item.
 OwnMark = tuple[str, Value]
 
 
 @record(frozen=True)
 class Found:
-    """A page of query results. `last` is the key to go on after; None on the last page."""
+    """A page of query results. `last` is the key of the next page; None on the last page."""
 
     items: list[Item]
     last: dict[str, Any] | None
@@ -173,7 +173,9 @@ class Table:
         chance: Callable[[], float] = random.random,
         new_token: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
-        """`client` must make each call once: the table `repeats` one that got no answer."""
+        """`client` must make each call once: the table retries calls without a response if
+        `repeats` is true.
+        """
         self.client = client
         self._repeats = repeats
         self.name = name
@@ -184,7 +186,7 @@ class Table:
         self._new_token = new_token
 
     def without_repeats(self) -> Table:
-        """The same table, for calls that must not be made again if their answer may be lost."""
+        """Return the same table, for calls that must not be retried if their response was lost."""
         return Table(
             self.client,
             self.name,
@@ -204,9 +206,9 @@ class Table:
         self._sleep(longest * (0.5 + self._chance() / 2))
 
     def _call(self, operation: str, call: Callable[..., Any], **arguments: Any) -> Any:
-        """Make a call, up to a few times. Every try has the same arguments, and so the same tokens.
+        """Make a call, with retries. Every try has the same arguments, and so the same tokens.
 
-        After a try without an answer, no later one can say that nothing was done.
+        After a try without a response, the outcome is unknown even if a later try fails.
         """
         if self.measure:
             arguments["ReturnConsumedCapacity"] = "INDEXES"
@@ -236,7 +238,7 @@ class Table:
         raise AssertionError("the last try returns or raises")
 
     def _may_repeat(self, meaning: OjsError, tried: int, *, unanswered: bool) -> bool:
-        """Whether a call that was `tried` so many times is made again."""
+        """Whether a call is repeated after `tried` tries."""
         if isinstance(meaning, NotDone):
             return tried < _REFUSED_TRIES and (self._repeats or not unanswered)
         if isinstance(meaning, UnknownOutcome):
@@ -297,7 +299,7 @@ class Table:
         return found
 
     def put(self, put: Put, *, own: OwnMark | None = None) -> None:
-        """Write an item; `own` as for `update`. Raises LostRace with the item that stands there."""
+        """Write an item; `own` as for `update`. Raises LostRace with the existing item."""
         try:
             self._call(
                 "PutItem",
@@ -313,11 +315,11 @@ class Table:
     def update(
         self, update: Update, *, tell_loser: bool = True, own: OwnMark | None = None
     ) -> Item:
-        """Change an item; returns all of it as it is now.
+        """Change an item; return all of its current attributes.
 
-        With `own`, a condition that fails because an earlier try of this very write succeeded, and
-        its answer was lost, is no lost race: the item is returned as it was found. If no try was
-        answered, a read may show that one succeeded.
+        With `own`, a condition that fails because an earlier try of this write succeeded, and its
+        response was lost, doesn't raise LostRace: the found item is returned. If no try had a
+        response, a read might show that one succeeded.
 
         Raises LostRace with the item found, or without it unless `tell_loser`.
         """
@@ -418,14 +420,14 @@ class Table:
     def transact(self, writes: Sequence[Put | Update | Delete]) -> None:
         """Make up to 100 writes, all or none.
 
-        All tries have one client token: for ten minutes DynamoDB answers a repetition of a
-        transaction that succeeded with the same success, so that after a lost answer it is neither
-        written twice nor mistaken for a lost race.
+        All tries have one client token. For ten minutes DynamoDB responds to a repeated transaction
+        that succeeded with the same success. So after a lost response it is not written twice, and
+        is not mistaken for a lost race.
 
         Raises:
-            LostRace: a condition failed; nothing is written.
-            NotDone: every try conflicted with other writes, or was refused; nothing is written.
-            OjsError: the outcome is unknown.
+            LostRace: A condition failed; nothing is written.
+            NotDone: Every try conflicted with other writes, or was rejected; nothing is written.
+            OjsError: The outcome is unknown.
         """
         actions: list[Any] = []
         for write in writes:
@@ -443,9 +445,9 @@ class Table:
     def write_many(
         self, puts: Iterable[Mapping[str, Value]] = (), deletes: Iterable[tuple[str, str]] = ()
     ) -> None:
-        """Unconditional puts and deletes, 25 a call, until all are done.
+        """Unconditional puts and deletes, 25 per call, until all are done.
 
-        Only for items that no other process knows yet, or that are to be removed whatever they are.
+        Only for items that no other process knows yet, or that are to be removed in any state.
         """
         requests: list[Any] = [{"PutRequest": {"Item": pack(item)}} for item in puts]
         requests += [{"DeleteRequest": {"Key": pack({"pk": pk, "sk": sk})}} for pk, sk in deletes]
@@ -462,12 +464,12 @@ class Table:
             if fruitless >= _BATCH_ROUNDS:
                 raise BackendUnavailable("The store is busy.")
             if left:
-                # The rest was throttled: sent again at once it would be again.
+                # The remaining writes were throttled: an immediate retry would be throttled too.
                 self._back_off(fruitless)
             requests = list(left) + rest
 
 
 def _own_item(lost: LostRace, own: OwnMark | None) -> Item | None:
-    """The item in the way of a write, if an earlier try of that write left it there."""
+    """Return the item that made a write fail, if an earlier try of that write wrote it."""
     found = lost.item
     return found if own is not None and found and found.get(own[0]) == own[1] else None

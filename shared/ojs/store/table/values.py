@@ -38,10 +38,10 @@ def number(item: Mapping[str, Any], name: str) -> int:
 
 
 def projected(item: Mapping[str, Any], name: str) -> int:
-    """A projected counter of an item.
+    """Return a projected counter of an item.
 
-    Changes may arrive out of order, so that for a moment more has been taken off than was added:
-    such a counter is 0.
+    Changes can arrive out of order, so that a counter is negative for a short time: it is then
+    returned as 0.
     """
     return max(0, int(item.get(name, 0)))
 

@@ -1,15 +1,15 @@
-"""Fan-ins: counting the ends of many jobs that start together, without an item that all write to.
+"""Fan-ins: counters of finished jobs that started together, without one item that all of them
+write.
 
     W|{workflow}|{token}|{shard}   fan   up to SHARD_SLOTS marks, and how many are left
 
-Each job has a slot, and its end is one conditional write there: it adds the slot's mark and takes
-one off `left`, if the slot has no mark yet. So a mark counts once however often it is made, and a
-repeated one is refused with an answer that tells what is left. Whoever sees a shard without
-anything left marks the shard at the top, `t`, whose slots are the shards. A fan-in with one shard
-has no top.
+Each job has a slot. When it finishes, one conditional write adds the slot's mark and subtracts one
+from `left`, if the slot has no mark yet. So each mark counts once, however often it is written, and
+a repeated one is rejected with the current `left` in the response. A writer that finds 0 left marks
+the shard at the top, `t`, whose slots are the shards. A fan-in with one shard has no top.
 
-A fan-in has a token of its own and is written before the jobs that name it. It goes when all of its
-marks are in the workflow's state: a mark that comes later finds nothing.
+A fan-in has a separate token and is written before the jobs that name it. It is removed when all of
+its marks are in the workflow's state: a later mark finds no item.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from ojs.store.table.races import won_or
 from ojs.store.table.table import Table, Update
 from ojs.store.table.values import Item
 
-# A shard with so many marks has less than 1 KB: each mark is one write unit.
+# A shard with this number of marks has less than 1 KB: each mark is one write unit.
 SHARD_SLOTS = 200
-# Jobs that start together and whose ends only count together have a fan-in from so many on: with
-# fewer, their ends are written to the root.
+# The minimum number of jobs for a fan-in, if they start together and their results only count
+# together. For fewer jobs, results are written to the root.
 MIN_SLOTS = 21
-# It goes when it is done; this is for what dies in between, years later.
+# A fan-in is removed when it is done. This time to live is for fan-ins left by a crash, years
+# later.
 _KEPT_S = 400 * 86_400
 _TOP = "t"
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -59,7 +60,7 @@ class FanIn:
 
 @record(frozen=True, slots=True)
 class FanInShard:
-    """A shard as it is after a mark: how many marks are left, and how many shards there are."""
+    """A shard after a mark: how many marks are left, and how many shards there are."""
 
     left: int
     shards: int
@@ -76,20 +77,21 @@ class FanInStore:
         self._table = table
 
     def create(self, workflow_id: str, fan_ins: Sequence[FanIn], *, now_ms: int) -> None:
-        """Write new fan-ins, which nobody knows yet."""
+        """Write new fan-ins, which no other process knows yet."""
         self._table.write_many(
             puts=[item for each in fan_ins for item in _items(workflow_id, each, now_ms)]
         )
 
     def remove(self, workflow_id: str, fan_ins: Sequence[FanIn]) -> None:
-        """Remove fan-ins that are done, or that nobody got to know."""
+        """Remove fan-ins that are done, or that no other process knows."""
         self._table.write_many(deletes=[key for each in fan_ins for key in each.keys(workflow_id)])
 
     def mark(self, workflow_id: str, token: str, slot: int, ended: StepState) -> bool:
-        """Note the end of the job with this slot; True if all of the fan-in have ended.
+        """Mark the job with this slot as finished; return True if all jobs of the fan-in have
+        finished.
 
-        Safe to repeat. False, too, if the fan-in is gone, as all of it is known. One write, and
-        another for the last of a shard where there are several.
+        Safe to repeat. Also returns False if the fan-in was removed, as its result is known then.
+        One write, and another for the last job of a shard if there are several shards.
         """
         shard, at = divmod(slot, SHARD_SLOTS)
         return self._whole(workflow_id, token, shard, at, ended, self._mark)
@@ -97,8 +99,8 @@ class FanInStore:
     def repeat(
         self, workflow_id: str, token: str, slot: int, ended: StepState, first: Callable[[], None]
     ) -> bool:
-        """As `mark`, but for who comes after it: reads before it writes, and calls `first` before
-        it makes a mark that is missing.
+        """Do the same as `mark`, for repeated calls: read before writing, and call `first` before a
+        missing mark is written.
         """
 
         def mark(key: tuple[str, str], slot: int, ended: StepState) -> FanInShard | None:
@@ -123,9 +125,9 @@ class FanInStore:
 
     def _mark(self, key: tuple[str, str], slot: int, ended: StepState) -> FanInShard | None:
         name = _name(slot)
-        # Races: the same end is told by the request and by the stream, or the answer to a mark was
-        # lost: the slot has its mark. The loser sees what is left, and goes on where the winner may
-        # have died. Or the fan-in is gone: the loser sees no item.
+        # Races: the request and the stream report the same job, or the response to a mark was lost:
+        # the slot has its mark. The loser sees how many are left, and continues where the winner
+        # might have crashed. Or the fan-in was removed: the loser sees no item.
         mark = Update(
             *key,
             set={name: _MARKS[ended]},
@@ -136,7 +138,7 @@ class FanInStore:
         return _shard(item, slot) if item else None
 
     def ends(self, workflow_id: str, fan_ins: Sequence[FanIn]) -> Iterator[tuple[int, StepState]]:
-        """The nodes of these fan-ins that have ended, and how, as far as they are marked."""
+        """Yield the finished nodes of these fan-ins with their states, according to the marks."""
         if not fan_ins:
             return
         found = self._table.batch_get(key for each in fan_ins for key in each.keys(workflow_id))

@@ -1,13 +1,13 @@
 """Workflows in the table.
 
-    W|{id}                  @                   the root: the state of all nodes, what is under way
+    W|{id}                  @                   the root: the state of all nodes, active steps
     W|{id}                  def|{token}         the graph, and the first templates if it is small
     W|{id}                  def|{token}|{page}  templates of a hundred jobs each
-    W|{id}|r                {node}|{generation} a result or error that later steps want
+    W|{id}|r                {node}|{generation} a result or error that later steps use
     W|{id}|{token}|{shard}  fan                 marks of many jobs (`ojs.store.workflows.fan_ins`)
 
-Only the root ever changes, under the condition that it is as it was read. Index `work` has it by
-when it is to be looked at, while it is not over; index `expiry` lists all.
+Only the root ever changes, under the condition that it didn't change since it was read. Index
+`work` lists unfinished workflows by the time of their next check; index `expiry` lists all.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from ojs.store.table.table import Put, Table, Update
 from ojs.store.table.values import Item, Value, pack
 from ojs.store.workflows.fan_ins import FanIn, FanInStore
 
-# A graph and its first templates stand in one item up to so many bytes: reading it is one unit.
+# Up to this number of bytes, a graph and its first templates are stored in one item: reading it is
+# one unit.
 _TOGETHER = 4_096
 # Graphs that a container remembers: they never change.
 _REMEMBERED = 16
@@ -51,11 +52,11 @@ _BLOB = "bucket"
 
 @record(frozen=True)
 class WorkflowRecord:
-    """A workflow, as its root has it. Times in ms.
+    """A workflow, as stored in its root. Times in ms.
 
-    `starting` are the jobs, as bits by node, that are to start and are not stored yet, `leaving`
-    those that were started and that a cancellation has yet to look at. `check_ms` is when somebody
-    is to look whether an end was missed. Jobs of an open fan-in count when it closes.
+    `starting` are the jobs, as bits by node, that are to start and are not stored yet. `leaving`
+    are those that were started and that a cancellation has not processed yet. `check_ms` is when to
+    check whether a finished job was missed. Jobs of an open fan-in count when it closes.
     """
 
     id: str
@@ -98,7 +99,7 @@ class WorkflowRecord:
         return derived_job_id(self.id, self.created_ms, node, generation)
 
     def gone(self, now_ms: int) -> bool:
-        """Whether its retention is over: the table removes it some time later."""
+        """Whether its retention has ended: the table removes it some time later."""
         return self.ttl_s is not None and self.ttl_s * 1_000 <= now_ms
 
 
@@ -111,7 +112,7 @@ class StoredDefinition:
 
     @cached_property
     def kept(self) -> frozenset[int]:
-        """The jobs whose results some step wants."""
+        """Return the jobs whose results another step uses."""
         return results.kept(self.graph)
 
 
@@ -161,8 +162,8 @@ class WorkflowStore:
         return {each.id: each for each in readable(WORKFLOW.of, there, pass_over)}
 
     def page(self, *, limit: int, after: str | None) -> Page[WorkflowRecord]:
-        """A page of all workflows, latest first, and the key to go on after. The index is a moment
-        behind.
+        """Return a page of all workflows, latest first, and the key of the next page. The index is
+        eventually consistent.
         """
         start = None
         if after is not None:
@@ -178,7 +179,9 @@ class WorkflowStore:
         return Page(list(there.values()), more)
 
     def due(self, *, now_ms: int, limit: int) -> list[str]:
-        """Ids of workflows that are to be looked at, the longest due first. May be stale."""
+        """Return the ids of workflows that are due for a check, the longest due first. May be
+        stale.
+        """
         found = self._table.query(
             "wpk = :line AND wsk <= :now",
             {":line": keys.WORKFLOWS_DUE, ":now": keys.upto(now_ms)},
@@ -197,14 +200,14 @@ class WorkflowStore:
             # Race: another request with the same id, which its client chose. The loser stores
             # nothing.
             return after, Put(new, condition="attribute_not_exists(pk)")
-        # Race: two jobs end at once, a cancellation, a retry, a check. One wins; the losers write
-        # nothing, not even the jobs that are in the same transaction. They read again, and decide
-        # anew with what both know.
+        # Race: two jobs finish at the same time, a cancellation, a retry, a check. One wins; the
+        # losers write nothing, not even the jobs that are in the same transaction. They read again,
+        # and decide again with both results.
         seen: dict[str, Value] = {":seen": before.op or ""}
         return after, rewriting(_item(before), new, "#op = :seen", seen)
 
     def write(self, before: WorkflowRecord | None, after: WorkflowRecord) -> WorkflowRecord:
-        """Write a root by itself. Raises LostRace."""
+        """Write a root without other items. Raises LostRace."""
         after, write = self.replacing(before, after)
         if isinstance(write, Put):
             self._table.put(write, own=("op", str(after.op)))
@@ -286,7 +289,8 @@ class WorkflowStore:
         return found
 
     def _read(self, pk: str, sk: str) -> Item:
-        # What is read eventually consistently, which costs half, cannot be wrong, only too early.
+        # An eventually consistent read, which costs half, returns the item or nothing: it never
+        # changes.
         for consistent in (False, True):
             item = self._table.get(pk, sk, consistent=consistent)
             if item is not None:
@@ -318,19 +322,19 @@ class WorkflowStore:
     # --- results ----------------------------------------------------------------------------------
 
     def keep(self, workflow_id: str, node: int, generation: int, told: Mapping[str, Any]) -> None:
-        """Keep what a job gave: its `result`, or its `error`. What was kept first stays."""
+        """Store the `result` or the `error` of a job. An existing one is not replaced."""
         text = zlib.compress(jsontext.dumps(told).encode(), 6)
         pk, sk = keys.workflow_results(workflow_id), keys.step_result(node, generation)
-        # Race: the request that ended the job and the stream. Both have the same; and a dead letter
-        # that is retried after its failure was told says something else, too late.
+        # Race: the request that finished the job and the stream. Both have the same value. A dead
+        # letter that is retried after its failure was stored has another value, too late.
         with suppress(LostRace):
             self._table.put(Put(self._apart(pk, sk, text), condition="attribute_not_exists(pk)"))
 
     def kept(
         self, workflow_id: str, nodes: Mapping[int, int], *, most: int
     ) -> dict[int, dict[str, Any]] | None:
-        """What was kept of these nodes (each with its generation), by node; None if it is more than
-        `most` bytes of JSON in all.
+        """Return the stored results of these nodes (each with its generation), by node; None if
+        they have more than `most` bytes of JSON in total.
         """
         pk = keys.workflow_results(workflow_id)
         wanted = [(pk, keys.step_result(node, at)) for node, at in nodes.items()]
@@ -360,9 +364,9 @@ class WorkflowStore:
         self._table.write_many(deletes=[(pk, sk) for sk in (_definition(record), *pages)])
 
     def remove(self, record: WorkflowRecord) -> None:
-        """Remove a workflow that is over, as read, and all that belongs to it. Raises LostRace."""
-        # Race: somebody retries it. The loser reads again, and finds that it goes on. If we die
-        # afterwards, the root's stream record leads to the same cleaning.
+        """Remove a finished workflow, as read, and all that belongs to it. Raises LostRace."""
+        # Race: a request retries it. The loser reads again, and finds that it continues. If the
+        # process crashes afterwards, the root's stream record leads to the same cleanup.
         self._table.delete(
             keys.workflow(record.id),
             keys.RECORD,
@@ -372,7 +376,7 @@ class WorkflowStore:
         self.remove_rest(record)
 
     def remove_rest(self, record: WorkflowRecord) -> None:
-        """Remove all that belongs to a workflow whose root is gone, or was never written."""
+        """Remove all that belongs to a workflow whose root was removed, or was never written."""
         self.fan_ins.remove(record.id, record.fan_ins)
         for pk in (keys.workflow_results(record.id), keys.workflow(record.id)):
             after: dict[str, Any] | None = None
@@ -413,7 +417,7 @@ def _blob_key(pk: str, sk: str) -> str:
 
 
 def _packed(found: int) -> bytes:
-    """A set of bits: what is in few runs becomes small."""
+    """Pack a set of bits: a set with few runs becomes small."""
     return zlib.compress(found.to_bytes((found.bit_length() + 7) // 8, "little"))
 
 
