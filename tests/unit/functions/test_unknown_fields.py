@@ -189,4 +189,4 @@ def test_no_class_is_named_and_producers_are_no_patterns(api: Api) -> None:
 
 def test_the_policy_is_told_to_be_no_queue(api: Api) -> None:
     for path in ("queues/_default/pause", "admin/queues/_default/resume"):
-        refused(api.post(f"{BASE}/{path}", {}), "name", "the policy for new ones")
+        refused(api.post(f"{BASE}/{path}", {}), "name", "the policy for new queues")
