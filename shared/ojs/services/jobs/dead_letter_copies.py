@@ -78,7 +78,7 @@ class DeadLetterCopies:
         self._choose = choose
 
     def follow(self, record: Job) -> Job:
-        """Call `make` after a write that discarded a job. After an error, the projection retries."""
+        """Call `make` after a write that discarded a job. On errors, the projection retries."""
         try:
             return self.make(record)
         except OjsError:

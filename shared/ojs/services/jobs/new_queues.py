@@ -82,7 +82,7 @@ class NewQueues:
     def _take(self, wanted: int, name: str, now_ms: int) -> None:
         left = self._left
         fresh = 0 <= now_ms - left.at_ms < COUNTED_MS
-        # After a rejection, no new count is made until it expires, because a count can be expensive.
+        # A rejected request causes no new count before the old one expires: a count is expensive.
         if not fresh or left.share < wanted <= left.room:
             room = self._most - self._registry.count(self._most)
             left = self._left = _Left(now_ms, room, room // _PART)

@@ -91,9 +91,9 @@ class WorkerRegistry:
             visibility_timeout_ms: Length of the lease from now in milliseconds. Default: the length
                 that each job has.
             state: State that the worker reports.
-            info: What the worker reports of itself, up to 4 KiB.
+            info: Information that the worker reports, up to 4 KiB.
             pool: Pool that the worker belongs to.
-            caller: Who sends the heartbeat.
+            caller: The sender of the heartbeat.
 
         Raises:
             Conflict: The worker named another pool before. No lease is extended.
@@ -237,7 +237,7 @@ class WorkerRegistry:
         return self._touch(worker_id, now_ms, state, active_jobs, info, pool, caller)
 
     def direct(self, worker_id: str, directive: str) -> Worker:
-        """Set the directive of a worker: continue, quiet, or terminate.
+        """Set the directive of a worker: running, quiet, or terminate.
 
         Fetches follow it from the next request on. The worker receives it with a heartbeat, within
         RECORD_EVERY_MS.
@@ -291,8 +291,8 @@ class WorkerRegistry:
 
 
 def _fresh(job: Job, worker_id: str, lease_ms: int | None, now_ms: int) -> bool:
-    """Whether a job, as it was read, needs no write: it is the worker's, and more than two thirds
-    of its lease are left.
+    """Whether a job, as read, needs no write: the worker holds it, and more than two thirds of the
+    lease are left.
 
     A stale record decides right: `lease_until` never decreases while a worker has the job, so no
     other request took the job because its lease ended. A cancellation that the record does not
