@@ -156,7 +156,7 @@ class CronJobs:
         return RegisteredCron(cron, warnings=tuple(self._warnings(cron)))
 
     def _check_count(self, caller: Principal) -> None:
-        """Raise LimitReached if there can be no other cron job, or none of the caller's key."""
+        """Raise LimitReached if the server or the caller's key has the maximum of cron jobs."""
         count, own = self._crons.count(caller.key, most=MAX_BY_KEY)
         if 0 < self._most <= count:
             raise LimitReached(
@@ -210,7 +210,7 @@ class CronJobs:
         caller: Principal,
         line: tuple[str, ...],
     ) -> Cron:
-        """Write a definition, and whether it fires, if any of it is new. Raises LostRace."""
+        """Write a definition, and whether it is enabled, if it has changed. Raises LostRace."""
         if not caller.reaches(seen.definition.queue):
             raise forbidden()
         now_ms = self._clock.now_ms()
@@ -227,7 +227,7 @@ class CronJobs:
         return self._crons.replace(seen, after)
 
     def _warnings(self, cron: Cron) -> list[str]:
-        """What a caller should know of a cron job that was registered as asked for."""
+        """Return the warnings for the caller about a registered cron job."""
         if not cron.enabled:
             return []
         schedule, queue = cron.definition.schedule, cron.definition.queue
@@ -309,7 +309,7 @@ class CronJobs:
         return self._within_reach(name, caller)
 
     def list(self, caller: Principal, *, enabled: bool | None = None) -> Callable[..., Page[Cron]]:
-        """A listing in order of name of the cron jobs whose queues are within reach."""
+        """Return a listing by name of the cron jobs whose queues the caller can use."""
 
         def page(*, limit: int, cursor: str | None) -> Page[Cron]:
             if cursor is not None:
@@ -330,7 +330,7 @@ class CronJobs:
     def history(
         self, name: str, caller: Principal, *, limit: int, cursor: str | None = None
     ) -> Page[tuple[CronRun, Job | None]]:
-        """A page of the run log, latest first, each entry with its job, if it is still there."""
+        """Return a page of the run log, most recent first, each entry with its job, if stored."""
         cron = self._within_reach(name, caller)
         page = self._crons.runs(name, since_ms=cron.created_ms, limit=limit, after=cursor)
         ids = [run.job_id for run in page.items if run.job_id is not None]
@@ -357,7 +357,7 @@ class CronJobs:
 
 
 def _times(definition: CronDefinition) -> tuple[object, ...]:
-    """What the ticks follow from."""
+    """Return the fields that determine the ticks."""
     return (
         definition.expression,
         definition.timezone,

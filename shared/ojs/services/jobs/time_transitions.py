@@ -62,7 +62,7 @@ class TimeTransitions:
         return retry_as_found(self._step, job, lambda _: self._jobs.read_record(job_id))
 
     def _step(self, job: Job | None) -> Job | None:
-        """As `apply`, up to a lost race. Raises LostRace, BackendUnavailable."""
+        """Apply due transitions until a lost race. Raises LostRace, BackendUnavailable."""
         while True:
             if job is None or (
                 job.batch is not None and self._jobs.batches.uncommitted([job.batch])

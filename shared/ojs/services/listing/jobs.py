@@ -426,11 +426,11 @@ class _Look:
         return lines
 
     def behind_lines(self) -> _At | None:
-        """What comes after the lines of the queues."""
+        """Return the position after the index partitions of the queues."""
         return _At(_Part.DEAD) if self.wanted.wants(State.DISCARDED) else self.behind_dead()
 
     def behind_dead(self) -> _At | None:
-        """What comes after the dead letters."""
+        """Return the position after the dead letters."""
         ended = self.log and self.wanted.wants(*_STATES[_Part.ENDED])
         return _At(_Part.ENDED) if ended else None
 
