@@ -13,21 +13,22 @@ R = TypeVar("R")
 
 
 class ForEach(Protocol):
-    """Calls an action for each of some things, and returns what it returned, in their order."""
+    """Calls an action for each item, and returns the results in the same order."""
 
     def __call__(self, act: Callable[[T], R], each: Sequence[T], /) -> list[R]:
-        """As a list comprehension, perhaps with several calls at the same time."""
+        """Call `act` for each item, possibly with several calls at the same time."""
         ...
 
 
 def one_by_one(act: Callable[[T], R], each: Sequence[T], /) -> list[R]:
-    """One call after the other, in order: for simulations that must be repeatable."""
+    """Call one after the other, in order, for reproducible simulations."""
     return [act(one) for one in each]
 
 
 def in_threads(act: Callable[[T], R], each: Sequence[T], /) -> list[R]:
-    """A few calls at the same time. The threads end with it: between two invocations a Lambda
-    function stands still.
+    """Call several at the same time.
+
+    The threads end with this call, because a Lambda function is frozen between invocations.
     """
     from concurrent.futures import ThreadPoolExecutor
     from contextvars import copy_context
@@ -35,6 +36,6 @@ def in_threads(act: Callable[[T], R], each: Sequence[T], /) -> list[R]:
     if len(each) < 2:
         return one_by_one(act, each)
     with ThreadPoolExecutor(min(THREADS, len(each)), "for-each") as pool:
-        # With the keys of the log, which are in the context of the thread.
+        # With the log keys, which are in the context of the thread.
         contexts = [copy_context() for _ in each]
         return list(pool.map(lambda context, one: context.run(act, one), contexts, each))

@@ -1,4 +1,4 @@
-"""Cron jobs as their owners manage them: register, change, pause, trigger, list, delete."""
+"""Manages cron jobs: register, change, pause, trigger, list, delete."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from ojs.store.table.races import retry_on_race
 
 _BUSY = "Others are changing this cron job; try again."
 _TRIES = 8
-# A worker that was heard of so lately polls its queues.
+# A worker whose last heartbeat is within this time polls its queues.
 _POLLS_MS = 60_000
 _WORKERS = 100
 _PAGE = 100
@@ -49,7 +49,7 @@ UNREAD_SECONDS = (
 
 @record(frozen=True)
 class RegisteredCron:
-    """A cron job that was registered or changed; `created` if there was none of its name."""
+    """A cron job that was registered or changed. `created`: whether its name is new."""
 
     cron: Cron
     created: bool = False
@@ -72,8 +72,10 @@ class CronJobs:
         max_crons: int,
         min_cron_interval_s: int,
     ) -> None:
-        """`most` is how many there can be, 0 without a limit, and `least_s` the shortest time
-        between two ticks.
+        """Create the service.
+
+        `most` is the maximum number of cron jobs (0: no limit). `least_s` is the minimum time
+        between two ticks in seconds.
         """
         self._most = max_crons
         self._least_s = min_cron_interval_s
@@ -88,9 +90,15 @@ class CronJobs:
     def register(self, raw: object, caller: Principal, producer: str | None) -> RegisteredCron:
         """Register a cron job, or replace the definition of the one that has its name.
 
-        Its whole template is checked as a push would be. The next tick stays where expression, zone
-        and limits of time do. Raises InvalidRequest naming the field, QueueNotFound in strict mode,
-        QueueDraining, PermissionDenied, LimitReached.
+        Its template is validated like a push. If the expression, the zone, and the time limits are
+        unchanged, the next tick is unchanged, too.
+
+        Raises:
+            InvalidRequest: A field is invalid.
+            QueueNotFound: The queue doesn't exist, and the server is in strict mode.
+            QueueDraining: The queue is being deleted.
+            PermissionDenied: The caller can't use the queue.
+            LimitReached: The maximum number of cron jobs is reached.
         """
         settings = CronSettings.read(raw)
         name = settings.name
@@ -148,7 +156,7 @@ class CronJobs:
         return RegisteredCron(cron, warnings=tuple(self._warnings(cron)))
 
     def _check_count(self, caller: Principal) -> None:
-        """Raise LimitReached if there can be no other cron job, or none of the caller's key."""
+        """Raise LimitReached if the server or the caller's key has the maximum of cron jobs."""
         count, own = self._crons.count(caller.key, most=MAX_BY_KEY)
         if 0 < self._most <= count:
             raise LimitReached(
@@ -173,7 +181,7 @@ class CronJobs:
         caller: Principal,
         producer: str | None,
     ) -> CronDefinition:
-        """The definition that these values make. Raises InvalidRequest for what is wrong."""
+        """Return the definition of these values. Raises InvalidRequest for invalid fields."""
         definition = CronDefinition.of(
             {
                 **values,
@@ -187,7 +195,7 @@ class CronJobs:
             definition.check(
                 now_ms=now_ms, path=settings.template_path, least_ms=self._least_s * 1_000
             )
-        # What follows knows the job alone, and not where it stands in the request.
+        # The following checks know the job only, not its path in the request.
         with _as_invalid(settings.template_path):
             self._enqueue.check(
                 definition.job_request(name, now_ms), producer=producer, reaches=caller.reaches
@@ -202,7 +210,7 @@ class CronJobs:
         caller: Principal,
         line: tuple[str, ...],
     ) -> Cron:
-        """Write a definition, and whether it fires, if any of it is new. Raises LostRace."""
+        """Write a definition, and whether it is enabled, if it has changed. Raises LostRace."""
         if not caller.reaches(seen.definition.queue):
             raise forbidden()
         now_ms = self._clock.now_ms()
@@ -219,7 +227,7 @@ class CronJobs:
         return self._crons.replace(seen, after)
 
     def _warnings(self, cron: Cron) -> list[str]:
-        """What a caller should know of a cron job that was registered as asked for."""
+        """Return the warnings for the caller about a registered cron job."""
         if not cron.enabled:
             return []
         schedule, queue = cron.definition.schedule, cron.definition.queue
@@ -229,7 +237,7 @@ class CronJobs:
         return found
 
     def _polled(self, queue: str) -> bool:
-        """Whether a worker that takes jobs of a queue was heard of lately."""
+        """Whether a worker of the queue has sent a heartbeat recently."""
         now_ms = self._clock.now_ms()
         after: str | None = None
         while True:
@@ -246,8 +254,12 @@ class CronJobs:
         return self.change(name, {"enabled": enabled}, caller, None)
 
     def pause_made(self, key_id: str, go_on: GoOn = always) -> int:
-        """Pause the cron jobs that a key or one of its descendants set; how many were not paused
-        before. Raises BackendUnavailable when there is no time for the rest.
+        """Pause the cron jobs that a key or one of its descendants set.
+
+        Returns the number of cron jobs that were not paused before.
+
+        Raises:
+            BackendUnavailable: The time is up. Some cron jobs are not paused yet.
         """
         paused, after = 0, None
         while True:
@@ -269,7 +281,7 @@ class CronJobs:
         producer: str | None,
         trace: TraceContext | None = None,
     ) -> Pushed:
-        """Push a job of a cron job now, whether it is paused or not; its next tick stays.
+        """Enqueue a job of a cron job now, even if it is paused. Its next tick is unchanged.
 
         Raises NotFound, and what `Enqueue.push` raises.
         """
@@ -297,7 +309,7 @@ class CronJobs:
         return self._within_reach(name, caller)
 
     def list(self, caller: Principal, *, enabled: bool | None = None) -> Callable[..., Page[Cron]]:
-        """A listing in order of name of the cron jobs whose queues are within reach."""
+        """Return a listing by name of the cron jobs whose queues the caller can use."""
 
         def page(*, limit: int, cursor: str | None) -> Page[Cron]:
             if cursor is not None:
@@ -318,7 +330,7 @@ class CronJobs:
     def history(
         self, name: str, caller: Principal, *, limit: int, cursor: str | None = None
     ) -> Page[tuple[CronRun, Job | None]]:
-        """A page of the run log, latest first, each entry with its job, if it is still there."""
+        """Return a page of the run log, most recent first, each entry with its job, if stored."""
         cron = self._within_reach(name, caller)
         page = self._crons.runs(name, since_ms=cron.created_ms, limit=limit, after=cursor)
         ids = [run.job_id for run in page.items if run.job_id is not None]
@@ -345,7 +357,7 @@ class CronJobs:
 
 
 def _times(definition: CronDefinition) -> tuple[object, ...]:
-    """What the ticks follow from."""
+    """Return the fields that determine the ticks."""
     return (
         definition.expression,
         definition.timezone,

@@ -1,1 +1,1 @@
-"""What callers do with jobs (enqueue, fetch, finish, cancel), and what time does with them."""
+"""Requests on jobs (enqueue, fetch, finish, cancel), and time transitions of jobs."""

@@ -1,7 +1,7 @@
-"""Acks and nacks of many jobs in one request: each is settled, and answered, for itself.
+"""Processes acks and nacks of many jobs in one request, each independently.
 
-Nothing ties them together: a request that dies in between has settled some of them, and the same
-request again gives each its right answer, as the repetition of a single ack or nack does.
+After a crash, some of them are processed. If the request is repeated, each job gets the correct
+outcome, as for a repeated single ack or nack.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ojs.services.sweeps import GoOn, always
 from ojs.store.jobs.records import JobStore
 from ojs.store.table.errors import UnreadableItem
 
-# A job's id, and what `Finish.ack` or `Finish.nack` is to be told of it.
+# The ID of a job, and the arguments of `Finish.ack` or `Finish.nack`.
 Ending = tuple[str, Mapping[str, Any]]
 
 
 @record(frozen=True)
 class BatchOutcome:
-    """What became of one ack or nack: the job as it is now, or why it was refused."""
+    """The outcome of one ack or nack: the current job, or the error."""
 
     job_id: str
     result: Job | OjsError
@@ -34,7 +34,7 @@ class BatchOutcome:
 
 @record(frozen=True)
 class _Step:
-    """One ack or nack of a request; `place` is where it stands in it."""
+    """One ack or nack of a request. `place` is its index in the request."""
 
     place: str
     job_id: str
@@ -57,13 +57,15 @@ class BatchFinish:
         reaches: Reaches | None = None,
         go_on: GoOn = always,
     ) -> tuple[list[BatchOutcome], list[BatchOutcome]]:
-        """Complete some jobs and fail others; returns the outcomes, in the order of the request.
+        """Complete some jobs and fail others. Return the outcomes in the order of the request.
 
-        Several are settled at the same time, each job once: a second entry of the same job is
-        refused with InvalidRequest, whatever becomes of the first. With `reaches` a job in another
-        queue is refused with PermissionDenied; that costs one read for a hundred jobs. Once `go_on`
-        returns False the others are left alone, and their outcome is BackendUnavailable. Raises
-        OjsError only if that read fails: then nothing is settled.
+        Several jobs are processed at the same time, each once. A second entry of the same job is
+        rejected with InvalidRequest. With `reaches`, a job in another queue is rejected with
+        PermissionDenied, which takes one read per 100 jobs. After `go_on` returns False, the
+        remaining jobs are unchanged, and their outcome is BackendUnavailable.
+
+        Raises:
+            OjsError: That read failed. No job is changed.
         """
         steps = [
             _Step(f"{name}[{at}].job_id", job_id, partial(call, job_id, **told))
@@ -93,8 +95,9 @@ class BatchFinish:
         return outcomes[: len(acks)], outcomes[len(acks) :]
 
     def _barred(self, job_ids: Collection[str], reaches: Reaches | None) -> Mapping[str, OjsError]:
-        """Why some of these jobs are out of reach: each of another queue, or of one that cannot be
-        known. Those that do not exist are left to the operation.
+        """Return the errors of the jobs whose queue the caller can't use, or is unknown.
+
+        Jobs that don't exist are rejected by the ack or nack.
         """
         if reaches is None or not job_ids:
             return {}

@@ -1,9 +1,9 @@
 """Copies dead letters into the `dead_letter_queue` that their queue names.
 
-The write that discards a job also records which copy is due. The writer makes the copy at once, and
-the projection tries again for every discarded job, in case the writer crashed. One transaction
-stores the copy and records that it is made: so it is made once, never for a dead letter that was
-retried meanwhile, and never again after the copy is done and removed.
+The write that discards a job also records that a copy is due. The writer then creates the copy. The
+projection checks every discarded job and creates the copy if the writer crashed. One transaction
+stores the copy and records its creation. The copy is therefore created once, never for a dead
+letter that was retried, and not again after the copy finished and was deleted.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from ojs.store.queues.queues import QueueStore
 from ojs.store.table.errors import LostRace
 
 _TRIES = 5
-# Copies dropped by one call; the rest is left to the next one.
+# Maximum copies that one call drops. The next call drops the others.
 MAX_DROPS = 100
-# Options of the job that do not apply to its copy, which follows the rules of its own queue.
+# Options of the job that don't apply to its copy. The settings of the target queue apply instead.
 _OF_ONE_LIFE = frozenset(
     {
         "retry", "unique", "rate_limit", "visibility_timeout_ms", "timeout", "timeout_ms",
@@ -52,7 +52,7 @@ _OF_ONE_LIFE = frozenset(
 
 
 class DeadLetterCopies:
-    """Makes copies of dead letters, and drops those beyond the configured number."""
+    """Creates copies of dead letters, and drops copies above the configured number."""
 
     def __init__(
         self,
@@ -78,20 +78,21 @@ class DeadLetterCopies:
         self._choose = choose
 
     def follow(self, record: Job) -> Job:
-        """As `make`, for the writer that has just discarded a job; errors are left to the
-        projection.
-        """
+        """Call `make` after a write that discarded a job. On errors, the projection retries."""
         try:
             return self.make(record)
         except OjsError:
             return record
 
     def make(self, record: Job) -> Job:
-        """Enqueue the copy that is due according to a job record; returns the job as it is then.
+        """Enqueue the copy that is due by a job record, and return the resulting job.
 
-        Does nothing if no copy is due. If the named queue is being deleted, or is full and holds no
-        waiting copy that could be dropped, no copy is made and the dead letter names none any more.
-        Safe to repeat and to run twice at once. Raises OjsError.
+        Does nothing if no copy is due. If the target queue is being deleted, or is full and has no
+        waiting copy to drop, no copy is created, and the job record is updated accordingly. Safe to
+        repeat and to run twice at the same time.
+
+        Raises:
+            OjsError: The copy could not be stored. It is still due.
         """
         for _ in range(_TRIES):
             if not record.copy_due or record.copies_to is None:
@@ -103,7 +104,7 @@ class DeadLetterCopies:
                 if found is None:
                     return record
                 if isinstance(lost, Duplicate) and found.copy_due and found.op == record.op:
-                    # A client gave another job the id of this copy, so the copy cannot be stored.
+                    # A client used the ID of this copy for another job, so it can't be stored.
                     return self._without(found)
                 record = found
         raise BackendUnavailable("Others are changing this job; try again.")
@@ -149,11 +150,11 @@ class DeadLetterCopies:
         return self._jobs.replace(record, replace(record, copy_id=None, copy_due=False))
 
     def trim(self, queue: str, most: int) -> bool:
-        """Drop the oldest waiting copies of a queue beyond `most`; False when some are left.
+        """Drop the oldest waiting copies of a queue above `most`; False if some are left.
 
-        The projection counts the copies and must have counted the new ones. It may still count
-        copies that workers have just claimed, so in a line of more than MAX_DROPS copies a few may
-        be dropped too early. Safe to repeat and to run twice at once. Raises OjsError.
+        The projection counts the copies and must have counted the new ones. It can still count
+        newly claimed copies. If more than MAX_DROPS copies wait, a few might therefore be dropped
+        too early. Safe to repeat and to run twice at the same time. Raises OjsError.
         """
         over = self._waiting.waiting(queue) - most
         if over <= 0:
@@ -184,7 +185,7 @@ class DeadLetterCopies:
 def _copy(
     record: Job, target: CopyTarget, queue: Queue, *, now_ms: int, lane: int, order: str
 ) -> Job:
-    """A new job with the same work, under the rules of the target queue."""
+    """Return a new job with the same type and args, and the settings of the target queue."""
     config = queue.config
     expires_ms = min((record.discarded_ms or now_ms) + target.ttl_ms, times.MAX_MS)
     content = _content(record, expires_ms)

@@ -45,7 +45,7 @@ _SEARCH_MINUTES = 10
 _MINUTE_MS = 60_000
 _STARTED_MS = 30 * _MINUTE_MS
 _FIRST_MS = 120 * _MINUTE_MS
-# Pages of one slot in one pass; the next pass goes on.
+# Pages of one slot in one run. The next run continues after them.
 _PAGES = 4
 
 # After these a job does not run.
@@ -53,7 +53,7 @@ _OVER = frozenset({EventType.JOB_COMPLETED, EventType.JOB_FAILED, EventType.JOB_
 
 
 class LostLeases:
-    """Looks at the lease notes of all slots. Safe to run twice at once, and to die anywhere."""
+    """Checks the lease notes of all slots. Safe to run twice at once, and to crash at any point."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class LostLeases:
         if another pass should follow. Raises OjsError.
         """
         for slot in rotated(self._notes.slots(), self._choose):
-            # A slot in trouble must not hold up the others; the next run goes on where it was.
+            # A failing slot must not delay the others. The next run continues from its position.
             with counting_failures(counts, f"lease notes of slot {slot.number}"):
                 self._slot(slot, now_ms, counts, go_on)
 
@@ -94,7 +94,7 @@ class LostLeases:
         seen, last = self._notes.searched() or first_ms, keys.instant(now_ms - _STARTED_MS)
         while go_on():
             begin, started = seen, dict[str, None]()
-            # Each failed attempt and each restart has an event of its own.
+            # Each failed attempt and each restart has a separate event.
             for page in self._log().forward(f"{seen}~", last, Budget()):
                 for event in page.events():
                     if event["type"] == EventType.JOB_STARTED:

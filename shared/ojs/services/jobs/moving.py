@@ -1,4 +1,4 @@
-"""Moves waiting jobs to another queue, with their room there and their place in line."""
+"""Moves waiting jobs to another queue, with their capacity and their sort keys there."""
 
 from __future__ import annotations
 
@@ -49,9 +49,20 @@ class JobMove:
         priority: int | None = None,
         changed_by: str | None = None,
     ) -> Job:
-        """Move a job as read, in the same state, and give back what the old queue counts for it;
-        with another priority if one is given, and by whom it was changed if that is known. Raises
-        LostRace when it has changed, QueueFull.
+        """Move a job as read, in the same state, and release its capacity in the old queue.
+
+        Args:
+            before: The job, as read.
+            target: The new queue.
+            priority: New priority. Default: unchanged.
+            changed_by: Name of the caller, if known.
+
+        Returns:
+            The moved job.
+
+        Raises:
+            LostRace: The job has changed.
+            QueueFull: The new queue is full.
         """
         now_ms = self._clock.now_ms()
         reserved = None

@@ -1,4 +1,4 @@
-"""Makes the queues that jobs are sent to before anybody else made them."""
+"""Creates queues on first use."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ojs.store.queues.registry import QueueRegistry
 
 # How long a container relies on its count of the registry.
 COUNTED_MS = 60_000
-# It counts again before it makes more than this part of the queues that are left.
+# It counts again before it creates more than this part (1/_PART) of the remaining queues.
 _PART = 100
 
 
 @record(frozen=True)
 class _Left:
-    """How many more queues there may be, and how many to make until they are counted again."""
+    """The number of remaining queues, and how many to create until the next count."""
 
     at_ms: int
     room: int
@@ -27,12 +27,13 @@ class _Left:
 
 
 class NewQueues:
-    """Makes queues for one container, as many as the deployment is to have at most (`most`).
+    """Creates queues for one container, up to the maximum of the deployment.
 
-    There is no counter, which each would have to write. A count reads the registry: one query for a
-    thousand queues, and none for queues that are there. Containers that count at the same moment
-    may together go beyond the limit, by what their one request each makes: with many left a
-    container makes only a part on each count, and with few it counts for each request.
+    Queues are not counted in an item, because each creation would have to write it. Instead, a
+    count reads the registry: one query per 1,000 queues. Existing queues need no count. If many
+    queues are left, a container creates only a part of them per count. If few are left, it counts
+    for each request. Containers that count at the same time can exceed the maximum by the queues of
+    one request each.
     """
 
     def __init__(
@@ -44,7 +45,15 @@ class NewQueues:
         strict_queues: bool,
         max_queues: int,
     ) -> None:
-        """`strict`: none is made. With a `most` of 0 there is no limit."""
+        """Create the service.
+
+        Args:
+            queues: Store of the queues.
+            registry: Registry of all queues.
+            clock: Clock.
+            strict_queues: Whether queues are never created on first use.
+            max_queues: Maximum number of queues; 0 for no limit.
+        """
         self._queues = queues
         self._registry = registry
         self._clock = clock
@@ -53,9 +62,12 @@ class NewQueues:
         self._left = _Left(0, 0, 0)
 
     def make(self, names: Collection[str]) -> dict[str, Queue]:
-        """Make queues that were not there a moment ago: none if there is no room for all.
+        """Create queues that did not exist when they were read: all, or none above the maximum.
 
-        Raises QueueNotFound in strict mode, TooManyQueues, BackendUnavailable.
+        Raises:
+            QueueNotFound: The server is in strict mode.
+            TooManyQueues: The server would exceed the maximum number of queues.
+            BackendUnavailable: DynamoDB rejected a request. Some queues might be created.
         """
         if not names:
             return {}
@@ -70,7 +82,7 @@ class NewQueues:
     def _take(self, wanted: int, name: str, now_ms: int) -> None:
         left = self._left
         fresh = 0 <= now_ms - left.at_ms < COUNTED_MS
-        # What was refused is refused again without a count, which may be dear.
+        # A rejected request causes no new count before the old one expires: a count is expensive.
         if not fresh or left.share < wanted <= left.room:
             room = self._most - self._registry.count(self._most)
             left = self._left = _Left(now_ms, room, room // _PART)

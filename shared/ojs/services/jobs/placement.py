@@ -1,12 +1,12 @@
 """Assigns sort-key positions to jobs that become available.
 
-In a fair queue the position is a tag (`ojs.domain.fair_queue.tags`), which costs one write for each
-tenant, ready line and call; elsewhere it is the time, which costs nothing. A job that is retried or
-handed back gets a new tag like any other: with its old position a job that no worker can take would
-stay at the head for good, and keeping its tag would cost every claim.
+In a fair queue, the position is a tag (`ojs.domain.fair_queue.tags`). It costs one write for each
+tenant, ready partition, and call. In other queues, the position is the time, which costs nothing. A
+retried or released job gets a new tag. With its old tag, a job that no worker can process would
+stay first permanently. Storing the tag would make each claim more expensive.
 
-The tag is taken first and the job is stored after. A crash or a lost race in between leaves a tag
-that no job has: the tenant's next job comes one step later, nothing is lost.
+The tag is assigned before the job is stored. A crash or a lost race in between leaves an unused
+tag: the tenant's next job is one step later, and nothing is lost.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _REMEMBERED = 1_000
 
 
 class FairQueuePlacement:
-    """Assigns jobs their positions in the ready line."""
+    """Assigns jobs their sort keys in the ready index."""
 
     def __init__(
         self, *, jobs: JobReader, queues: QueueStore, finish_tags: TenantFinishTags, clock: Clock
@@ -79,14 +79,14 @@ class FairQueuePlacement:
                 self._fair.put(queue.name, fairness)
 
     def with_share(self, job: Job, queue: Queue) -> Job:
-        """The job with its tenant's share if the queue is fair, or without one if it is not.
+        """Return the job with its tenant's share if the queue is fair, otherwise without.
 
         Loads the content if necessary. Raises OjsError.
         """
         return self.with_shares([job], queue)[0]
 
     def with_shares(self, jobs: Sequence[Job], queue: Queue) -> list[Job]:
-        """The same for several jobs, whose contents are loaded together."""
+        """Call `with_share` for several jobs. Their contents are loaded together."""
         fairness = queue.fairness
         if fairness is None:
             return [replace(job, share=None) for job in jobs]
@@ -97,7 +97,7 @@ class FairQueuePlacement:
         ]
 
     def assign_position(self, job: Job) -> Job:
-        """A job about to become available, with its position in line. Raises OjsError.
+        """Return a job that becomes available with its sort key. Raises OjsError.
 
         A job without a share, or that does not become available, is returned unchanged.
         """
@@ -106,9 +106,9 @@ class FairQueuePlacement:
     def assign_positions(
         self, jobs: Sequence[Job], finish_tags: FinishTags | None = None
     ) -> list[Job]:
-        """The same for several jobs: in each line the jobs of a tenant keep the given order.
+        """Return several jobs with their sort keys. The jobs of a tenant keep their order.
 
-        `finish_tags` are those already read; the others are read here.
+        `finish_tags` are the tags that were already read. Other tags are read here.
         """
         comers = [job for job in jobs if _needs_tag(job)]
         if not comers:

@@ -1,6 +1,6 @@
 """Time transitions: starts, retries, lost leases, timeouts and deadlines of jobs.
 
-Fetches, reads and the sweep all use this module, so a job changes in the same way in each of them.
+Fetches, reads, and the sweep use this module, so they all change a job identically.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class TimeTransitions:
         return retry_as_found(self._step, job, lambda _: self._jobs.read_record(job_id))
 
     def _step(self, job: Job | None) -> Job | None:
-        """As `apply`, up to a lost race. Raises LostRace, BackendUnavailable."""
+        """Apply due transitions until a lost race. Raises LostRace, BackendUnavailable."""
         while True:
             if job is None or (
                 job.batch is not None and self._jobs.batches.uncommitted([job.batch])
@@ -70,7 +70,7 @@ class TimeTransitions:
                 return None
             now_ms = self._clock.now_ms()
             if job.gone(now_ms):
-                # Its retention is over: the table removes it some time later.
+                # Its retention has ended. DynamoDB deletes it later (time to live).
                 return None
             after, failure = lifecycle.by_time(
                 job, now_ms=now_ms, order=self._ids.order(), chance=self._chance()
@@ -90,14 +90,14 @@ class TimeTransitions:
                 job = self._copies.follow(job)
 
     def holder_of(self, lock: UniqueLock | None, now_ms: int) -> Job | None:
-        """The job that holds a unique lock, after due time transitions; None if none does."""
+        """Return the job that holds a unique lock, after due time transitions, or None."""
         if lock is None or lock.over(now_ms):
             return None
         holder = self.apply(self._jobs.read_record(lock.job_id))
         return holder if lock.held_by(holder, now_ms) else None
 
     def give_back(self, job: Job) -> None:
-        """Requeue a claimed job that did not reach its worker. If that fails, its lease ends it."""
+        """Requeue a claimed job that did not reach its worker. If that fails, its lease expires."""
         try:
             back = lifecycle.requeue(job, now_ms=self._clock.now_ms(), order=self._ids.order())
             self._changes.replace(job, self._placement.assign_position(back), guard="lease")
@@ -107,9 +107,9 @@ class TimeTransitions:
     def end_without_content(self, claimed: Job) -> None:
         """Fail a job that was just claimed and whose content is not in the store.
 
-        Usually the job is gone, too: it ended and was deleted after the claim. If it still has the
-        lease of the claim, its attempt fails with the non-retryable type `content_missing`, so that
-        its policy applies and an operator finds it. If that fails, the lease ends the attempt.
+        Usually, the job finished and was deleted after the claim. If it still has the lease of the
+        claim, its attempt fails with the non-retryable type `content_missing`, so that its policy
+        applies and an operator finds it. If that fails, the attempt ends when the lease expires.
         """
         with suppress(LostRace, OjsError):
             job = self._jobs.read_record(claimed.id)
@@ -124,7 +124,7 @@ class TimeTransitions:
                 retryable=False,
             )
             after = lifecycle.fail(job, failure, now_ms=now_ms, chance=self._chance())
-            # Race: the job or its lease ended. The loser changes nothing.
+            # Race: the job finished or its lease expired. The loser changes nothing.
             after = self._changes.replace(job, after, failure=failure, guard="lease")
             if after.copy_due:
                 self._copies.follow(after)
@@ -132,10 +132,10 @@ class TimeTransitions:
     def apply_indexed(self, job: Job) -> Job | None:
         """Apply time transitions to a job found in the due index.
 
-        Returns the same object if nothing was due; then its index entry is brought up to date.
+        Returns the same object if nothing was due. Its index entry is updated then.
         """
         after = self.apply(job)
         if after is job and job.lease is not None:
-            # The index has the first end of its lease, which was extended since.
+            # The index entry has the original end of the lease, which was renewed since.
             self._jobs.file_running(job)
         return after

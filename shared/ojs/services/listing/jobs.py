@@ -426,11 +426,11 @@ class _Look:
         return lines
 
     def behind_lines(self) -> _At | None:
-        """What comes after the lines of the queues."""
+        """Return the position after the index partitions of the queues."""
         return _At(_Part.DEAD) if self.wanted.wants(State.DISCARDED) else self.behind_dead()
 
     def behind_dead(self) -> _At | None:
-        """What comes after the dead letters."""
+        """Return the position after the dead letters."""
         ended = self.log and self.wanted.wants(*_STATES[_Part.ENDED])
         return _At(_Part.ENDED) if ended else None
 
@@ -955,8 +955,8 @@ class JobListing:
         """Return the log position of the most recent jobs that finished before a time.
 
         The daily sums show the days on which jobs finished. For a list of one queue, these are the
-        sums of the queue, as far back as they are kept. Takes one call, and for a queue one or two
-        more if its counters are not read yet.
+        sums of the queue, within their retention. Takes one call, and for a queue one or two more
+        if its counters are not read yet.
         """
         now_ms = self._clock.now_ms()
         name, first_ms = keys.ALL_QUEUES, max(0, _first_ms(look, now_ms))

@@ -38,11 +38,13 @@ class UniqueListing:
     def page(
         self, wanted: JobFilter, *, limit: int, skip: int = 0, cursor: str | None = None
     ) -> Page[UniqueHolder]:
-        """A page of locks whose jobs match; of jobs that wait or run, unless the filter names
-        states. It may be short, or empty, and have a cursor.
+        """Return a page of locks whose jobs match. A short or empty page can have a cursor.
 
-        It costs what `JobListing.page` may cost, of which each lock takes half a unit. Raises
-        InvalidRequest as `JobListing.page`.
+        If the filter has no states, only unfinished jobs match. The page has the limits of
+        `JobListing.page`, and each lock takes half a read unit.
+
+        Raises:
+            InvalidRequest: As in `JobListing.page`.
         """
         if not wanted.states:
             wanted = job_filter.limited(wanted, _WAITING)

@@ -1,1 +1,1 @@
-"""What the sweep does with jobs that are due."""
+"""The sweep of due jobs."""

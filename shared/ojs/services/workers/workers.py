@@ -37,7 +37,7 @@ _JOBS = 100
 
 @record(frozen=True)
 class HeartbeatAnswer:
-    """The answer to a heartbeat. The next one is due `heartbeat_interval_ms` later."""
+    """The response to a heartbeat. The next one is due `heartbeat_interval_ms` later."""
 
     state: Directive
     server_time: str
@@ -91,9 +91,9 @@ class WorkerRegistry:
             visibility_timeout_ms: Length of the lease from now in milliseconds. Default: the length
                 that each job has.
             state: State that the worker reports.
-            info: What the worker reports of itself, up to 4 KiB.
+            info: Information that the worker reports, up to 4 KiB.
             pool: Pool that the worker belongs to.
-            caller: Who sends the heartbeat.
+            caller: The sender of the heartbeat.
 
         Raises:
             Conflict: The worker named another pool before. No lease is extended.
@@ -144,8 +144,10 @@ class WorkerRegistry:
     def _extend(
         self, job_id: str, worker_id: str, lease_ms: int | None, now_ms: int
     ) -> State | None:
-        """Extend one lease: `active` if the worker has it, `cancelled` if the job was cancelled
-        after its start, else None.
+        """Extend one lease.
+
+        Returns `active` if the worker holds the lease, `cancelled` if the job was cancelled after
+        its start, otherwise None.
         """
         lost = lost_race(
             lambda: self._jobs.extend(job_id, now_ms=now_ms, worker_id=worker_id, lease_ms=lease_ms)
@@ -187,9 +189,7 @@ class WorkerRegistry:
     def _recent(
         self, worker_id: str, now_ms: int, pool: str | None, caller: Principal
     ) -> Directive | None:
-        """The worker's directive, if this container wrote its record a moment ago with the same
-        pool; else None.
-        """
+        """Return the directive, if this container wrote the record recently with the same pool."""
         worker = self._heard.get(store.key_of(worker_id, caller))
         if worker is None or now_ms - worker.last_seen_ms >= RECORD_EVERY_MS:
             return None
@@ -198,7 +198,7 @@ class WorkerRegistry:
         return worker.directive
 
     def _remember(self, worker: Worker, caller: Principal) -> Directive:
-        # What it reports of itself may be long.
+        # The information that the worker reports can be long.
         self._heard.put(store.key_of(worker.id, caller), replace(worker, info={}))
         return worker.directive
 
@@ -237,15 +237,19 @@ class WorkerRegistry:
         return self._touch(worker_id, now_ms, state, active_jobs, info, pool, caller)
 
     def direct(self, worker_id: str, directive: str) -> Worker:
-        """Set a worker's directive: go on, go quiet or terminate. Raises NotFound, InvalidRequest.
+        """Set the directive of a worker: running, quiet, or terminate.
 
-        Fetches obey from the next request on; the worker learns of it with a heartbeat, at the
-        latest RECORD_EVERY_MS later.
+        Fetches follow it from the next request on. The worker receives it with a heartbeat, within
+        RECORD_EVERY_MS.
+
+        Raises:
+            NotFound: The worker does not exist.
+            InvalidRequest: The directive is unknown.
         """
         with naming_field("directive", directive, f"must be one of {', '.join(Directive)}"):
             chosen = Directive(directive)
         done: list[Worker] = []
-        # Every process that has this id, whatever its key.
+        # All processes with this ID, regardless of their access keys.
         for sk, _ in self._workers.records(worker_id):
             worker = self._workers.direct(worker_id, sk, chosen)
             done += [] if worker is None else [worker]
@@ -255,7 +259,8 @@ class WorkerRegistry:
         return done[0]
 
     def get(self, worker_id: str, caller: Principal | None = None) -> Worker:
-        """The caller's worker, or without a caller the one of this id that was heard of last.
+        """Return the caller's worker. Without a caller: the most recently seen one with this ID.
+
         Raises NotFound.
         """
         for _, worker in self._workers.records(worker_id, caller):
@@ -273,8 +278,9 @@ class WorkerRegistry:
         return Page(workers, following)
 
     def remove(self, worker_id: str, caller: Principal | None = None) -> None:
-        """Delete the record of the caller's worker, or without a caller all of this id. Leases run
-        out by themselves. Raises NotFound.
+        """Delete the record of the caller's worker. Without a caller: all records with this ID.
+
+        Its leases expire. Raises NotFound.
         """
         gone = []
         for sk, _ in self._workers.records(worker_id, caller):
@@ -285,8 +291,8 @@ class WorkerRegistry:
 
 
 def _fresh(job: Job, worker_id: str, lease_ms: int | None, now_ms: int) -> bool:
-    """Whether a job, as it was read, needs no write: it is the worker's, and more than two thirds
-    of its lease are left.
+    """Whether a job, as read, needs no write: the worker holds it, and more than two thirds of the
+    lease are left.
 
     A stale record decides right: `lease_until` never decreases while a worker has the job, so no
     other request took the job because its lease ended. A cancellation that the record does not
