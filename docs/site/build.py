@@ -23,6 +23,8 @@ SOURCE, TARGET = ROOT / "build" / "site-src", ROOT / "build" / "site"
 TOOLS = ROOT / "build" / "docs"
 # The README has the quick start. The first page of the site is another one.
 MOVED = {"README.md": "quickstart.md", "docs/site/home.md": "index.md"}
+# The history of versions would fill the results of the search.
+NOT_SEARCHED = {"CHANGELOG.md"}
 _LINK = re.compile(r"(?<=\]\()(?!https?:)([^)\s#]+)")
 _LOGO = re.compile(r"https://cdn\.redoc\.ly/redoc/[\w-]+\.svg")
 SCRIPTS = ("@mermaid-js/tiny/dist/mermaid.tiny.js", "redoc/bundles/redoc.standalone.js")
@@ -54,7 +56,9 @@ def copy() -> None:
             return os.path.relpath(linked, target.parent)
 
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(_LINK.sub(link, page.read_text("utf-8")), "utf-8")
+        text = _LINK.sub(link, page.read_text("utf-8"))
+        about = "---\nsearch:\n  exclude: true\n---\n" if name in NOT_SEARCHED else ""
+        target.write_text(f"{about}{text}", "utf-8")
 
 
 def add_assets() -> None:

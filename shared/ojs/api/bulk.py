@@ -303,7 +303,7 @@ def cancel_jobs(request: Request) -> Reply:
 
 @_verb("delete", {"filter": {"state": "completed", "older_than": "P7D"}, "dry_run": True})
 def delete_jobs(request: Request) -> Reply:
-    """Delete many final jobs for good."""
+    """Delete many final jobs permanently."""
     return _many(request, Action.DELETE_JOBS)
 
 

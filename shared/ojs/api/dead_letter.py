@@ -366,7 +366,7 @@ def retry_dead_letters(request: Request) -> Reply:
     query=(*_FILTERS, _ALL, _CONFIRM),
 )
 def purge_dead_letters(request: Request) -> Reply:
-    """Delete many dead letters for good.
+    """Delete many dead letters permanently.
 
     Body or query say which. The query cannot add to a filter in the body.
     """
@@ -391,7 +391,7 @@ def purge_dead_letters(request: Request) -> Reply:
     query=_FILTERS,
 )
 def purge_old_dead_letters(request: Request) -> Reply:
-    """Delete dead letters of an age for good."""
+    """Delete dead letters of an age permanently."""
     _once(request)
     if not request.query.get("older_than"):
         raise InvalidRequest("older_than", "is required: a duration such as P30D, or a time")

@@ -102,7 +102,7 @@ class CronRequest(Model):
         None, description="each firing is put off by up to so long, at most an hour"
     )
     pause_on_failure: bool | None = Field(
-        None, description="whether it pauses when a job of it has failed for good"
+        None, description="whether it pauses when one of its jobs is discarded"
     )
     id: Any = _IGNORED
     status: Any = _IGNORED
