@@ -225,6 +225,28 @@ def test_heartbeat_extends_and_tells(api: Api) -> None:
     assert reply["server_time"].endswith("Z")
 
 
+def test_the_next_heartbeat_is_due_after_a_third_of_the_shortest_own_lease(api: Api) -> None:
+    ids = {}
+    for worker, lease_ms in (("w", 60_000), ("w", 30_000), ("other", 1_000)):
+        api.push(options={"visibility_timeout_ms": lease_ms})
+        (job,) = api.post(
+            "/ojs/v1/workers/fetch", {"queues": ["default"], "worker_id": worker}
+        ).json["jobs"]
+        ids[lease_ms] = job["id"]
+
+    def interval_ms(*leases: int, **more: int) -> int:
+        body = {"worker_id": "w", "active_jobs": [ids[each] for each in leases], **more}
+        found: int = api.post("/ojs/v1/workers/heartbeat", body).json["heartbeat_interval_ms"]
+        return found
+
+    assert interval_ms() == interval_ms(60_000) == 20_000
+    assert interval_ms(60_000, 30_000) == 10_000
+    # A job of another worker does not count.
+    assert interval_ms(60_000, 1_000) == 20_000
+    assert interval_ms(60_000, visibility_timeout_ms=1) == 5_000
+    assert interval_ms(60_000, visibility_timeout_ms=43_200_000) == 20_000
+
+
 def test_heartbeat_takes_a_count_and_ids_apart(api: Api) -> None:
     job_id = api.active()
     reply = api.post(

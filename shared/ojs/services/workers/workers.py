@@ -126,7 +126,8 @@ class WorkerRegistry:
         if directive is None:
             worker = self._touch(worker_id, now_ms, state, count, info, pool, caller)
             directive = self._remember(worker, caller)
-        lengths = [job.lease.length_ms for job in records.values() if job.lease is not None]
+        leases = [records[job_id].lease for job_id in extended if job_id in records]
+        lengths = [lease.length_ms for lease in leases if lease is not None]
         shortest_ms = visibility_timeout_ms or min(lengths, default=MAX_MS)
         interval_ms = max(_INTERVAL_MS[0], min(_INTERVAL_MS[1], shortest_ms // 3))
         return HeartbeatAnswer(directive, times.format_ms(now_ms), interval_ms, extended, cancelled)
