@@ -75,7 +75,7 @@ def limited(found: JobFilter, action: Action, field: str) -> JobFilter:
     for state in found.states:
         if state not in action.states:
             states = ", ".join(sorted(action.states))
-            rule = f"must be of {states}: no other job can be {_DONE[action]}"
+            rule = f"must be one of {states}. Jobs in other states can't be {_DONE[action]}"
             raise InvalidRequest(field, rule, value=state)
     return job_filter.limited(found, action.states)
 

@@ -355,7 +355,7 @@ def preview_cron(request: Request) -> Reply:
     """
     given = query.either(request.query, *EXPRESSION_NAMES)
     if given is None:
-        raise InvalidRequest(EXPRESSION_NAMES[0], "is required")
+        raise InvalidRequest(EXPRESSION_NAMES[0], "is required, for example 0 9 * * 1-5")
     field, expression = given
     timezone = request.query.get("timezone") or "UTC"
     now_ms = runtime.current().clock.now_ms()

@@ -394,7 +394,9 @@ def purge_old_dead_letters(request: Request) -> Reply:
     """Delete dead letters of an age permanently."""
     _once(request)
     if not request.query.get("older_than"):
-        raise InvalidRequest("older_than", "is required: a duration such as P30D, or a time")
+        raise InvalidRequest(
+            "older_than", "is required. Send a duration, for example P30D, or an RFC 3339 timestamp"
+        )
     asked = {name: request.query[name] for name in FIELDS if name in request.query}
     now_ms = runtime.current().clock.now_ms()
     wanted = dead_letter_filter.parse_bulk({"": asked}, None, now_ms=now_ms)

@@ -53,14 +53,14 @@ def _read(parameters: Mapping[str, str], *, now_ms: int) -> _Asked:
     page = paging.integer(parameters, "page", default=1, least=1, most=MAX_OFFSET + 1)
     window = paging.PageWindow(limit, offset=(page - 1) * limit)
     if window.offset > MAX_OFFSET:
-        rule = f"must not skip more than {MAX_OFFSET} events; use cursor instead"
+        rule = f"must not skip more than {MAX_OFFSET} events. Use cursor instead"
         raise InvalidRequest("page", rule, value=parameters["page"])
     position = query.either(parameters, "after", "cursor")
     if position is None:
         return _Asked(wanted, window)
     name, text = position
     if page > 1:
-        raise InvalidRequest("page", f"cannot be combined with {name}", value=parameters["page"])
+        raise InvalidRequest("page", f"can't be combined with {name}", value=parameters["page"])
     # Of an event's id no cursor was made.
     opened = (
         text if text.startswith(EVENT_PREFIX) and name == "after" else paging.opened(text, name)

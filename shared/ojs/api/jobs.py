@@ -317,7 +317,7 @@ def enqueue_batch(request: Request) -> Reply:
     body = request.object()
     raw = body.get("jobs")
     if raw is None:
-        raise InvalidRequest("jobs", "is required")
+        raise InvalidRequest("jobs", f"is required. Send 1 to {envelope.MAX_BATCH} jobs")
     if not isinstance(raw, list) or not 1 <= len(raw) <= envelope.MAX_BATCH:
         rule = f"must be an array of 1 to {envelope.MAX_BATCH} jobs"
         raise InvalidRequest("jobs", rule, value=raw)

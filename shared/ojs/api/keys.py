@@ -133,8 +133,11 @@ def _with(*authorizers: str) -> runtime.Runtime:
     current = runtime.current()
     if current.settings.authorizer not in authorizers:
         # What is asked for would be useless here.
-        what = "roles" if authorizers == ("iam",) else "keys"
-        raise Unsupported(f"This deployment does not know callers by {what}.")
+        what = "IAM roles" if authorizers == ("iam",) else "access keys"
+        raise Unsupported(
+            f"This deployment does not support {what}: its setting authorizer is "
+            f"{current.settings.authorizer}, and must be {' or '.join(authorizers)}."
+        )
     return current
 
 
@@ -196,7 +199,9 @@ def create_role(request: Request) -> Reply:
     now_ms = current.clock.now_ms()
     if current.roles.operates(body.role):
         raise InvalidRequest(
-            "role", "may do everything: the deployment names it in iam_operators", value=body.role
+            "role",
+            "can't be restricted, because the setting iam_operators contains it",
+            value=body.role,
         )
     key = current.access_keys.name_role(
         request.principal,

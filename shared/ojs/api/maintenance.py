@@ -44,11 +44,11 @@ class MaintenanceRequest(Configuration):
         }
         if not self.enabled and sent:
             name, value = next(iter(sent.items()))
-            rule = "is for the beginning of maintenance; leave it out where enabled is false"
+            rule = "requires enabled true. Omit it when you disable maintenance"
             raise InvalidRequest(f"{prefix}{name}", rule, value=value)
         lengths = {times.duration_ms(value) for name, value in sent.items() if name != "reason"}
         if len(lengths) > 1:
-            rule = "is the same as estimated_duration, which says something else"
+            rule = "must have the same value as estimated_duration. Send only one of them"
             raise InvalidRequest(f"{prefix}duration", rule, value=self.duration)
 
     @property

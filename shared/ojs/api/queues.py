@@ -169,7 +169,7 @@ def to_create(raw: Mapping[str, Any]) -> tuple[str, Mapping[str, Any], str]:
             raise InvalidRequest(field[:MAX_SHOWN], not_known(field, known))
         if field in models.QUEUE_FIELDS and value is not None:
             # It would be a guess which of the two holds.
-            raise InvalidRequest(field, "must be inside config when config is present")
+            raise InvalidRequest(field, "must be inside config if config is set")
     return name, config, "config."
 
 

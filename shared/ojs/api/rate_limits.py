@@ -283,9 +283,9 @@ def to_override(raw: Mapping[str, Any], *, now_ms: int) -> Override:
     flat = body.model_fields_set & {"limit", "period"}
     if flat and (body.limit is None or body.period is None):
         missing, other = ("limit", "period") if body.limit is None else ("period", "limit")
-        raise InvalidRequest(missing, f"is required together with {other}")
+        raise InvalidRequest(missing, f"is required with {other}")
     if flat and "rate" in body.model_fields_set:
-        raise InvalidRequest("limit", "cannot be combined with rate")
+        raise InvalidRequest("limit", "can't be combined with rate")
     until_ms = None
     if body.expires_at is not None:
         check = partial(times.timestamp_ms, now_ms=now_ms)

@@ -397,7 +397,7 @@ def _detailed(asked: Mapping[str, str]) -> bool:
     wanted = query.choice(asked, "detail", ("true", "false"), default="false") == "true"
     for name in ("limit", "cursor"):
         if not wanted and asked.get(name):
-            raise InvalidRequest(name, "needs detail=true", value=asked[name])
+            raise InvalidRequest(name, "requires detail=true", value=asked[name])
     return wanted
 
 

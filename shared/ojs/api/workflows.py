@@ -573,7 +573,7 @@ _RESULTS = (
 _READS = Permission(Scope.JOBS_READ, Reach.WORKFLOW)
 _WRITES = Permission(Scope.JOBS_WRITE, Reach.WORKFLOW)
 _WORKFLOW = Success(WorkflowAnswer, "The workflow, wrapped and at the top level.")
-_NO_KEY = "not taken here; send an `id` in the body instead: of one id there is one workflow"
+_NO_KEY = "is not supported for workflows. Send an id in the body, which prevents a second workflow"
 workflows = Resource("workflows", "workflows")
 
 
@@ -684,7 +684,7 @@ def workflow_results(request: Request) -> Reply:
     limit = paging.limit(request.query, default=DEFAULT_RESULTS, most=MAX_RESULTS)
     cursor = _cursor(request)
     if not request.query.get("step"):
-        raise InvalidRequest("step", "is required: the `node` of the step that is given them")
+        raise InvalidRequest("step", "is required. Send the node of the step that receives them")
     node = paging.integer(request.query, "step", default=0, least=0, most=MAX_NODE)
     after = current.workflow_reading.position(workflow_id, node, cursor)
     found = current.workflow_results.page(workflow_id, node, limit=limit, after=after)
