@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from ojs.domain.errors import Conflict
+from ojs.domain.errors import Conflict, any_of
 from ojs.domain.ids import derived_uuid7
 from ojs.domain.job import failure as failures
 from ojs.domain.job.failure import Failure
@@ -150,7 +150,8 @@ def check_waiting(job: Job) -> None:
     """Raise Conflict unless the job waits: then its place in line can be changed."""
     if job.state not in WAITING:
         raise Conflict(
-            f"Cannot change the priority or queue of a job in state '{job.state}'.",
+            f"Can't change the priority or queue of a job in state '{job.state}'. "
+            f"The state must be {any_of(sorted(WAITING))}.",
             current_state=job.state,
             expected_states=sorted(WAITING),
             details={"job_id": job.id},
