@@ -145,7 +145,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, int]:
     finally:
         logger.thread_safe_remove_keys(["correlation_id"])
     if failed:
-        raise SweepFailed(f"Failed in part: {', '.join(failed)}.")
+        raise SweepFailed(f"These steps of the sweep failed: {', '.join(failed)}.")
     return dict(reports["jobs"])
 
 

@@ -405,7 +405,7 @@ class Runtime:
     def pushing(self) -> PushParts:
         """As `push_parts`. Raises Unsupported where nothing is pushed."""
         if self.push_parts is None:
-            raise Unsupported("This deployment pushes no jobs.")
+            raise Unsupported("Push delivery is not supported by this deployment.")
         return self.push_parts
 
     wake: DeliveryWake | None = provided(

@@ -701,7 +701,7 @@ def test_a_malformed_record_goes_to_the_failure_queue_and_the_rest_goes_on(
         assert projected.stats("default")["available"] == 1
         assert projected.failures.entries == [
             {
-                "error": "cannot be read: TypeError",
+                "error": "can't be read: TypeError",
                 "sequence_number": spoilt["dynamodb"]["SequenceNumber"],
                 "event_id": spoilt["eventID"],
                 "keys": {"pk": keys.job(broken.id), "sk": "@"},

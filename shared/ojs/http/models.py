@@ -651,7 +651,7 @@ def _check_slips(raw: Mapping[str, Any], prefix: str) -> None:
     for name in raw:
         meant = None if name in _REGISTERED else nearest(name, _REGISTERED, least=SLIP)
         if meant is not None:
-            rule = f"{NOT_KNOWN}. Did you mean {meant}?"
+            rule = f"{NOT_KNOWN}. Did you mean '{meant}'?"
             raise InvalidRequest(prefix + name[:MAX_SHOWN], rule)
 
 

@@ -14,6 +14,7 @@ from ojs.domain.errors import (
     QueueFull,
     TooManyJobs,
     Unauthenticated,
+    any_of,
     without_retry,
 )
 from ojs.records import record
@@ -114,7 +115,7 @@ class MethodNotAllowed(OjsError):
 
     def __init__(self, method: str, allowed: Sequence[str]) -> None:
         super().__init__(
-            f"This path doesn't support the method {method[:20]}. Use {' or '.join(allowed)}.",
+            f"This path doesn't support the method {method[:20]}. Use {any_of(allowed)}.",
             details={"allowed": list(allowed)},
         )
         self.allowed = tuple(allowed)

@@ -194,7 +194,8 @@ class BulkRunner:
             found = self.get(operation_id)
         if found.phase.over:
             raise Conflict(
-                "The operation has finished.",
+                f"Can't stop an operation in state '{found.phase}'. The state must be "
+                f"'{Phase.RUNNING}'.",
                 current_state=found.phase,
                 expected_states=[Phase.RUNNING],
                 details={"operation_id": operation_id},

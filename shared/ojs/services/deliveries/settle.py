@@ -153,7 +153,7 @@ class Settle:
         if outcome.verdict in _NO_ATTEMPT or broken:
             self._nack(one, None, stopped)
             return
-        told = dict(outcome.error or {"code": "handler_error", "message": "the target failed"})
+        told = dict(outcome.error or {"code": "handler_error", "message": "The target failed."})
         if outcome.verdict is Verdict.REFUSED:
             told["retryable"] = False
         try:
@@ -192,7 +192,7 @@ class Settle:
 
         # The jobs are settled. If this write fails, the next outcomes update the delivery.
         with suppress(OjsError):
-            return retry_on_race(attempt, busy="Others settle outcomes of this delivery.")
+            return retry_on_race(attempt, busy="Concurrent requests changed this delivery.")
         return delivery
 
 

@@ -81,12 +81,12 @@ class BatchFinish:
         def settle(step: _Step) -> BatchOutcome:
             try:
                 if first[step.job_id] is not step:
-                    rule = f"is that of {first[step.job_id].place} too; each job is settled once"
+                    rule = f"is a duplicate of {first[step.job_id].place}. Send each job once"
                     raise InvalidRequest(step.place, rule, value=step.job_id)
                 if step.job_id in barred:
                     raise barred[step.job_id]
                 if not go_on():
-                    raise BackendUnavailable("There was no time left for it; send it again.")
+                    raise BackendUnavailable("The request timed out before this job.")
                 return BatchOutcome(step.job_id, step.end())
             except OjsError as error:
                 return BatchOutcome(step.job_id, error)

@@ -338,7 +338,7 @@ class Enqueue:
             self._release([plan], resolved.now_ms)
             return Pushed(stored, pressure=reservation.pressure(stored.queue))
 
-        busy = "Others are pushing the same unique job; try again."
+        busy = "Concurrent requests enqueued jobs with the same unique key."
         return retry_on_race(attempt, tries=_TRIES, busy=busy, pause=self._bounds.pause)
 
     def _alongside(self, resolved: _ResolvedPush) -> list[Put | Update]:
@@ -391,9 +391,12 @@ class Enqueue:
         then.
         """
         if not requests:
-            raise InvalidRequest("jobs", "must hold at least one job")
+            raise InvalidRequest("jobs", "must have at least 1 job")
         if len(requests) > MAX_BATCH:
-            raise InvalidRequest("jobs", f"must hold at most {MAX_BATCH} jobs")
+            raise InvalidRequest(
+                "jobs",
+                f"must have at most {MAX_BATCH} jobs, but has {len(requests)}. Split the request",
+            )
         push = self.prepare(requests, producer, reaches, batch=True, trace=trace)
         return self.store(push, wait_ms)
 
@@ -594,7 +597,8 @@ class Enqueue:
         jobs = resolved.jobs
         if 2 * len(jobs) > MAX_TRANSACTION:
             raise Unsupported(
-                f"A batch with unique jobs may hold at most {MAX_TRANSACTION // 2} jobs.",
+                f"The batch has unique jobs and can have at most {MAX_TRANSACTION // 2} jobs. "
+                "Split it.",
                 field="jobs",
             )
         _check_fingerprints(resolved.specifications)
@@ -609,7 +613,7 @@ class Enqueue:
             also = [write for plan in new for write in plan.also]
             if len(new) + len(also) > MAX_TRANSACTION:
                 raise Unsupported(
-                    "The batch replaces more jobs than one transaction can.", field="jobs"
+                    "The batch replaces too many jobs for one transaction. Split it.", field="jobs"
                 )
             with self._room(resolved, plans) as reservation:
                 entering = self._placed(resolved, reservation, [plan.job for plan in new])
@@ -627,7 +631,7 @@ class Enqueue:
                 for plan in plans
             ]
 
-        busy = "Others are pushing the same unique jobs; try again."
+        busy = "Concurrent requests enqueued jobs with the same unique keys."
         return retry_on_race(attempt, tries=_TRIES, busy=busy, pause=self._bounds.pause)
 
     def _placed(
@@ -809,7 +813,7 @@ def _check_ids(specifications: Sequence[Specification]) -> None:
         if specification.id is not None and specification.id in seen:
             raise InvalidRequest(
                 f"jobs[{index}].id",
-                f"is the id of jobs[{seen[specification.id]}] too",
+                f"is a duplicate of jobs[{seen[specification.id]}].id",
                 value=specification.id,
                 details={"index": index},
             )
@@ -827,7 +831,7 @@ def _check_fingerprints(specifications: Sequence[Specification]) -> None:
         if digest in seen:
             raise InvalidRequest(
                 f"jobs[{index}]",
-                f"has the same unique key as jobs[{seen[digest]}]",
+                f"has the same unique key as jobs[{seen[digest]}]. Send only one of them",
                 details={"index": index},
             )
         seen[digest] = index
@@ -856,7 +860,7 @@ def _overtaken(lost: LostRace, own: int) -> Overtaken | LostRace:
 
 def _taken(job_id: str) -> Duplicate:
     return Duplicate(
-        f"A job with the id '{job_id}' exists already.", details={"existing_job_id": job_id}
+        f"A job with the id '{job_id}' already exists.", details={"existing_job_id": job_id}
     )
 
 

@@ -687,7 +687,7 @@ class Fetch:
             found = winner(lost, known_only=True)
             self._permits.rollback(acquired, unknown=lost.repeated)
             if lost.repeated and permits.run is not None:
-                raise BackendUnavailable("It is unknown whether a job was claimed.") from None
+                raise BackendUnavailable("The outcome of the claim of a job is unknown.") from None
             over = found is not None and found.state is State.AVAILABLE and expired(found, now_ms)
             state.contended = not over
             if over:
@@ -732,7 +732,9 @@ class Fetch:
         )
         if self._clock.now_ms() - now_ms >= VALID_MS:
             # The note can be checked before this claim.
-            raise BackendTimeout("The store took too long to take a lease note.")
+            raise BackendTimeout(
+                "DynamoDB took too long to store a claim intent. The job was not claimed."
+            )
         state.noted |= dict.fromkeys((each.job_id for each in listed), now_ms)
         return True
 

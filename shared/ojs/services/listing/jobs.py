@@ -1121,7 +1121,10 @@ class JobListing:
         except (InvalidPayload, ValueError, TypeError):
             raise bad from None
         if of != digest:
-            rule = "is of a listing with another filter or order"
+            rule = (
+                "belongs to a listing with a different filter or order. Omit it to begin a new "
+                "listing"
+            )
             raise InvalidRequest("cursor", rule, value=cursor)
         whole = all(type(each) is int for each in (lane, left, recent_ms))
         now_ms = self._clock.now_ms()

@@ -62,6 +62,6 @@ def check_time(go_on: GoOn) -> None:
     """Raise BackendUnavailable if there is no time to pause more of what a key set."""
     if not go_on():
         raise BackendUnavailable(
-            "The key is revoked. Some crons or deliveries it set are not paused yet. Repeat the "
-            "request."
+            "The key is revoked, but some cron jobs or deliveries that it created are not paused "
+            "yet. Repeat the request."
         )

@@ -416,7 +416,7 @@ class QueueBounds:
         the jobs, which need not have made room for this push. Raises BackendContended.
         """
         if lost == _TRIES or self._clock.now_ms() >= until_ms:
-            raise BackendContended("Others are coming into this queue; try again.")
+            raise BackendContended("Too many concurrent requests for this queue.")
         self.pause(lost)
         return lost + 1
 

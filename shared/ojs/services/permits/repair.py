@@ -125,7 +125,8 @@ class PermitRepair:
         given, running = self._give_all(counted, now_ms, most=MOST_TAKEN)
         if running is None:
             raise BackendUnavailable(
-                "More jobs run than can be counted at once; try again.", retry_after_s=5
+                "There are too many active jobs to count in one request. Repeat the request.",
+                retry_after_s=5,
             )
         return given
 

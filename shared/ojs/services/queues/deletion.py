@@ -24,6 +24,7 @@ from ojs.domain.errors import (
     OjsError,
     QueueFull,
     QueueNotFound,
+    any_of,
     naming_field,
 )
 from ojs.domain.job import envelope, lifecycle
@@ -282,23 +283,23 @@ class QueueDeletion:
 
     @staticmethod
     def _parse_request(name: str, strategy: object, target: object) -> Deletion:
-        choices = f"one of {', '.join(DeletionStrategy)}"
+        choices = any_of(DeletionStrategy)
         if strategy is None:
-            raise InvalidRequest("strategy", f"is required: {choices}")
+            raise InvalidRequest("strategy", f"is required. Send {choices}")
         with naming_field("strategy", strategy, f"must be {choices}"):
             chosen = DeletionStrategy(str(strategy))
         if chosen is not DeletionStrategy.MOVE:
             if target is not None:
-                raise InvalidRequest("target_queue", "is for the strategy 'move' only")
+                raise InvalidRequest("target_queue", "requires strategy move")
             return Deletion(chosen)
         if target is None:
-            raise InvalidRequest("target_queue", "is required for the strategy 'move'")
+            raise InvalidRequest("target_queue", "is required with strategy move")
         if not isinstance(target, str):
-            raise InvalidRequest("target_queue", "must be a queue's name", value=target)
+            raise InvalidRequest("target_queue", "must be the name of a queue", value=target)
         with naming_field("target_queue", target):
             envelope.check_queue(target)
         if target == name:
-            raise InvalidRequest("target_queue", "must be another queue", value=target)
+            raise InvalidRequest("target_queue", "must be a different queue", value=target)
         return Deletion(chosen, target)
 
     def _begin(self, name: str, deletion: Deletion, producer: str | None = None) -> Queue:
@@ -328,7 +329,7 @@ class QueueDeletion:
             raise QueueNotFound(target)
         if found is not None and found.state is QueueState.DRAINING:
             raise Conflict(
-                f"The target queue '{target}' is being deleted, too.",
+                f"Target queue '{target}' is being deleted. Use another target_queue.",
                 current_state=found.state,
                 details={"queue": target, "field": "target_queue"},
             )
@@ -467,13 +468,14 @@ def _check_may_end(queue: Queue) -> None:
     if queue.pools:
         # A pool must not lose a queue by accident: an operator removes it from the pool first.
         raise Conflict(
-            f"The queue '{queue.name}' is in a worker pool; take it out first.",
+            f"Can't delete queue '{queue.name}', because it is in a worker pool. Remove it from "
+            "the pool first.",
             current_state=queue.state,
             details={"queue": queue.name, "pools": sorted(queue.pools)},
         )
     if queue.state is QueueState.DRAINING:
         raise Conflict(
-            f"The queue '{queue.name}' is being deleted already.",
+            f"Queue '{queue.name}' is already being deleted.",
             current_state=QueueState.DRAINING,
             details={"queue": queue.name},
         )
@@ -483,7 +485,8 @@ def _still_holds_jobs(queue: Queue) -> Conflict:
     """The error that refuses a deletion with `reject`, with the state before it began."""
     state = queue.state if queue.deletion is None else queue.deletion.before
     return Conflict(
-        f"The queue '{queue.name}' still holds jobs.",
+        f"Can't delete queue '{queue.name}' with strategy 'reject', because it contains jobs. Use "
+        "another strategy.",
         current_state=state,
         details={"queue": queue.name, "strategy": DeletionStrategy.REJECT.value},
     )

@@ -37,7 +37,7 @@ from ojs.store.table.races import retry_on_race
 from ojs.store.workflows.workflows import StoredDefinition, WorkflowRecord, WorkflowStore
 
 _TRIES = 16
-_BUSY = "Others are changing this workflow; try again."
+_BUSY = "Concurrent requests changed this workflow."
 # When somebody looks at a workflow, however it fares: a twelfth of an hour after its creation, then
 # as much later as it is old, and at least once an hour.
 FIRST_CHECK_MS, LAST_CHECK_MS = 300_000, 3_600_000

@@ -99,7 +99,7 @@ class WorkflowCreation:
     def _overtaken(self, new: WorkflowRecord) -> Duplicate | BackendContended:
         self._forget(new)
         if self._workflows.get(new.id) is None:
-            return BackendContended("The workflow could not be stored; try again.")
+            return BackendContended("The workflow was not stored, because of concurrent requests.")
         return _taken(new.id)
 
     def _forget(self, record: WorkflowRecord) -> None:
@@ -110,6 +110,6 @@ class WorkflowCreation:
 
 def _taken(workflow_id: str) -> Duplicate:
     return Duplicate(
-        f"A workflow with the id '{workflow_id}' exists already.",
+        f"A workflow with the id '{workflow_id}' already exists.",
         details={"existing_workflow_id": workflow_id},
     )

@@ -371,7 +371,7 @@ class DepthCounter:
                 if not unanswered or found != marked.mark:
                     tried.clear()
                     if unanswered and not marked.comes_after(found):
-                        raise BackendTimeout("It is unknown whether a job was counted.") from None
+                        raise BackendTimeout("The outcome of counting a job is unknown.") from None
                     continue
             self._give_back(queue, marked.slot)
             return item

@@ -268,7 +268,7 @@ class LeaseNotes:
             at_ms = max(job.at_ms for job in part)
             self._put(LeaseNote(slot.number, key, at_ms, queue, listed))
             if clock.now_ms() - began_ms >= VALID_MS:
-                raise BackendTimeout("The store took too long to write a lease note.")
+                raise BackendTimeout("DynamoDB took too long to store a claim intent.")
 
     def advance(self, slot: int, seen: str) -> None:
         """Store that all notes up to this key were checked."""

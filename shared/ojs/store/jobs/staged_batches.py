@@ -153,7 +153,9 @@ class StagedBatches:
 
     def _commit(self, token: str, *also: Put | Update) -> None:
         if not self._end_staging(token, also):
-            raise BackendUnavailable("The batch took too long and was undone.")
+            raise BackendUnavailable(
+                "The batch took too long and was rolled back. Nothing was stored."
+            )
 
     def _end_staging(self, token: str, also: Sequence[Put | Update] = ()) -> bool:
         # Race: the sweep undoes the batch at the same time. The first to change the item wins; a
@@ -202,7 +204,7 @@ class StagedBatches:
                     # This record was written after the batch was undone: it goes now.
                     self._remove_jobs(str(token), batch)
                 return BackendUnavailable(
-                    "A batch with this id is being stored or undone; try again.", retry_after_s=5
+                    "A batch with this id is being stored or rolled back.", retry_after_s=5
                 )
         return JobIdTaken(job_id)
 

@@ -292,7 +292,7 @@ class Table:
             # several rounds the table is throttled and the caller should try again later.
             fruitless = fruitless + 1 if left and not items else 0
             if fruitless >= _BATCH_ROUNDS:
-                raise BackendUnavailable("The store is busy.")
+                raise BackendUnavailable("DynamoDB throttled the request.")
             if fruitless:
                 self._back_off(fruitless - 1)
             wanted = list(left) + rest
@@ -462,7 +462,7 @@ class Table:
             left = answer.get("UnprocessedItems", {}).get(self.name, [])
             fruitless = fruitless + 1 if len(left) == len(chunk) else 0
             if fruitless >= _BATCH_ROUNDS:
-                raise BackendUnavailable("The store is busy.")
+                raise BackendUnavailable("DynamoDB throttled the request.")
             if left:
                 # The remaining writes were throttled: an immediate retry would be throttled too.
                 self._back_off(fruitless)
