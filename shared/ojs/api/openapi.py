@@ -49,32 +49,35 @@ _REF = "#/components/schemas/{model}"
 
 # Status → name of the response, and what it means.
 _ERRORS = {
-    400: ("BadRequest", "The request is malformed: a field, the body, a header or a parameter."),
-    401: ("Unauthenticated", "There is no key, or none that is good."),
+    400: ("BadRequest", "A field, the body, a header, or a parameter is invalid."),
+    401: ("Unauthenticated", "The access key is missing or invalid."),
     403: (
         "Forbidden",
-        "The key does not allow this, or the queue does not take this producer's jobs.",
+        "The key doesn't allow the operation, or the queue doesn't allow the producer.",
     ),
     404: (
         "NotFound",
-        "There is no such job, workflow, queue, worker, pool, delivery, key or route.",
+        "The job, workflow, queue, worker, pool, delivery, key, or route doesn't exist.",
     ),
-    409: ("Conflict", "The job is in another state, or exists already; nothing was changed."),
-    413: ("TooLarge", "Something is larger than allowed."),
+    409: (
+        "Conflict",
+        "The resource is in a different state or already exists. Nothing was changed.",
+    ),
+    413: ("TooLarge", "The job, the result, or the request is too large."),
     422: (
         "Unprocessable",
-        "Understood, but against a policy's rules, or not offered by this server.",
+        "The request breaks a rule of a policy, or is not supported by this server.",
     ),
     429: (
         "QueueFull",
-        "A queue is full, and nothing was stored; try again after `Retry-After` seconds, if given.",
+        "A queue is at capacity. Nothing was stored. Retry after `Retry-After` seconds, if set.",
     ),
     500: ("InternalError", "An internal error."),
     503: (
         "Unavailable",
-        "The store is busy or cannot be reached; try again after `Retry-After` seconds.",
+        "DynamoDB throttles requests or can't be reached. Retry after `Retry-After` seconds.",
     ),
-    504: ("Timeout", "The store did not answer in time; the outcome is unknown."),
+    504: ("Timeout", "The storage service did not respond in time. The outcome is unknown."),
 }
 
 _HEADERS: Mapping[str, tuple[dict[str, Any], str]] = {
@@ -86,7 +89,7 @@ _HEADERS: Mapping[str, tuple[dict[str, Any], str]] = {
         {"type": "string"},
         "path of the new job, queue, pool, delivery, cron job, workflow or key",
     ),
-    "Retry-After": ({"type": "integer", "minimum": 1}, "seconds to wait before trying again"),
+    "Retry-After": ({"type": "integer", "minimum": 1}, "seconds to wait before a retry"),
     "X-OJS-Queue-Depth": (
         {"type": "integer", "minimum": 0},
         "jobs in the queue that are not final, or their bytes if those are what is bounded",

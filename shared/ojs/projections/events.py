@@ -131,9 +131,9 @@ def _failure(what: Happened, stored: Failure | None) -> Failure:
     if stored is not None and stored.occurred_ms >= what.job.created_ms:
         return stored
     if _stalled(what):
-        kind, message = "visibility_timeout", "The worker's lease ran out."
+        kind, message = "visibility_timeout", "The lease of the worker expired."
     else:
-        kind, message = "unknown", "The error is not on record any more."
+        kind, message = "unknown", "The error is no longer stored."
     return failures.observed(kind, message, attempt=what.job.attempt, now_ms=what.at_ms)
 
 

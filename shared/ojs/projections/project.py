@@ -233,7 +233,7 @@ class Projector:
                 continue
             except Exception as error:  # noqa: BLE001 - whatever it is, it would stop the shard
                 # The text of an error may quote the item's content.
-                reason = f"cannot be projected: {type(error).__name__}"
+                reason = f"can't be projected: {type(error).__name__}"
                 malformed = error if isinstance(error, Malformed) else Malformed(reason, raw)
                 if not self._put_aside(malformed):
                     batch.failed.add(_name(raw))
@@ -251,7 +251,7 @@ class Projector:
         written_ms = records.written_ms(raw)
         if written_ms is None or written_ms > self._clock.now_ms() - _GIVE_UP_MS:
             return False
-        return self._put_aside(Malformed("could not be projected in time", raw))
+        return self._put_aside(Malformed("was not projected in time", raw))
 
     def _follow(self, effects: list[_Effect], batch: _Batch) -> None:
         what = [thing for one in effects for thing in one.happened]

@@ -212,7 +212,7 @@ def test_a_first_key_of_another_table_gets_the_mac_of_this_one(deployed: Deploye
 def test_a_secret_that_is_no_key_ends_the_deployment(text: str, deployed: Deployed) -> None:
     secret = Kept()
     secret.text = text
-    with pytest.raises(SetupError, match="not hold a valid key"):
+    with pytest.raises(SetupError, match="must contain a valid key"):
         deployed.setup().leave_first_key(secret)
     assert deployed.keys.list(limit=10).items == []
 

@@ -119,8 +119,8 @@ class Redrive:
                 return self.bring_back(job, override, caller=caller, reaches=reaches)
             if job is not None and job.life and job.state is not State.DISCARDED:
                 raise Conflict(
-                    f"Can't retry a dead letter in state '{job.state}'. The state must be "
-                    f"'{State.DISCARDED}', so it was already retried.",
+                    f"The dead letter was already retried and is in state '{job.state}'. The state "
+                    f"must be '{State.DISCARDED}'.",
                     current_state=job.state,
                     expected_states=[State.DISCARDED],
                     details={"job_id": job_id},

@@ -33,11 +33,11 @@ class AllowedTargets:
         Raises Unsupported or ValidationFailed with the field. `named` is the field of the endpoint.
         """
         if delivery.handler is not None and delivery.handler not in self.handlers:
-            rule = (
+            message = (
                 "'target.handler': requires a local server with --deliver for this handler. "
                 "Otherwise set target.function or target.endpoint."
             )
-            raise Unsupported(rule, field="target.handler")
+            raise Unsupported(message, field="target.handler")
         refused = self.refused(delivery)
         if refused is DisabledReason.FUNCTION_NOT_ALLOWED:
             raise ValidationFailed(
