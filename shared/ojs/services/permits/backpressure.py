@@ -77,7 +77,7 @@ class _CapacityRequest:
     wanted: Room
 
     def beyond(self, value: DepthValue, taken: Room) -> tuple[int, int]:
-        """Return the jobs and bytes that must leave the queue first, given the space in `taken`."""
+        """Return the jobs and bytes that must leave the queue first, given `taken`."""
         config = self.queue.config
         return (
             _beyond(value.count, self.wanted.count - taken.count, config.max_size),
@@ -91,7 +91,7 @@ def _beyond(used: int, more: int, bound: int | None) -> int:
 
 @record(frozen=True)
 class QueuePressure:
-    """The depth of a queue beyond its warning threshold: jobs or bytes, their limit, and the ratio."""
+    """The depth of a queue beyond its warning threshold: jobs or bytes, limit, and ratio."""
 
     depth: int
     bound: int
@@ -686,7 +686,7 @@ def _requests(
         room = wanted = Room.of(entering)
         for job in _leaving(replaced, entering):
             if job.queue == name and job.reserved_bytes is not None:
-                # At most what is needed. The rest is released when the job has left.
+                # At most the required space. The rest is released when the job has left.
                 count, size = min(1, wanted.count), min(job.reserved_bytes, wanted.size)
                 wanted = wanted.plus(-count, -size, job.reserved_in or 0)
         first = entering[0].type

@@ -108,7 +108,7 @@ class KeyPermits:
             fetch: State of the fetch.
             candidate: The job to claim.
             following: Jobs that the fetch may claim after it.
-            wanted: Maximum number of jobs to acquire permits for, 1 or more.
+            wanted: Maximum number of unused grants of the fetch, including earlier ones.
 
         Returns:
             The grant. None if the limit is reached and the job must wait.
@@ -169,7 +169,7 @@ class KeyPermits:
     def _room(
         self, fetch: FetchPermits, spec: LimitSpec, wanted: int, now_ms: int
     ) -> LimitDecision:
-        """Return how many of `wanted` jobs may start, as far as known before permits are acquired."""
+        """Return how many of `wanted` jobs may start, as known before permits are acquired."""
         name, bounds = spec.limiter, spec.bounds
         limiter = self._seen(name, fetch.limiters[name], bounds, now_ms)
         decision = limiter.room(bounds, now_ms, wanted)
