@@ -541,7 +541,7 @@ class QueueBounds:
             if len(line) < len(some):
                 return ()
             if len(some) == len(found) and (len(found) < limit or limit == _MOST_DROPPED):
-                # Capacity without stored jobs: of other requests in progress, and of this one.
+                # Space without stored jobs: of other requests in progress, and of this one.
                 coming = value.count - taken.count - self._stored(request.queue, value.count)
                 return () if coming >= max(1, jobs - len(line)) else None
             wanted = min(4 * wanted, _MOST_DROPPED)
