@@ -475,7 +475,7 @@ class WorkflowAdvance:
         return self.after(definition, record, [ending], _Reported(error.message[:_MAX_MESSAGE]))
 
     def _check_ms(self, record: WorkflowRecord) -> int | None:
-        """Return the time of the next check. An earlier time stays: a change costs an index write."""
+        """Return the time of the next check. Keeps an earlier time, which saves an index write."""
         now_ms = self._clock.now_ms()
         if record.starting or record.leaving:
             return min(record.check_ms or now_ms + SOON_MS, now_ms + SOON_MS)
