@@ -139,9 +139,16 @@ class JobActs:
         known: MutableMapping[str, Queue] | None = None,
         reaches: Reaches = everything,
     ) -> Job:
-        """Make a dead letter or a retryable job, as read, available.
+        """Make a dead letter or a retryable job available.
 
-        The arguments are those of `Redrive.bring_back`.
+        Args:
+            job: The job, as read.
+            drops: Whether another job can be discarded if the queue is full.
+            known: Queues that were just read. Queues that are read here are added.
+            reaches: Whether the caller can use a queue.
+
+        Returns:
+            The available job.
 
         Raises:
             LostRace: Another request changed the job.

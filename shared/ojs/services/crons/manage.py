@@ -90,8 +90,16 @@ class CronJobs:
     def register(self, raw: object, caller: Principal, producer: str | None) -> RegisteredCron:
         """Register a cron job, or replace the definition of the one that has its name.
 
-        Its template is validated like a push. If the expression, the zone, and the time limits are
-        unchanged, the next tick is unchanged, too.
+        Its template is validated like an enqueue request. If the expression, the zone, and the
+        time limits are unchanged, the next tick is unchanged, too.
+
+        Args:
+            raw: The definition, as received.
+            caller: The caller.
+            producer: Name of the producer, for queues that allow only certain producers.
+
+        Returns:
+            The cron job, whether it is new, and warnings.
 
         Raises:
             InvalidRequest: A field is invalid.
@@ -130,9 +138,20 @@ class CronJobs:
     def change(
         self, name: str, raw: object, caller: Principal, producer: str | None
     ) -> RegisteredCron:
-        """Change what a request sets, and leave the rest; objects of the template are merged.
+        """Change the fields that a request sets. Objects of the template are merged.
 
-        Raises NotFound, and what `register` raises.
+        Args:
+            name: Name of the cron job.
+            raw: The changes, as received.
+            caller: The caller.
+            producer: Name of the producer, for queues that allow only certain producers.
+
+        Returns:
+            The cron job, and warnings.
+
+        Raises:
+            NotFound: The cron job doesn't exist.
+            OjsError: The errors of `register`.
         """
         settings = CronSettings.read(raw)
         if settings.name not in (None, name):
@@ -250,7 +269,19 @@ class CronJobs:
                 return False
 
     def enable(self, name: str, caller: Principal, *, enabled: bool) -> RegisteredCron:
-        """Pause or resume a cron job. Safe to repeat. Raises NotFound."""
+        """Pause or resume a cron job. Safe to repeat.
+
+        Args:
+            name: Name of the cron job.
+            caller: The caller.
+            enabled: Whether it runs on its schedule.
+
+        Returns:
+            The cron job, and warnings.
+
+        Raises:
+            NotFound: The cron job doesn't exist.
+        """
         return self.change(name, {"enabled": enabled}, caller, None)
 
     def pause_made(self, key_id: str, go_on: GoOn = always) -> int:
@@ -283,7 +314,18 @@ class CronJobs:
     ) -> Pushed:
         """Enqueue a job of a cron job now, even if it is paused. Its next tick is unchanged.
 
-        Raises NotFound, and what `Enqueue.push` raises.
+        Args:
+            name: Name of the cron job.
+            caller: The caller.
+            producer: Name of the producer, for queues that allow only certain producers.
+            trace: Trace context of the request.
+
+        Returns:
+            The stored job.
+
+        Raises:
+            NotFound: The cron job doesn't exist.
+            OjsError: The errors of `Enqueue.push`.
         """
 
         def attempt() -> Pushed:
@@ -330,7 +372,20 @@ class CronJobs:
     def history(
         self, name: str, caller: Principal, *, limit: int, cursor: str | None = None
     ) -> Page[tuple[CronRun, Job | None]]:
-        """Return a page of the run log, most recent first, each entry with its job, if stored."""
+        """Return a page of the run log, most recent first.
+
+        Args:
+            name: Name of the cron job.
+            caller: The caller.
+            limit: Maximum number of runs.
+            cursor: Cursor of the previous page.
+
+        Returns:
+            The runs, each with its job, if the job is stored.
+
+        Raises:
+            NotFound: The cron job doesn't exist.
+        """
         cron = self._within_reach(name, caller)
         page = self._crons.runs(name, since_ms=cron.created_ms, limit=limit, after=cursor)
         ids = [run.job_id for run in page.items if run.job_id is not None]

@@ -90,10 +90,18 @@ class Deliveries:
     def put(
         self, name: str | None, body: object, caller: Principal = ANYBODY
     ) -> tuple[Delivery, bool]:
-        """Create or replace a delivery. Returns it, and whether it is new.
+        """Create or replace a delivery. Missing queues are created.
 
-        Creates missing queues. Without a name, derives one from the target. A new concurrency limit
-        applies to later dispatches. A new target starts with a closed breaker.
+        A new concurrency limit applies to later dispatches. A new target starts with a closed
+        breaker.
+
+        Args:
+            name: Name of the delivery. None: derived from the target.
+            body: The delivery, as received.
+            caller: The caller.
+
+        Returns:
+            The delivery, and whether it is new.
 
         Raises:
             InvalidRequest: A field is invalid.

@@ -74,8 +74,16 @@ class LostLeases:
         self._for_each = for_each
 
     def look(self, now_ms: int, counts: SweepCounts, go_on: GoOn) -> None:
-        """Process the notes that are due. Counts `stalled_or_timed_out` jobs, `failed`, and `more`
-        if another pass should follow. Raises OjsError.
+        """Process the lease notes that are due.
+
+        Args:
+            now_ms: Current time in milliseconds since the epoch.
+            counts: Receives `stalled_or_timed_out` (jobs), `failed`, and `more` if another pass
+                should follow.
+            go_on: Returns whether enough time is left to continue.
+
+        Raises:
+            OjsError: The slots can't be read.
         """
         for slot in rotated(self._notes.slots(), self._choose):
             # A failing slot must not delay the others. The next run continues from its position.
@@ -83,8 +91,17 @@ class LostLeases:
                 self._slot(slot, now_ms, counts, go_on)
 
     def search(self, now_ms: int, counts: SweepCounts, go_on: GoOn) -> None:
-        """Settle running jobs that have neither a note nor an index entry, or give them a note,
-        every _SEARCH_MINUTES. Counts `unnoted` and those of `look`. Raises OjsError.
+        """Find running jobs without a lease note and without an index entry, every _SEARCH_MINUTES.
+
+        Jobs with an expired lease are processed. The others get a note.
+
+        Args:
+            now_ms: Current time in milliseconds since the epoch.
+            counts: Receives `unnoted` (jobs), and the counts of `look`.
+            go_on: Returns whether enough time is left to continue.
+
+        Raises:
+            OjsError: A read or a write failed.
         """
         if now_ms // _MINUTE_MS % _SEARCH_MINUTES:
             return

@@ -130,11 +130,25 @@ class JobManagement:
         message: str | None = None,
         data: Mapping[str, Any] | None = None,
     ) -> Progress:
-        """Store the progress of a running job; counts as a heartbeat.
+        """Store the progress of a running job. Counts as a heartbeat.
 
-        Values are clamped to [0, 1] and never decrease within an attempt. A report for a job that
-        does not run, or runs at another worker, is ignored (ojs-progress, section 6.1). Raises
-        NotFound, InvalidRequest, PayloadTooLarge.
+        The progress never decreases within an attempt. A report for a job that isn't active, or
+        that another worker runs, is ignored (ojs-progress, section 6.1).
+
+        Args:
+            job_id: ID of the job.
+            progress: Progress, limited to the range from 0 to 1.
+            worker_id: ID of the worker. None: not checked.
+            message: Text for people.
+            data: JSON object.
+
+        Returns:
+            The stored progress.
+
+        Raises:
+            NotFound: The job doesn't exist.
+            InvalidRequest: Both `progress` and `data` are None.
+            PayloadTooLarge: The report is too large.
         """
         if progress is None and data is None:
             raise InvalidRequest("progress", "is required unless data is given")

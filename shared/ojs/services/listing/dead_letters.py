@@ -102,13 +102,22 @@ class DeadLetterSearch:
     ) -> Page[Job]:
         """Return a page of dead letters, most recent first, each with its most recent errors.
 
-        A page is short if MAX_READ entries, or MAX_ARGS_BYTES of offloaded payloads for a search of
-        args, were read. Then it has a cursor. Offloaded payloads are returned up to MAX_PAGE_BYTES
-        in total. Other jobs have the `content` None.
+        A page is short if MAX_READ entries, or MAX_ARGS_BYTES of offloaded payloads for a search
+        of args, were read. Then it has a cursor. Offloaded payloads are returned up to
+        MAX_PAGE_BYTES in total. Other jobs have the `content` None.
 
         Takes one query and one read of the job records, again for each 100 entries that a filter
-        reads, and the reads of payloads and errors. The cursor is a time, so it stays valid if dead
-        letters are added or deleted.
+        reads, and the reads of payloads and errors. The cursor is a time, so it stays valid if
+        dead letters are added or deleted.
+
+        Args:
+            wanted: Filter of the dead letters.
+            limit: Maximum number of dead letters.
+            cursor: Cursor of the previous page.
+            skip: Number of matching dead letters to skip.
+
+        Returns:
+            The page.
 
         Raises:
             InvalidRequest: The cursor is invalid, or `skip` is more than one request can read.

@@ -610,12 +610,20 @@ class JobListing:
     ) -> JobsPart:
         """Return some of the jobs whose records match a filter, in the order of `_ONWARD`.
 
-        The result can be empty and have a cursor. Without `log`, it has only jobs of the index,
-        otherwise also jobs that finished since a time. With `everything`, partitions that are empty
-        by their counters are read, too, and jobs that changed their state after they were found are
-        included.
+        The result can be empty and have a cursor. Takes one query for each partition and two
+        calls, or four across queues.
 
-        Takes one query for each partition and two calls, or four across queues.
+        Args:
+            wanted: Filter of the jobs.
+            limit: Maximum number of jobs.
+            cursor: Cursor of the previous part.
+            log: Whether to include finished jobs. Otherwise the result has only jobs of the index.
+            ended_since_ms: Earliest end of the finished jobs, in milliseconds since the epoch.
+            everything: Whether to read partitions that are empty by their counters, too, and to
+                include jobs that changed their state after they were found.
+
+        Returns:
+            The jobs, each with a cursor, and the cursor of the next part.
 
         Raises:
             InvalidRequest: The cursor is of another listing.

@@ -43,6 +43,15 @@ class UniqueListing:
         If the filter has no states, only unfinished jobs match. The page has the limits of
         `JobListing.page`, and each lock takes half a read unit.
 
+        Args:
+            wanted: Filter of the jobs.
+            limit: Maximum number of locks.
+            skip: Number of matching jobs to skip.
+            cursor: Cursor of the previous page.
+
+        Returns:
+            The page.
+
         Raises:
             InvalidRequest: As in `JobListing.page`.
         """

@@ -210,7 +210,22 @@ class WorkerRegistry:
         pool: str | None = None,
         caller: Principal = ANYBODY,
     ) -> Worker:
-        """Start a new record for a worker process (`WorkerStore.register`)."""
+        """Start a new record for a worker process (`WorkerStore.register`).
+
+        Args:
+            worker_id: ID of the worker.
+            info: The information that the worker sends.
+            pool: Name of the pool that the worker declares.
+            caller: The caller.
+
+        Returns:
+            The worker.
+
+        Raises:
+            InvalidRequest: The ID is invalid.
+            PayloadTooLarge: The information is too large.
+            Conflict: A live worker with this ID belongs to another pool.
+        """
         _check_id(worker_id)
         _check_info(info)
         self._heard.forget(store.key_of(worker_id, caller))
@@ -227,9 +242,23 @@ class WorkerRegistry:
         pool: str | None = None,
         caller: Principal = ANYBODY,
     ) -> Worker:
-        """Record the state that a worker announces; while it is stopping it gets no more jobs.
+        """Record the state that a worker reports. A stopping worker receives no more jobs.
 
-        Raises Conflict when the worker declares another pool than before.
+        Args:
+            worker_id: ID of the worker.
+            state: The reported state.
+            active_jobs: Number of its active jobs.
+            info: The information that the worker sends.
+            pool: Name of the pool that the worker declares.
+            caller: The caller.
+
+        Returns:
+            The worker.
+
+        Raises:
+            InvalidRequest: The ID is invalid.
+            PayloadTooLarge: The information is too large.
+            Conflict: The worker declares another pool than before.
         """
         _check_id(worker_id)
         _check_info(info)

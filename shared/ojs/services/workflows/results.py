@@ -73,7 +73,13 @@ class StepResults:
         return shown | {"message": failure.message[:MAX_MESSAGE]}
 
     def refuse(self, record: WorkflowRecord, node: int, error: Mapping[str, Any]) -> None:
-        """Store why the job of a step could not be stored. No job record has this error."""
+        """Store why the job of a step could not be stored. No job record has this error.
+
+        Args:
+            record: The workflow.
+            node: Node of the step.
+            error: The error.
+        """
         generation = record.graph_state.generation_of(node)
         self._workflows.keep(record.id, node, generation, {"error": error})
 
