@@ -193,7 +193,7 @@ class JobActs:
     # --- steps --------------------------------------------------------------------------------
 
     def _current(self, job_id: str) -> Job:
-        """The job record after due time transitions. Raises NotFound."""
+        """Return the job record after due time transitions. Raises NotFound."""
         job = self._transitions.apply(self._jobs.read_record(job_id))
         if job is None:
             raise NotFound("job", job_id)

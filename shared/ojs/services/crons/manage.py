@@ -347,7 +347,7 @@ class CronJobs:
         return retry_on_race(attempt, tries=_TRIES, busy=_BUSY)
 
     def get(self, name: str, caller: Principal) -> Cron:
-        """One cron job. Raises NotFound, PermissionDenied."""
+        """Return a cron job. Raises NotFound, PermissionDenied."""
         return self._within_reach(name, caller)
 
     def list(self, caller: Principal, *, enabled: bool | None = None) -> Callable[..., Page[Cron]]:

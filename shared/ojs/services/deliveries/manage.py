@@ -140,11 +140,11 @@ class Deliveries:
         return self._counted([stored])[0], created
 
     def get(self, name: str) -> Delivery:
-        """One delivery. Raises NotFound."""
+        """Return a delivery. Raises NotFound."""
         return self._counted([self._there(name)])[0]
 
     def list(self, *, limit: int, cursor: str | None = None) -> Page[Delivery]:
-        """A page of deliveries in order of name. Raises InvalidRequest for a bad cursor."""
+        """Return a page of deliveries, ordered by name. Raises InvalidRequest."""
         if cursor is not None:
             with naming_field("cursor", cursor, BAD_CURSOR):
                 domain.check_delivery(cursor)

@@ -214,7 +214,7 @@ class Finish:
         attempt: int | None,
         lease_token: str | None,
     ) -> Conflict:
-        """The error for a worker that may not end this job."""
+        """Return the error for a worker that may not finish this job."""
         try:
             states.check(job.state, trigger, job.id)
         except Conflict as conflict:

@@ -1,13 +1,13 @@
 """Finds lost leases of jobs that are not in the index: a part of the job sweep.
 
 It reads the lease notes that are due (`ojs.store.jobs.lease_notes`). Most of their jobs are
-finished by then. A job whose lease has ended becomes available again. A job that still runs gets a
-new note, which is due when its lease ends.
+finished by then. A job whose lease has expired becomes available again. A job that still runs gets
+a new note, which is due when its lease expires.
 
-A second search finds running jobs that no note has, whatever the cause: a clock that is off by
-more than the notes allow for, or a write that takes effect too late. Every 10 minutes it reads the
-jobs that the event log says were started more than 30 minutes ago and that are still active, and
-gives those without a note a new one.
+A second search finds running jobs without a note. The cause can be a clock difference above the
+tolerance of the notes, or a write that takes effect too late. Every 10 minutes the search reads
+the event log. It checks the jobs that started more than 30 minutes ago and are still active, and
+writes a new note for those without one.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _OVER = frozenset({EventType.JOB_COMPLETED, EventType.JOB_FAILED, EventType.JOB_
 
 
 class LostLeases:
-    """Checks the lease notes of all slots. Safe to run twice at once, and to crash at any point."""
+    """Checks the lease notes of all slots. Safe to run concurrently, and to crash at any point."""
 
     def __init__(
         self,
@@ -225,7 +225,7 @@ class LostLeases:
         return again
 
     def _settled(self, record: Item) -> tuple[Job, Job | None] | Exception:
-        """A running job before and after its time transitions, or what failed."""
+        """Return a running job before and after its time transitions, or the error."""
         try:
             job = items.job_of(record)
             return job, self._transitions.apply(job)

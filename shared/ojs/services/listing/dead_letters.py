@@ -159,8 +159,10 @@ class DeadLetterSearch:
     def _candidates(
         self, look: _SearchPage, entries: Sequence[tuple[str, str]]
     ) -> tuple[dict[str, Job], str | None]:
-        """The jobs that match by their records, by key; with their payloads where args are
-        searched, and then also the key of the first job whose payload is too much for one request.
+        """Return the jobs that match by their records, by key.
+
+        If args are searched, the jobs have their payloads. The result then also contains the key
+        of the first job whose payload is too large for one request.
         """
         # The other entries of the page are returned.
         records = self._jobs.read_records((job_id for job_id, _ in entries), pass_over)

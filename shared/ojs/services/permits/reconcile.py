@@ -100,9 +100,9 @@ class ReconcileSweep:
             go_on: Returns whether enough time is left to continue.
 
         Returns:
-            The counts unbounded (queues not checked), bounded (queues checked), counted (queues
-            whose jobs were counted), recounted, suspected, healed, those of `PermitRepair.check`,
-            failed, and `more` (1 if the run ended early and another run should follow).
+            Numbers of queues: unbounded (not checked), bounded (checked), counted (jobs were
+            counted), recounted, suspected, healed. The counts of `PermitRepair.check`. And failed
+            and `more` (1 if the run ended early and another run should follow).
         """
         counts = SweepCounts()
         staged: Collection[str] | None = None

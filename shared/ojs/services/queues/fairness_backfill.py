@@ -92,9 +92,9 @@ class FairnessBackfill:
             go_on: Returns whether enough time is left to continue.
 
         Returns:
-            The counts tagging (queues visited), tagged and shared (jobs that got a tag, or a
-            share), passes (completed), settled (queues that are done), failed, and `more` (1 if
-            the run ended early and another run should follow).
+            Numbers of queues: tagging (visited), settled (done), failed. Numbers of jobs: tagged
+            (got a tag), shared (got a share). And passes (completed) and `more` (1 if the run
+            ended early and another run should follow).
         """
         counts = SweepCounts()
         for part in self._every.parts(counts):
