@@ -123,7 +123,7 @@ class CronJobs:
             now_ms = self._clock.now_ms()
             seen = self._crons.get(name)
             if seen is not None:
-                # A definition says whether it fires, as it says everything else.
+                # A definition includes whether the cron job is enabled, like all other settings.
                 enabled = settings.enabled is not False
                 return self._update(seen, definition, enabled, caller, line), False
             self._check_count(caller)
@@ -151,6 +151,7 @@ class CronJobs:
 
         Raises:
             NotFound: The cron job doesn't exist.
+            PermissionDenied: The caller can't use the queue of the cron job.
             OjsError: The errors of `register`.
         """
         settings = CronSettings.read(raw)
@@ -281,6 +282,7 @@ class CronJobs:
 
         Raises:
             NotFound: The cron job doesn't exist.
+            PermissionDenied: The caller can't use the queue of the cron job.
         """
         return self.change(name, {"enabled": enabled}, caller, None)
 
@@ -325,6 +327,7 @@ class CronJobs:
 
         Raises:
             NotFound: The cron job doesn't exist.
+            PermissionDenied: The caller can't use the queue of the cron job.
             OjsError: The errors of `Enqueue.push`.
         """
 
@@ -385,6 +388,7 @@ class CronJobs:
 
         Raises:
             NotFound: The cron job doesn't exist.
+            PermissionDenied: The caller can't use the queue of the cron job.
         """
         cron = self._within_reach(name, caller)
         page = self._crons.runs(name, since_ms=cron.created_ms, limit=limit, after=cursor)
@@ -424,8 +428,9 @@ def _times(definition: CronDefinition) -> tuple[object, ...]:
 
 @contextmanager
 def _as_invalid(path: str = "") -> Iterator[None]:
-    """Turn what a push refuses, with whatever status, into an InvalidRequest that names the field;
-    `path` stands before it.
+    """Turn the errors of a rejected enqueue request into InvalidRequest with the field.
+
+    `path` is the prefix of the field's name.
     """
     try:
         yield

@@ -197,7 +197,7 @@ class Finish:
     def _resumed(
         self, job: Job, worker_id: str | None, attempt: int | None, lease_token: str | None
     ) -> bool:
-        """Restore the lease of a worker that lost it, if the job was not claimed since."""
+        """Restore the expired lease of a worker, if the job was not claimed since."""
         return self._changes.resume(
             job,
             worker_id=worker_id,
@@ -236,7 +236,7 @@ class Finish:
 
 
 def _check_token(job: Job, lease_token: str | None) -> None:
-    """Refuse an ack or nack without the lease token that the job's queue demands."""
+    """Reject an ack or nack without the lease token that the job's queue requires."""
     if job.fenced and lease_token is None:
         raise InvalidRequest(
             "lease_token",

@@ -186,8 +186,10 @@ class LostLeases:
         return done
 
     def _unsettled(self, notes: Sequence[LeaseNote], counts: SweepCounts) -> Mapping[str, NotedJob]:
-        """Settle the jobs of some notes. Returns the jobs that must be processed again: jobs that
-        run, that a fetch can still claim, that failed, and that only a newer version can read.
+        """Process the jobs of some notes. Return the jobs that must be processed again.
+
+        These are jobs that run, that a fetch can still claim, that failed, or that only a newer
+        version can read.
         """
         records = self._notes.records(
             dict.fromkeys(job_id for note in notes for job_id in note.jobs)

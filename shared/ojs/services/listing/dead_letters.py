@@ -217,8 +217,9 @@ class DeadLetterSearch:
         retry_on_race(attempt)
 
     def remove(self, job: Job) -> None:
-        """Delete a dead letter as read, by request. First it is marked as being deleted, from which
-        the event `dead_letter.deleted` follows; pruning leaves that out. Raises LostRace when the
-        job has changed.
+        """Delete a dead letter, as read, at a client's request.
+
+        Marks it as being deleted first, which emits the event `dead_letter.deleted`. Pruning emits
+        no such event. Raises LostRace if the job has changed.
         """
         self._jobs.removal.delete(self._jobs.removal.mark_deleting(job))

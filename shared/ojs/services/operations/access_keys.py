@@ -68,8 +68,8 @@ class AccessKeys:
             The key, and the credential for its holder.
 
         Raises:
-            PermissionDenied: The key would have more permissions than its creator, or would be of
-                the tenth generation of keys.
+            PermissionDenied: The key would have more permissions than its creator, or its creator
+                has MAX_ANCESTORS ancestors.
             Unauthenticated: The creator's key was revoked recently.
             InvalidRequest: `expires_ms` is in the past, or after the expiry of the creator's key.
             BackendUnavailable: DynamoDB rejected the write.
@@ -212,11 +212,12 @@ class AccessKeys:
     def revoke_with_made(
         self, revoker: Principal, key_id: str, go_on: GoOn = always
     ) -> tuple[AccessKey, Sequence[str]]:
-        """Revoke a key and all its descendants: the keys it created, the keys these created, and so
-        on.
+        """Revoke a key and all its descendants.
 
-        While this runs, no revoked key can create another key. After a crash, a repeated call
-        revokes the rest: a key stays in its creator's list until all its descendants are revoked.
+        Descendants are the keys that it created, the keys that these created, and so on. While
+        this runs, no revoked key can create another key. After a crash, a repeated call revokes
+        the remaining descendants: a key stays in its creator's list until all its descendants are
+        revoked.
 
         Args:
             revoker: The caller.

@@ -292,8 +292,7 @@ class Permits:
     # --- for a job --------------------------------------------------------------------------
 
     def release(self, job: Job, *, ended_ms: int, stopped: list[Job] | None = None) -> bool:
-        """Release the space and the permits of a job. Call only after the write that finished the
-        job.
+        """Release the space and the permits of a job, after the write that finished it.
 
         Args:
             job: The job before the write that finished it.

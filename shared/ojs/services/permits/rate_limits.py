@@ -98,7 +98,7 @@ class RateLimits:
         return RateLimitStatus(key, limiter, self._clock.now_ms(), waiting, exact)
 
     def list(self, *, limit: int, cursor: str | None = None) -> Page[RateLimitStatus]:
-        """Return a page of keys in alphabetical order, without the number of waiting jobs.
+        """Return a page of keys, ordered by key, without the number of waiting jobs.
 
         Raises InvalidRequest for an invalid cursor.
         """

@@ -110,10 +110,10 @@ class _Course:
     stored: bool = False
 
     def overtaken(self) -> bool:
-        """Handle a change by another request: keep the stored jobs, and leave the rest to that
-        request.
+        """Handle a change by another request, which then starts the remaining jobs.
 
-        Raises LostRace if nothing is stored yet. The whole change is then decided again.
+        The jobs that are stored stay. Raises LostRace if nothing is stored yet: the whole change
+        is then decided again.
         """
         if not self.stored or self.before is None:
             raise LostRace([])

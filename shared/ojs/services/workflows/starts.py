@@ -84,8 +84,7 @@ class StepStarts:
         after: WorkflowRecord,
         starting: Mapping[int, Mapping[str, Any]],
     ) -> WorkflowRecord:
-        """Store the jobs of these nodes together with the root. Either all of it is stored or
-        nothing.
+        """Store the jobs of these nodes together with the root, in one transaction.
 
         Args:
             definition: Definition of the workflow.
@@ -148,8 +147,9 @@ class StepStarts:
         raw: dict[str, Any],
         told: dict[tuple[int, ...], dict[str, Any]],
     ) -> JobRequest:
-        """Return the request of a step's job. Common results of several jobs are read once, into
-        `told`.
+        """Return the request of a step's job.
+
+        Results that several jobs use are read once, into `told`.
         """
         meta = raw.get("meta") or {}
         if record.trace is not None and jsontext.size_of(meta) + _SPARE_BYTES <= MAX_META_BYTES:
