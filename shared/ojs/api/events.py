@@ -118,7 +118,7 @@ class EventsPagination(Position):
 
 
 class EventsAnswer(Answer[_Found]):
-    """Events, oldest first. If `has_more` is true, pass `cursor` as `after` to read newer events."""
+    """Events, oldest first. If `has_more` is true, pass `cursor` as `after` to continue."""
 
     events: list[Event] = Event.each(_f.page.events)
     items: list[Event] = events
