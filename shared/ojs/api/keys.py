@@ -31,7 +31,7 @@ _State = Literal["active", "expired", "revoked"]
 
 @record(frozen=True)
 class _Known:
-    """A key at a time. After a revocation, it includes what was revoked and paused with the key."""
+    """A key at a time. `also` and `paused` list the keys revoked and the objects paused with it."""
 
     key: access.AccessKey
     now_ms: int

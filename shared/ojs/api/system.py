@@ -46,7 +46,7 @@ CAPABILITIES = {
     "workflows": True,
 }
 
-# Extensions of which all requirements and recommendations are met. Exception: the metrics that
+# Extensions that the server implements with all recommendations. Exception: the metrics that
 # section 12.2 of bulk operations recommends. The events of bulk operations have the same numbers.
 EXTENSIONS = (
     "admin-api", "backpressure", "bulk-operations", "dead-letter", "fair-scheduling",

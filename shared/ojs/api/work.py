@@ -107,7 +107,7 @@ class HeartbeatAnswer(Answer["Beat"]):
 
 
 class BeatAnswer(AsIs):
-    """The response to a heartbeat of a worker."""
+    """The response to a worker that announces draining."""
 
     acknowledged: Literal[True]
     worker_id: str
