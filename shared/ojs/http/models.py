@@ -64,8 +64,8 @@ from ojs.domain.requests import (
 
 MAX_ACTIVE_JOBS = 1_000
 MAX_ACTIVE_COUNT = 1_000_000
-# Maximum number of acks and nacks in one request. Each requires one or more calls, and 8 entries are
-# processed in parallel. All of them take a few of the 29 seconds of a request.
+# Maximum number of acks and nacks in one request. Each requires one or more calls, and the server
+# processes 8 in parallel. All of them take a few of the 29 seconds of a request.
 MAX_ENDINGS = 1_000
 MAX_LABELS = 100
 MAX_ATTEMPT = 1_000_000
@@ -1117,7 +1117,7 @@ class ConfirmedPurgeRequest(PurgeRequest):
 
 
 class BatchRequest(RequestModel):
-    """Several jobs: all are enqueued, or none. They are parsed one by one, so errors name one."""
+    """Several jobs: all are enqueued, or none. They are parsed one by one, so errors name a job."""
 
     jobs: Annotated[list[JobRequest], Field(min_length=1, max_length=MAX_BATCH)]
 
