@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 MAX_ANSWER_BYTES = 6_000_000
 # Reserved for the small fields of a job at the top level, and for the pagination.
 _AROUND_BYTES = 20_000
-# The fields of a larger job are not repeated at the top level.
+# The top level repeats only the small fields of a larger job.
 MAX_COPY_BYTES = 262_144
 # Maximum size of the error history in a job. Older errors are omitted.
 MAX_ERRORS_BYTES = 1_500_000

@@ -75,7 +75,8 @@ _POLL_EVERY_MS = 500
 # Time reserved to build and send the response before Lambda stops the function.
 _SPARE_MS = 2_000
 sleep = time.sleep
-# Maximum number of jobs of a batch that are checked for options without effect.
+# Maximum number of jobs of a batch that are checked for options without effect. Later jobs are
+# usually similar.
 _WARNED_JOBS = 100
 
 

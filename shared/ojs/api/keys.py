@@ -31,7 +31,11 @@ _State = Literal["active", "expired", "revoked"]
 
 @record(frozen=True)
 class _Known:
-    """A key at a time. `also` and `paused` list the keys revoked and the objects paused with it."""
+    """A key at a time.
+
+    After a revocation, `also` lists the IDs of revoked descendants, and `paused` has the numbers of
+    paused cron jobs and deliveries.
+    """
 
     key: access.AccessKey
     now_ms: int

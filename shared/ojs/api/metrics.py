@@ -30,10 +30,10 @@ from ojs.records import record
 
 S = TypeVar("S")
 
-# Exactly this text, without a charset. The specification requires it.
+# Without a charset, because the specification's scrapers look for exactly this text.
 TEXT_TYPE = "text/plain"
-# Lambda sends at most 6 MB, counted after the body is quoted as a JSON string. Quoting doubles JSON
-# at most, and adds little to other text. Queues that don't fit are omitted.
+# Lambda sends at most 6 MB, counted after the body is quoted as a JSON string. Quoting at
+# most doubles JSON, and adds little to Prometheus text. Queues that don't fit are omitted.
 MAX_TEXT_BYTES = 4_000_000
 MAX_JSON_BYTES = 2_500_000
 # Reserved for the headings of all metrics, and for the totals across queues.

@@ -593,11 +593,9 @@ _TOGETHER = frozenset({"anyOf", "oneOf", "not", "dependentRequired", "if", "then
 
 
 def _checked_together(schema: dict[str, Any]) -> dict[str, Any]:
-    """Move the rules of an object that concern several fields to `then`.
-
-    Validators apply rules under `then`. Client generators ignore them. From `anyOf` next to
-    `properties`, a generator creates a type for each choice, without any of the fields.
-    """
+    """Move the rules of an object that concern several fields to `then`."""
+    # Validators apply rules under `then`, and client generators ignore them. From `anyOf` next to
+    # `properties`, a generator creates a type for each choice, without any of the fields.
     rules = {word: schema[word] for word in schema if word in _TOGETHER}
     fields = {word: schema[word] for word in schema if word not in _TOGETHER}
     return {**fields, "if": {}, "then": rules} if rules else fields

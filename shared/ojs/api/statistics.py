@@ -389,11 +389,7 @@ together = Resource("admin/stats", "admin")
 
 
 def _detailed(asked: Mapping[str, str]) -> bool:
-    """Return whether the totals list each queue.
-
-    Raises:
-        InvalidRequest: `detail` is malformed, or the query has a page but not `detail=true`.
-    """
+    """Return whether the totals list each queue. Paging parameters require `detail=true`."""
     wanted = query.choice(asked, "detail", ("true", "false"), default="false") == "true"
     for name in ("limit", "cursor"):
         if not wanted and asked.get(name):

@@ -189,10 +189,8 @@ def _failed(*ended: Sequence[BatchOutcome]) -> OjsError | None:
 
 
 def _touch_jobs(request: Request, job_ids: Sequence[str]) -> None:
-    """Raise PermissionDenied if one of these jobs is outside the caller's queue scope.
-
-    For a limited queue scope, this costs one read. The operation itself handles missing jobs.
-    """
+    """Raise PermissionDenied for a job outside the caller's queue scope. Skip missing jobs."""
+    # Costs one read, only for a caller with a limited queue scope.
     if request.principal.limited and job_ids:
         request.touches(*sorted(runtime.current().jobs.queues_of(job_ids)))
 

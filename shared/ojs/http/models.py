@@ -8,7 +8,8 @@ Rules for all request bodies:
   rejected with 422 `unsupported` (`not_offered`), never ignored.
 - A configuration (`Configuration`) rejects unknown keys, because a misspelled limit would have no
   effect. Other requests ignore them: workers add facts about themselves (host, runtime version,
-  trace IDs), and a major version can add optional request fields (ojs-http-binding section 3.3).
+  trace IDs), and the specification can add optional request fields within a major version
+  (ojs-http-binding section 3.3).
 - A rule that types can't express is declared as JSON Schema next to the check (`described`). The
   OpenAPI document then rejects the same requests as the server, as far as JSON Schema allows.
 """
@@ -91,7 +92,7 @@ WORKER_ID_SCHEMA: Mapping[str, Any] = {
     "type": "string",
     "minLength": 1,
     "maxLength": MAX_ID_BYTES,
-    # Excludes the unprintable characters that regular expressions of all validators support.
+    # Excludes unprintable characters, as far as all JSON Schema validators can match them.
     "pattern": r"[^|\u0000-\u001f\u007f-\u00a0\u00ad\u2028\u2029]+",
     "description": f"printable characters other than '|', at most {MAX_ID_BYTES} bytes of UTF-8",
 }
@@ -952,7 +953,7 @@ class NoOptions(Configuration):
 
 
 class ChangeJobRequest(Configuration):
-    """Change the priority, the queue, or both of a job that has not started."""
+    """Change the priority, the queue, or both of a job that is neither active nor final."""
 
     filled = True
 
@@ -1063,7 +1064,7 @@ class EraseRequest(Configuration):
     }
 
     def check(self, prefix: str = "") -> None:
-        """Raise InvalidRequest unless the request is confirmed and has either IDs or a filter."""
+        """Raise InvalidRequest for an invalid selection of jobs, or if neither confirmed nor dry."""
         if self.confirm is False:
             raise InvalidRequest(f"{prefix}confirm", CONFIRM, value=False)
         if self.job_ids is not None and self.filter is not None:

@@ -87,7 +87,7 @@ CURSOR = Parameter(
     "cursor", SEALED, "`next_cursor` of the page before; not together with offset or page"
 )
 PAGING = paged(LIMIT, MAX_OFFSET)
-# Excludes the unprintable characters that regular expressions of all validators support.
+# Excludes unprintable characters, as far as all JSON Schema validators can match them.
 _PRINTABLE = r"[^\u0000-\u001f\u007f-\u00a0\u00ad\u2028\u2029]+"
 PRODUCER = Parameter(
     "X-OJS-Producer",

@@ -35,7 +35,7 @@ _FIXED: Mapping[str, str] = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
 }
-# If callers must authenticate, the API requires HTTPS. Browsers must use HTTPS only.
+# If callers must authenticate, the API is served over HTTPS. Browsers must not use HTTP.
 _CLOSED: Mapping[str, str] = {"Strict-Transport-Security": "max-age=31536000"}
 
 # An origin, as in browser requests and in the setting for allowed web pages. Must match fully.

@@ -48,10 +48,8 @@ class Routes:
 
 
 def _pattern(template: str, *, and_below: bool) -> re.Pattern[str]:
-    """Build the pattern of a path template. A parameter matches one segment of any content.
-
-    With `and_below`, longer paths that start with a matching path match too.
-    """
+    """Build the pattern of a path template. `and_below`: longer paths match too."""
+    # A parameter matches one segment of any content.
     fixed = PARAMETER.split(template)
     text = "".join(
         f"(?P<{part}>[^/]+)" if index % 2 else re.escape(part) for index, part in enumerate(fixed)
