@@ -1064,7 +1064,7 @@ class EraseRequest(Configuration):
     }
 
     def check(self, prefix: str = "") -> None:
-        """Raise InvalidRequest for an invalid selection of jobs, or if neither confirmed nor dry."""
+        """Raise InvalidRequest for an invalid selection, or without a confirmation or dry run."""
         if self.confirm is False:
             raise InvalidRequest(f"{prefix}confirm", CONFIRM, value=False)
         if self.job_ids is not None and self.filter is not None:
