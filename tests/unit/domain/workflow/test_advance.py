@@ -326,7 +326,7 @@ def test_retries_that_are_refused() -> None:
     for generation in range(1, advancing.MAX_RETRIES + 1):
         done.take(retry(done.graph, done.last.state, RetryMode.ALL))
         done.end("a", generation=generation)
-    with pytest.raises(Conflict, match="can be retried 50 times"):
+    with pytest.raises(Conflict, match="can be retried at most 50 times"):
         retry(done.graph, done.last.state, RetryMode.ALL)
 
 
