@@ -272,7 +272,8 @@ class QueueDraining(Conflict):
     ) -> None:
         super().__init__(
             message
-            or f"Queue '{queue}' is being deleted and doesn't accept jobs. Use another queue.",
+            or f"Queue '{queue}' is being deleted (state draining) and doesn't accept jobs. "
+            "Use another queue.",
             current_state="draining",
             details={"queue": queue},
             retry_after_s=retry_after_s,
