@@ -272,7 +272,8 @@ class QueueDraining(Conflict):
     ) -> None:
         super().__init__(
             message
-            or f"Queue '{queue}' is being deleted and doesn't accept jobs. Use another queue.",
+            or f"Queue '{queue}' is being deleted (state draining) and doesn't accept jobs. "
+            "Use another queue.",
             current_state="draining",
             details={"queue": queue},
             retry_after_s=retry_after_s,
@@ -332,7 +333,9 @@ class QueueFull(OjsError):
     ) -> None:
         self.queue = {"queue": queue, "depth": depth, "bound": bound, "strategy": strategy}
         super().__init__(
-            message or f"Queue '{queue}' has reached its size limit of {bound} {unit}.",
+            message
+            or f"Queue '{queue}' doesn't have enough capacity: it contains {depth} of at most "
+            f"{bound} {unit}.",
             details={**self.queue, "unit": unit},
             retry_after_s=retry_after_s,
         )

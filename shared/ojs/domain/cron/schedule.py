@@ -15,8 +15,8 @@ from ojs.records import record
 # refused at registration.
 SEARCHED_S = 8 * 366 * DAY_S
 LACKS_DAYS = (
-    "some of the months that the expression names do not have the day of the month that it names, "
-    "and it does not fire on that day in those; 'L' is the last day of each month"
+    "Some months don't have the day of the month in the expression. In these months, the cron job "
+    "doesn't run on that day. Use L for the last day of each month."
 )
 # Of the local times that one change of the clocks skips, so many are named; the rest is counted.
 MAX_SKIPPED = 60

@@ -117,7 +117,7 @@ def excused(outcome: Outcome, delivery: Delivery, *, now_ms: int) -> Outcome:
 
 def invalid(why: str, answer: object = None) -> Outcome:
     """The target answered, but nobody can say what."""
-    quoted = f": {_quoted(answer)}" if answer is not None else ""
+    quoted = f": {_quoted(answer)}" if answer is not None else "."
     return trouble(Verdict.FAULT, "invalid_response", why + quoted)
 
 
@@ -169,7 +169,8 @@ def of_text(text: bytes | str, *, job_id: str) -> Outcome:
         answer = jsontext.loads(text)
     except InvalidPayload as broken:
         shown = text.decode("utf-8", errors="replace") if isinstance(text, bytes) else text
-        return invalid(f"The response is not valid JSON ({broken.message.rstrip('.')})", shown)
+        why = broken.message.rstrip(".").replace(" body", " response", 1)
+        return invalid(why, shown)
     return of_answer(answer, job_id=job_id)
 
 

@@ -189,7 +189,10 @@ def drop(job: Job, *, now_ms: int) -> tuple[Job, Failure]:
     """Discarded to make room for a new job in a bounded queue."""
     check(job.state, Trigger.DROP, job.id)
     return _dropped(job, now_ms), _observed(
-        job, "overflow", "The queue was full, and this was the oldest job in line.", now_ms
+        job,
+        "overflow",
+        "The queue was at capacity. The overflow policy drop_oldest discarded its oldest job.",
+        now_ms,
     )
 
 
@@ -197,7 +200,7 @@ def withdraw(job: Job, *, now_ms: int) -> tuple[Job, Failure]:
     """Discarded because its queue was deleted."""
     check(job.state, Trigger.WITHDRAW, job.id)
     return _dropped(job, now_ms), _observed(
-        job, "queue_deleted", f"The queue '{job.queue}' was deleted.", now_ms
+        job, "queue_deleted", f"Queue '{job.queue}' was deleted.", now_ms
     )
 
 
@@ -246,7 +249,7 @@ def give_up(job: Job, *, now_ms: int) -> tuple[Job, Failure]:
     return _dropped(job, now_ms), _observed(
         job,
         "rate_limited",
-        f"The rate limit '{key}' was reached, and the job asked to be dropped then.",
+        f"The rate limit '{key}' was exceeded. The job has on_limit drop.",
         now_ms,
     )
 

@@ -223,7 +223,7 @@ def _check_beside(raw: Mapping[str, Any], inner: Mapping[str, Any]) -> None:
         if name not in known:
             raise InvalidRequest(name[:MAX_SHOWN], not_known(name, known))
         if name in PoolRequest.model_fields and value != inner.get(name):
-            raise InvalidRequest(name, "must equal the field in pool. Send only that one")
+            raise InvalidRequest(name, "must equal the field inside pool. Send only that one")
 
 
 def _check_queues(given: Mapping[str, Any], prefix: str) -> None:

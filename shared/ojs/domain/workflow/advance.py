@@ -300,7 +300,7 @@ def _check_retry(graph: Graph, state: GraphState) -> None:
         )
     if running := list(state.running(graph)):
         raise Conflict(
-            f"Can't retry a workflow that has {len(running)} active jobs. Wait until they finish.",
+            f"Can't retry a workflow with active jobs ({len(running)}). Wait until they finish.",
             current_state=workflow,
         )
     if state.generation >= MAX_RETRIES:
