@@ -133,7 +133,7 @@ def _failure(what: Happened, stored: Failure | None) -> Failure:
     if _stalled(what):
         kind, message = "visibility_timeout", "The lease of the worker expired."
     else:
-        kind, message = "unknown", "The error is no longer stored."
+        kind, message = "unknown", "The error was not found."
     return failures.observed(kind, message, attempt=what.job.attempt, now_ms=what.at_ms)
 
 
