@@ -508,7 +508,7 @@ def test_a_pause_while_a_deletion_begins_is_not_lost_with_it(world: World, pause
         world.push(queue="old")
         (queues.pause if pauses else queues.resume)("old")
 
-    with between_look_and_begin(world, meanwhile), pytest.raises(Conflict, match="still holds"):
+    with between_look_and_begin(world, meanwhile), pytest.raises(Conflict, match="contains jobs"):
         world.run.deletion.delete("old", "reject")
     assert queues.get("old").paused is pauses
 

@@ -235,11 +235,11 @@ def test_a_change_of_an_endpoint_reads_the_secret_anew(secrets: Secrets) -> None
     ("url", "told"),
     [
         ("http://hooks.example.com/", "must use https"),
-        ("https://169.254.169.254/latest", "not public"),
-        ("https://10.0.0.1/", "not public"),
-        ("https://localhost/", "not public"),
-        ("https://2130706433/", "not public"),
-        ("https://[fd00:ec2::254]/", "not public"),
+        ("https://169.254.169.254/latest", "must have a public address"),
+        ("https://10.0.0.1/", "must have a public address"),
+        ("https://localhost/", "must have a public address"),
+        ("https://2130706433/", "must have a public address"),
+        ("https://[fd00:ec2::254]/", "must have a public address"),
     ],
 )
 def test_an_endpoint_inside_fails_the_deployment_and_changes_nothing(url: str, told: str) -> None:

@@ -221,7 +221,7 @@ def test_an_id_that_is_taken_ends_the_deployment(deployed: Deployed) -> None:
     _, credential = deployed.runtime.access_keys.create(ANYBODY, "other", ["work"])
     secret = Kept()
     secret.text = Credential(credential.id, "0" * 64).text
-    with pytest.raises(SetupError, match="belongs to another key"):
+    with pytest.raises(SetupError, match="the id of a different key"):
         deployed.setup().leave_first_key(secret)
 
 
