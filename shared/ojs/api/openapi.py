@@ -248,7 +248,10 @@ _SHOWN_BACK = {"description": "as shown; without effect, but a name must be that
 _TYPE_RULES: Mapping[str, dict[str, Any]] = {
     "JobRequest": {
         "properties": {
-            envelope.RESULT_TTL: {"type": "null", "description": "422 unless null: the field is not supported"}
+            envelope.RESULT_TTL: {
+                "type": "null",
+                "description": "422 unless null: the field is not supported",
+            }
         }
     },
     "RateLimitRequest": _RATE_LIMIT,
@@ -585,7 +588,10 @@ def _define_request(model: type[Model], schemas: dict[str, Any]) -> None:
         schema["additionalProperties"] = model.unknown == "kept"
     if issubclass(model, models.RequestModel):
         for key, reason in model.not_offered.items():
-            properties[key] = {"type": "null", "description": f"422 unless null: the field {reason}"}
+            properties[key] = {
+                "type": "null",
+                "description": f"422 unless null: the field {reason}",
+            }
         properties |= model.described.get("properties", {})
         schema |= {**model.described, "properties": properties}
     schemas[name] = _anchored(_checked_together(_completed(name, schema)))
