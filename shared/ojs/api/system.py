@@ -266,8 +266,8 @@ def manifest(_request: Request) -> Reply:
     "GET /health",
     _ANYBODY,
     {
-        200: Success(HealthAnswer, "Both work."),
-        503: Success(HealthAnswer, "The store does not answer.", ("Retry-After",)),
+        200: Success(HealthAnswer, "The server and DynamoDB work."),
+        503: Success(HealthAnswer, "DynamoDB does not respond.", ("Retry-After",)),
     },
     strict_query=False,
 )

@@ -246,7 +246,7 @@ def test_a_report_of_a_job_that_is_not_active_is_ignored_and_says_so(
         method, path = "POST", "/ojs/v1/workers/progress"
         body = {"job_id": job_id, "percentage": 50}
     reply = api(method, path, body)
-    told = ["The report was ignored: the job is 'available', not 'active'."]
+    told = ["The report was ignored, because the state of the job is 'available', not 'active'."]
     assert (reply.status, reply.json["progress"], reply.json["warnings"]) == (200, None, told)
     assert "warnings" not in api.get(f"/ojs/v1/jobs/{job_id}/progress").json
 

@@ -86,7 +86,7 @@ def limit(query: Mapping[str, str], *, default: int, most: int) -> int:
     per_page = integer(query, "per_page", default=default, least=1, most=most)
     found = integer(query, "limit", default=per_page, least=1, most=most)
     if query.get("per_page") and found != per_page:
-        rule = "is another name for limit. Send only one of them"
+        rule = "must have the same value as limit. Send only one of them"
         raise InvalidRequest("per_page", rule, value=query["per_page"])
     return found
 
