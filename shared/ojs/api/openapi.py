@@ -50,14 +50,14 @@ _REF = "#/components/schemas/{model}"
 # Status → name and description of the response.
 _ERRORS = {
     400: ("BadRequest", "The request is malformed: a field, the body, a header or a parameter."),
-    401: ("Unauthenticated", "There is no key, or none that is good."),
+    401: ("Unauthenticated", "The key is missing or invalid."),
     403: (
         "Forbidden",
         "The key does not allow this, or the queue does not take this producer's jobs.",
     ),
     404: (
         "NotFound",
-        "There is no such job, workflow, queue, worker, pool, delivery, key or route.",
+        "The job, workflow, queue, worker, pool, delivery, key, or route was not found.",
     ),
     409: ("Conflict", "The job is in another state, or exists already; nothing was changed."),
     413: ("TooLarge", "Something is larger than allowed."),
@@ -89,7 +89,7 @@ _HEADERS: Mapping[str, tuple[dict[str, Any], str]] = {
     "Retry-After": ({"type": "integer", "minimum": 1}, "seconds to wait before trying again"),
     "X-OJS-Queue-Depth": (
         {"type": "integer", "minimum": 0},
-        "jobs in the queue that are not final, or their bytes if those are what is bounded",
+        "number of jobs in the queue that are not final, or their bytes if the limit is in bytes",
     ),
     "X-OJS-Queue-Bound": ({"type": "integer", "minimum": 1}, "how many there may be"),
     "X-OJS-Queue-Pressure": (

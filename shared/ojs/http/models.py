@@ -74,7 +74,7 @@ MAX_PID = 2**32
 MAX_CONCURRENCY = 100_000
 MAX_PROGRESS_MESSAGE = 10_000
 MAX_REASON = 1_000
-CONFIRM = "must be true: this is for many jobs at once, and cannot be taken back"
+CONFIRM = "must be true: this changes many jobs at once, and can't be undone"
 _TRUE: dict[str, Any] = {"const": True}
 
 # The states that a worker can report. The first three are also directives (ojs-worker-protocol).
@@ -219,7 +219,7 @@ class FetchRequest(RequestModel):
         description="all of the worker's pool when not given",
     )
     count: Annotated[int, Field(ge=1, le=MAX_FETCH)] | None = Field(
-        None, description="most jobs to hand out; 1 when not given"
+        None, description="maximum number of jobs; default 1"
     )
     worker_id: WorkerId | None = None
     visibility_timeout_ms: VisibilityMs | None = None
@@ -526,8 +526,8 @@ class WorkerInfo(RequestModel):
     pool: PoolName | None = _POOL
 
     not_offered: ClassVar[Mapping[str, str]] = {
-        "handlers": "handing out jobs by type and version is not offered by this server; use "
-        "queues of their own."
+        "handlers": "dispatch by type and version is not supported by this server; use "
+        "separate queues."
     }
 
     def check(self, prefix: str = "") -> None:
@@ -609,7 +609,7 @@ class BeatRequest(_Busy):
 
 
 class RegisterRequest(WorkerInfo):
-    """A worker introduces itself. `id` stands for `worker_id` when that is not there."""
+    """The registration of a worker. `id` is used if `worker_id` is missing."""
 
     worker_id: NewWorkerId
 
@@ -675,7 +675,8 @@ class _Report(RequestModel):
     message: Annotated[str, Field(max_length=MAX_PROGRESS_MESSAGE)] | None = None
     data: dict[str, Any] | None = None
     checkpoint: dict[str, Any] | None = Field(
-        None, description="not kept: the answer says so, and the rest of the report counts"
+        None,
+        description="not stored: the response has a warning, and the rest of the report is used",
     )
 
     def warnings(self) -> list[str]:
@@ -804,15 +805,15 @@ class PurgeDeadLettersRequest(_BulkRequest, FilterRequest):
 
 
 class ConfigureQueueRequest(Configuration, QueueConfigRequest):
-    """Fields of a queue's configuration. What is left out stays as it is; null takes it back.
+    """Fields of a queue's configuration. Omitted fields are unchanged; null resets a field.
 
     Described here; parsed by `ojs.domain.queue.config.parse`.
     """
 
 
 class QueueLimitsRequest(Configuration):
-    """A queue's own limits: the rate as `limit` and `period`, or under `rate_limit` or `rate`. What
-    is left out stays as it is; null takes it back.
+    """A queue's own limits: the rate as `limit` and `period`, or under `rate_limit` or `rate`.
+    Omitted fields are unchanged; null resets a field.
     """
 
     not_offered: ClassVar[Mapping[str, str]] = {
@@ -883,7 +884,7 @@ class CreateQueueRequest(RequestModel):
 
 
 class DeleteQueueRequest(Configuration):
-    """What becomes of a queue's jobs; here or in the query."""
+    """What happens to the jobs of a queue; here or in the query."""
 
     strategy: DeletionStrategy | None = Field(
         None, description="there must be none; they are discarded, moved, or worked off first"
@@ -917,12 +918,12 @@ class CreateKeyRequest(Configuration):
         str,
         Field(min_length=1, max_length=access.MAX_NAME_CHARACTERS),
         After(_key_name),
-    ] = Field(description="who holds it: what `producers` of a queue names, and jobs show")
+    ] = Field(description="name of its holder, as in `producers` of a queue and in jobs")
     scopes: Annotated[
         list[access.Scope],
         Field(min_length=1, max_length=len(access.Scope)),
         After(_scopes),
-    ] = Field(description="what it may do; docs/access.md says what each is")
+    ] = Field(description="permissions; see docs/access.md")
     queues: (
         Annotated[list[QueuePattern], Field(min_length=1, max_length=access.MAX_QUEUES)] | None
     ) = Field(None, description="the only queues it may touch; all when not given")
@@ -1074,7 +1075,7 @@ class EraseRequest(Configuration):
         for name, value in ({} if self.filter is None else self.filter.meta).items():
             # An unset variable in a client must not erase all jobs that have no value.
             if value is None or value in ("", [], {}):
-                rule = "must not be empty or null: what is erased is asked for by name"
+                rule = "must not be empty or null: name the data to erase"
                 raise InvalidRequest(f"{prefix}filter.meta.{name}", rule, value=value)
         if self.confirm is None and not self.dry_run:
             raise InvalidRequest(f"{prefix}confirm", CONFIRM)
@@ -1168,7 +1169,7 @@ class WorkflowStepRequest(Model):
     unknown = "kept"
 
     type: str | None = Field(None, description="of the job; or chain, group, batch or dag")
-    id: str | None = Field(None, description="its name among the steps beside it")
+    id: str | None = Field(None, description="ID, unique in its list of steps")
     name: Any = Field(None, description="of a workflow")
     args: Any = Field(None, description="of the job; needed there")
     meta: Any = None
@@ -1176,7 +1177,7 @@ class WorkflowStepRequest(Model):
         None, description="of the job, or what holds for all jobs of the workflow"
     )
     depends_on: list[str | WorkflowDependencyRequest] | None = Field(
-        None, description="in a graph: the ids of the steps beside it that it waits for"
+        None, description="in a graph: the IDs of the steps that it waits for"
     )
     trigger: StepTriggerName | None = Field(
         None, description="in a graph: how these must have ended; all_succeeded when not given"
@@ -1210,8 +1211,8 @@ class WorkflowRequest(Configuration):
 
 
 class RetryWorkflowRequest(Configuration):
-    """Run a workflow that is over again."""
+    """Run a workflow that has ended again."""
 
     mode: RetryModeName | None = Field(
-        None, description="what runs again; what has failed or never ran when not given"
+        None, description="which steps run again; default: those that failed or never ran"
     )
