@@ -41,7 +41,7 @@ class StoredError(OjsError):
     def __init__(
         self, code: str, message: str, *, retryable: bool, details: Mapping[str, Any]
     ) -> None:
-        waits = _RETRY.search(message)
+        waits = _RETRY.search(message) if retryable else None
         super().__init__(message, details=details, retry_after_s=waits and int(waits[1]))
         self.code = code  # type: ignore[misc]
         self.retryable = retryable  # type: ignore[misc]
@@ -288,8 +288,8 @@ class QueueMayStay(QueueDraining):
     def __init__(self, queue: str) -> None:
         super().__init__(
             queue,
-            f"Queue '{queue}' doesn't accept jobs while a request to delete it, if it is empty, is "
-            "in progress.",
+            f"Queue '{queue}' doesn't accept jobs until a request to delete it is finished. "
+            "A queue with jobs is not deleted.",
             retry_after_s=1,
         )
 

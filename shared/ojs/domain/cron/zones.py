@@ -40,7 +40,7 @@ class TimeZones:
             raise ValueError(_RULE)
         # A name with `..` is none of these, and no path.
         if name not in self._names:
-            raise ValueError(f"is not in the time zone data {self.version}: {_RULE}")
+            raise ValueError(f"is not in the time zone data {self.version}. It {_RULE}")
         if name not in self._loaded:
             self._loaded[name] = TimeZone(self._read(name))
         return self._loaded[name]
