@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from typing import Any, ClassVar, TypeVar
+
+_RETRY = re.compile(r" Retry after (\d+) s\.$")
 
 
 class OjsError(Exception):
@@ -24,6 +27,8 @@ class OjsError(Exception):
         details: Mapping[str, Any] | None = None,
         retry_after_s: int | None = None,
     ) -> None:
+        if retry_after_s is not None:
+            message = f"{without_retry(message)} Retry after {retry_after_s} s."
         super().__init__(message)
         self.message = message
         self.details: dict[str, Any] = dict(details or {})
@@ -36,7 +41,8 @@ class StoredError(OjsError):
     def __init__(
         self, code: str, message: str, *, retryable: bool, details: Mapping[str, Any]
     ) -> None:
-        super().__init__(message, details=details)
+        waits = _RETRY.search(message) if retryable else None
+        super().__init__(message, details=details, retry_after_s=waits and int(waits[1]))
         self.code = code  # type: ignore[misc]
         self.retryable = retryable  # type: ignore[misc]
 
@@ -62,13 +68,15 @@ class InvalidRequest(OjsError):
     ) -> None:
         rule = {"field": field, "reason": reason}
         shown = {} if value is None else {"value": shorten(value)}
-        super().__init__(f"'{field}': {reason}", details=rule | shown | dict(details or {}))
+        super().__init__(
+            f"'{field}': {with_end(reason)}", details=rule | shown | dict(details or {})
+        )
         self.field = field
         self.reason = reason
 
 
 # The rule that a bad cursor of a listing breaks.
-BAD_CURSOR = "is not one this server gave"
+BAD_CURSOR = "is not a valid cursor. Use next_cursor from the previous response"
 
 
 @contextmanager
@@ -107,12 +115,9 @@ class PayloadTooLarge(OjsError):
 
     def __init__(self, what: str, *, size: int, limit: int, queue: str | None = None) -> None:
         """`limit` is that of a `queue`, if one is given: in all of its jobs together."""
-        rule = f"{what} has {size} bytes; at most {limit} are allowed."
+        rule = f"'{what}' has {size} bytes. At most {limit} bytes are allowed."
         if queue is not None:
-            rule = (
-                f"{what} has {size} bytes and can never fit into the queue '{queue}': "
-                f"all its jobs together may have {limit}."
-            )
+            rule = f"'{what}' has {size} bytes. Queue '{queue}' allows {limit} bytes in total."
         super().__init__(
             rule,
             details={"field": what, "size": size, "limit": limit}
@@ -127,7 +132,7 @@ class TooManyJobs(OjsError):
 
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(
-            f"{size} jobs are more than one request may have: at most {limit}.",
+            f"The request has {size} jobs. At most {limit} are allowed. Split the request.",
             details={"field": "jobs", "size": size, "limit": limit},
         )
         self.limit = limit
@@ -173,8 +178,8 @@ class TooManyQueues(OjsError):
 
     def __init__(self, name: str, limit: int) -> None:
         super().__init__(
-            f"There is no queue '{shorten(name)}', and no job makes another: this deployment has "
-            f"{limit} queues, as many as its setting max_queues allows.",
+            f"Queue '{shorten(name)}' doesn't exist and can't be created, because the deployment "
+            f"has reached its limit of {limit} queues (setting max_queues). Use an existing queue.",
             details={"field": "queue", "queue": shorten(name), "limit": limit},
         )
 
@@ -195,7 +200,8 @@ class JobTypeNotAllowed(OjsError):
 
     def __init__(self, queue: str, job_type: str, allowed: Iterable[str]) -> None:
         super().__init__(
-            f"The queue '{queue}' does not take jobs of type '{shorten(job_type)}'.",
+            f"Queue '{queue}' doesn't accept jobs of type '{shorten(job_type)}'. Use a type that "
+            "matches details.allowed_job_types.",
             details={
                 "field": "type",
                 "queue": queue,
@@ -211,7 +217,9 @@ class Unauthenticated(OjsError):
     code = "unauthenticated"
 
     def __init__(self) -> None:
-        super().__init__("A valid key is needed: send `Authorization: Bearer <key>`.")
+        super().__init__(
+            "A valid access key is required. Send the header `Authorization: Bearer <key>`."
+        )
 
 
 class PermissionDenied(OjsError):
@@ -222,7 +230,7 @@ class PermissionDenied(OjsError):
 
 def forbidden() -> PermissionDenied:
     """The caller lacks permission. The message does not reveal whether scope or queue failed."""
-    return PermissionDenied("You are not allowed to do this.")
+    return PermissionDenied("You don't have permission for this operation.")
 
 
 class Conflict(OjsError):
@@ -237,8 +245,9 @@ class Conflict(OjsError):
         current_state: str | None = None,
         expected_states: Iterable[str] = (),
         details: Mapping[str, Any] | None = None,
+        retry_after_s: int | None = None,
     ) -> None:
-        super().__init__(message, details=details)
+        super().__init__(message, details=details, retry_after_s=retry_after_s)
         if current_state:
             self.details["current_state"] = current_state
         if expected := list(expected_states):
@@ -249,7 +258,7 @@ class KeyTaken(Conflict):
     """An idempotency key (`field`) came with another request before."""
 
     def __init__(self, field: str) -> None:
-        rule = "stands for another request: each request needs a key of its own"
+        rule = "was used for a different request. Use a new key"
         super().__init__(f"'{field}': {rule}.", details={"field": field, "reason": rule})
 
 
@@ -258,11 +267,16 @@ class QueueDraining(Conflict):
 
     code = "queue_draining"
 
-    def __init__(self, queue: str, message: str | None = None) -> None:
+    def __init__(
+        self, queue: str, message: str | None = None, *, retry_after_s: int | None = None
+    ) -> None:
         super().__init__(
-            message or f"The queue '{queue}' is being deleted and takes no jobs.",
+            message
+            or f"Queue '{queue}' is being deleted (state draining) and doesn't accept jobs. "
+            "Use another queue.",
             current_state="draining",
             details={"queue": queue},
+            retry_after_s=retry_after_s,
         )
 
 
@@ -274,10 +288,10 @@ class QueueMayStay(QueueDraining):
     def __init__(self, queue: str) -> None:
         super().__init__(
             queue,
-            f"The queue '{queue}' is being deleted if it is empty; it takes no jobs until that is "
-            "decided.",
+            f"Queue '{queue}' doesn't accept jobs until a request to delete it is finished. "
+            "A queue with jobs is not deleted.",
+            retry_after_s=1,
         )
-        self.retry_after_s = 1
 
 
 class Duplicate(OjsError):
@@ -292,7 +306,9 @@ class NotStored(OjsError):
     code = "not_stored"
 
     def __init__(self) -> None:
-        super().__init__("Another job of the request was refused, and this one not stored.")
+        super().__init__(
+            "This job was not stored, because another job of the request was rejected."
+        )
 
 
 class QueueFull(OjsError):
@@ -315,11 +331,11 @@ class QueueFull(OjsError):
         retry_after_s: int | None = 5,
         message: str | None = None,
     ) -> None:
-        kind = "depth" if unit == "jobs" else "size"
-        shown = bound if unit == "jobs" else f"{bound} bytes"
         self.queue = {"queue": queue, "depth": depth, "bound": bound, "strategy": strategy}
         super().__init__(
-            message or f"Queue '{queue}' has reached its {kind} bound ({shown}).",
+            message
+            or f"Queue '{queue}' doesn't have enough capacity: it contains {depth} of at most "
+            f"{bound} {unit}.",
             details={**self.queue, "unit": unit},
             retry_after_s=retry_after_s,
         )
@@ -341,8 +357,8 @@ class BatchTooLarge(QueueFull):
             bound=bound,
             strategy=strategy,
             retry_after_s=None,
-            message=f"{count} jobs can never fit into the queue '{queue}', which holds at most "
-            f"{bound}: send them in smaller batches.",
+            message=f"The request has {count} jobs for queue '{queue}', which can hold at most "
+            f"{bound}. Send smaller batches.",
         )
         self.details |= {"field": "jobs", "size": count, "limit": bound}
 
@@ -361,7 +377,7 @@ class MiddlewareError(OjsError):
 
     def __init__(self, name: str | None = None, *, what: str = "failed") -> None:
         super().__init__(
-            f"The middleware of this deployment {what}; nothing was stored.",
+            f"The middleware of this deployment {what}. Nothing was stored. Retry the request.",
             details={} if name is None else {"middleware": name},
         )
 
@@ -372,7 +388,7 @@ class MiddlewareTimeout(MiddlewareError):
     code = "middleware_timeout"
 
     def __init__(self) -> None:
-        super().__init__(what="took too long")
+        super().__init__(what="timed out")
 
 
 class BackendError(OjsError):
@@ -395,7 +411,7 @@ class UnknownForm(BackendUnavailable):
 
     def __init__(self, what: str, value: object) -> None:
         super().__init__(
-            f"What is stored needs a newer version: {what} '{shorten(str(value))}'.",
+            f"The stored data requires a newer server version: {what} '{shorten(str(value))}'.",
             retry_after_s=60,
         )
 
@@ -424,6 +440,24 @@ class BackendTimeout(BackendError):
     """No answer in time: the outcome is unknown."""
 
     code = "backend_timeout"
+
+
+def without_retry(message: str) -> str:
+    """A message without `Retry after N s.` at its end."""
+    return _RETRY.sub("", message)
+
+
+def with_end(text: str) -> str:
+    """A text that ends with one period or question mark."""
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
+def any_of(names: Iterable[str], word: str = "or") -> str:
+    """List names as a text: `a`, `a or b`, or `a, b, or c`."""
+    *some, last = names
+    if len(some) < 2:
+        return f" {word} ".join((*some, last))
+    return f"{', '.join(some)}, {word} {last}"
 
 
 def shorten(value: Any, limit: int = 100) -> Any:

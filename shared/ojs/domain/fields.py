@@ -17,13 +17,13 @@ class NumberRange(RequestField):
 
 def _duration(value: object) -> str:
     if times.short_duration_ms(value) <= 0:
-        raise ValueError("must be above zero")
+        raise ValueError("must be greater than zero")
     return times.iso_duration(value)
 
 
 def _printable(value: str) -> str:
     if not value.isprintable():
-        raise ValueError("must hold printable characters only")
+        raise ValueError("must contain only printable characters")
     return value
 
 

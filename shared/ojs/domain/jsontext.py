@@ -22,13 +22,16 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise InvalidPayload(f"{name} is not JSON.", details={"reason": "not a JSON number"})
+    raise InvalidPayload(
+        f"The body contains {name}, which is not valid JSON.",
+        details={"reason": "not a JSON number"},
+    )
 
 
 def _integer(text: str) -> int:
     if len(text) > MAX_INTEGER_DIGITS:
         raise InvalidPayload(
-            f"A number has more than {MAX_INTEGER_DIGITS} digits.",
+            f"A number in the body has more than {MAX_INTEGER_DIGITS} digits.",
             details={"reason": f"at most {MAX_INTEGER_DIGITS} digits"},
         )
     return int(text)
@@ -42,7 +45,7 @@ def _decimal(text: str) -> Decimal:
     # Clients read numbers as IEEE doubles, so numbers outside their range are refused.
     if number is None or math.isinf(float(number)) or (number and not float(number)):
         raise InvalidPayload(
-            "A number is outside the range of an IEEE 754 double.",
+            "A number in the body is outside the range of an IEEE 754 double.",
             details={"reason": "number out of range", "value": text[:40]},
         )
     return number
@@ -54,7 +57,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         name = next(name for name in found if names.count(name) > 1)
         raise InvalidPayload(
-            f"A JSON object has the key '{name[:100]}' more than once; send each key once.",
+            f"An object in the body has the key '{name[:100]}' more than once. Send each key once.",
             details={"reason": "duplicate key", "key": name[:100]},
         )
     return found
@@ -73,12 +76,12 @@ def loads(body: bytes | str, *, max_depth: int = MAX_DEPTH) -> Any:
             "The body is not valid UTF-8.", details={"position": error.start}
         ) from None
     if not text.strip():
-        raise InvalidPayload("The body is empty; a JSON object is expected.")
+        raise InvalidPayload("The body is empty. Send a JSON object.")
     # Checked before parsing: the parser recurses, and its own limit depends on the interpreter.
     depth = _depth(text)
     if depth > max_depth:
         raise InvalidPayload(
-            f"The body is nested deeper than {max_depth} levels.",
+            f"The body has more than {max_depth} levels of nesting.",
             details={"reason": f"at most {max_depth} levels"},
         )
     try:
@@ -94,7 +97,7 @@ def loads(body: bytes | str, *, max_depth: int = MAX_DEPTH) -> Any:
         # Some messages of simplejson hold a format code: "Invalid control character %r at".
         rule = error.msg.removesuffix(" at").replace(" %r", "")
         raise InvalidPayload(
-            f"Malformed JSON: {rule} at line {error.lineno}, column {error.colno}.",
+            f"The body is not valid JSON: {rule} at line {error.lineno}, column {error.colno}.",
             details={"position": error.pos, "line": error.lineno, "column": error.colno},
         ) from None
     if _SURROGATE.search(text):
@@ -102,7 +105,7 @@ def loads(body: bytes | str, *, max_depth: int = MAX_DEPTH) -> Any:
             dumps(value).encode("utf-8")
         except UnicodeEncodeError:
             raise InvalidPayload(
-                "The body holds an unpaired surrogate, which is not a character.",
+                "The body contains an unpaired surrogate, which is not a valid character.",
                 details={"reason": "unpaired surrogate"},
             ) from None
     return value

@@ -33,11 +33,11 @@ from typing import (
     get_type_hints,
 )
 
-from ojs.domain.errors import InvalidRequest, ValidationFailed
+from ojs.domain.errors import InvalidRequest, ValidationFailed, any_of
 
 NOT_KNOWN = "is not a known field"
 # The error of a field that is present but empty.
-FILLED = "must not be empty or null; leave it out if it is not meant"
+FILLED = "must not be empty or null. To use the default, omit the field"
 # Characters of a field's name that an error shows.
 MAX_SHOWN = 100
 # How many errors one answer names.
@@ -98,9 +98,9 @@ class RequestField:
     def check(self, value: Any) -> Any:
         """Return the value; raises ValueError for one out of bounds."""
         if self.ge is not None and value < self.ge:
-            raise ValueError(f"input should be greater than or equal to {self.ge:.17g}")
+            raise ValueError(f"must be at least {self.ge:.17g}")
         if self.le is not None and value > self.le:
-            raise ValueError(f"input should be less than or equal to {self.le:.17g}")
+            raise ValueError(f"must be at most {self.le:.17g}")
         if self.min_length is not None and len(value) < self.min_length:
             raise ValueError(_length_rule("at least", self.min_length, value))
         if self.max_length is not None and len(value) > self.max_length:
@@ -108,14 +108,15 @@ class RequestField:
         return value
 
 
-_LENGTHS: Mapping[type, tuple[str, str]] = {
-    str: ("string", "character"), list: ("list", "item"), dict: ("object", "field"),
+# The unit of a length: one, and several.
+_UNITS: Mapping[type, tuple[str, str]] = {
+    str: ("character", "characters"), list: ("entry", "entries"), dict: ("field", "fields"),
 }  # fmt: skip
 
 
 def _length_rule(words: str, bound: int, value: Any) -> str:
-    what, unit = _LENGTHS[type(value)]
-    return f"{what} should have {words} {bound} {unit}{'s' if bound != 1 else ''}, not {len(value)}"
+    unit = _UNITS[type(value)][bound != 1]
+    return f"must have {words} {bound} {unit}, but has {len(value)}"
 
 
 # Not typed: a class attribute of any type has one as its value.
@@ -349,8 +350,7 @@ def is_closed(kind: Any) -> bool:
 def _member(members: Iterable[str]) -> _Reader:
     """Reads one of the members: of an enumeration, the member itself."""
     known = {str(each): each for each in members}
-    *some, last = (f"'{each}'" for each in known)
-    rule = "input should be " + " or ".join(filter(None, (", ".join(some), last)))
+    rule = "must be " + any_of(f"'{each}'" for each in known)
 
     def read(value: Any, _path: _Path, _errors: list[_Broken]) -> Any:
         if isinstance(value, str) and value in known:
@@ -363,7 +363,7 @@ def _member(members: Iterable[str]) -> _Reader:
 def _items(read_item: _Reader) -> _Reader:
     def read(value: Any, path: _Path, errors: list[_Broken]) -> Any:
         if not isinstance(value, list):
-            raise ValueError("input should be a valid list")  # noqa: TRY004 - see `_read`
+            raise ValueError("must be an array")  # noqa: TRY004 - see `_read`
         return [_inner(read_item, each, (*path, at), errors) for at, each in enumerate(value)]
 
     return read if read_item is not _anything else _SCALARS[list]
@@ -405,30 +405,30 @@ def _scalar(*kinds: type, rule: str) -> _Reader:
 
 def _text(value: Any, _path: _Path, _errors: list[_Broken]) -> Any:
     if type(value) is not str:
-        raise ValueError("input should be a valid string")
+        raise ValueError("must be a string")
     if not value.isascii() and _SURROGATE.search(value):
-        raise ValueError("must not hold an unpaired surrogate, which is not a character")
+        raise ValueError("must not contain an unpaired surrogate")
     return value
 
 
 def _float(value: Any, _path: _Path, _errors: list[_Broken]) -> float:
     # JSON numbers arrive as Decimal (`ojs.domain.jsontext`).
     if type(value) not in (int, float, Decimal):
-        raise ValueError("input should be a valid number")
+        raise ValueError("must be a number")
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise ValueError("input should be a finite number")
+        raise ValueError("must be a finite number")
     return number
 
 
 _SCALARS: Mapping[Any, _Reader] = {
     str: _text,
     int: _scalar(int, rule="must be a whole number"),
-    bool: _scalar(bool, rule="input should be a valid boolean"),
-    list: _scalar(list, rule="input should be a valid list"),
+    bool: _scalar(bool, rule="must be true or false"),
+    list: _scalar(list, rule="must be an array"),
     float: _float,
 }
 
@@ -453,5 +453,5 @@ def not_known(name: str, known: Collection[str]) -> str:
     names = sorted(known)
     meant = nearest(name, names)
     if meant is None:
-        return f"{NOT_KNOWN}; there are {', '.join(names)}" if names else NOT_KNOWN
-    return f"{NOT_KNOWN}; did you mean '{meant}'?"
+        return f"{NOT_KNOWN}. Known fields: {', '.join(names)}" if names else NOT_KNOWN
+    return f"{NOT_KNOWN}. Did you mean '{meant}'?"

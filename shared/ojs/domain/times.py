@@ -33,7 +33,7 @@ def duration_ms(text: object) -> int:
     Years and months have no fixed length and are refused. Raises ValueError with the rule.
     """
     if not isinstance(text, str) or len(text) > 64 or not _DURATION.fullmatch(text):
-        raise ValueError("must be an ISO 8601 duration of weeks, days, hours, minutes or seconds")
+        raise ValueError("must be an ISO 8601 duration of weeks, days, hours, minutes, or seconds")
     try:
         ms = _length_ms(text)
     except (ArithmeticError, ValueError):
@@ -80,7 +80,7 @@ def short_duration_ms(text: object) -> int:
         try:
             return duration_ms(text)
         except ValueError as error:
-            raise ValueError(f"{error}; or a short one such as 7d or 1h30m") from None
+            raise ValueError(f"{error}, or a short duration such as 7d or 1h30m") from None
     parts = zip(found.groups(default="0"), _SHORT_UNITS_MS, strict=True)
     ms = sum(int(number) * unit for number, unit in parts)
     if ms > MAX_DURATION_MS:
@@ -102,7 +102,7 @@ def timestamp_ms(text: object, *, now_ms: int) -> int:
         moment = datetime.fromisoformat(text.upper())
         ms = (moment - _EPOCH) // _MILLISECOND
     except (ArithmeticError, ValueError):
-        raise ValueError("must be a date and time that exist") from None
+        raise ValueError("must be an existing date and time") from None
     return max(0, min(ms, MAX_MS))
 
 

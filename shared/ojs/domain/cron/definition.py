@@ -62,7 +62,7 @@ OverlapName = Literal[
 def check_name(value: str) -> str:
     """The name of a cron job. Raises ValueError with the rule."""
     if value == RESERVED_NAME:
-        raise ValueError("is taken: GET /cron/preview shows when an expression fires")
+        raise ValueError("is reserved. Use another name")
     return envelope.check_queue(value)
 
 
@@ -161,7 +161,9 @@ class CronSettings:
 
 def _must_agree(name: str, value: Any, other: str, there: Any) -> None:
     if value != there:
-        raise InvalidRequest(name, f"differs from {other}, which is another name for it")
+        raise InvalidRequest(
+            name, f"must equal {other}, which sets the same value. Send only one of them"
+        )
 
 
 def _moment(body: CronRequest, name: str) -> int | None:
@@ -290,10 +292,10 @@ class CronDefinition:
         following = self.schedule.next_after(now_ms, anchor_ms=now_ms)
         if following is None:
             raise InvalidRequest(
-                self.expression_name, "never fires in the next eight years", value=self.expression
+                self.expression_name, "has no run in the next eight years", value=self.expression
             )
         if self.ends_ms is not None and self.ends_ms <= (self.starts_ms or 0):
-            raise InvalidRequest("ends_at", "must be after starts_at")
+            raise InvalidRequest("ends_at", "must be later than starts_at")
         self._check_jitter(following)
         self._check_interval(following, least_ms)
         if "type" not in self.template:
@@ -304,21 +306,21 @@ class CronDefinition:
         for name in _MOMENTS:
             value, where = request.choose(name)
             if value is not None and not value.startswith("+"):
-                rule = "must be relative to each firing: '+' and an ISO 8601 duration"
+                rule = "must be relative to the time of the run: '+' and an ISO 8601 duration"
                 raise InvalidRequest(path + where, rule, value=value)
         limit, where = request.choose("rate_limit")
         if self.overlap is OverlapPolicy.ENQUEUE and limit is not None:
-            rule = "cannot be combined with the overlap policy 'enqueue', which is a limit itself"
+            rule = "can't be combined with the overlap policy 'enqueue'"
             raise InvalidRequest(path + where, rule)
 
     def _check_jitter(self, following: Tick) -> None:
         if not self.jitter_ms:
             return
         if self.jitter_ms > MAX_JITTER_MS:
-            raise InvalidRequest("jitter", "must be at most an hour")
+            raise InvalidRequest("jitter", "must be at most one hour")
         later = self.schedule.next_after(following.at_ms, anchor_ms=following.at_ms)
         if later is not None and later.at_ms - following.at_ms <= self.jitter_ms:
-            raise InvalidRequest("jitter", "must be shorter than the time between two ticks")
+            raise InvalidRequest("jitter", "must be shorter than the time between two runs")
 
     def _check_interval(self, tick: Tick | None, least_ms: int) -> None:
         """Raise InvalidRequest if two of the next ticks follow each other in less time."""
@@ -328,8 +330,8 @@ class CronDefinition:
             later = self.schedule.next_after(tick.at_ms, anchor_ms=tick.at_ms)
             if later is not None and later.at_ms - tick.at_ms < least_ms:
                 rule = (
-                    f"fires twice within {least_ms // 1_000} s, the setting min_cron_interval_s. "
-                    "Let it fire less often"
+                    f"must leave at least {least_ms // 1_000} s between two runs (setting "
+                    "min_cron_interval_s)"
                 )
                 raise InvalidRequest(self.expression_name, rule, value=self.expression)
             tick = later

@@ -28,9 +28,9 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 _LAST_OR_NEAREST = re.compile(r"L|LW|([0-9]{1,9})W")
 # What other schedulers have, by its first characters, and what to write instead.
 _NOT_HERE = {
-    "?": "? is not supported; write * instead",
-    "H": "H is not supported; write a number, and set jitter to spread several crons",
-    "L-": "days before the last day are not supported; write L, LW, or a day such as 28",
+    "?": "? is not supported. Use * instead",
+    "H": "H is not supported. Use a number, and set jitter to spread cron jobs",
+    "L-": "days before the last day are not supported. Use L, LW, or a day such as 28",
 }
 _WEEKDAY_OF_MONTH = re.compile(r"([0-9]{1,9}|[A-Z]{3})(?:L|#(.*))")
 
@@ -93,15 +93,15 @@ class _Field(NamedTuple):
             raise self._wrong(item, rule)
         found = _ITEM.fullmatch(item)
         if found is None:
-            raise self._wrong(item, "must be a value, a range or *, with a step or without")
+            raise self._wrong(item, "must be a value, a range, or *, optionally with a step")
         low, high, step = found.groups()
         if low == "*" and high is not None:
-            raise self._wrong(item, "* is no end of a range")
+            raise self._wrong(item, "* can't be part of a range")
         first = self.least if low == "*" else self._value(low)
         if high is not None:
             last = self._end(first, high)
             if last < first:
-                raise self._wrong(item, "the range is reversed")
+                raise self._wrong(item, "the start of the range must not be greater than its end")
         else:
             last = first if step is None and low != "*" else self.most
         return range(first, last + 1, self._step(item, step))
@@ -142,9 +142,9 @@ class _Field(NamedTuple):
 
     def _last_or_nearest(self, item: str, day_text: str | None) -> _Days:
         if self is DAY_OF_WEEK and item == "L":
-            raise self._wrong(item, "L needs a weekday before it, such as 5L")
+            raise self._wrong(item, "L must follow a weekday, for example 5L")
         if self is not DAY_OF_MONTH:
-            raise self._wrong(item, f"{item[-1]} is allowed in the day of month only")
+            raise self._wrong(item, f"{item[-1]} is allowed only in the day of month")
         if day_text is not None:
             day = self._value(day_text)
             return lambda month: month.nearest(day)
@@ -154,15 +154,15 @@ class _Field(NamedTuple):
 
     def _weekday_of_month(self, item: str, name: str, nth_text: str | None) -> _Days:
         if self is DAY_OF_MONTH and nth_text is None:
-            raise self._wrong(item, "L stands alone in the day of month, or with W")
+            raise self._wrong(item, "L must be alone or followed by W in the day of month")
         if self is not DAY_OF_WEEK:
             character = "L" if nth_text is None else "#"
-            raise self._wrong(item, f"{character} is allowed in the day of week only")
+            raise self._wrong(item, f"{character} is allowed only in the day of week")
         weekday = self._value(name)
         if nth_text is None:
             return lambda month: month.days(weekday)[-1:]
         if nth_text not in {"1", "2", "3", "4", "5"}:
-            raise self._wrong(item, "after # must stand a whole number from 1 to 5")
+            raise self._wrong(item, "# must be followed by 1 to 5, for example MON#2")
         nth = int(nth_text)
         return lambda month: month.days(weekday)[nth - 1 : nth]
 
@@ -204,11 +204,11 @@ class CronExpression:
         """
         parts = text.upper().split()
         if parts and parts[0].startswith(("CRON_TZ=", "TZ=")):
-            raise ValueError("must not name a time zone; set the field timezone instead")
+            raise ValueError("must not contain a time zone. Set the field timezone instead")
         if len(parts) not in {5, 6}:
             raise ValueError(
-                f"has {len(parts)} fields; must have five (minute, hour, day of month, month, day "
-                "of week), or six with the seconds first"
+                "must have five fields (minute, hour, day of month, month, day of week), or six "
+                f"with the seconds first, but has {len(parts)}"
             )
         if len(parts) == 5:
             parts.insert(0, "0")

@@ -15,8 +15,8 @@ from ojs.records import record
 # refused at registration.
 SEARCHED_S = 8 * 366 * DAY_S
 LACKS_DAYS = (
-    "some of the months that the expression names do not have the day of the month that it names, "
-    "and it does not fire on that day in those; 'L' is the last day of each month"
+    "Some months don't have the day of the month in the expression. In these months, the cron job "
+    "doesn't run on that day. Use L for the last day of each month."
 )
 # Of the local times that one change of the clocks skips, so many are named; the rest is counted.
 MAX_SKIPPED = 60
@@ -89,7 +89,7 @@ class Schedule:
             if len(expression) > MAX_CHARACTERS:
                 raise ValueError(f"must have at most {MAX_CHARACTERS} characters")
             if not expression.isascii():
-                raise ValueError("must hold ASCII characters only")
+                raise ValueError("must contain only ASCII characters")
             words = expression.split()
             if not words:
                 raise ValueError("must not be empty")
@@ -155,13 +155,13 @@ def _without_alias(words: list[str], expression: str) -> str:
         return expression
     if len(words) > 1 or words[0].lower() not in _ALIASES:
         known = ", ".join(_ALIASES)
-        raise ValueError(f"must be one of {known}, or @every with a duration, if it begins with @")
+        raise ValueError(f"must be one of {known}, or @every with a duration, if it starts with @")
     return _ALIASES[words[0].lower()]
 
 
 def _interval_ms(words: list[str]) -> int:
     if len(words) != 1:
-        raise ValueError("after @every must stand one duration, such as 1h30m or PT1H30M")
+        raise ValueError("@every must be followed by one duration, such as 1h30m or PT1H30M")
     try:
         interval_ms = times.short_duration_ms(words[0])
     except ValueError as error:

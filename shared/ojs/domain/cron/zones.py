@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
 
 _RULE = (
-    "must be UTC or an IANA name with a place, such as Europe/Berlin: no offset, no abbreviation, "
-    "no Etc/GMT zone"
+    "must be UTC or an IANA name of a place, such as Europe/Berlin. Offsets, abbreviations, and "
+    "Etc/GMT zones are not supported"
 )
 _DAY_S = 86_400
 _PROBED_EVERY_S = 4 * _DAY_S
@@ -40,7 +40,7 @@ class TimeZones:
             raise ValueError(_RULE)
         # A name with `..` is none of these, and no path.
         if name not in self._names:
-            raise ValueError(f"is not in the time zone data {self.version}; {_RULE}")
+            raise ValueError(f"is not in the time zone data {self.version}. It {_RULE}")
         if name not in self._loaded:
             self._loaded[name] = TimeZone(self._read(name))
         return self._loaded[name]

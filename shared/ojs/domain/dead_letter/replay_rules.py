@@ -58,13 +58,13 @@ def stored_form(requested: Iterable[ReplayRuleRequest], prefix: str) -> list[dic
     for at, rule in enumerate(requested):
         path = f"{prefix}replay_rules[{at}]"
         if rule.name in names:
-            raise InvalidRequest(f"{path}.name", "must be one that no other rule has")
+            raise InvalidRequest(f"{path}.name", "must be unique within the rules of the queue")
         names.add(rule.name)
         wanted = rule.filter.model_dump(exclude_none=True)
         if "older_than" in wanted:
             # A rule looks at a dead letter once, when its delay is over, so no other age can hold.
             raise InvalidRequest(
-                f"{path}.filter.older_than", "is not allowed in a replay rule: use 'delay'"
+                f"{path}.filter.older_than", "is not allowed in a replay rule. Use delay instead"
             )
         dead_letter_filter.parse(wanted, now_ms=times.MAX_MS, prefix=f"{path}.filter.")
         rules.append(rule.model_dump() | {"filter": wanted})
@@ -96,6 +96,6 @@ def check_queue(stored: Iterable[Mapping[str, Any]], name: str, prefix: str) -> 
         if rule["filter"].get("queue", name) != name:
             raise InvalidRequest(
                 f"{prefix}replay_rules[{at}].filter.queue",
-                "must be the queue that the rule is for",
+                "must be the queue of the rule",
                 value=rule["filter"]["queue"],
             )

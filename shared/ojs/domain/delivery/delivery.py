@@ -227,7 +227,9 @@ def unqualified(arn: str) -> str:
 def check_delivery(value: str) -> str:
     """A delivery's name. Raises ValueError with the rule."""
     if not _DELIVERY.fullmatch(value):
-        raise ValueError("must begin with a letter or digit and hold only those, '-', '_' and '.'")
+        raise ValueError(
+            "must start with a letter or digit and contain only letters, digits, '-', '_', and '.'"
+        )
     if len(value) > MAX_DELIVERY_BYTES:
         raise ValueError(f"must have at most {MAX_DELIVERY_BYTES} characters")
     return value
@@ -236,37 +238,38 @@ def check_delivery(value: str) -> str:
 def _function(value: str) -> str:
     if not _FUNCTION.fullmatch(value):
         raise ValueError(
-            "must be the ARN of a Lambda function, as "
-            "'arn:aws:lambda:eu-central-1:123456789012:function:resize', with an alias or version "
-            "behind it or without"
+            "must be the ARN of a Lambda function, optionally with an alias or version, for "
+            "example arn:aws:lambda:eu-central-1:123456789012:function:resize"
         )
     return value
 
 
 def _endpoint(value: str) -> str:
     if len(value.encode()) > MAX_URL_BYTES or not value.isprintable() or " " in value:
-        raise ValueError(f"must be an URL of at most {MAX_URL_BYTES} bytes, without spaces")
+        raise ValueError(f"must be a URL of at most {MAX_URL_BYTES} bytes without spaces")
     try:
         parts = urlsplit(value)
         host, _ = parts.hostname, parts.port
     except ValueError:
-        raise ValueError("must be an URL") from None
+        raise ValueError("must be a valid URL") from None
     if parts.scheme not in ("https", "http") or not host:
-        raise ValueError("must be an https URL")
+        raise ValueError("must be an HTTPS URL")
     if parts.username is not None or parts.password is not None or parts.fragment:
-        raise ValueError("must have no user, no password and no fragment")
+        raise ValueError("must not contain a user, a password, or a fragment")
     return value
 
 
 def _handler(value: str) -> str:
     if not _HANDLER.fullmatch(value):
-        raise ValueError("must name a function of a module, as 'jobs.images:resize'")
+        raise ValueError("must be a function of a module, for example jobs.images:resize")
     return value
 
 
 def _secret(value: str) -> str:
     if not (8 <= len(value.encode()) <= MAX_SECRET_BYTES and value.isprintable()):
-        raise ValueError(f"must have 8 to {MAX_SECRET_BYTES} bytes, printable characters only")
+        raise ValueError(
+            f"must have 8 to {MAX_SECRET_BYTES} bytes and contain only printable characters"
+        )
     return value
 
 
@@ -373,7 +376,7 @@ def parse(name: str | None, raw: object) -> tuple[Delivery, bool]:
         except ValueError as error:
             raise InvalidRequest("name", str(error), value=name) from None
         if given.name not in (None, name):
-            raise InvalidRequest("name", "must be that of the path", value=given.name)
+            raise InvalidRequest("name", "must equal the name in the path", value=given.name)
     target = given.target or TargetRequest(function=None, endpoint=None, handler=None)
     endpoint = _same("target.endpoint", target.endpoint, "endpoint", given.endpoint)
     config = given.config or DeliveryConfig(
@@ -381,17 +384,17 @@ def parse(name: str | None, raw: object) -> tuple[Delivery, bool]:
     )
     targets = [each for each in (target.function, endpoint, target.handler) if each is not None]
     if len(targets) != 1:
-        raise InvalidRequest("target", "must have one of function, endpoint and handler")
+        raise InvalidRequest("target", "must have exactly one of function, endpoint, and handler")
     if bool(given.queues) == bool(given.pool):
-        raise InvalidRequest("queues", "either queues or a pool is required, and not both")
+        raise InvalidRequest("queues", "requires either queues or pool, not both")
     queues = tuple(given.queues or ())
     if len(set(queues)) < len(queues):
-        raise InvalidRequest("queues", "names a queue twice")
+        raise InvalidRequest("queues", "must not contain duplicates")
     types = tuple(dict.fromkeys(given.job_types or ()))
     form = _form(given.form, is_function=endpoint is None)
     batch_size = given.batch_size or 1
     if batch_size > 1 and form is not Form.SQS:
-        raise InvalidRequest("batch_size", "must be 1 unless form is 'sqs'", value=batch_size)
+        raise InvalidRequest("batch_size", "must be 1, unless form is sqs", value=batch_size)
     concurrency = _same(
         "concurrency", given.concurrency, "config.max_concurrency", config.max_concurrency
     )
@@ -430,14 +433,18 @@ def endpoint_field(raw: object) -> str:
 def _same(name: str, value: Any, other: str, another: Any) -> Any:
     """One of two fields that mean the same. Raises InvalidRequest if they differ."""
     if value is not None and another is not None and value != another:
-        raise InvalidRequest(other, f"differs from {name}", value=another)
+        raise InvalidRequest(
+            other,
+            f"must equal {name}, which sets the same value. Send only one of them",
+            value=another,
+        )
     return another if value is None else value
 
 
 def _form(wanted: str | None, *, is_function: bool) -> Form:
     form = Form(wanted or (Form.DIRECT if is_function else Form.PUSH))
     if not is_function and form is not Form.PUSH:
-        raise ValidationFailed("form", "must be 'push' for an endpoint", value=wanted)
+        raise ValidationFailed("form", "must be push for an endpoint", value=wanted)
     return form
 
 

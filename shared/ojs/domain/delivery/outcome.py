@@ -117,26 +117,28 @@ def excused(outcome: Outcome, delivery: Delivery, *, now_ms: int) -> Outcome:
 
 def invalid(why: str, answer: object = None) -> Outcome:
     """The target answered, but nobody can say what."""
-    quoted = f": {_quoted(answer)}" if answer is not None else ""
+    quoted = f": {_quoted(answer)}" if answer is not None else "."
     return trouble(Verdict.FAULT, "invalid_response", why + quoted)
 
 
 def of_answer(answer: object, *, job_id: str) -> Outcome:
     """Read `{"status": "completed"|"failed", "job_id"?, "result"?, "error"?}`, given as JSON."""
     if not isinstance(answer, Mapping):
-        return invalid("the answer is no JSON object", answer)
+        return invalid("The response is not a JSON object", answer)
     if answer.get("job_id") not in (None, job_id):
-        return invalid("the answer is about another job", answer.get("job_id"))
+        return invalid("The response is about another job", answer.get("job_id"))
     if answer.get("status") == "completed":
         result = answer.get("result", MISSING)
         if result is not MISSING and (size := jsontext.size_of(result)) > MAX_JOB_BYTES:
-            return _too_large(f"the result has {size} bytes, above {MAX_JOB_BYTES}")
+            return _too_large(
+                f"The result has {size} bytes. At most {MAX_JOB_BYTES} bytes are allowed."
+            )
         return Outcome(Verdict.COMPLETED, result=result)
     if answer.get("status") != "failed":
-        return invalid("the answer's status is neither completed nor failed", answer)
+        return invalid("The status in the response is neither completed nor failed", answer)
     error = answer.get("error")
     if error is None or error in ("", {}):
-        error = "the target gave no reason"
+        error = "The target returned no error message."
     if isinstance(error, str):
         error = {"code": "handler_error", "message": error}
     return _failed(error)
@@ -151,11 +153,13 @@ def _too_large(message: str) -> Outcome:
 
 def _failed(error: object) -> Outcome:
     if not isinstance(error, Mapping):
-        return invalid("the answer's error is neither an object nor a text", error)
+        return invalid("The error in the response is neither an object nor a string", error)
     try:
         failure.reported(error, attempt=1, now_ms=0)
     except InvalidRequest as broken:
-        return invalid(f"the answer's error cannot be read ({broken})", error)
+        return invalid(
+            f"The error in the response is invalid: {broken.field} {broken.reason}", error
+        )
     return Outcome(Verdict.FAILED, error=error)
 
 
@@ -165,7 +169,8 @@ def of_text(text: bytes | str, *, job_id: str) -> Outcome:
         answer = jsontext.loads(text)
     except InvalidPayload as broken:
         shown = text.decode("utf-8", errors="replace") if isinstance(text, bytes) else text
-        return invalid(f"the answer cannot be read ({broken})", shown)
+        why = broken.message.rstrip(".").replace(" body", " response", 1)
+        return invalid(why, shown)
     return of_answer(answer, job_id=job_id)
 
 
@@ -181,7 +186,7 @@ def of_batch(answer: object, job_ids: Sequence[str]) -> Sequence[Outcome]:
     error = {
         "code": "handler_error",
         "type": "BatchItemFailure",
-        "message": "the function named the message in batchItemFailures",
+        "message": "The function returned the message in batchItemFailures.",
     }
     return [
         Outcome(Verdict.FAILED, error=error) if job_id in failed else Outcome(Verdict.COMPLETED)
@@ -193,13 +198,13 @@ def _failures(answer: object, known: set[str]) -> set[str] | Outcome:
     if answer is None:
         return set()
     if not isinstance(answer, Mapping):
-        return invalid("the answer is no JSON object", answer)
+        return invalid("The response is not a JSON object", answer)
     items = answer.get("batchItemFailures") or []
     if not isinstance(items, list) or not all(isinstance(each, Mapping) for each in items):
-        return invalid("batchItemFailures is no array of objects", answer)
+        return invalid("batchItemFailures is not an array of objects", answer)
     named = [each.get("itemIdentifier") for each in items]
     if not all(isinstance(each, str) and each in known for each in named):
-        return invalid("batchItemFailures names a message that was not sent", answer)
+        return invalid("batchItemFailures contains a message that was not sent", answer)
     return set(named)
 
 
@@ -212,7 +217,7 @@ def of_response(
     """Read an endpoint's answer (`headers` by lower-case names)."""
     if 200 <= status < 300:
         return of_text(body, job_id=job_id)
-    told = f"the endpoint answered {status}"
+    told = f"The endpoint returned HTTP {status}."
     match status:
         case 401 | 403:
             return trouble(Verdict.FORBIDDEN, "forbidden", told)
@@ -293,7 +298,7 @@ def of_invoke_error(
         verdict = {403: Verdict.FORBIDDEN, 404: Verdict.GONE, 429: Verdict.THROTTLED}.get(
             status, Verdict.REFUSED if 400 <= status < 500 else Verdict.FAULT
         )
-    told = f"Lambda refused the invocation: {code}: {message}"
+    told = f"Lambda rejected the invocation: {code}: {message}"
     if verdict is Verdict.THROTTLED:
         return throttled(told, retry_after_ms(retry_after, now_ms=now_ms))
     return trouble(verdict, code or DELIVERY_ERROR, told)
@@ -313,9 +318,9 @@ def of_function_error(payload: object) -> Outcome:
     told = payload if isinstance(payload, Mapping) else {}
     message, kind = str(told.get("errorMessage") or ""), str(told.get("errorType") or "")
     if not told:
-        message = _quoted(payload) if payload else "the function failed without a message"
+        message = _quoted(payload) if payload else "The function failed without a message."
     if kind == "Sandbox.Timedout" or _TIMED_OUT.search(message):
-        return trouble(Verdict.FAULT, "timeout", message or "the function timed out")
+        return trouble(Verdict.FAULT, "timeout", message or "The function timed out.")
     if _TOO_LARGE in kind:
         return _too_large(message)
     if kind.startswith(("Runtime.", "Sandbox.", "Extension.")) or _CRASHED.search(message):
@@ -343,11 +348,11 @@ def settled_by(record: object) -> Sequence[Settled]:
     told = record if isinstance(record, Mapping) else {}
     request, context = told.get("requestPayload"), told.get("requestContext")
     if not isinstance(request, Mapping) or not isinstance(context, Mapping):
-        raise MalformedRecord("a destination record has requestContext and requestPayload")
+        raise MalformedRecord("The destination record lacks requestContext or requestPayload")
     batch = "Records" in request
     pushed = list(_pushed(request))
     if not pushed:
-        raise MalformedRecord("the record's event has no jobs")
+        raise MalformedRecord("The event of the destination record contains no jobs")
     outcomes = _outcomes(told, context, [job_id for job_id, *_ in pushed], batch=batch)
     return [
         Settled(job_id, token, delivery, outcome)
@@ -370,13 +375,15 @@ def _outcomes(
         return [of_function_error(payload)] * len(job_ids)
     status = response.get("statusCode")
     if condition == "EventAgeExceeded" or status == 429:
-        return [throttled("the function had no room until the event was too old")] * len(job_ids)
+        return [throttled("The function was throttled until the event was too old.")] * len(job_ids)
     if condition == "ZeroReservedConcurrency":
-        return [throttled("the function has a reserved concurrency of zero")] * len(job_ids)
+        return [throttled("The reserved concurrency of the function is 0.")] * len(job_ids)
     if isinstance(status, int) and status >= 400:
         error = of_invoke_error("", str(condition), status=status, retry_after=None, now_ms=0)
         return [error] * len(job_ids)
-    return [invalid("Lambda tells no outcome", {"condition": condition})] * len(job_ids)
+    return [invalid("The destination record contains no outcome", {"condition": condition})] * len(
+        job_ids
+    )
 
 
 def _pushed(event: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -385,13 +392,13 @@ def _pushed(event: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     if records is None:
         job = event.get("job", event)
         if not isinstance(job, Mapping):
-            raise MalformedRecord("the event's job is no object")
+            raise MalformedRecord("The job of the event is not an object")
         yield _one(job.get("id"), event.get("delivery_id"), event.get("worker_id"))
         return
     for each in records if isinstance(records, list) else ():
         attributes = each.get("messageAttributes") if isinstance(each, Mapping) else None
         if not isinstance(attributes, Mapping):
-            raise MalformedRecord("a message has no attributes")
+            raise MalformedRecord("A message has no attributes")
         shown = {
             name: value.get("stringValue")
             for name, value in attributes.items()
@@ -406,7 +413,7 @@ def _one(job_id: object, delivery_id: object, worker: object) -> tuple[str, str,
         token, name = str(delivery_id).removeprefix(ID_PREFIX), delivery_of(str(worker))
         if job_id and token and name:
             return str(job_id), token, name
-    raise MalformedRecord("the event does not name its job, delivery_id and worker_id")
+    raise MalformedRecord("The event lacks its job, delivery_id, or worker_id")
 
 
 def _quoted(value: object) -> str:

@@ -30,7 +30,7 @@ def check_source(value: str) -> str:
     """Return an event source, or a prefix of one with `*`. Raises ValueError with the rule."""
     if not _SOURCE.fullmatch(value) or not value.isprintable():
         raise ValueError(
-            "must be a URI that begins with ojs://, of at most 506 characters; it may end in *"
+            "must be a URI of at most 506 characters that starts with ojs:// and can end in *"
         )
     return value
 

@@ -160,11 +160,11 @@ def _text(digest: bytes) -> str:
 def _named(value: str) -> str:
     tenant = value.removeprefix(PREFIX)
     if tenant == value:
-        raise ValueError(f"must begin with '{PREFIX}'")
+        raise ValueError(f"must start with '{PREFIX}'")
     if not 1 <= len(tenant) <= MAX_TENANT:
-        raise ValueError(f"must name a tenant of 1 to {MAX_TENANT} characters")
+        raise ValueError(f"must have 1 to {MAX_TENANT} characters after '{PREFIX}'")
     if not tenant.isprintable():
-        raise ValueError("must hold printable characters only")
+        raise ValueError("must contain only printable characters")
     return value
 
 

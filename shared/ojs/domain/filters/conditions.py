@@ -164,7 +164,7 @@ class Filter:
                 (name for name in ends if name in values), key=values.__getitem__, default=""
             )
             if first in values and values[first] >= values.get(last, now_ms + 1):
-                rule = f"must be before '{last}'" if last else "must not be in the future"
+                rule = f"must be earlier than {last}" if last else "must not be in the future"
                 raise InvalidRequest(prefix + first, rule, value=raw[first])
         return values
 
@@ -253,8 +253,8 @@ def _path(text: str) -> tuple[tuple[str | int | None, ...], str]:
             at = bracket.end()
         else:
             raise ValueError(
-                f"must be a JSON path of .name, ['name'], [0], [*] or .* steps; "
-                f"character {at + 1} begins none"
+                "must be a JSON path of the steps .name, ['name'], [0], [*], and .*. Character "
+                f"{at + 1} doesn't start a step"
             )
         if len(steps) > jsontext.MAX_DEPTH:
             raise ValueError(f"must be a JSON path of at most {jsontext.MAX_DEPTH} steps")

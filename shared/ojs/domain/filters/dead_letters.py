@@ -19,7 +19,7 @@ from ojs.domain.job.job import Job
 from ojs.domain.requests import Field, Model
 
 # The error of an `all` that is not true.
-EVERY = "must be true, or left out where a filter says which dead letters are meant"
+EVERY = "must be true. To select dead letters by a filter, omit it"
 
 
 class FilterRequest(Model):
@@ -123,16 +123,16 @@ def parse_bulk(
         if every is not True:
             raise InvalidRequest("all", EVERY, value=every)
         if filters:
-            raise InvalidRequest("all", "cannot be combined with a filter")
+            raise InvalidRequest("all", "can't be combined with a filter")
         return EVERYTHING
     if not filters:
-        rule = f"is required: one of {', '.join(FIELDS)}; or say all: true for all dead letters"
+        rule = f"is required. Send one of {', '.join(FIELDS)}, or all: true for all dead letters"
         raise InvalidRequest("filter", rule)
     (prefix, wanted), *others = filters.items()
     if others:
         raise InvalidRequest("filter", "can't be combined with other filters")
     if not wanted:
-        rule = f"must have one of {', '.join(FIELDS)}; for all dead letters say all: true instead"
+        rule = f"must have one of {', '.join(FIELDS)}. For all dead letters, send all: true instead"
         raise InvalidRequest(prefix.rstrip(".") or "filter", rule)
     return parse(wanted, now_ms=now_ms, prefix=prefix)
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, ClassVar
 
-from ojs.domain.errors import InvalidRequest
+from ojs.domain.errors import InvalidRequest, any_of
 from ojs.domain.filters import conditions
 from ojs.domain.filters.conditions import (
     MAX_ARGS_CHARACTERS,
@@ -34,7 +34,7 @@ def check_kind(value: str) -> str:
     if not value.endswith("*"):
         return envelope.check_type(value)
     if len(value) > MAX_NAME_BYTES or not _PREFIX.fullmatch(value):
-        raise ValueError("must be a job type, or the beginning of one followed by '*'")
+        raise ValueError("must be a job type, or a prefix of one followed by '*'")
     return value
 
 
@@ -174,7 +174,7 @@ def parse(raw: object, *, now_ms: int, prefix: str = "filter.") -> JobFilter:
     wanted = JobFilter(**JobFilter.read(raw, now_ms=now_ms, prefix=prefix))
     if "older_than" in wanted.values:
         if wanted.states and TERMINAL.isdisjoint(wanted.states):
-            rule = f"is for jobs that have ended; none is {' or '.join(wanted.states)} then"
+            rule = f"applies to finished jobs only, but state is {any_of(wanted.states)}"
             assert isinstance(raw, Mapping)
             raise InvalidRequest(f"{prefix}older_than", rule, value=raw["older_than"])
         wanted = limited(wanted, TERMINAL)
@@ -187,7 +187,7 @@ def limited(wanted: JobFilter, states: Collection[State]) -> JobFilter:
     """
     kept = [state for state in State if state in states and wanted.wants(state)]
     if not kept:
-        raise ValueError(f"{wanted} names none of these states: {', '.join(sorted(states))}")
+        raise ValueError(f"{wanted} matches none of the states {any_of(sorted(states))}")
     return wanted.but(state=kept)
 
 

@@ -66,8 +66,8 @@ def check_type(value: str) -> str:
         raise ValueError(f"must have at most {MAX_NAME_BYTES} characters")
     if not _TYPE.fullmatch(value):
         raise ValueError(
-            "must be dot-separated lowercase segments, each beginning with a letter "
-            "(letters, digits, '_' and '-')"
+            "must be lowercase segments separated by dots. Each segment must start with a letter "
+            "and contain only letters, digits, '_', and '-'"
         )
     return value
 
@@ -78,7 +78,8 @@ def check_queue(value: str) -> str:
         raise ValueError(f"must have at most {MAX_NAME_BYTES} characters")
     if not _QUEUE.fullmatch(value):
         raise ValueError(
-            "must begin with a lowercase letter or digit and hold only those, '-' and '.'"
+            "must start with a lowercase letter or digit and contain only lowercase letters, "
+            "digits, '-', and '.'"
         )
     return value
 
@@ -143,7 +144,8 @@ class RetryRequest(Model):
             last = next(reversed(given), "")
             for name, value in given.items():
                 if value != given[last]:
-                    rule = f"differs from {field}.{last}, which is another name for it"
+                    same = f"{field}.{last}"
+                    rule = f"must equal {same}, which sets the same value. Send only one of them"
                     raise refusal(f"{field}.{name}", rule)
 
     def _plain(self, name: str) -> int | str | None:
@@ -173,7 +175,7 @@ class RetryRequest(Model):
             except ValueError as error:
                 raise ValidationFailed(f"{field}.{name}", str(error), value=text) from None
             if found <= 0:
-                raise ValidationFailed(f"{field}.{name}", "must be above zero", value=text)
+                raise ValidationFailed(f"{field}.{name}", "must be greater than zero", value=text)
             return found
 
         def chosen(value: Any, default: Any) -> Any:
@@ -183,14 +185,13 @@ class RetryRequest(Model):
         longest = interval("max_interval", base.max_ms)
         if longest < initial:
             if self.max_interval is not None or self.max_interval_ms is not None:
-                raise ValidationFailed(
-                    f"{field}.max_interval", "must not be shorter than initial_interval"
-                )
+                raise ValidationFailed(f"{field}.max_interval", "must be at least initial_interval")
             longest = initial
         names = self.non_retryable_errors or ()
         if sum(len(name.encode("utf-8", "replace")) for name in names) > MAX_NAMES_BYTES:
             raise ValidationFailed(
-                f"{field}.non_retryable_errors", f"must have at most {MAX_NAMES_BYTES} bytes in all"
+                f"{field}.non_retryable_errors",
+                f"must have at most {MAX_NAMES_BYTES} bytes in total",
             )
         strategy = chosen(self._given("backoff_strategy"), base.strategy)
         return RetryPolicy(
@@ -293,8 +294,8 @@ def parse(raw: object, prefix: str = "") -> JobRequest:
     for holder, path in ((known, ""), (known.get("options"), "options.")):
         if isinstance(holder, Mapping) and holder.get(RESULT_TTL) is not None:
             field = f"{prefix}{path}{RESULT_TTL}"
-            rule = "results are kept as long as their jobs: see the queue's retention"
-            raise Unsupported(f"'{field}': not offered by this server; {rule}.", field=field)
+            rule = "is not supported. Set the queue's retention instead"
+            raise Unsupported(f"'{field}': {rule}.", field=field)
     return JobRequest.model_validate(known, prefix)
 
 
@@ -369,7 +370,7 @@ def resolve(
     pending, pending_path = request.choose("pending")
     if pending and in_future:
         raise InvalidRequest(
-            prefix + pending_path, "cannot be combined with a start time in the future"
+            prefix + pending_path, "can't be combined with a start time in the future"
         )
     for key, value in request.model_extra.items():
         content.setdefault(key, value)
@@ -396,7 +397,7 @@ def _check_references(request: JobRequest, prefix: str) -> None:
     version = request.specversion
     if version is not None and not _SPECVERSION.fullmatch(version):
         raise InvalidRequest(
-            f"{prefix}specversion", "must be 1.0 or a version compatible with it", value=version
+            f"{prefix}specversion", "must be 1.0 or a compatible version", value=version
         )
     schema = request.schema_
     if schema is not None and not (len(schema) <= MAX_URI and _URI.fullmatch(schema)):
@@ -496,9 +497,9 @@ def _period_ms(unique: UniqueRequest, path: str) -> int | None:
     except ValueError as error:
         raise ValidationFailed(f"{path}.{name}", str(error), value=text) from None
     if ms <= 0:
-        raise ValidationFailed(f"{path}.{name}", "must be above zero")
+        raise ValidationFailed(f"{path}.{name}", "must be greater than zero")
     if unique.period_ms not in (None, ms):
-        rule = f"differs from {path}.{name}, which is another name for it"
+        rule = f"must equal {path}.{name}, which sets the same value. Send only one of them"
         raise ValidationFailed(f"{path}.period_ms", rule)
     return ms
 
@@ -509,7 +510,7 @@ def _policy_of(unique: UniqueRequest, path: str) -> Unique:
     listed = unique.key if isinstance(unique.key, list) else None
     keys = frozenset(unique.keys or listed or ["type"])
     if "meta" in keys and unique.meta_keys is None:
-        raise ValidationFailed(f"{path}.meta_keys", "is required when keys holds 'meta'")
+        raise ValidationFailed(f"{path}.meta_keys", "is required if keys contains 'meta'")
     return Unique(
         keys=keys | {"type"},
         args_keys=tuple(unique.args_keys) if unique.args_keys is not None else None,

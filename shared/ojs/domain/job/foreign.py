@@ -21,12 +21,12 @@ _OWN_PREFIXES = ("x_", "x-", "ext_")
 
 # What it is here → its names elsewhere: Celery, Sidekiq, BullMQ, Oban, River, SQS and others.
 _OPTIONS = {
-    "delay_until, a time, or '+' and a duration such as '+PT5M'": (
+    "delay_until with a time, or with '+' and a duration such as '+PT5M'": (
         "delay delay_seconds delay_ms DelaySeconds countdown eta run_at run_in schedule "
         "schedule_at schedule_in scheduled_for start_after startAfter perform_in perform_at "
         "wait_until delayUntil scheduledAt visible_at"
     ),
-    "retry: {max_attempts}, which counts the first attempt, too": (
+    "retry: {max_attempts}, which includes the first attempt": (
         "retries attempts max_retries maxRetries maxAttempts retry_count retry_limit "
         "retryLimit tries"
     ),
@@ -34,7 +34,7 @@ _OPTIONS = {
         "backoff backoff_strategy retry_delay retryDelay retry_backoff initial_interval "
         "max_interval non_retryable_errors"
     ),
-    "unique: {key, period}, an `id` of the job beside options, or the header Idempotency-Key": (
+    "unique: {key, period}, an `id` of the job outside options, or the header Idempotency-Key": (
         "dedup_id dedup_key deduplication_id MessageDeduplicationId idempotency_key "
         "unique_key uniqueKey unique_for unique_by unique_opts unique_until"
     ),
@@ -50,25 +50,23 @@ _OPTIONS = {
     "queue": "queue_name queueName",
 }
 _ARGS = {
-    "args, an array beside options": "kwargs arguments",
+    "args, an array outside options": "kwargs arguments",
 }
 _NOWHERE = {
-    "the expression of a cron job, which POST /ojs/v1/cron registers": (
-        "cron crontab repeat repeat_every every"
-    ),
-    "the place of a step in a workflow, which POST /ojs/v1/workflows creates": (
+    "the expression of a cron job (POST /ojs/v1/cron)": ("cron crontab repeat repeat_every every"),
+    "depends_on of a workflow step (POST /ojs/v1/workflows)": (
         "depends_on dependsOn parents parent_id"
     ),
-    "the retention of the queue's configuration": (
+    "retention in the configuration of the queue": (
         "remove_on_complete removeOnComplete remove_on_fail removeOnFail result_expires retention"
     ),
 }
 # Inside options only: at the top level they are that, or a client's own data.
 _BESIDE = {
-    "meta, beside options": "meta headers attributes MessageAttributes",
-    "args, an array beside options": "args params payload body data",
-    "type, beside options": "type name task class kind job_type",
-    "beside options": "id schema specversion",
+    "meta, outside options": "meta headers attributes MessageAttributes",
+    "args, an array outside options": "args params payload body data",
+    "type, outside options": "type name task class kind job_type",
+    "the same field outside options": "id schema specversion",
 }
 
 
@@ -85,7 +83,7 @@ _IN_OPTIONS = _MISPLACED | _by_name(_BESIDE)
 def rule(name: str, known: Collection[str]) -> str:
     """The rule that an unknown option breaks: it says what is probably meant."""
     here = _IN_OPTIONS.get(name)
-    return not_known(name, known) if here is None else f"{NOT_KNOWN}; here it is {here}"
+    return not_known(name, known) if here is None else f"{NOT_KNOWN}. Use {here}"
 
 
 def warnings(names: Iterable[str], known: Iterable[str], prefix: str = "") -> list[str]:
@@ -96,7 +94,7 @@ def warnings(names: Iterable[str], known: Iterable[str], prefix: str = "") -> li
     # Looking for what was meant takes time: there may be a million of them.
     found = ((name, _meant(name[:MAX_SHOWN], options)) for name in islice(names, MAX_LOOKED_AT))
     return [
-        f"'{prefix}{name[:MAX_SHOWN]}' is kept as data and has no effect; {meant}"
+        f"'{prefix}{name[:MAX_SHOWN]}' is stored as data and has no effect. {meant}"
         for name, meant in found
         if meant is not None
     ]
@@ -105,8 +103,8 @@ def warnings(names: Iterable[str], known: Iterable[str], prefix: str = "") -> li
 @lru_cache(maxsize=1_000)
 def _meant(name: str, known: frozenset[str]) -> str | None:
     if name in _MISPLACED:
-        return f"here it is {_MISPLACED[name]}."
+        return f"Use {_MISPLACED[name]}."
     if name.startswith(_OWN_PREFIXES):
         return None
     like = nearest(name, known, least=_SLIP)
-    return None if like is None else f"did you mean '{like}'?"
+    return None if like is None else f"Did you mean '{like}'?"

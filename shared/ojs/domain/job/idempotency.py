@@ -47,7 +47,7 @@ class IdempotencyKey:
         """The key in a header, or in a `field` of the body. Raises InvalidRequest."""
         text = header.strip()
         if not re.fullmatch(KEY_PATTERN, text):
-            rule = f"must be 1 to {MAX_KEY_CHARACTERS} printable ASCII characters"
+            rule = f"must have 1 to {MAX_KEY_CHARACTERS} printable ASCII characters"
             raise InvalidRequest(field, rule, value=header)
         # An access key has jobs of its own, though others may bear its name.
         who = ["key", caller.key] if caller.key is not None else ["name", caller.name]

@@ -216,7 +216,7 @@ class Job:
             return self.retry_at_ms or 0
         if self.state is State.ACTIVE and self.lease and self.timeout_at_ms is not None:
             return min(self.lease.until_ms, self.timeout_at_ms)
-        raise ValueError(f"a job in state {self.state} waits for no time")
+        raise ValueError(f"a job in state {self.state} has no due time")
 
 
 def expired(job: Job, now_ms: int) -> bool:

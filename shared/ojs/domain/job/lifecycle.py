@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from ojs.domain.errors import Conflict
+from ojs.domain.errors import Conflict, any_of
 from ojs.domain.ids import derived_uuid7
 from ojs.domain.job import failure as failures
 from ojs.domain.job.failure import Failure
@@ -150,7 +150,8 @@ def check_waiting(job: Job) -> None:
     """Raise Conflict unless the job waits: then its place in line can be changed."""
     if job.state not in WAITING:
         raise Conflict(
-            f"Cannot change the priority or queue of a job in state '{job.state}'.",
+            f"Can't change the priority or queue of a job in state '{job.state}'. "
+            f"The state must be {any_of(sorted(WAITING))}.",
             current_state=job.state,
             expected_states=sorted(WAITING),
             details={"job_id": job.id},
@@ -188,7 +189,10 @@ def drop(job: Job, *, now_ms: int) -> tuple[Job, Failure]:
     """Discarded to make room for a new job in a bounded queue."""
     check(job.state, Trigger.DROP, job.id)
     return _dropped(job, now_ms), _observed(
-        job, "overflow", "The queue was full, and this was the oldest job in line.", now_ms
+        job,
+        "overflow",
+        "The queue was at capacity. The overflow policy drop_oldest discarded its oldest job.",
+        now_ms,
     )
 
 
@@ -196,7 +200,7 @@ def withdraw(job: Job, *, now_ms: int) -> tuple[Job, Failure]:
     """Discarded because its queue was deleted."""
     check(job.state, Trigger.WITHDRAW, job.id)
     return _dropped(job, now_ms), _observed(
-        job, "queue_deleted", f"The queue '{job.queue}' was deleted.", now_ms
+        job, "queue_deleted", f"Queue '{job.queue}' was deleted.", now_ms
     )
 
 
@@ -245,7 +249,7 @@ def give_up(job: Job, *, now_ms: int) -> tuple[Job, Failure]:
     return _dropped(job, now_ms), _observed(
         job,
         "rate_limited",
-        f"The rate limit '{key}' was reached, and the job asked to be dropped then.",
+        f"The rate limit '{key}' was exceeded. The job has on_limit drop.",
         now_ms,
     )
 

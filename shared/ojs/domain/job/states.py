@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from ojs.domain.errors import Conflict
+from ojs.domain.errors import Conflict, any_of
 
 
 class State(StrEnum):
@@ -93,8 +93,8 @@ def check(current: State, trigger: Trigger, job_id: str) -> None:
     if (current, trigger) not in TRANSITIONS:
         expected = sorted(sources(trigger))
         raise Conflict(
-            f"Cannot {trigger.replace('_', ' ')} job in state '{current}'; "
-            f"it must be {' or '.join(expected)}.",
+            f"Can't {trigger.replace('_', ' ')} a job in state '{current}'. "
+            f"The state must be {any_of(expected)}.",
             current_state=current,
             expected_states=expected,
             details={"job_id": job_id},

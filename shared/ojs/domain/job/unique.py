@@ -58,7 +58,7 @@ def held(holder: Job, digest: str, reaches: Reaches, **known: str) -> Duplicate:
         state = holder.state.value
         details |= {"existing_job_id": holder.id, "existing_state": state}
         details |= {"existing_job_state": state}
-    return Duplicate("A job with the same unique key exists already.", details=details)
+    return Duplicate("A job with the same unique key already exists.", details=details)
 
 
 def _pick(names: tuple[str, ...], holders: list[dict[str, Any]], field: str) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def _pick(names: tuple[str, ...], holders: list[dict[str, Any]], field: str) -> 
     for name in names:
         holder = next((holder for holder in holders if name in holder), None)
         if holder is None:
-            raise ValidationFailed(field, "names a key that the job does not have", value=name)
+            raise ValidationFailed(field, "must contain only keys of the job", value=name)
         picked[name] = holder[name]
     return picked
 

@@ -43,7 +43,9 @@ _POOL = re.compile(POOL_PATTERN)
 def check_pool(value: str) -> str:
     """A pool's name. Raises ValueError with the rule."""
     if not _POOL.fullmatch(value):
-        raise ValueError("must begin with a letter or digit and hold only those, '-', '_' and '.'")
+        raise ValueError(
+            "must start with a letter or digit and contain only letters, digits, '-', '_', and '.'"
+        )
     if len(value) > MAX_POOL_BYTES:
         raise ValueError(f"must have at most {MAX_POOL_BYTES} characters")
     return value
@@ -199,7 +201,9 @@ def parse(name: str, raw: object) -> Pool:
     inner, prefix = (raw["pool"], "pool.") if isinstance(raw.get("pool"), Mapping) else (raw, "")
     for same in ("name", "id"):
         if inner.get(same) not in (None, name):
-            raise InvalidRequest(f"{prefix}{same}", "must be that of the path", value=inner[same])
+            raise InvalidRequest(
+                f"{prefix}{same}", "must equal the name in the path", value=inner[same]
+            )
     if inner is not raw:
         _check_beside(raw, inner)
     _check_queues(inner, prefix)
@@ -219,7 +223,7 @@ def _check_beside(raw: Mapping[str, Any], inner: Mapping[str, Any]) -> None:
         if name not in known:
             raise InvalidRequest(name[:MAX_SHOWN], not_known(name, known))
         if name in PoolRequest.model_fields and value != inner.get(name):
-            raise InvalidRequest(name, "differs from that inside pool, which alone counts")
+            raise InvalidRequest(name, "must equal the field inside pool. Send only that one")
 
 
 def _check_queues(given: Mapping[str, Any], prefix: str) -> None:
@@ -227,10 +231,12 @@ def _check_queues(given: Mapping[str, Any], prefix: str) -> None:
     queues = given.get("queues")
     field_name = f"{prefix}queues"
     if not isinstance(queues, (list, dict)):
-        rule = "must be an array of names, or an object of them"
+        rule = "must be an array of queue names, or an object with queue names as keys"
         raise InvalidRequest(field_name, "is required" if queues is None else rule, value=queues)
     if not 1 <= len(queues) <= MAX_POOL_QUEUES:
-        raise InvalidRequest(field_name, f"must hold 1 to {MAX_POOL_QUEUES} queues")
+        raise InvalidRequest(
+            field_name, f"must have 1 to {MAX_POOL_QUEUES} queues, but has {len(queues)}"
+        )
     for at, name in enumerate(queues):
         where = f"{field_name}[{at}]" if isinstance(queues, list) else field_name
         if not isinstance(name, str):
@@ -240,7 +246,7 @@ def _check_queues(given: Mapping[str, Any], prefix: str) -> None:
         except ValueError as error:
             raise InvalidRequest(where, str(error), value=name) from None
         if isinstance(queues, list) and name in queues[:at]:
-            raise InvalidRequest(where, "is named twice", value=name)
+            raise InvalidRequest(where, "must not be a duplicate", value=name)
     if isinstance(queues, dict):
         for name, settings in queues.items():
             _check_queue(f"{field_name}.{name}", settings)
@@ -292,7 +298,10 @@ def _weights(given: PoolRequest, prefix: str) -> dict[str, int]:
             if queue.weight is None:
                 continue
             if weights.get(name, queue.weight) != queue.weight:
-                raise InvalidRequest(f"{prefix}weights.{name}", "differs from that in queues")
+                raise InvalidRequest(
+                    f"{prefix}weights.{name}",
+                    "must equal the weight in queues. Send only one of them",
+                )
             weights[name] = queue.weight
     return weights
 
@@ -307,12 +316,12 @@ def _check_weights(
     if strategy == DispatchStrategy.WEIGHTED:
         for name in queues:
             if name not in weights:
-                rule = "is required: with the strategy weighted each queue needs a weight"
+                rule = "is required: with the strategy weighted, each queue must have a weight"
                 raise InvalidRequest(f"{prefix}weights.{name}", rule)
         if sum(weights.values()) > MAX_WEIGHTS:
-            raise InvalidRequest(f"{prefix}weights", f"must add up to {MAX_WEIGHTS} at most")
+            raise InvalidRequest(f"{prefix}weights", f"must have a sum of at most {MAX_WEIGHTS}")
     elif len(set(weights.values())) > 1:
-        rule = f"has no effect with the strategy {strategy}; use weighted"
+        rule = f"can't be combined with the strategy {strategy}. Use weighted"
         raise InvalidRequest(f"{prefix}weights", rule)
 
 
@@ -323,6 +332,6 @@ def _check_prevention(
     if given.min_dispatch_ratio * len(queues) > 1 + 1e-9:
         raise InvalidRequest(
             f"{prefix}starvation_prevention.min_dispatch_ratio",
-            f"must be at most 1/{len(queues)}: the ratios of all queues add up to more than 1",
+            f"must be at most 1/{len(queues)}, because the pool has {len(queues)} queues",
             value=given.min_dispatch_ratio,
         )

@@ -22,7 +22,7 @@ def check_worker_id(value: str) -> str:
     """A worker's id, of at most MAX_ID_BYTES. Raises ValueError with the rule."""
     # Check this first: an unpaired surrogate is not printable and cannot be encoded.
     if "|" in value or not value.isprintable():
-        raise ValueError("must hold printable characters only, and no '|'")
+        raise ValueError("must contain only printable characters, except '|'")
     if not 0 < len(value.encode("utf-8")) <= MAX_ID_BYTES:
         raise ValueError(f"must have 1 to {MAX_ID_BYTES} bytes")
     return value
@@ -32,7 +32,7 @@ def check_new_worker_id(value: str) -> str:
     """The id of a worker that introduces itself. Raises ValueError with the rule."""
     if "/" in value or "%" in value:
         # In a path, servers in front of this one decode them or not.
-        raise ValueError("must hold no '/' and no '%': paths name workers by their ids")
+        raise ValueError("must not contain '/' or '%', because paths contain worker IDs")
     return check_worker_id(value)
 
 

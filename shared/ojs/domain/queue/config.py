@@ -344,7 +344,7 @@ def parse(raw: object, *, prefix: str = "", policy: bool = False) -> dict[str, A
         flat = (name for name in ("overflow_policy", "strategy") if raw.get(name) == "drop_oldest")
         raise InvalidRequest(
             prefix + next(flat, "backpressure.strategy"),
-            "must not be drop_oldest for all queues; choose it for each queue",
+            "can't be drop_oldest as the default. Set it for each queue",
             value=OverflowPolicy.DROP_OLDEST.value,
         )
     return changes
@@ -361,7 +361,9 @@ def _check_aliases(request: QueueConfigRequest, prefix: str) -> None:
         first, *others = [name for name in names if name in given] or [""]
         for name in others:
             if given[name] != given[first]:
-                rule = f"differs from {prefix}{first}, which is another name for it"
+                rule = (
+                    f"must equal {prefix}{first}, which sets the same value. Send only one of them"
+                )
                 raise InvalidRequest(prefix + name, rule)
     if request.default_retry is not None:
         request.default_retry.check_aliases(f"{prefix}default_retry")
@@ -417,14 +419,14 @@ def merge(layer: Layer, changes: Mapping[str, Any], *, prefix: str = "") -> dict
             merged[name] = value
     named = merged.get("tenant_fairness", {}).get("weights", {})
     if len(named) > tenants.MAX_WEIGHTS:
-        rule = f"must name at most {tenants.MAX_WEIGHTS} tenants, together with those named before"
+        rule = f"must have at most {tenants.MAX_WEIGHTS} tenants, including those set earlier"
         raise InvalidRequest(f"{prefix}tenant_fairness.weights", rule)
     if len(jsontext.dumps(merged).encode("utf-8")) > MAX_LAYER_BYTES:
         # Every push reads the layers.
         largest = max(changes, key=lambda name: len(jsontext.dumps(merged.get(name))))
         raise InvalidRequest(
             prefix + largest,
-            f"is too large: all that is set may have {MAX_LAYER_BYTES} bytes together",
+            f"is too large: a queue's settings must be at most {MAX_LAYER_BYTES} bytes",
         )
     return merged
 
@@ -462,7 +464,8 @@ def check(before: Layers, own: Layer) -> None:
     """Raise InvalidRequest for a change that contradicts itself, or would lose jobs."""
     lanes = whole(Layers(own, before.inherited)).lanes
     if lanes < before.in_force().lanes:
-        raise InvalidRequest("lanes", "must not become fewer: jobs may wait in them", value=lanes)
+        rule = f"can't be reduced below {before.in_force().lanes}, because lanes can contain jobs"
+        raise InvalidRequest("lanes", rule, value=lanes)
 
 
 def shown(layers: Layers) -> dict[str, Any]:
@@ -481,7 +484,7 @@ def shown(layers: Layers) -> dict[str, Any]:
 def check_name(name: str, changes: Mapping[str, Any], *, prefix: str = "") -> None:
     """Raise InvalidRequest for settings that a queue of this name cannot have."""
     if changes.get("dead_letter_queue") == name:
-        raise InvalidRequest(f"{prefix}dead_letter_queue", "must be another queue", value=name)
+        raise InvalidRequest(f"{prefix}dead_letter_queue", "must be a different queue", value=name)
     if name != DEFAULT_QUEUE_POLICY:
         replay_rules.check_queue(changes.get("replay_rules") or (), name, prefix)
 

@@ -150,7 +150,7 @@ class Queue:
         """Raise PermissionDenied if it admits no jobs of this producer."""
         if not self.config.allows_producer(producer):
             raise PermissionDenied(
-                f"This producer may not push to the queue '{self.name}'.",
+                f"Queue '{self.name}' doesn't accept jobs of this producer.",
                 details={"queue": self.name, "producer": producer},
             )
 

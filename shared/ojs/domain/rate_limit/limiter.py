@@ -57,7 +57,8 @@ def check_key(value: str) -> str:
         raise ValueError(f"must have at most {MAX_KEY} characters")
     if not _KEY.fullmatch(value):
         raise ValueError(
-            "must begin with a letter or digit and hold only those, '.', '_', ':' and '-'"
+            "must start with a letter or digit and contain only letters, digits, '.', '_', ':', "
+            "and '-'"
         )
     return value
 
@@ -192,7 +193,9 @@ def _period_ms(value: object, *, named: bool = False) -> int:
         return _NAMED_PERIODS[value]
     ms = times.short_duration_ms(value)
     if not 1 <= ms <= MAX_PERIOD_MS:
-        raise ValueError(f"must be above zero and at most {MAX_PERIOD_MS // 86_400_000} days")
+        raise ValueError(
+            f"must be greater than zero and at most {MAX_PERIOD_MS // 86_400_000} days"
+        )
     return ms
 
 
@@ -224,7 +227,7 @@ class StartsRequest(Model):
 
 def _spaced(value: StartsRequest) -> StartsRequest:
     if value.limit > value.rate().period_ms:
-        raise ValueError("must not ask for more than one start a millisecond")
+        raise ValueError("must be at most one start per millisecond")
     return value
 
 
@@ -252,15 +255,13 @@ class RateLimitRequest(Model):
 
     def agree(self) -> None:
         if self.max_per_second is not None and self.rate is not None:
-            raise ValueError("must not have both rate and max_per_second")
+            raise ValueError("can't have both rate and max_per_second. Send one of them")
         number = isinstance(self.rate, int)
         if number != (self.period is not None):
-            raise ValueError("must have a period if rate is a number, and none otherwise")
+            raise ValueError("must have period if rate is a number, and only then")
         asked = (self.key, self.concurrency, self.rate, self.max_per_second, self.throttle)
         if all(value is None for value in asked):
-            raise ValueError(
-                "must name a key or a limit: concurrency, rate, throttle or max_per_second"
-            )
+            raise ValueError("must have key, concurrency, rate, throttle, or max_per_second")
 
     def limit(self) -> RateLimit:
         """The rate limit that is requested."""
@@ -292,7 +293,7 @@ class OverrideRequest(Model):
 
     def agree(self) -> None:
         if not self.model_fields_set & {"concurrency", "rate", "throttle", "limit", "period"}:
-            raise ValueError("must name concurrency, rate or throttle")
+            raise ValueError("must have concurrency, rate, or throttle")
 
     def override(self, until_ms: int | None) -> Override:
         """The override that is requested."""

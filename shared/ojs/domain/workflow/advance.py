@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from enum import StrEnum
 
-from ojs.domain.errors import Conflict
+from ojs.domain.errors import Conflict, any_of
 from ojs.domain.workflow.graph import BAD, Graph, StepState, bits, numbers
 from ojs.records import record
 
@@ -255,7 +255,7 @@ def cancel(graph: Graph, state: GraphState) -> Decision:
     """
     if (workflow := state.workflow(graph)).final:
         raise Conflict(
-            f"The workflow is already in terminal state '{workflow}'.",
+            f"Can't cancel a workflow in state '{workflow}'. The state must be running.",
             current_state=workflow,
             expected_states=[WorkflowState.RUNNING],
         )
@@ -279,7 +279,7 @@ def retry(graph: Graph, state: GraphState, mode: RetryMode) -> Decision:
     _check_retry(graph, state)
     back = _going_back(graph, state, mode)
     if not back:
-        raise Conflict("No step of the workflow has failed: retry all of it, or nothing.")
+        raise Conflict('No step failed. To run all steps again, use mode "all".')
     kept = {each: getattr(state, each) & ~back for each in ("started", *_RAN, *_NEVER)}
     cleared = replace(state, **kept, stopped=False, reruns=(*state.reruns, back))
     change = _Change(graph, cleared)
@@ -294,15 +294,20 @@ def _check_retry(graph: Graph, state: GraphState) -> None:
     if not workflow.final:
         expected = [each for each in WorkflowState if each.final]
         raise Conflict(
-            "The workflow is not over yet.", current_state=workflow, expected_states=expected
+            f"Can't retry a workflow in state '{workflow}'. The state must be {any_of(expected)}.",
+            current_state=workflow,
+            expected_states=expected,
         )
     if running := list(state.running(graph)):
         raise Conflict(
-            f"The workflow still has running jobs ({len(running)}): retry it when they have ended.",
+            f"Can't retry a workflow with active jobs ({len(running)}). Wait until they finish.",
             current_state=workflow,
         )
     if state.generation >= MAX_RETRIES:
-        raise Conflict(f"A workflow can be retried {MAX_RETRIES} times.", current_state=workflow)
+        raise Conflict(
+            f"A workflow can be retried at most {MAX_RETRIES} times. Create a new workflow.",
+            current_state=workflow,
+        )
 
 
 def _going_back(graph: Graph, state: GraphState, mode: RetryMode) -> int:

@@ -70,7 +70,7 @@ def arrange(places: Sequence[Place], path: str, note: Note) -> PlacedSteps:
         names = [places[at].id for at in (*cycle, cycle[0])]
         if len(cycle) > _MAX_NAMED:
             names = [*names[:_MAX_NAMED], f"… ({len(cycle)} steps)"]
-        note(path, f"the steps wait for each other: {' → '.join(map(shorten, names))}")
+        note(path, f"must not contain a cycle: {' → '.join(map(shorten, names))}")
     return PlacedSteps(needs, body, callbacks)
 
 
@@ -86,16 +86,16 @@ def _resolved(places: Sequence[Place], note: Note) -> list[tuple[int, ...]]:
             elif need.id:
                 note(f"{place.path}.depends_on[{at}]", _unknown(need.id, positions))
         if len(set(needs)) < len(needs):
-            note(f"{place.path}.depends_on", "must name each step once")
+            note(f"{place.path}.depends_on", "must not contain duplicates")
         found.append(tuple(needs))
     return found
 
 
 def _unknown(name: str, positions: dict[str, int]) -> str:
-    rule = f"no step beside it has the id '{shorten(name)}'"
+    rule = f"refers to an unknown step: '{shorten(name)}'"
     # To compare with thousands of names would take seconds.
     meant = nearest(name, positions) if len(positions) <= _MAX_NAMED**2 else None
-    return rule if meant is None else f"{rule}; did you mean '{shorten(meant)}'?"
+    return rule if meant is None else f"{rule}. Did you mean '{shorten(meant)}'?"
 
 
 def _by_id(
@@ -140,16 +140,16 @@ def _check_callbacks(
     for at in sorted(found):
         path = f"{places[at].path}.depends_on"
         if not body or not needs[at]:
-            note(path, "must name the steps whose callback it is: it depends on nothing")
+            note(path, "must contain the steps of the callback, but is empty")
         elif lacking := _lacking(needs[at], len(places), found):
             names = ", ".join(f"'{shorten(places[each].id)}'" for each in lacking[:_MAX_NAMED])
             rest = "" if len(lacking) <= _MAX_NAMED else f" and {len(lacking) - _MAX_NAMED} more"
-            note(path, f"must name all steps that are no callbacks: it lacks {names}{rest}")
+            note(path, f"must contain all steps that are not callbacks, but lacks {names}{rest}")
     named = {places[at].id for at in found}
     for place in places:
         for at, need in enumerate(place.needs):
             if need.id in named:
-                rule = f"'{shorten(need.id)}' is a callback: no step can depend on it"
+                rule = f"can't be '{shorten(need.id)}', because no step can depend on a callback"
                 note(f"{place.path}.depends_on[{at}]", rule)
 
 

@@ -21,7 +21,7 @@ from itertools import islice
 from typing import Any, ClassVar, TypeVar
 
 from ojs.domain import ids
-from ojs.domain.errors import InvalidRequest, OjsError, shorten
+from ojs.domain.errors import InvalidRequest, OjsError, any_of, shorten
 from ojs.domain.fair_queue.tags import tenant_of
 from ojs.domain.job import envelope
 from ojs.domain.job.envelope import MAX_META_BYTES, MAX_NAME_BYTES, OnConflict
@@ -187,7 +187,7 @@ class _Reading:
             self._note(path, "must be an object")
             return _NOTHING
         if depth > MAX_DEPTH:
-            self._note(path, f"at most {MAX_DEPTH} workflows may be inside of each other")
+            self._note(path, f"must have at most {MAX_DEPTH} levels of nested workflows")
             return _NOTHING
         kind = self._member(raw.get("type", StepKind.DAG), f"{path}.type", _FORMS)
         if kind is None:
@@ -196,11 +196,11 @@ class _Reading:
         self._note_unknown(raw, path, (*_COMMON, *fields, *_PLACE))
         name = raw.get("name")
         if name is not None and not (isinstance(name, str) and len(name) <= MAX_NAME_BYTES):
-            self._note(f"{path}.name", f"must be a text of at most {MAX_NAME_BYTES} characters")
+            self._note(f"{path}.name", f"must be a string of at most {MAX_NAME_BYTES} characters")
         inner = _Steps(f"{path}.{fields[0]}", self._options(raw, path, options), depth + 1)
         steps = raw.get(fields[0])
         if not isinstance(steps, list) or not steps:
-            self._note(inner.path, f"{fields[0]} array must contain at least one element")
+            self._note(inner.path, "must be an array with at least one entry")
             return _NOTHING
         if kind is StepKind.DAG:
             read = self._graph(steps, inner, inferred="type" not in raw)
@@ -236,7 +236,7 @@ class _Reading:
     def _batch(self, jobs: _Read, callbacks: object, path: str, inner: _Steps) -> _Read:
         """A batch of these jobs."""
         if not isinstance(callbacks, dict) or not callbacks:
-            self._note(path, f"must have at least one of {', '.join(Callback)}")
+            self._note(path, f"must have at least one of {any_of(Callback)}")
             return _NOTHING
         self._note_unknown(callbacks, path, list(Callback))
         found = [jobs]
@@ -259,7 +259,10 @@ class _Reading:
         if isinstance(options, dict) and _CALLBACK in options and not _is_composite(raw):
             named.append(f"{path}.options.{_CALLBACK}")
         for place in named:
-            self._note(place, "is for the steps of a workflow without `type`, or of type 'dag'")
+            self._note(
+                place,
+                "is allowed only in the steps of a workflow without type, or with the type dag",
+            )
 
     def _graph(self, steps: Sequence[object], inner: _Steps, *, inferred: bool) -> _Read:
         """A graph; with `inferred` it is a chain, group or batch if it has the form of one."""
@@ -272,7 +275,7 @@ class _Reading:
         arranged = arrange(places, inner.path, self._note)
         self._edges += arranged.edges
         if self._edges > MAX_EDGES:
-            self._note(inner.path, f"at most {MAX_EDGES} dependencies are allowed in all")
+            self._note(inner.path, f"must have at most {MAX_EDGES} dependencies in total")
             raise _TooManyErrors
         return _arranged(arranged, places, found, inferred=inferred)
 
@@ -286,10 +289,13 @@ class _Reading:
             return None
         name = raw.get("id")
         if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_BYTES:
-            self._note(f"{path}.id", f"must be a text of 1 to {MAX_NAME_BYTES} characters")
+            self._note(f"{path}.id", f"must be a string of 1 to {MAX_NAME_BYTES} characters")
             return None
         if name in seen:
-            self._note(f"{path}.id", f"'{shorten(name)}' is the id of {seen[name]} too")
+            self._note(
+                f"{path}.id",
+                f"must be unique, but '{shorten(name)}' is also the id of {seen[name]}",
+            )
         return seen.setdefault(name, path) and name
 
     def _place(self, raw: object, path: str, step_id: str | None) -> Place:
@@ -306,12 +312,12 @@ class _Reading:
             callback = self._member(told, f"{path}.options.{_CALLBACK}", Callback)
         needs = self._needs(raw.get("depends_on"), f"{path}.depends_on")
         if trigger is not None and callback is not None:
-            self._note(f"{path}.trigger", "follows from callback_type: leave it out")
+            self._note(f"{path}.trigger", "can't be combined with callback_type. Omit it")
         if trigger is not None and not needs:
-            self._note(f"{path}.trigger", "has nothing to wait for: `depends_on` is empty")
+            self._note(f"{path}.trigger", "requires depends_on, which is empty")
         if callback is not None or trigger not in (None, StepTrigger.ALL_SUCCEEDED):
             for at in (at for at, need in enumerate(needs) if need.ignored):
-                rule = "goes with the trigger 'all_succeeded' alone"
+                rule = "requires the trigger all_succeeded"
                 self._note(f"{path}.depends_on[{at}].ignore_failed", rule)
         return Place(path, step_id or path, needs, trigger, callback, job)
 
@@ -320,11 +326,14 @@ class _Reading:
         if raw is None:
             return ()
         if not isinstance(raw, list):
-            self._note(path, "must be a list of ids of steps")
+            self._note(path, "must be an array of step IDs")
             return ()
         self._named_edges += len(raw)
         if self._named_edges > MAX_NAMED_EDGES:
-            self._note(path, f"at most {MAX_NAMED_EDGES} dependencies may be named in all")
+            self._note(
+                path,
+                f"must have at most {MAX_NAMED_EDGES} dependencies in total, callbacks included",
+            )
             raise _TooManyErrors
         return tuple(self._need(each, path, at) for at, each in enumerate(raw))
 
@@ -335,7 +344,7 @@ class _Reading:
             name, ignored = raw.get("id"), raw.get("ignore_failed", False)
         if isinstance(name, str) and name and isinstance(ignored, bool):
             return Dependency(name, ignored)
-        self._note(f"{path}[{at}]", "must be the id of a step, or {id, ignore_failed}")
+        self._note(f"{path}[{at}]", "must be a step ID, or {id, ignore_failed}")
         return Dependency("")
 
     def _member(self, raw: object, path: str, members: Iterable[_Member]) -> _Member | None:
@@ -343,8 +352,7 @@ class _Reading:
         for member in members:
             if raw == member:
                 return member
-        *some, last = (f"'{each}'" for each in members)
-        self._note(path, f"must be {', '.join(some)} or {last}")
+        self._note(path, f"must be {any_of(repr(str(each)) for each in members)}")
         return None
 
     def _step(self, raw: object, path: str, inner: _Steps, step_id: str | None) -> _Read:
@@ -356,7 +364,7 @@ class _Reading:
             self._note(path, "must be an object")
             return _NOTHING
         for key in islice((key for key in raw if key in _ELSEWHERE), MAX_ERRORS):
-            self._note(f"{path}.{key}", f"is not a field of a step: use {_ELSEWHERE[key]}")
+            self._note(f"{path}.{key}", f"is not a field of a step. Use {_ELSEWHERE[key]}")
         template = {key: value for key, value in raw.items() if key not in ("id", *_PLACE)}
         options = template.get("options")
         if isinstance(options, dict) and _CALLBACK in options:
@@ -369,7 +377,7 @@ class _Reading:
         template = _with_options(template, inner.options)
         self._jobs.append((path, template))
         if len(self._jobs) > MAX_STEPS:
-            self._note(inner.path, f"at most {MAX_STEPS} jobs are allowed in all")
+            self._note(inner.path, f"must have at most {MAX_STEPS} jobs in total")
             raise _TooManyErrors
         queue = self._queue(template, path)
         if queue is None:
@@ -397,7 +405,7 @@ class _Reading:
             return None
         unique, place = request.choose("unique")
         if unique is not None and unique.on_conflict not in (None, OnConflict.REJECT):
-            rule = "must be 'reject' in a workflow, whose steps cannot wait for a job of another"
+            rule = "must be reject for a workflow step"
             self._note(f"{path}.{place}.on_conflict", rule)
             return None
         return self._valid.setdefault(like, resolved.queue)
@@ -418,9 +426,7 @@ class _Reading:
                 job["meta"] = {**(job.get("meta") or {}), "tenant_id": tenant}
                 self._queue(job, path)
             elif tenant_of(job) != tenant_of(one):
-                rule = (
-                    f"must be '{shorten(tenant_of(one))}', as that of {first}: a workflow has one"
-                )
+                rule = f"must be '{shorten(tenant_of(one))}', which is the tenant of {first}"
                 self._note(f"{path}.meta.tenant_id", rule)
 
 

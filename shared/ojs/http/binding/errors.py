@@ -8,7 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ojs.domain.errors import NotStored, OjsError, QueueFull, TooManyJobs, Unauthenticated
+from ojs.domain.errors import (
+    NotStored,
+    OjsError,
+    QueueFull,
+    TooManyJobs,
+    Unauthenticated,
+    without_retry,
+)
 from ojs.records import record
 
 _CATALOGUE = "https://openjobspec.org/spec/v1/error-catalog"
@@ -126,18 +133,18 @@ class JobsRefused(OjsError):
         index, first = own[0]
         field = first.details.get("field")
         named = {} if field is None else {"field": f"jobs[{index}].{field}"}
+        retryable = all(error.retryable for _, error in own)
+        waits = [error.retry_after_s or _DEFAULT_RETRY_AFTER_S for _, error in own]
         super().__init__(
-            f"No job was stored. jobs[{index}]: {first.message}",
+            f"No job was stored. jobs[{index}]: {without_retry(first.message)}",
             details={**first.details, "index": index, "code": first.code, **named},
+            retry_after_s=max(waits) if retryable else None,
         )
         self.told = told
-        self.retryable = all(error.retryable for _, error in own)  # type: ignore[misc]
+        self.retryable = retryable  # type: ignore[misc]
         full = [error for _, error in own if isinstance(error, QueueFull)]
         # The queue for the headers of a full queue.
         self.full = full[0] if full else None
-        if self.retryable:
-            waits = (error.retry_after_s or _DEFAULT_RETRY_AFTER_S for _, error in own)
-            self.retry_after_s = max(waits)
 
 
 def kind_of(error: OjsError) -> ErrorKind:
