@@ -50,9 +50,9 @@ class GraphState:
     """The state of each node, as bit sets by node number.
 
     `started` contains started jobs and the openings of started composites. It never contains settle
-    nodes. If `stopped`, the workflow was cancelled. `reruns` has one entry per retry: the nodes that
-    the retry reset. A mark of such a node counts only if it was made in that generation (1 is the
-    first retry).
+    nodes. If `stopped`, the workflow was cancelled. `reruns` has one entry per retry: the nodes
+    that the retry reset. A mark of such a node counts only if it was made in that generation (1 is
+    the first retry).
     """
 
     started: int = 0
