@@ -99,7 +99,7 @@ class Principal:
         )
 
     def context(self) -> dict[str, str]:
-        """The authorizer context that functions receive. Strings only, so the access log can use it."""
+        """The authorizer context for functions. Strings only, so that the access log can use it."""
         context = {"principal": self.name or "", "scopes": " ".join(sorted(self.scopes))}
         if self.key is not None:
             context["key"] = self.key
@@ -145,7 +145,7 @@ class AccessKey:
     queues: tuple[str, ...] | None = None
     expires_ms: int | None = None
     revoked_ms: int | None = None
-    # When it was most recently read. Not each use reads it, because authorizer responses are cached.
+    # When it was most recently read. Not every use reads it: authorizer responses are cached.
     used_ms: int | None = None
     # The name of the key that created it; None for the first key.
     made_by: str | None = None

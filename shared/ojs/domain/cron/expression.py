@@ -191,9 +191,9 @@ class CronExpression:
     hours: tuple[int, ...]
     months: frozenset[int]
     starred_hours: bool
-    """Whether the hour field starts with `*`. Such hours follow absolute time."""
+    """Whether the hours are written with `*`, which follows absolute time."""
     lacks_days: bool
-    """Whether one of its months doesn't have one of its days of the month."""
+    """Whether a month named has fewer days than one of those named: it has no such day."""
     _days: Callable[[_Month], tuple[int, ...]]
 
     @classmethod

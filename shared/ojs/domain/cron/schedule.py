@@ -41,20 +41,20 @@ class SkippedTime(NamedTuple):
     """A local time of the expression that a change of the clocks skips."""
 
     local: str
-    """The local time, without an offset: `2026-03-08T02:30:00`."""
+    """Without an offset, as it has none: `2026-03-08T02:30:00`."""
     at_ms: int
-    """Time of the change in milliseconds since the epoch."""
+    """When the clocks jump, in ms since the epoch."""
 
 
 class Tick(NamedTuple):
     """The next tick, and the local times that are skipped before it."""
 
     at_ms: int
-    """Time of the tick in milliseconds since the epoch."""
+    """In ms since the epoch."""
     skipped: tuple[SkippedTime, ...] = ()
-    """The first skipped local times, at most `MAX_SKIPPED`."""
+    """At most `MAX_SKIPPED` of the local times that do not exist, the first ones."""
     skipped_count: int = 0
-    """Total number of skipped local times."""
+    """How many they are in all."""
 
 
 @record(frozen=True, slots=True)
