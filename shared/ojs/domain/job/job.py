@@ -56,10 +56,10 @@ class JobPermits:
 
 @record(frozen=True)
 class Job:
-    """A job. Times in ms since the epoch, lengths in ms.
+    """A job. Times in milliseconds since the epoch, durations in milliseconds.
 
-    `content` has the fields that are only stored and shown: args, meta and others of the request.
-    It is None when it was not loaded: it may be offloaded to an item of its own.
+    `content` is the payload: args, meta, and other fields of the request that the server stores and
+    returns. It is None if it was not loaded. A large payload is offloaded to a separate item.
     """
 
     id: str
