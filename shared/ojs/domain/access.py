@@ -147,7 +147,7 @@ class AccessKey:
     revoked_ms: int | None = None
     # When it was most recently read. Not every use reads it: authorizer responses are cached.
     used_ms: int | None = None
-    # The name of the key that created it; None for the first key.
+    # The name of the key that created it. None for the first key.
     made_by: str | None = None
     # The ID of that key, preceded by the IDs of the keys that it descends from. Empty for the first
     # key and for keys that earlier versions created.

@@ -15,7 +15,7 @@ import simplejson
 
 from ojs.domain.errors import InvalidPayload
 
-# ojs-json-format, section 13.5, recommends 32 levels; SDKs sometimes nest results deeper.
+# ojs-json-format, section 13.5, recommends 32 levels. SDKs sometimes nest results deeper.
 MAX_DEPTH = 100
 MAX_INTEGER_DIGITS = 1_000
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -89,7 +89,7 @@ def loads(body: bytes | str, *, max_depth: int = MAX_DEPTH) -> Any:
             parse_float=_decimal,
             parse_constant=_refuse_constant,
             object_pairs_hook=_object,
-            allow_nan=True,  # routed to parse_constant, which refuses with a clear message
+            allow_nan=True,  # passed to parse_constant, which raises a clear error
         )
     except simplejson.JSONDecodeError as error:
         # Some messages of simplejson contain a format code: "Invalid control character %r at".

@@ -37,7 +37,7 @@ from typing import (
 from ojs.domain.errors import InvalidRequest, ValidationFailed
 
 NOT_KNOWN = "is not a known field"
-# The error of a field that is present but empty.
+# The error for a field that is present but empty.
 FILLED = "must not be empty or null; leave it out if it is not meant"
 # Maximum characters of a field name in an error.
 MAX_SHOWN = 100

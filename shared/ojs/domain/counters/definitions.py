@@ -223,7 +223,7 @@ ROWS = (
     MISSING := Metric("ojs.workers.missing", kind="gauge"),
 )
 # fmt: on
-# The fraction of its alarm's threshold from which a gauge is written at the level `alarms`.
+# With the metrics level `alarms`, a gauge is written from this fraction of its alarm's threshold.
 NEAR_ALARM = 1 / 3
 COUNTERS = tuple(row for row in ROWS if row.attribute)
 # Metrics that responses contain.

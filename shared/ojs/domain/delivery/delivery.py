@@ -128,7 +128,7 @@ class Delivery:
     handler: str | None = None
     queues: tuple[str, ...] = ()
     pool: str | None = None
-    # Empty: jobs of all types.
+    # Empty means all types.
     job_types: tuple[str, ...] = ()
     concurrency: int = DEFAULT_CONCURRENCY
     batch_size: int = 1

@@ -497,7 +497,7 @@ def _unique(request: JobRequest, prefix: str) -> Unique | None:
 
 
 def kept_unique(content: Mapping[str, Any]) -> Unique:
-    """The uniqueness policy in the content of a stored job. Raises ValidationFailed."""
+    """The uniqueness policy in the payload of a stored job. Raises ValidationFailed."""
     return _policy_of(UniqueRequest.model_validate(content.get("unique") or {}), "unique")
 
 

@@ -12,7 +12,7 @@ from itertools import islice
 from ojs.domain.requests import MAX_SHOWN, NOT_KNOWN, nearest, not_known
 
 MAX_WARNINGS = 20
-# Unknown names of one job that are compared with options.
+# Maximum unknown names of one job that are compared with options.
 MAX_LOOKED_AT = 100
 # Minimum similarity of a top-level name and an option name to suggest the option.
 _SLIP = 0.85

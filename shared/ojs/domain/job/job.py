@@ -38,7 +38,7 @@ MISSING: Final = Missing.MISSING
 
 @record(frozen=True)
 class Lease:
-    """A worker's lease of an attempt. `token` is the fencing token; times in ms."""
+    """A worker's lease of an attempt. `token` is the fencing token. Times in milliseconds."""
 
     token: str
     until_ms: int
@@ -141,12 +141,12 @@ class Job:
     # another job or an idempotency key. It never changes, so it distinguishes jobs with the same
     # ID. With an idempotency key, it is preceded by the seed of the request.
     made_by: str | None = None
-    # Bytes of the content if it is offloaded, else 0.
+    # Size of an offloaded payload in bytes, else 0.
     content_bytes: int = 0
     content_ref: str | None = None
     result: Any = MISSING
     result_ref: str | None = None
-    # Token of the write that made this version of the record; for compare-and-swap.
+    # Token of the write that created this version of the record, for compare-and-swap.
     op: str | None = None
     ttl_s: int | None = None
     # Whether the client chose the ID. Used only while the job is created.
@@ -263,7 +263,7 @@ def _running(job: Job) -> Lease | None:
 
 
 def _error(job: Job) -> Any:
-    # A completed job does not show its last error.
+    # The response for a completed job doesn't contain its last error.
     if job.state is State.COMPLETED or not (job.errors or job.copy_of):
         return None
     if job.errors:
@@ -275,7 +275,7 @@ def _error(job: Job) -> Any:
 
 
 def _progress(job: Job) -> Any:
-    """Reported progress between 0 and 1; 1 for a completed job."""
+    """The reported progress between 0 and 1. 1 for a completed job."""
     if job.progress is None:
         return None
     return 1.0 if job.state is State.COMPLETED else job.progress.get("progress")

@@ -103,7 +103,7 @@ class RetryPolicy:
         return jsontext.dumps(changed)
 
     @classmethod
-    @lru_cache(256)  # many jobs have the same
+    @lru_cache(256)  # many jobs have the same policy
     def of(cls, text: str) -> RetryPolicy:
         """Read the result of `compact`."""
         stored: dict[str, Any] = jsontext.stored(text)

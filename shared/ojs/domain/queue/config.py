@@ -146,8 +146,9 @@ class Backpressure(Model):
 
 
 class QueueConfigRequest(Model):
-    """A configuration in a request. Null resets a field to the layer below. An unknown field is
-    refused: a misspelt bound would bound nothing.
+    """A configuration in a request. Null resets a field to the layer below.
+
+    Unknown fields are rejected, because a misspelled limit would have no effect.
     """
 
     max_size: Bound | None = None
@@ -246,7 +247,7 @@ class QueueConfig:
 
 @record(frozen=True)
 class Layers:
-    """The queue's own layer, and the policy for new queues when it was created."""
+    """The queue's own layer, and the policy for new queues at the time of its creation."""
 
     own: Layer = field(default_factory=dict)
     inherited: Layer = field(default_factory=dict)

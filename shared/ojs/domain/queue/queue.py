@@ -170,17 +170,17 @@ class Queue:
         self.check_allowed(job_type)
 
     def check_allowed(self, job_type: str) -> None:
-        """Raise JobTypeNotAllowed for another type than those that it allows."""
+        """Raise JobTypeNotAllowed if the queue doesn't accept jobs of this type."""
         if not self.config.allows_type(job_type):
             raise JobTypeNotAllowed(self.name, job_type, self.config.allowed_job_types)
 
     @property
     def lanes(self) -> int:
-        """Number of parallel ready lines."""
+        """The number of lanes, which are parallel partitions of the ready index."""
         return self.config.lanes
 
     def choose_lane(self, choose: Callable[[int], int]) -> int:
-        """A random lane for a new job; `choose` returns a number below the one given."""
+        """A random lane for a new job. `choose` returns a number below its argument."""
         return choose(self.lanes) if self.lanes > 1 else 0
 
     @property

@@ -277,8 +277,10 @@ class RateLimitRequest(Model):
 
 
 class OverrideRequest(Model):
-    """Limits of a key that replace those of its jobs. Null removes a limit; absent fields leave
-    the limits of the jobs. `limit` and `period` are another form of `rate`.
+    """Limits of a key that replace the limits of its jobs.
+
+    Null removes a limit. If a field is absent, the limits of the jobs apply. `limit` and `period`
+    together are an alias of `rate`.
     """
 
     concurrency: Concurrency | None = None

@@ -210,7 +210,7 @@ class _Change:
 
 
 def _openings(graph: Graph, ended: int) -> tuple[int, ...]:
-    """The openings of the settle nodes among these."""
+    """The openings of the composites whose settle nodes are in `ended`."""
     return tuple(
         sorted(graph.parents[node] for node in numbers(ended) if graph.steps[node] is None)
     )

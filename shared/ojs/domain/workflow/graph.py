@@ -34,7 +34,7 @@ class StepKind(StrEnum):
 
 
 class StepTrigger(StrEnum):
-    """How the steps that a step waits for must have ended. All of them have to end first."""
+    """Condition on the final states of a step's dependencies. All of them must end first."""
 
     ALL_SUCCEEDED = "all_succeeded"
     ALL_DONE = "all_done"
@@ -254,7 +254,7 @@ def needs_of(composite: Step, position: int) -> tuple[int, ...]:
 
 
 def _forgiven(composite: Step) -> frozenset[int]:
-    """The positions of the steps whose failure does not make their composite fail."""
+    """The positions of the steps whose failure doesn't fail their composite."""
     if composite.kind is StepKind.BATCH:
         # The jobs: their failures are handled by the callbacks.
         return frozenset({0})

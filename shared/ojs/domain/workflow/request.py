@@ -446,7 +446,7 @@ def _is_composite(raw: object) -> bool:
 
 
 def _with_options(job: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """A job with the options of its workflow where it has no own."""
+    """The job, with the options of its workflow that it doesn't set itself."""
     given = job.get("options") or {}
     if not options or not isinstance(given, dict):
         return job

@@ -31,7 +31,7 @@ def graph_text(graph: Graph) -> bytes:
 
 
 def graph_of(text: bytes) -> Graph:
-    """Read back what `graph_text` wrote. Raises UnknownForm."""
+    """Read the result of `graph_text`. Raises UnknownForm."""
     types, tree = _unpacked(text, "a workflow's graph")
     return Graph(_step(tree, types))
 
@@ -74,7 +74,7 @@ def template_pages(templates: Sequence[Mapping[str, Any]]) -> list[bytes]:
 
 
 def templates_of(page: bytes) -> list[dict[str, Any]]:
-    """Read back one text of `template_pages`. Raises UnknownForm."""
+    """Read one text from `template_pages`. Raises UnknownForm."""
     found: list[dict[str, Any]] = _unpacked(page, "templates of a workflow's jobs")
     return found
 
@@ -107,7 +107,7 @@ def _sized(number: int) -> bytes:
 
 
 def state_of(text: bytes) -> GraphState:
-    """Read back what `state_text` wrote. Raises UnknownForm."""
+    """Read the result of `state_text`. Raises UnknownForm."""
     if text[:1] not in (_FORM, _COMPRESSED):
         raise UnknownForm("the form of a workflow's state", text[:1].hex())
     plain = text[1:] if text[:1] == _FORM else zlib.decompress(text[1:])
