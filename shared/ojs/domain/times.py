@@ -58,7 +58,7 @@ def format_duration(ms: int) -> str:
 
 
 def round_duration(ms: int) -> str:
-    """Format milliseconds as an ISO 8601 duration in the largest whole unit: `PT1M`, `P7D`."""
+    """Format ms as an ISO 8601 duration in the largest whole unit: `PT1M`, `P7D`, `PT0.250S`."""
     for unit, before, after in _UNITS:
         if ms % unit == 0:
             return f"{before}{ms // unit}{after}"

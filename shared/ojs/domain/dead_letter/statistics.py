@@ -30,9 +30,7 @@ class Counts:
 
 @record(frozen=True)
 class DeadLetterStats:
-    """The counts, the discard times of the oldest and the newest dead letter, and the default
-    retention.
-    """
+    """The counts, the oldest and newest discard times, and the default retention."""
 
     counts: Counts
     oldest_ms: int | None

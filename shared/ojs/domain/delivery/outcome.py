@@ -352,9 +352,7 @@ _TOO_LARGE = "ResponseSizeTooLarge"
 
 
 def of_function_error(payload: object) -> Outcome:
-    """Read the error object that Lambda returns if a function raised an error, timed out, or
-    crashed.
-    """
+    """Read the error object that Lambda returns if a function fails, times out, or crashes."""
     told = payload if isinstance(payload, Mapping) else {}
     message, kind = str(told.get("errorMessage") or ""), str(told.get("errorType") or "")
     if not told:

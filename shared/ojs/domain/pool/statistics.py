@@ -121,7 +121,7 @@ class PoolAlerts:
     """The alerts of a pool. Times in milliseconds since the epoch.
 
     `pool_ms` is the creation time of the pool, which distinguishes it from an earlier pool with the
-    same name. `rev` is the number of writes of this record.
+    same name. `rev` is the number of writes of this record, 0 if it is not stored.
     """
 
     pool_ms: int

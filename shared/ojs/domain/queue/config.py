@@ -264,9 +264,7 @@ class Layers:
 
     @property
     def max_age(self) -> str:
-        """Maximum age of dead letters. In a layer, `max_age` takes precedence over its alias
-        `dead_letter_ttl`.
-        """
+        """Maximum age of dead letters. In a layer, it overrides its alias `dead_letter_ttl`."""
         for layer in (self.own, self.inherited):
             named = layer.get("dead_letter", {}).get("retention", {}).get("max_age")
             if found := named or layer.get("dead_letter_ttl"):
