@@ -54,7 +54,7 @@ class Cron:
     last_ms: int | None = None
     # IDs of the most recent job and of earlier jobs that might not be in a final state.
     jobs: tuple[str, ...] = ()
-    # The tick for which a full queue was already reported.
+    # The tick whose retryable rejection, such as a full queue, is already in the run log.
     full_ms: int | None = None
     # Reference to the definition if it doesn't fit into the item, and the token of the last write.
     definition_ref: str | None = None

@@ -2,7 +2,7 @@
 
     closed       The delivery pushes jobs. `FAULTS` consecutive faults open the breaker.
     open         The delivery pushes no jobs until `until_ms`. If a job that was pushed earlier
-                 fails now, its attempt is not counted.
+                 ends with a fault now, its attempt is not counted.
     half_open    The delivery pushes one job as a trial. Success closes the breaker. A fault opens
                  it for twice as long.
 
