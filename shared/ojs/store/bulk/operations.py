@@ -60,8 +60,16 @@ class BulkOperationStore:
         return ClaimedOperation(operation, token)
 
     def take(self, operation_id: str, *, now_ms: int, until_ms: int) -> ClaimedOperation | None:
-        """Claim an operation; None if it has finished, is claimed by another container, or has a
-        form that only a newer version can read.
+        """Claim an operation.
+
+        Args:
+            operation_id: ID of the operation.
+            now_ms: Current time in milliseconds since the epoch.
+            until_ms: End of the claim.
+
+        Returns:
+            None if the operation has finished, is claimed by another container, or has a format
+                that only a newer version can read.
         """
         token = self._ids.token()
         # Race: two sweeps, or a sweep and the request that began it. One claims it; the other skips
@@ -170,8 +178,13 @@ class BulkOperationStore:
     def list(
         self, *, now_ms: int, limit: int, before: str | None = None, of_jobs: bool = False
     ) -> Page[BulkOperation]:
-        """A page of operations on dead letters, or `of_jobs`, latest first; the cursor is the last
-        one's id.
+        """Return a page of operations, the most recent first. The cursor is the ID of the last one.
+
+        Args:
+            now_ms: Current time in milliseconds since the epoch.
+            limit: Maximum number of operations.
+            before: Cursor of the last page. Default: start with the most recent.
+            of_jobs: Whether to return operations on jobs. If false, those on dead letters.
         """
         line = keys.JOB_OPERATIONS if of_jobs else keys.OPERATIONS
         condition, values = "epk = :line", {":line": line}

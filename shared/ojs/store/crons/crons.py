@@ -162,9 +162,15 @@ class CronStore:
         return rewriting(_item(before), _item(after), "#op = :seen", {":seen": before.op or ""})
 
     def advance(self, before: Cron, after: Cron, run: CronRun | None) -> Cron:
-        """Write the result of a tick without a job, and its entry of the run log, if it has one.
+        """Write the result of a tick without a job, and its entry of the run log.
 
-        Raises LostRace.
+        Args:
+            before: Cron job as read.
+            after: Cron job to store.
+            run: Entry of the run log, or None.
+
+        Raises:
+            LostRace: The cron job has changed.
         """
         after, update = self.replacing(before, after)
         if run is None:
@@ -243,8 +249,13 @@ class CronStore:
     def runs(
         self, name: str, *, since_ms: int, limit: int, after: str | None = None
     ) -> Page[CronRun]:
-        """Return a page of the run log, latest first, from `since_ms` on; and the key of the next
-        page.
+        """Return a page of the run log, the most recent first, and the key of the next page.
+
+        Args:
+            name: Name of the cron job.
+            since_ms: Earliest time of an entry.
+            limit: Maximum number of entries.
+            after: Key of the last page. Default: start with the most recent.
         """
         found = self._table.query(
             "pk = :log AND sk BETWEEN :since AND :last",

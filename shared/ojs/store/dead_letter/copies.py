@@ -36,9 +36,17 @@ class WaitingCopies:
         return int(item.get(COPIES, 0))
 
     def drop(self, copy: Job, after: Job, failure: Failure, *, most: int) -> None:
-        """Discard a waiting copy, on the condition that more than `most` are counted.
+        """Discard an available copy, if more than `most` are counted.
 
-        Raises NothingToTrim, LostRace when the copy has changed.
+        Args:
+            copy: The copy as read.
+            after: The discarded copy.
+            failure: Error that is stored.
+            most: Maximum number of available copies.
+
+        Raises:
+            NothingToTrim: At most `most` copies are counted.
+            LostRace: The copy has changed.
         """
         # Race: another projection drops a copy for the same excess. The loser gets NothingToTrim.
         counted = Update(

@@ -52,7 +52,18 @@ class ReplayCursors:
     def move(
         self, queue: str, rule: ReplayRule, seen: ReplayCursor | None, upto: str, *, now_ms: int
     ) -> ReplayCursor | None:
-        """Advance a rule's cursor; None when another sweep has moved it."""
+        """Advance a rule's cursor.
+
+        Args:
+            queue: Name of the queue.
+            rule: The replay rule.
+            seen: Cursor as read, or None if there was none.
+            upto: New position.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Returns:
+            The new cursor, or None if another sweep has moved it.
+        """
         item: Item = {
             "pk": keys.replays(queue),
             "sk": rule.name,

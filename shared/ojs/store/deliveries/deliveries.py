@@ -95,8 +95,15 @@ class DeliveryStore:
         return Directory() if item is None else _directory(item)
 
     def save(self, before: Delivery | None, wanted: Delivery, directory: Directory) -> Delivery:
-        """Store a delivery in place of the one read `before`, and its entry in the directory, as
-        read. Raises LostRace.
+        """Store a delivery and its entry in the directory.
+
+        Args:
+            before: Delivery as read, or None if it is new.
+            wanted: Delivery to store.
+            directory: Directory as read.
+
+        Raises:
+            LostRace: The delivery or the directory has changed.
         """
         # A version must be later than those of an earlier delivery of this name, though the clock
         # may be behind.

@@ -84,8 +84,15 @@ class AccessKeyStore:
         )
 
     def add_role(self, key: AccessKey, role: str, *, instead_of: str | None) -> bool:
-        """Store a new record for a role, in place of the record `instead_of`, which must have
-        ended; return whether it is stored.
+        """Store a new record for a role.
+
+        Args:
+            key: The new record.
+            role: ARN of the role.
+            instead_of: ID of the record to replace, which must have ended, or None.
+
+        Returns:
+            Whether the record is stored. False if another operator stored one at the same time.
         """
         pointer: dict[str, Value] = {"pk": keys.role(role), "sk": keys.ROLE, "key": key.id}
         # Race: another operator names the role at the same time. One record counts; the loser gets
@@ -151,7 +158,13 @@ class AccessKeyStore:
         return None if item is None else str(item["key"])
 
     def use_role(self, key_id: str, role: str, *, now_ms: int) -> AccessKey | None:
-        """The record of a role, if it counts now; records the use. One call."""
+        """Return the record of a role if it is valid now, and record the use. One call.
+
+        Args:
+            key_id: ID of the record.
+            role: ARN of the role.
+            now_ms: Current time in milliseconds since the epoch.
+        """
         return self._use(key_id, "role", role, now_ms)
 
     def _use(self, key_id: str, attribute: str, proof: str, now_ms: int) -> AccessKey | None:

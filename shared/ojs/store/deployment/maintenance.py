@@ -74,8 +74,17 @@ class MaintenanceStore:
         return None if item is None or _SINCE not in item else MAINTENANCE.of(item)
 
     def begin(self, reason: str | None, duration_ms: int | None, *, now_ms: int) -> Maintenance:
-        """Begin maintenance, or change the reason and duration of one under way, which began when
-        it did. Safe to repeat. Raises OjsError.
+        """Enable maintenance mode, or change its reason and duration. Safe to repeat.
+
+        If it is enabled already, its start time stays.
+
+        Args:
+            reason: Reason for users, or None.
+            duration_ms: Expected duration in milliseconds, or None.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Raises:
+            OjsError: A call failed.
         """
 
         def attempt() -> Item:

@@ -44,8 +44,15 @@ class DeploymentStore:
         )
 
     def note(self, *, version: str, now_ms: int, schema: int = SCHEMA_VERSION) -> bool:
-        """Record that code of this version uses the table from now on; False if the items need
-        newer code.
+        """Record that code of this version uses the table from now on.
+
+        Args:
+            version: Version of the code.
+            now_ms: Current time in milliseconds since the epoch.
+            schema: Schema of the code.
+
+        Returns:
+            False if the items require newer code.
         """
         values: dict[str, Value] = {":schema": schema}
         # Race: two deployments at once. An older one never lowers the required schema.

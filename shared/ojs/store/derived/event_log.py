@@ -129,22 +129,38 @@ class EventLog:
         self._table = table
 
     def forward(self, first: str, last: str, budget: Budget) -> Iterator[StoredPage]:
-        """Pages from one key to another, both included, oldest first."""
+        """Yield the pages between two keys, both included, the oldest first.
+
+        Args:
+            first: First key.
+            last: Last key.
+            budget: Queries and bytes that the request can still read.
+        """
         for day_ms in range(_day(first), _day(last) + 1, DAY_MS):
             yield from self._day(day_ms, first, last, budget, forward=True)
 
     def backward(self, last: str, first: str, budget: Budget) -> Iterator[StoredPage]:
-        """Pages from one key down to another, both included, newest first."""
+        """Yield the pages between two keys, both included, the newest first.
+
+        Args:
+            last: First key to read.
+            first: Last key to read.
+            budget: Queries and bytes that the request can still read.
+        """
         for day_ms in range(_day(last), _day(first) - 1, -DAY_MS):
             yield from self._day(day_ms, first, last, budget, forward=False)
 
     def latest_of_day(
         self, before: str, *, limit: int, now_ms: int
     ) -> tuple[list[StoredPage], str | None]:
-        """Return the latest pages of a day before a key of that day, newest first, and the key of
-        the next page. One query, eventually consistent.
+        """Return the most recent pages of a day before a key, and the key of the next page.
 
-        Expired pages are replaced by their pages of final events.
+        One query, eventually consistent. Expired pages are replaced by their pages of final events.
+
+        Args:
+            before: Key of that day, after the pages.
+            limit: Maximum number of pages.
+            now_ms: Current time in milliseconds since the epoch.
         """
         day_ms = _day(before)
         found = self._table.query(

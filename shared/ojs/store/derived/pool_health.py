@@ -85,7 +85,16 @@ class PoolHealthStore:
         )
 
     def save_alerts(self, name: str, before: PoolAlerts, after: PoolAlerts) -> bool:
-        """Store a pool's alerts over those read; False when another sweep did."""
+        """Store a pool's alerts.
+
+        Args:
+            name: Name of the pool.
+            before: Alerts as read.
+            after: Alerts to store.
+
+        Returns:
+            False if another sweep stored alerts since they were read.
+        """
         # Race: two sweeps at the same time. One write wins; changes that only the loser saw are
         # reported by the next sweep.
         condition = "attribute_not_exists(pk)" if not before.rev else "#rev = :seen"

@@ -128,10 +128,19 @@ class ProjectionStore:
         *,
         now_ms: int,
     ) -> ProjectedState:
-        """Read all that a batch needs, in one call if that has fewer than 100 items.
+        """Read the items that a batch needs, in one call if they are fewer than 100.
 
-        `names` are of counters, `seconds` those in which the records were written, `days` queues
-        and sort keys of days, `dead` queues whose number of dead letters changed. Raises OjsError.
+        Args:
+            shard: ID of the shard.
+            names: Names of the counters.
+            seconds: Seconds in which the records were written.
+            errors: Keys of the errors that the events need.
+            days: Queues and sort keys of days.
+            dead: Queues whose number of dead letters changed.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Raises:
+            OjsError: A read failed.
         """
         errors, days = set(errors), set(days)
         seconds = set(seconds) if now_ms < self._dedup_until_ms else set[int]()
@@ -179,13 +188,22 @@ class ProjectionStore:
     def count(
         self, counts: ShardCounts, at_once: Sequence[Delta], *, hand_over: bool
     ) -> ShardCounts:
-        """Write the counters of one queue; return them as stored.
+        """Write the counters of one queue.
 
-        Usually one conditional write. It is a transaction with the queue's own items if some
-        counters must be current immediately (`at_once`), if `hand_over` is set, or if the item is
-        too large.
+        Usually one conditional write. It is a transaction with the queue's own items if counters
+        must be current immediately, if `hand_over` is set, or if the item is too large.
 
-        Raises LostRace when the item has changed since it was read, OjsError.
+        Args:
+            counts: Counters of the queue in this shard, as read and increased.
+            at_once: Additions that must be current immediately.
+            hand_over: Whether to move the counts of the shard to the queue's own items.
+
+        Returns:
+            The counters as stored.
+
+        Raises:
+            LostRace: The item has changed since it was read.
+            OjsError: The write failed.
         """
         own: list[Update] = []
         if hand_over or counts.full():

@@ -114,7 +114,13 @@ class Recount:
         return list(readable(read, there, unreadable))
 
     def drain(self, name: str, *, now_ms: int, minutes: int) -> int:
-        """How many jobs a minute left the queue in the last whole `minutes`. One call."""
+        """Return the number of jobs that leave the queue per minute. One call.
+
+        Args:
+            name: Name of the queue.
+            now_ms: Current time in milliseconds since the epoch.
+            minutes: Number of past whole minutes to measure.
+        """
         end_ms = now_ms - now_ms % MINUTE_MS
         points = self._stats.points(name, MINUTE_MS, end_ms - minutes * MINUTE_MS, end_ms)
         left = sum(
@@ -124,11 +130,19 @@ class Recount:
         return -(-left // minutes)
 
     def count(self, queue: Queue, *, most: int, noted: bool = False) -> tuple[Occupancy, bool]:
-        """The queue's jobs by their records, and whether all of them were counted.
+        """Count the queue's jobs by their records.
 
-        Reads up to `most` jobs, and a few more. Jobs of batches that are being stored count, too.
-        In a queue with a bound each claim leaves an entry in the index; where there was none a
-        moment ago, running jobs are found if those that are `noted` are asked for.
+        Jobs of batches that are being stored count, too. In a queue with a size limit, each claim
+        leaves an entry in the index. If the size limit is new, active jobs are found only with
+        `noted`.
+
+        Args:
+            queue: The queue.
+            most: Approximate maximum number of jobs to read.
+            noted: Whether to read the active jobs in lease notes.
+
+        Returns:
+            The counts, and whether all jobs were counted.
         """
         slots = self._notes.slots() if noted else ()
         ids, whole = self.listed(queue, most)

@@ -278,8 +278,15 @@ class ShardActivity:
         return [sk for one in self._counts for sk in one.recent if first <= sk <= last]
 
     def added(self, pk: str, sk: str, own: Item | None) -> Item | None:
-        """Return the item of a day or minute, including counters of shards; None if there is none
-        at all.
+        """Return the item of a day or minute, including counters of shards.
+
+        Args:
+            pk: Partition key of the item.
+            sk: Sort key of the item.
+            own: The queue's own item as read, or None.
+
+        Returns:
+            None if neither the queue nor a shard has counters.
         """
         merged: Item = dict(own or {"pk": pk, "sk": sk})
         there = own is not None

@@ -68,13 +68,26 @@ class ShardCounts:
 
     @classmethod
     def of(cls, shard: str, name: str, item: Item | None) -> ShardCounts:
-        """Read an item; counts nothing if there is none."""
+        """Read the counters of a shard. Without an item, all are zero.
+
+        Args:
+            shard: ID of the shard.
+            name: Name of the queue or pool.
+            item: Item as read, or None.
+        """
         return SHARD.of(item or {}, shard=shard, name=name)
 
     def counting(
         self, levels: Counts, recent: Mapping[str, Counts], position: str, *, now_ms: int
     ) -> ShardCounts:
-        """With more counted, up to a position. Levels that were moved begin at zero again."""
+        """Return these counters with more counts, up to a position.
+
+        Args:
+            levels: Differences of the current counts. Counts that were moved start at zero again.
+            recent: Differences by day and minute.
+            position: Position of the last counted record.
+            now_ms: Current time in milliseconds since the epoch.
+        """
         lately = dict.fromkeys((*self.recent, *recent))
         return replace(
             self,
@@ -88,7 +101,13 @@ class ShardCounts:
         )
 
     def telling(self, page: str, first: str, last: str) -> ShardCounts:
-        """With a page for the events of the records from `first` to `last`."""
+        """Return these counters with the key of the next event page.
+
+        Args:
+            page: Key of the page.
+            first: Position of the first record with events in the page.
+            last: Position of the last record.
+        """
         # If the page before was not written, some events of it are in this one, or still missing.
         begin = self.page_from if first <= self.page_to else self.page_to
         return replace(self, page=page, page_from=begin, page_to=last)

@@ -192,10 +192,13 @@ class StatisticsStore:
         return counted
 
     def counters(self, name: str, *, now_ms: int, batches: Collection[str], other: Key) -> Counters:
-        """The queue and its counters, which of these batches are not committed, and another item
-        that is read in the same call. One call.
+        """Read a queue, its counters, uncommitted batches, and another item. One call.
 
-        Batches beyond what fits into one call count as not committed.
+        Args:
+            name: Name of the queue.
+            now_ms: Current time in milliseconds since the epoch.
+            batches: Tokens of batches. Those that don't fit into one call count as not committed.
+            other: Key of another item to read.
         """
         stats = keys.stats(name)
         wanted = [
@@ -307,8 +310,12 @@ class StatisticsStore:
     def outline(
         self, names: Sequence[str], *, now_ms: int, other: Key | None = None
     ) -> QueuesOutline:
-        """Which of these queues have jobs, and all queues together; and another item that is
-        read in the same call. One call, slightly behind.
+        """Return which queues have jobs, and the total of all queues. One call, slightly delayed.
+
+        Args:
+            names: Names of the queues.
+            now_ms: Current time in milliseconds since the epoch.
+            other: Key of another item to read in the same call.
         """
         own = {name: (keys.queue(name), keys.RECORD) for name in names}
         counted = {name: (keys.stats(name), keys.NOW) for name in names}
@@ -452,10 +459,18 @@ class StatisticsStore:
         recent: ShardActivity | None = None,
         consistent: bool = False,
     ) -> list[Point]:
-        """The activity of the minutes, hours or days that begin in [since_ms, until_ms).
+        """Return the activity of the periods that start in [since_ms, until_ms). One or two calls.
 
-        Periods without activity are left out. `name` may be `ALL_QUEUES`. One call, and one for
-        what shards have unless that is `recent`, read before.
+        Periods without activity are left out.
+
+        Args:
+            name: Name of the queue, or `ALL_QUEUES`.
+            length_ms: Length of a period: a minute, an hour, or a day.
+            since_ms: Start of the first period.
+            until_ms: End of the range.
+            recent: Counters of the shards, if they were read before. Default: read by one more
+                call.
+            consistent: Whether the reads are strongly consistent.
         """
         pk = keys.stats(name)
         starts = range(since_ms - since_ms % length_ms, until_ms, length_ms)
@@ -488,10 +503,16 @@ class StatisticsStore:
         limit: int,
         recent: ShardActivity | None = None,
     ) -> tuple[list[Point], bool]:
-        """Return the latest days with activity between two times (ms), latest first, and whether
-        these are all.
+        """Return the most recent days with activity between two times, and whether these are all.
 
-        `recent` has the shards' counters of a queue, read before. One call, eventually consistent.
+        One call, eventually consistent.
+
+        Args:
+            name: Name of the queue.
+            first_ms: Time in the first day.
+            last_ms: Time in the last day.
+            limit: Maximum number of days.
+            recent: Counters of the shards, if they were read before.
         """
         if last_ms < first_ms:
             return [], True
@@ -557,7 +578,13 @@ class StatisticsStore:
         return Oldest(oldest, used, sure=True)
 
     def save_oldest(self, name: str, oldest_ms: int | None, *, now_ms: int) -> None:
-        """Store when the oldest available job became so; None if there is none."""
+        """Store since when the oldest available job is available.
+
+        Args:
+            name: Name of the queue.
+            oldest_ms: The time, or None if no job is available.
+            now_ms: Current time in milliseconds since the epoch.
+        """
         # No condition: of two concurrent sweeps the last write holds, for a minute.
         pk = keys.stats(name)
         if oldest_ms is None:
@@ -566,7 +593,16 @@ class StatisticsStore:
             self._table.put(Put({"pk": pk, "sk": keys.GAUGE, "oldest": oldest_ms, "at": now_ms}))
 
     def save_point(self, length_ms: int, point: Point, *, now_ms: int) -> bool:
-        """Store a point of all queues together; False when a later sweep did already."""
+        """Store the activity of a period across queues.
+
+        Args:
+            length_ms: Length of the period.
+            point: Activity of the period.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Returns:
+            False if a later sweep stored it already.
+        """
         kept_s = (KEPT_MS[length_ms] + _SPARE_MS[length_ms]) // 1_000
         return self._save_total(
             _sort_key(length_ms, point.start_ms),
@@ -578,7 +614,16 @@ class StatisticsStore:
         )
 
     def save_totals(self, totals: Totals, *, through_ms: int, now_ms: int) -> bool:
-        """Store the totals; False when a later sweep did already."""
+        """Store the totals of all queues.
+
+        Args:
+            totals: The totals.
+            through_ms: End of the last period that they include.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Returns:
+            False if a later sweep stored them already.
+        """
         return self._save_total(
             keys.NOW,
             {
@@ -598,7 +643,16 @@ class StatisticsStore:
         )
 
     def save_orders(self, orders: QueueOrders, before: str, *, now_ms: int) -> str:
-        """Store the orders of queues, unless they are those named `before`; how they are named."""
+        """Store the orders of queues, unless they are unchanged.
+
+        Args:
+            orders: The orders.
+            before: Name of the stored orders.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Returns:
+            Name of these orders.
+        """
         if not orders.rows and not before:
             return ""
         text = jsontext.dumps({name: [*row] for name, row in orders.rows.items()})

@@ -138,7 +138,18 @@ class IdempotencyKeys:
         *,
         alone: bool = False,
     ) -> None:
-        """Note that the jobs are stored, or staged. Raises LostRace, OjsError."""
+        """Record that the jobs of the request are stored, or staged.
+
+        Args:
+            record: Record of the idempotency key, as read.
+            existing: For each job, the ID of the existing job that was returned instead, or None.
+            refused: Errors of rejected jobs, by their position in the request.
+            alone: Whether none of the jobs is staged.
+
+        Raises:
+            LostRace: Another attempt finished first, or started again.
+            OjsError: The write failed.
+        """
         token = self._ids.token()
         setting: dict[str, Value] = {"done": 1, "op": token}
         if any(existing):

@@ -228,7 +228,13 @@ def growth(job: Job) -> int:
 
 
 def entry(job: Job, failure: Failure, *, reported: bool = False) -> ErrorEntry:
-    """Return an entry of the error history. `job` is the job at the time it failed."""
+    """Return an entry of the error history.
+
+    Args:
+        job: The job at the time when it failed.
+        failure: The error.
+        reported: Whether a worker reported the error.
+    """
     return ErrorEntry(
         failure,
         life=job.life,

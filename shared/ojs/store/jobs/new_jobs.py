@@ -31,7 +31,13 @@ class JobIdTaken(Exception):
 def prepare(job: Job, payloads: PayloadStore, ids: IdSource) -> PreparedJob:
     """Give a job its write token, and decide whether its content is stored in the job record.
 
-    An existing `made_by`, from the enqueue that creates it, is put before the token.
+    Args:
+        job: New job. If it has `made_by`, that is put before the token.
+        payloads: Store of large contents.
+        ids: Source of the tokens.
+
+    Returns:
+        The job, and the payloads to store before it.
     """
     token = ids.token()
     marked = job.chosen_id or job.made_by is not None

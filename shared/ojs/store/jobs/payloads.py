@@ -60,7 +60,14 @@ class PayloadStore:
         self._blobs = blobs
 
     def new_ref(self, job_id: str, kind: str, token: str, size: int) -> PayloadRef:
-        """Decide where a payload of `size` bytes will be stored."""
+        """Decide where a payload is stored, and return its reference.
+
+        Args:
+            job_id: ID of the job.
+            kind: Kind of the payload.
+            token: Unique part of the reference.
+            size: Size of the payload in bytes.
+        """
         ref = token if size <= MAX_ITEM_BYTES else _BUCKET_MARK + token
         return PayloadRef(job_id, kind, ref)
 

@@ -23,10 +23,17 @@ class JobProgress:
     def save(
         self, job: Job, value: float | None, report: Mapping[str, Any], *, now_ms: int
     ) -> bool:
-        """Store the progress of a job's running attempt; return False if a higher value was
-        reported before.
+        """Store the progress of a job's running attempt.
 
-        Without a value, the other parts of the report are replaced and the stored value stays.
+        Args:
+            job: The active job.
+            value: Progress from 0 to 1. If None, the stored value stays, and the other parts
+                change.
+            report: All parts of the report.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Returns:
+            False if a higher value was reported before.
         """
         pk, sk = keys.job(job.id), keys.PROGRESS
         stored: dict[str, Value] = {

@@ -477,7 +477,19 @@ class JobStore(JobReader):
     def replacing(
         self, before: Job, after: Job, *, guard: Literal["op", "lease"] = "op"
     ) -> tuple[Job, Update]:
-        """The write that `replace` makes, for use in a transaction soon. Raises OjsError."""
+        """Return the write of `replace` for a transaction that follows soon.
+
+        Args:
+            before: Job as read.
+            after: Job to store.
+            guard: Attribute that must be unchanged: the version (`op`) or the lease.
+
+        Returns:
+            The job as it will be stored, and the write.
+
+        Raises:
+            OjsError: A call failed. Nothing was written.
+        """
         self._note(after)
         # Only a running job holds concurrency permits.
         if after.state is not State.ACTIVE:
@@ -521,11 +533,20 @@ class JobStore(JobReader):
     def noting(
         self, before: Job, after: Job, failure: Failure, *, reported: bool = False
     ) -> tuple[Job, Put | None]:
-        """Record in `after` how `before` failed. If the record has no space for the new error, its
-        oldest errors are moved to separate items.
+        """Add the error of `before` to `after`. If the record is too small, move its oldest errors.
 
-        Returns the job, and if the record still has no space for the new error its item, which the
-        caller writes before the record or with it. Raises OjsError.
+        Args:
+            before: Job that failed, as read.
+            after: Job to store.
+            failure: The error.
+            reported: Whether a worker reported the error.
+
+        Returns:
+            The job with the error. If the record has no space for it, the item of the error, which
+                the caller must write before the record or with it.
+
+        Raises:
+            OjsError: A call failed.
         """
         entry = items.entry(before, failure, reported=reported)
         place = items.error_key(entry)
@@ -572,11 +593,18 @@ class JobStore(JobReader):
         )
 
     def tag(self, job: Job, share: Share, order: str | None) -> bool:
-        """Give a job its tenant's share, and an available job this order; return False when it has
-        changed.
+        """Store a job's share of its tenant, and the order of an available job.
 
-        Nothing else changes, including its version (`op`): an enqueue whose response was lost still
-        finds its own record, and concurrent changes succeed.
+        Nothing else changes, also not its version (`op`). So an enqueue whose response was lost
+        still finds its own record, and concurrent changes succeed.
+
+        Args:
+            job: Job as read.
+            share: Share of the tenant.
+            order: Order in the ready index, or None if the job isn't available.
+
+        Returns:
+            False if the job has changed.
         """
         tagged_job = changed(job, share=share, order=order)
         setting: dict[str, Value] = {"fair": share.compact()}

@@ -343,7 +343,13 @@ class StagedBatches:
 
 
 def batch_item(token: str, prepared: Sequence[PreparedJob], now_ms: int) -> dict[str, Value]:
-    """A staged batch: all that its undoing, and its commit's stream record, need to know."""
+    """Return the item of a staged batch, with all data for its undo and its commit's stream record.
+
+    Args:
+        token: Token of the batch.
+        prepared: Jobs of the batch.
+        now_ms: Current time in milliseconds since the epoch.
+    """
     jobs = [job for job, _ in prepared]
     item: dict[str, Value] = {
         "pk": keys.batch(token),

@@ -40,8 +40,17 @@ class RateWindowStore:
     def acquire(
         self, queue: str, limit: int, period_ms: int, *, count: int, now_ms: int
     ) -> PermitGrant:
-        """Count up to `count` dispatches; return how many the limit allows. A negative count undoes
-        them.
+        """Count up to `count` dispatches, as many as the limit allows.
+
+        Args:
+            queue: Name of the queue.
+            limit: Maximum number of dispatches per period.
+            period_ms: Length of the period in milliseconds.
+            count: Wanted dispatches. A negative number undoes earlier ones.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Returns:
+            The number of counted dispatches, and the state of the limit.
         """
         for _ in range(_TRIES):
             item = self._table.get(keys.counter(queue), keys.RATE) or {}

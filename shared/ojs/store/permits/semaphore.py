@@ -352,6 +352,15 @@ class ConcurrencySemaphore:
     def release(self, name: str, shard: int, permits: Collection[str], *, now_ms: int) -> Released:
         """Release permits of a shard. If this fails, a later check detects that no job runs with
         them.
+
+        Args:
+            name: Name of the semaphore.
+            shard: Number of the shard.
+            permits: Names of the permits.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Returns:
+            Whether the shard was full before, and the number of its free permits.
         """
         names = list(permits)
         parts = [names[at : at + NAMES_A_WRITE] for at in range(0, len(names), NAMES_A_WRITE)]
@@ -400,11 +409,18 @@ class ConcurrencySemaphore:
             )
 
     def heal(self, name: str, shard: int, item: Item, *, now_ms: int) -> bool:
-        """Release the permits of a shard whose jobs don't run with them; return whether there were
-        any.
+        """Release the leaked permits of a shard: those with which no job runs.
 
-        `item` is the shard as last read. One function at a time checks, at most every 5 seconds.
-        If it fails, the next one checks.
+        One function at a time checks, at most every 5 seconds. If it fails, the next one checks.
+
+        Args:
+            name: Name of the semaphore.
+            shard: Number of the shard.
+            item: The shard as last read.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Returns:
+            Whether any permit was released.
         """
         if not _worth_a_look(item, now_ms):
             return False
@@ -472,8 +488,19 @@ class ConcurrencySemaphore:
         return False
 
     def heal_all(self, name: str, limit: int, *, now_ms: int, most: int) -> bool:
-        """Heal up to `most` shards of a semaphore with this limit; return whether any permit was
-        released. Raises OjsError.
+        """Release the leaked permits of a semaphore.
+
+        Args:
+            name: Name of the semaphore.
+            limit: Limit of the semaphore, which determines its shards.
+            now_ms: Current time in milliseconds since the epoch.
+            most: Maximum number of shards to check.
+
+        Returns:
+            Whether any permit was released.
+
+        Raises:
+            OjsError: The shards could not be read.
         """
         worth = [
             (shard, item)
@@ -484,10 +511,20 @@ class ConcurrencySemaphore:
         return any(healed)
 
     def drop_unnamed(self, name: str, item: Item, *, now_ms: int) -> bool:
-        """Release the permits without names of a semaphore that no running job has, as its caller
-        has found just now; whether that was done. The first call notes it, and a call a minute
-        later, when there are as many, does it: until then a function of version 0.2 may have
-        acquired them for jobs that it is about to claim.
+        """Release a semaphore's permits without names. The caller has found that no active job has
+        them.
+
+        The first call only records their number. A call a minute later releases them if the number
+        is the same. Until then, a function of version 0.2 might have acquired them for jobs that it
+        is about to claim.
+
+        Args:
+            name: Name of the semaphore.
+            item: The first shard, as read.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Returns:
+            Whether the permits were released.
         """
         count = unnamed(item)
         noted = number(item, "c") == count and "c_at" in item
@@ -508,7 +545,14 @@ class ConcurrencySemaphore:
         return False
 
     def set_limit(self, name: str, *, limit: int, version: int, now_ms: int) -> None:
-        """Apply a new limit also to fetches that still know the old one."""
+        """Apply a new limit also to fetches that still have the old one.
+
+        Args:
+            name: Name of the semaphore.
+            limit: New limit.
+            version: Version of the configuration. A later stored version takes precedence.
+            now_ms: Current time in milliseconds since the epoch.
+        """
         for shard in sorted({0, *(shard for shard, _ in self.read_all(name))}):
             # Race: another operator's later change: that one counts.
             with suppress(LostRace):

@@ -94,8 +94,18 @@ class ThrottleStates:
         job_id: str | None,
         now_ms: int,
     ) -> None:
-        """Record that a limit starts to throttle, as the grant shows it. If its counter changed
-        since it was read, the next fetch decides. Raises OjsError.
+        """Record that a limit starts to throttle. If its counter has changed, the next fetch
+        decides.
+
+        Args:
+            limiter: The limit.
+            strategy: Strategy of the limit.
+            grant: The limit's use, and the permits that it grants.
+            job_id: ID of a job that waits for the limit, or None.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Raises:
+            OjsError: The write failed.
         """
         setting: dict[str, Value] = {
             "held": 1,
@@ -135,8 +145,19 @@ class ThrottleStates:
     def clear(
         self, limiter: LimitName, grant: PermitGrant, *, job_id: str | None, now_ms: int
     ) -> bool:
-        """Record that a limit stops throttling; False if that was recorded before. Raises
-        OjsError.
+        """Record that a limit stops throttling.
+
+        Args:
+            limiter: The limit.
+            grant: The limit's use, and the permits that it grants.
+            job_id: ID of the job that starts, or None.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Returns:
+            False if it was recorded before.
+
+        Raises:
+            OjsError: The write failed.
         """
         setting: dict[str, Value] = {"held": 0, "at": now_ms}
         if job_id is not None:

@@ -62,10 +62,15 @@ class PoolStore:
         return names[:limit], names[limit - 1] if len(names) > limit else None
 
     def save(self, before: Pool | None, pool: Pool, queues: Sequence[Queue]) -> Pool:
-        """Store a pool, and update its marks in the queues that it has or had.
+        """Store a pool, and update its entries in the queues that it has or had.
 
-        `queues` are all of these, as read. Raises LostRace when the pool or a queue has changed
-        since, or a queue is being deleted.
+        Args:
+            before: Pool as read, or None if it is new.
+            pool: Pool to store.
+            queues: All queues that the pool has or had, as read.
+
+        Raises:
+            LostRace: The pool or a queue has changed, or a queue is being deleted.
         """
         stored = replace(
             pool,

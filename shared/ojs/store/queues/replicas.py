@@ -38,8 +38,14 @@ def replicas_for(lanes: int) -> int:
 
 
 def on_all(change: Update | Delete, name: str, replicas: int) -> list[Update | Delete]:
-    """Return the writes of one transaction that change a queue's record and its replicas, that of
-    the record first. Alternatives in its condition must be in parentheses.
+    """Return the writes of one transaction that change a queue's record and its replicas.
+
+    The record's write is the first.
+
+    Args:
+        change: Change of the record. Alternatives in its condition must be in parentheses.
+        name: Name of the queue.
+        replicas: Number of replicas as read.
     """
     # Race: replicas are created or removed at the same time. The loser learns how many there are.
     as_many = "#replicas = :replicas" if replicas else "attribute_not_exists(#replicas)"
@@ -114,10 +120,18 @@ class QueueRecords:
             self._replicas.forget(name)
 
     def write(self, name: str, change: Update | Delete, *, own: OwnMark | None = None) -> Item:
-        """Change a queue's record and its replicas. Return the record after this change, or a later
-        one; `own` as for `Table.update`. Raises LostRace.
+        """Change a queue's record and its replicas. One call without replicas, three with replicas.
 
-        One call without replicas, three with replicas.
+        Args:
+            name: Name of the queue.
+            change: Change of the record.
+            own: As for `Table.update`.
+
+        Returns:
+            The record after this change, or a later version.
+
+        Raises:
+            LostRace: The condition of the change doesn't hold.
         """
         replicas = 0
         while True:

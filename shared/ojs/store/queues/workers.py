@@ -72,7 +72,13 @@ def _its_own(pool: str | None, now_ms: int) -> tuple[str | None, dict[str, Value
 
 
 def refused(worker_id: str, pool: str | None, lost: LostRace) -> Conflict:
-    """The error of a worker that belongs to another pool."""
+    """Return the error for a worker that belongs to another pool.
+
+    Args:
+        worker_id: ID of the worker.
+        pool: Pool that the worker requests.
+        lost: The lost race, with the worker's record.
+    """
     there = str((lost.item or {}).get("pool", ""))
     return Conflict(
         f"The worker '{worker_id}' belongs to the pool '{there}'.",
@@ -109,7 +115,16 @@ class WorkerStore:
         return sorted(workers, key=lambda each: each[1].last_seen_ms, reverse=True)
 
     def direct(self, worker_id: str, sk: str, directive: Directive) -> Worker | None:
-        """Set the directive of a record; None if it was removed since it was read."""
+        """Set the directive of a worker's record.
+
+        Args:
+            worker_id: ID of the worker.
+            sk: Sort key of the record.
+            directive: New directive.
+
+        Returns:
+            None if the record was removed since it was read.
+        """
         # Race: the record is removed. An empty one must not be made.
         update = Update(
             key_of(worker_id)[0], sk, set={"directive": directive.value},
@@ -175,7 +190,17 @@ class WorkerStore:
     def join(
         self, worker_id: str, pool: str, *, now_ms: int, caller: Principal = ANYBODY
     ) -> Worker:
-        """Record the pool that a worker's fetch declares. Raises Conflict."""
+        """Record the pool that a worker's fetch names.
+
+        Args:
+            worker_id: ID of the worker.
+            pool: Name of the pool.
+            now_ms: Current time in milliseconds since the epoch.
+            caller: The client.
+
+        Raises:
+            Conflict: The worker belongs to another pool.
+        """
         with losing_as(lambda lost: refused(worker_id, pool, lost)):
             return self.touch(worker_id, now_ms=now_ms, pool=pool, caller=caller)
 
@@ -188,9 +213,17 @@ class WorkerStore:
         pool: str | None = None,
         caller: Principal = ANYBODY,
     ) -> Worker:
-        """Replace a worker's record: an earlier directive was for an earlier process.
+        """Replace a worker's record. The directive of an earlier process is removed.
 
-        Raises Conflict when a live worker of the same id belongs to another pool.
+        Args:
+            worker_id: ID of the worker.
+            now_ms: Current time in milliseconds since the epoch.
+            info: Information from the worker.
+            pool: Name of the pool, or None.
+            caller: The client.
+
+        Raises:
+            Conflict: A live worker with the same ID belongs to another pool.
         """
         pk, sk = key_of(worker_id, caller)
         fixed: dict[str, Value] = {"pk": pk, "sk": sk, "info": jsontext.dumps(info)}

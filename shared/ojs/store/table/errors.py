@@ -80,8 +80,11 @@ def readable(
 ) -> Iterator[R]:
     """Yield the result of `read` for each item, without items that only a newer version can read.
 
-    Items that raise UnreadableItem are reported to `unreadable` and left out. If it is None, the
-    error is raised.
+    Args:
+        read: Reads one item.
+        each: The items.
+        unreadable: Receives items that raise UnreadableItem, which are then left out. If None, the
+            error is raised.
     """
     for one in each:
         try:

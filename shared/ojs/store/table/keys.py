@@ -52,9 +52,12 @@ def job_id(pk: str) -> str:
 
 
 def error(life: int, attempt: int, *, ended: bool = False) -> str:
-    """Sort key of an entry of the error history, in order of time.
+    """Return the sort key of an entry of the error history, in order of time.
 
-    `ended` is for an error that finished a job between attempts, such as its deadline.
+    Args:
+        life: Life of the job. A retry of a dead letter starts a new one.
+        attempt: Attempt that failed.
+        ended: Whether the error finished a job between attempts, for example its deadline.
     """
     return f"{ERROR}{life:04d}|{attempt:06d}{'x' if ended else ''}"
 
@@ -130,8 +133,12 @@ def step_result(node: int, generation: int) -> str:
 
 
 def fan_in(workflow_id: str, token: str, shard: str) -> str:
-    """Partition of a shard of a fan-in. Each shard has a separate one, as all are written
-    concurrently.
+    """Return the partition of a shard of a fan-in. All shards are written concurrently.
+
+    Args:
+        workflow_id: ID of the workflow.
+        token: Identifies the fan-in.
+        shard: Number of the shard, as text.
     """
     return f"W|{workflow_id}|{token}|{shard}"
 
@@ -151,7 +158,14 @@ def unique(digest: str) -> str:
 
 
 def tenant(queue_name: str, lane: int, priority: int, digest: str) -> str:
-    """Partition of a tenant's finish tag for a lane and a priority."""
+    """Return the partition of a tenant's finish tag for a lane and a priority.
+
+    Args:
+        queue_name: Name of the queue.
+        lane: Lane of the queue.
+        priority: Priority of the jobs.
+        digest: Digest of the tenant's name.
+    """
     return f"F|{queue_name}|{lane}|{priority}|{digest}"
 
 

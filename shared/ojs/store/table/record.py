@@ -41,7 +41,14 @@ def flag(field: str) -> Attribute:
 
 
 def member(field: str, kind: Any, what: str, otherwise: Any = None) -> Attribute:
-    """A member of a closed set. Reading raises UnknownForm for an unknown one, or uses another."""
+    """Declare a member of a closed set. Reading an unknown one raises UnknownForm or uses another.
+
+    Args:
+        field: Field of the record.
+        kind: Enumeration of the members.
+        what: Name of the set for the error.
+        otherwise: Member that replaces an unknown one. Default: UnknownForm is raised.
+    """
     return Attribute(field, str, partial(known, kind, what=what, otherwise=otherwise))
 
 
@@ -151,7 +158,14 @@ class Record(Generic[R]):
 
 
 def rewriting(old: Item, new: Item, condition: str, values: Mapping[str, Value]) -> Update:
-    """The write that replaces an item as read. Attributes of newer versions stay."""
+    """Return the write that replaces an item as read. Attributes of newer versions stay.
+
+    Args:
+        old: Item as read.
+        new: Item to store.
+        condition: Condition of the write.
+        values: Values of the condition.
+    """
     return Update(
         str(new["pk"]),
         str(new["sk"]),

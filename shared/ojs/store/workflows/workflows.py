@@ -224,7 +224,14 @@ class WorkflowStore:
         templates: Sequence[Mapping[str, Any]],
         queues: Collection[str],
     ) -> None:
-        """Store the definition of a workflow, before its root."""
+        """Store the definition of a workflow, before its root.
+
+        Args:
+            record: The workflow.
+            graph: Graph of its steps.
+            templates: Templates of its jobs.
+            queues: Queues of its jobs.
+        """
         pk, sk = keys.workflow(record.id), _definition(record)
         item: Item = {
             "pk": pk,
@@ -322,7 +329,14 @@ class WorkflowStore:
     # --- results ----------------------------------------------------------------------------------
 
     def keep(self, workflow_id: str, node: int, generation: int, told: Mapping[str, Any]) -> None:
-        """Store the `result` or the `error` of a job. An existing one is not replaced."""
+        """Store the `result` or the `error` of a job. An existing one is not replaced.
+
+        Args:
+            workflow_id: ID of the workflow.
+            node: Number of the node.
+            generation: Generation of the node.
+            told: The result or the error.
+        """
         text = zlib.compress(jsontext.dumps(told).encode(), 6)
         pk, sk = keys.workflow_results(workflow_id), keys.step_result(node, generation)
         # Race: the request that finished the job and the stream. Both have the same value. A dead
@@ -333,8 +347,15 @@ class WorkflowStore:
     def kept(
         self, workflow_id: str, nodes: Mapping[int, int], *, most: int
     ) -> dict[int, dict[str, Any]] | None:
-        """Return the stored results of these nodes (each with its generation), by node; None if
-        they have more than `most` bytes of JSON in total.
+        """Return the stored results of these nodes, by node.
+
+        Args:
+            workflow_id: ID of the workflow.
+            nodes: Generation of each node.
+            most: Maximum bytes of JSON in total.
+
+        Returns:
+            None if the results are larger than `most`.
         """
         pk = keys.workflow_results(workflow_id)
         wanted = [(pk, keys.step_result(node, at)) for node, at in nodes.items()]
