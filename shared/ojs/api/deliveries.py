@@ -1,4 +1,4 @@
-"""Deliveries: where jobs of some queues are pushed."""
+"""Push deliveries: the targets that the server sends jobs to."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @record(frozen=True)
 class _Seen:
-    """A delivery as it is now."""
+    """A delivery and its state at a time."""
 
     delivery: Delivery
     now_ms: int
@@ -124,14 +124,14 @@ class DeliveriesAnswer(Paged[_Seen]):
 
 
 class DeliveryDeletedAnswer(Answer[str]):
-    """A delivery is gone."""
+    """The name of the delivery that was deleted."""
 
     deleted: Literal[True] = True
     name: str = _n
 
 
 class DeliveryTestAnswer(Answer["tuple[Outcome, int]"]):
-    """What the target answered to a push that no job stands for."""
+    """The response of the target to a test event, which belongs to no job."""
 
     outcome: Verdict = _o.verdict
     result: Any = shown(_o.result, absent=MISSING)
@@ -203,7 +203,7 @@ def put_delivery(request: Request) -> Reply:
 
 
 def _put(name: str | None, request: Request) -> Reply:
-    # A delivery takes jobs and ends them, as a worker does.
+    # A delivery claims and finishes jobs like a worker.
     request.needs(Scope.WORK)
     put = runtime.current().deliveries.put
     delivery, created = put(name, request.object(), request.principal)
@@ -259,6 +259,6 @@ def test_delivery(request: Request) -> Reply:
     """
     body = request.object()
     if body:
-        # What is sent then looks like a job that the target runs.
+        # The target runs the test event like a job.
         request.needs(Scope.JOBS_WRITE)
     return Reply(DeliveryTestAnswer.of(runtime.current().deliveries.test(request.named, body)))

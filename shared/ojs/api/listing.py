@@ -26,10 +26,11 @@ from ojs.http.parameters import MAX_OFFSET, MOMENT_SCHEMA, QUEUE_SCHEMA, one_of,
 if TYPE_CHECKING:
     from ojs.services.listing.unique_locks import UniqueHolder
 
-# Jobs of one page: each costs half a read unit.
+# Jobs of one page. Each consumes half a read unit.
 DEFAULT_LISTED = 20
 MAX_LISTED = 100
-# Unique locks of one page: each takes half a unit beside its job's. A page of more has fewer.
+# Maximum number of unique keys on a page, even if the request has a higher limit. Each consumes
+# half a read unit in addition to its job.
 MAX_LISTED_LOCKS = 50
 SORTS = ("created_at", "scheduled_at", "priority")
 INCLUDED = "args"
@@ -67,7 +68,7 @@ class UniqueLocksAnswer(Paged["UniqueHolder"]):
 
 # --- endpoints ------------------------------------------------------------------------------------
 
-# The tables have a row for each parameter: the formatter would split each row.
+# One row for each parameter. The formatter would split the rows.
 # fmt: off
 _STATES = {"type": "string", "pattern": "({0})(,({0}))*".format("|".join(State))}
 _QUEUE = Parameter("queue", QUEUE_SCHEMA, "only jobs of this queue")

@@ -36,7 +36,7 @@ class MaintenanceRequest(Configuration):
     duration: Duration | None = Field(None, description="the same as estimated_duration")
 
     def check(self, prefix: str = "") -> None:
-        """Raise InvalidRequest for two durations that differ, and for what only a beginning has."""
+        """Raise InvalidRequest for different durations, or for a reason or duration on disable."""
         sent = {
             name: value
             for name in ("reason", "estimated_duration", "duration")
@@ -53,14 +53,14 @@ class MaintenanceRequest(Configuration):
 
     @property
     def duration_ms(self) -> int | None:
-        """How long it should take (ms)."""
+        """The expected duration in milliseconds."""
         said = self.estimated_duration or self.duration
         return None if said is None else times.duration_ms(said)
 
 
 @record(frozen=True)
 class _Mode:
-    """Maintenance mode: None while it is off."""
+    """Maintenance mode. `found` is None while it is disabled."""
 
     found: Maintenance | None
 

@@ -1,4 +1,4 @@
-"""Worker pools, and statistics of their scheduling."""
+"""Worker pools, and scheduling statistics."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class PoolsAnswer(Paged[PoolStatus]):
 
 
 class PoolDeletedAnswer(Answer[str]):
-    """A worker pool is gone."""
+    """The name of the worker pool that was deleted."""
 
     deleted: Literal[True] = True
     name: str = _name
@@ -115,7 +115,7 @@ class QueueShares(Answer["tuple[SchedulingStats, Listed[Any]]"]):
 
 
 class SchedulingStatsAnswer(Answer["tuple[SchedulingStats, Listed[Any]]"]):
-    """Statistics of scheduling, at the top level and in `stats`."""
+    """Scheduling statistics, at the top level and under `stats`."""
 
     stats: QueueShares = QueueShares.of(_s)
     _top: QueueShares = stats

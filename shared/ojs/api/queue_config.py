@@ -1,4 +1,4 @@
-"""The configuration of queues as answers show it."""
+"""Response objects with the configuration of queues."""
 
 from __future__ import annotations
 
@@ -114,11 +114,11 @@ class QueueConfig(AsIs):
 
 @derived
 def in_force(layers: Layers) -> QueueConfig:
-    """The configuration in force, defaults filled in."""
+    """Return the effective configuration, including defaults."""
     return cast("QueueConfig", config.shown(layers))
 
 
 @derived
 def sources(layers: Layers) -> ConfigSources:
-    """Where each field of the configuration comes from."""
+    """Return the source of each field of the configuration."""
     return cast("ConfigSources", config.sources(layers))

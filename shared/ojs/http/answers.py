@@ -1,4 +1,4 @@
-"""Types that answers of several resources have."""
+"""Types for the responses of several resources."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class JobAnswer(AsIs):
 
 
 class JobDetailAnswer(Job):
-    """A job, and its fields once more at the top level (but for large ones)."""
+    """A job under `job`, with its fields repeated at the top level, except large ones."""
 
     job: Job
 
