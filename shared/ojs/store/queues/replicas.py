@@ -45,7 +45,7 @@ def on_all(change: Update | Delete, name: str, replicas: int) -> list[Update | D
     Args:
         change: Change of the record. Alternatives in its condition must be in parentheses.
         name: Name of the queue.
-        replicas: Number of replicas as read.
+        replicas: Expected number of replicas.
     """
     # Race: replicas are created or removed at the same time. The loser learns how many there are.
     as_many = "#replicas = :replicas" if replicas else "attribute_not_exists(#replicas)"
