@@ -44,7 +44,7 @@ class OperationChange(TableChange):
 
         Returns:
             None if no event follows: a stopped operation was not completed, and a dry run changes
-                nothing.
+            nothing.
 
         Raises:
             KeyError: The item has no such attribute.

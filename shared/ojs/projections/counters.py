@@ -117,7 +117,14 @@ class Tally:
         self.counts[day].update({**sums, bucket: 1})
 
     def of_day(self, queue: str, at_ms: int, name: str, count: int = 1) -> None:
-        """Add to a counter that exists by day only."""
+        """Add to a counter that exists by day only.
+
+        Args:
+            queue: Name of the queue.
+            at_ms: Time of the event, which determines the day.
+            name: Name of the counter.
+            count: Number to add.
+        """
         day = queue, keys.day(times.format_ms(at_ms)[:10])
         self.counts[day][name] += count
 

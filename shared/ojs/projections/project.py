@@ -209,7 +209,7 @@ class Projector:
 
         Returns:
             Sequence numbers of the failed records, in order. The first of them and all later
-                records must be redelivered.
+            records must be redelivered.
         """
         batch = _Batch(shard)
         effects = [

@@ -104,7 +104,13 @@ class DepthChange(TableChange):
 
     @classmethod
     def of(cls, queue: str, old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> DepthChange:
-        """Read the change from two images of the item."""
+        """Read the change from two images of the item.
+
+        Args:
+            queue: Name of the queue.
+            old: The item before the change, or None.
+            new: The item after the change.
+        """
         return cls(queue, _depths(old) if old is not None else (), _depths(new), new.get("at", 0))
 
     def events(self, written_ms: int) -> Iterator[NewEvent]:

@@ -47,7 +47,13 @@ class Happened:
 
 
 def happened(before: Job | None, after: Job | None, *, written_ms: int) -> list[Happened]:
-    """Return the events in order. `written_ms` is the time of the write, to the second."""
+    """Return the events of a change of a job, in order.
+
+    Args:
+        before: The job before the change, or None if it is new.
+        after: The job after the change, or None if its record was removed.
+        written_ms: Time of the write, to the second.
+    """
     if after is None:
         if before is None or not before.dead_letter:
             return []

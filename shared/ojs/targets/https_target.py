@@ -60,7 +60,13 @@ class HttpsTarget:
         delivery: Delivery,
         wait: bool = True,
     ) -> Sequence[Outcome | None]:
-        """Post these jobs to the delivery's endpoint. See `Target`."""
+        """Post these jobs to the delivery's endpoint. See `Target`.
+
+        Args:
+            pushes: Jobs to post.
+            delivery: The delivery.
+            wait: Ignored: the response is always the outcome.
+        """
         return self._each(lambda push: self._post(push, delivery), pushes)
 
     def _post(self, push: Push, delivery: Delivery) -> Outcome:

@@ -81,7 +81,16 @@ class LambdaTarget:
     def send(
         self, pushes: Sequence[Push], *, delivery: Delivery, wait: bool = False
     ) -> Sequence[Outcome | None]:
-        """Invoke the delivery's function for these jobs. See `Target`."""
+        """Invoke the delivery's function for these jobs. See `Target`.
+
+        Args:
+            pushes: Jobs to push.
+            delivery: The delivery.
+            wait: Whether to invoke the function synchronously.
+
+        Returns:
+            The outcome of each job, or None if it arrives later.
+        """
         found: dict[str, Outcome | None] = {}
         events = list(
             forms.events(

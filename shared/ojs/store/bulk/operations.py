@@ -69,7 +69,7 @@ class BulkOperationStore:
 
         Returns:
             None if the operation has finished, is claimed by another container, or has a format
-                that only a newer version can read.
+            that only a newer version can read.
         """
         token = self._ids.token()
         # Race: two sweeps, or a sweep and the request that began it. One claims it; the other skips

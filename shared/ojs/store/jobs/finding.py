@@ -80,7 +80,7 @@ class JobIndex:
 
         Returns:
             Pairs of job ID and sort key, in order, and the key of the next page. The key has plain
-                values that can be stored.
+            values that can be stored.
         """
         found = self._page(line, limit, pack(after) if after else None, forward=forward)
         last = {name: str(value) for name, value in unpack(found.last or {}).items()}

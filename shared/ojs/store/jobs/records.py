@@ -543,7 +543,7 @@ class JobStore(JobReader):
 
         Returns:
             The job with the error. If the record has no space for it, the item of the error, which
-                the caller must write before the record or with it.
+            the caller must write before the record or with it.
 
         Raises:
             OjsError: A call failed.

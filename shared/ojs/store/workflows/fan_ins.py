@@ -105,7 +105,7 @@ class FanInStore:
 
         Returns:
             True if all jobs of the fan-in have finished. False if not, or if the fan-in was
-                removed, because its result is known then.
+            removed, because its result is known then.
         """
         shard, at = divmod(slot, SHARD_SLOTS)
         return self._whole(workflow_id, token, shard, at, ended, self._mark)
