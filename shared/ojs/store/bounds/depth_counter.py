@@ -60,7 +60,7 @@ _REMEMBERED = 1_000
 
 
 def period_of(ms: int) -> int:
-    """The number of the period that a time (ms) is in."""
+    """Return the number of the period of a time (ms)."""
     return ms // PERIOD_MS
 
 
@@ -83,7 +83,7 @@ class Room:
 
     @classmethod
     def sum(cls, all_of: Iterable[tuple[int, int, int]]) -> Room:
-        """The sum of these: period, jobs, bytes."""
+        """Return the sum of these rows: period, jobs, bytes."""
         parts: dict[int, tuple[int, int]] = {}
         for period, count, size in all_of:
             jobs, space = parts.get(period, (0, 0))
@@ -201,7 +201,7 @@ class _Marked:
 
     @classmethod
     def of(cls, update: Update, slot: str, mark: int, seen: int) -> _Marked:
-        """This write, with a mark in a slot; `seen` is 0 for an empty one."""
+        """Return this write with a marker in a slot. `seen` is 0 for an empty slot."""
         # Race: another container takes over the slot. The loser has written nothing, unless an
         # earlier try of it had no response.
         as_seen = f"#{slot} = :mark" if seen else f"attribute_not_exists(#{slot})"
@@ -214,8 +214,9 @@ class _Marked:
         return cls(marked, slot, mark, seen)
 
     def comes_after(self, found: int) -> bool:
-        """Whether the slot has another write that began before this one: then no try of this write
-        took effect, as the other write did not know its marker.
+        """Return whether the slot has another write that started before this one.
+
+        Then no attempt of this write succeeded, because the other write did not know its marker.
         """
         return found // _UNIQUE < self.mark // _UNIQUE - CLOCKS_MS // 1_000
 
@@ -394,7 +395,7 @@ class DepthCounter:
             raise
 
     def _marked(self, queue: str, update: Update) -> _Marked:
-        """This write with a slot of this container, or with one that it takes over."""
+        """Return this write with a slot of this container, or with one that it takes over."""
         seen = self._seen.get(queue) or {}
         now_s = self._ids.now_ms() // 1_000
         chance = int.from_bytes(base64.urlsafe_b64decode(self._ids.token()), "big")
@@ -451,7 +452,7 @@ class DepthCounter:
             )
 
     def value(self, queue: str) -> DepthValue:
-        """What the counter shows now, consistently."""
+        """Read the counter, strongly consistent."""
         return value_from(self._table.get(keys.counter(queue), keys.DEPTH) or {})
 
     def refused(
@@ -658,7 +659,7 @@ class DepthCounter:
 
 
 def value_from(item: Item) -> DepthValue:
-    """What a counter item shows."""
+    """Read the values of a counter's item."""
     parts: dict[int, tuple[int, int]] = {}
     for name in item:
         if name[:1] == "n" and name[1:].isdigit():

@@ -161,12 +161,12 @@ class BulkOperationStore:
         return OPERATION.of(stopped)
 
     def get(self, operation_id: str, *, now_ms: int) -> BulkOperation | None:
-        """One operation, read consistently."""
+        """Read one operation, strongly consistent."""
         item = self._table.get(keys.operation(operation_id), keys.RECORD)
         return None if item is None or _gone(item, now_ms) else OPERATION.of(item)
 
     def due(self, *, now_ms: int, limit: int) -> list[str]:
-        """Ids of operations that need attention, the longest due first. May be stale."""
+        """Return the IDs of due operations, the longest due first. Eventually consistent."""
         found = self._table.query(
             "wpk = :line AND wsk <= :now",
             {":line": keys.OPERATIONS, ":now": keys.upto(now_ms)},
@@ -207,7 +207,7 @@ class BulkOperationStore:
 
 
 def _hold(token: str, until_ms: int) -> dict[str, Value]:
-    """The attributes of a claim; without a release the operation is due at `until_ms`."""
+    """Return the attributes of a claim. Without a release, the operation is due at `until_ms`."""
     return {
         "hold": token,
         "held_until": until_ms,
@@ -226,12 +226,12 @@ def _ended(operation: BulkOperation) -> dict[str, Value]:
 
 
 def _gone(item: Item, now_ms: int) -> bool:
-    """Whether its time to live has ended: DynamoDB removes it some time later."""
+    """Return whether its time to live has ended. DynamoDB removes it some time later."""
     return "ttl" in item and int(item["ttl"]) * 1000 <= now_ms
 
 
 def _progress(operation: BulkOperation) -> dict[str, Value]:
-    """The attributes that change with its progress."""
+    """Return the attributes that change with its progress."""
     item = OPERATION.item(operation)
     new = {name: item[name] for name in _PROGRESS if name in item}
     return new | ({"before_round": operation.before_round} if operation.round > 1 else {})

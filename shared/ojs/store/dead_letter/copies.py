@@ -31,7 +31,7 @@ class WaitingCopies:
         self._jobs = jobs
 
     def waiting(self, queue: str) -> int:
-        """The number of copies counted as waiting in a queue."""
+        """Return the number of available copies of a queue."""
         item = self._table.get(keys.stats(queue), keys.NOW) or {}
         return int(item.get(COPIES, 0))
 

@@ -34,7 +34,7 @@ class ReplayCursor:
     ends_s: int
 
     def lapses(self, now_ms: int) -> bool:
-        """Whether the cursor must be written again before its time to live ends."""
+        """Return whether the cursor must be written again before its time to live ends."""
         return self.ends_s - now_ms // 1000 < _KEPT_S - _RENEWED_S
 
 
@@ -45,7 +45,7 @@ class ReplayCursors:
         self._table = table
 
     def cursors(self, queue: str) -> dict[str, ReplayCursor]:
-        """The cursors of a queue's rules, by the name of the rule. One query."""
+        """Return the cursors of a queue's rules, by the name of the rule. One query."""
         found = self._table.query_all("pk = :queue", {":queue": keys.replays(queue)})
         return {str(item["sk"]): _cursor(queue, item) for item in found}
 

@@ -41,7 +41,7 @@ class AccessKeyStore:
         self._mac: KeyMac | None = None
 
     def mac(self, *, consistent: bool = False) -> KeyMac | None:
-        """What MACs of keys are made with; None if no deployment made it. Read once."""
+        """Return the secret of the keys' MACs, or None if no deployment created it. Read once."""
         if self._mac is None:
             item = self._table.get(
                 keys.access_key(keys.KEY_MAC), keys.KEY_MAC, consistent=consistent
@@ -53,8 +53,10 @@ class AccessKeyStore:
         return self._mac
 
     def made_mac(self, random_bytes: Callable[[int], bytes], old_until_ms: int) -> KeyMac:
-        """What MACs of keys are made with, which is made if the table has none; then keys without a
-        MAC work until `old_until_ms`. A table that was emptied gets the one from before.
+        """Return the secret of the keys' MACs, and create it if the table has none.
+
+        If it is created, keys without a MAC work until `old_until_ms`. A table whose items were
+        deleted gets the previous secret.
         """
         known = self._mac or KeyMac(random_bytes(SECRET_BYTES).hex(), old_until_ms)
         item: Item = {"pk": keys.access_key(keys.KEY_MAC), "sk": keys.KEY_MAC}
@@ -104,7 +106,7 @@ class AccessKeyStore:
         return self._transacted([*self._adding(key, None), Put(pointer, unchanged, values)])
 
     def _adding(self, key: AccessKey, credential: Credential | None) -> list[Put | Update]:
-        """The writes that store a new key, or the record of a role."""
+        """Return the writes that store a new key, or the record of a role."""
         added = Put(_item(key, credential), condition="attribute_not_exists(pk)")
         if not key.ancestors:
             return [added]
@@ -129,7 +131,7 @@ class AccessKeyStore:
         return wins(lambda: self._table.transact(writes))
 
     def first_made(self, maker_id: str) -> str | None:
-        """The id of a key that this one made, unless it and all its descendants are revoked."""
+        """Return a key that this one created, and that isn't revoked with its descendants."""
         found = self._table.query(
             "pk = :maker AND begins_with(sk, :made)",
             {":maker": keys.access_key(maker_id), ":made": keys.MADE},
@@ -151,8 +153,9 @@ class AccessKeyStore:
         return self._use(credential.id, "digest", credential.digest, now_ms)
 
     def id_of_role(self, role: str) -> str | None:
-        """The id of the latest record of a role, which may be over or gone; None if it never had
-        one. Read consistently.
+        """Return the ID of the last record of a role, or None if it never had one.
+
+        The record can have expired or be deleted. Strongly consistent.
         """
         item = self._table.get(keys.role(role), keys.ROLE)
         return None if item is None else str(item["key"])
@@ -188,7 +191,7 @@ class AccessKeyStore:
         return _from(item)
 
     def get(self, key_id: str, *, consistent: bool = True) -> AccessKey | None:
-        """One key; slightly behind unless it is read `consistent`."""
+        """Read one key, eventually consistent unless `consistent`."""
         item = self._table.get(keys.access_key(key_id), keys.RECORD, consistent=consistent)
         return None if item is None else _from(item)
 

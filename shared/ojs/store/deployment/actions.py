@@ -60,5 +60,5 @@ class ActionStore:
 
 
 def _made_ms(action_id: str) -> int:
-    """When a UUID of version 7 was made (ms)."""
+    """Return when a UUID of version 7 was created (ms)."""
     return int(action_id.replace("-", "")[:12], 16)

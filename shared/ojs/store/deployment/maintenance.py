@@ -39,9 +39,9 @@ class MaintenanceStore:
         self._seen: BoundedMap[tuple[str, str], tuple[int, bool]] = BoundedMap(1)
 
     def on(self) -> bool:
-        """Whether the mode is on, as this container knows. At most one call in NOTICED_MS.
+        """Return whether maintenance mode is enabled, as this container knows.
 
-        Raises OjsError.
+        At most one call in NOTICED_MS. Raise OjsError if it fails.
         """
         if self.unread():
             asked_ms = self._clock.now_ms()
@@ -66,9 +66,9 @@ class MaintenanceStore:
         )
 
     def read(self, *, consistent: bool = True) -> Maintenance | None:
-        """The maintenance under way; None if there is none. One call.
+        """Read the current maintenance, or None if the mode is disabled. One call.
 
-        Raises UnreadableItem, OjsError.
+        Raise UnreadableItem or OjsError.
         """
         item = self._table.get(*_KEY, consistent=consistent)
         return None if item is None or _SINCE not in item else MAINTENANCE.of(item)

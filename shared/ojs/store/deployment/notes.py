@@ -33,9 +33,7 @@ class DeploymentStore:
         self._table = table
 
     def read(self) -> DeploymentNotes | None:
-        """The record of the latest deployment, read consistently; None if the table is new or has
-        none yet.
-        """
+        """Read the record of the most recent deployment, or None. Strongly consistent."""
         item: dict[str, Any] | None = self._table.get(keys.DEPLOYMENT, keys.RECORD)
         if item is None:
             return None

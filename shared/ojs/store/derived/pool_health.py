@@ -45,9 +45,9 @@ class PoolHealthStore:
         self._sharded = ShardCounters(table)
 
     def read(self, pools: Iterable[Pool]) -> dict[str, PoolHealth]:
-        """The health of these pools, by name. One call for 25 of them.
+        """Read the health of these pools, by name. One call for 25 of them.
 
-        Running jobs of a pool with a limit are those that its semaphore counts now; those of other
+        Active jobs of a pool with a limit are those that its semaphore counts now. Those of other
         pools are as projected.
         """
         wanted = {pool.name: (pool, _keys(pool)) for pool in pools}
@@ -144,7 +144,7 @@ def _alerts_item(pk: str, alerts: PoolAlerts, *, rev: int) -> dict[str, Value]:
 
 
 def alerts_from(item: Mapping[str, Any]) -> PoolAlerts:
-    """The alerts that an item holds. Raises KeyError, TypeError, ValueError."""
+    """Read the alerts from an item. Raise KeyError, TypeError, or ValueError."""
     starved: dict[str, Any] = jsontext.stored(item["starved"])
     overload = None
     if "since" in item:

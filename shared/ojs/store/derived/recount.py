@@ -175,13 +175,13 @@ class Recount:
         return Occupancy(*sums, tracked, undated_ms, self._undone(in_batches)), whole
 
     def _undone(self, jobs: Mapping[str, Sequence[int]]) -> tuple[int, int]:
-        """How many jobs of undone batches there are, and their bytes; `jobs` are bytes by batch."""
+        """Count the jobs of undone batches, and their bytes. `jobs` are bytes by batch."""
         found = self._table.batch_get((keys.batch(token), keys.RECORD) for token in jobs)
         sizes = [size for token in StagedBatches.undone(found.values()) for size in jobs[token]]
         return len(sizes), sum(sizes)
 
     def active(self, names: Sequence[str]) -> dict[str, int]:
-        """How many jobs of each queue run, as projected; may be late."""
+        """Return the number of active jobs of each queue, as projected, with a delay."""
         wanted = {name: (keys.stats(name), keys.NOW) for name in names}
         found = self._sharded.batch_get(wanted.values())
         return {name: projected(found.get(key, {}), State.ACTIVE) for name, key in wanted.items()}
@@ -208,9 +208,7 @@ class Recount:
                         yield items.job_of(item)
 
     def listed(self, queue: Queue, most: int) -> tuple[set[str], bool]:
-        """Ids of the jobs that the index shows in a queue, at most one more than `most`; and
-        whether these are all.
-        """
+        """Return the IDs of jobs in the index, at most `most` + 1, and whether these are all."""
         ids: set[str] = set()
         for lane in range(queue.lanes):
             ready, due = keys.ready(queue.name, lane), keys.due(queue.name, lane)
@@ -224,7 +222,7 @@ class Recount:
         return ids, True
 
     def _line(self, line: str, *, ending: str = "") -> Iterator[str]:
-        """Jobs of an index partition whose sort key ends so."""
+        """Yield the jobs of an index partition whose sort key has this ending."""
         after: Any = None
         while True:
             found = self._table.query(

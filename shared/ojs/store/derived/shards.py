@@ -113,7 +113,7 @@ class ShardCounts:
         return replace(self, page=page, page_from=begin, page_to=last)
 
     def item(self, *, ttl_s: int | None = None) -> Item:
-        """The item that is to replace the one read."""
+        """Return the item that replaces the one that was read."""
         return {
             **SHARD.item(
                 replace(self, rev=self.rev + 1),
@@ -125,7 +125,7 @@ class ShardCounts:
         }
 
     def full(self) -> bool:
-        """Whether the item must hand over its recent activity."""
+        """Return whether the item must hand over its recent activity."""
         return bool(self.recent) and size(self.item()) > _FULL_BYTES
 
     def handed_over(self) -> tuple[ShardCounts, list[Update]]:
@@ -145,7 +145,7 @@ class ShardCounts:
         return replace(self, recent=left, part=self.part + 1), moved
 
     def written(self, *, ttl_s: int | None = None) -> Put:
-        """The conditional write of the item."""
+        """Return the conditional write of the item."""
         # Race: another delivery of this shard's records (Lambda can run two at once after a
         # timeout), or the sweep that moves the levels. The loser reads again, and counts the
         # records that are still uncounted.
@@ -186,24 +186,24 @@ SHARD = Record(
 
 
 def _added(one: Counts, other: Counts) -> Counts:
-    """The sums that are not zero."""
+    """Return the sums that are not zero."""
     names = dict.fromkeys((*one, *other))
     sums = {name: one.get(name, 0) + other.get(name, 0) for name in names}
     return {name: count for name, count in sums.items() if count}
 
 
 def taker(shard: str) -> str:
-    """The attribute with the number of what an item has taken over from a shard."""
+    """Return the attribute with the number of the part that an item took over from a shard."""
     return f"{TAKER}{tag(shard)}"
 
 
 def tag(shard: str) -> str:
-    """A short name of a shard, for names of attributes."""
+    """Return a short name of a shard, for names of attributes."""
     return hashlib.blake2b(shard.encode("utf-8"), digest_size=6).hexdigest()
 
 
 def _ends_s(sk: str) -> int:
-    """The time to live (s) of the item of a day or of a minute."""
+    """Return the time to live (s) of the item of a day or of a minute."""
     begun_s = int(datetime.fromisoformat(sk[2:]).replace(tzinfo=UTC).timestamp())
     if sk.startswith(keys.day("")):
         return begun_s + 86_400 + DAY_KEPT_S

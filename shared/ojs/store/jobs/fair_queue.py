@@ -43,7 +43,7 @@ class FairLine:
         return cls(job.queue, job.lane, job.priority)
 
     def key_of(self, tenant: str) -> tuple[str, str]:
-        """The key of a tenant's finish tag."""
+        """Return the key of a tenant's finish tag."""
         return keys.tenant(self.queue, self.lane, self.priority, tenant), keys.RECORD
 
 
@@ -140,7 +140,7 @@ class TenantFinishTags:
 def finish_tags_of(
     wanted: Iterable[tuple[str, str]], found: Mapping[tuple[str, str], Item]
 ) -> dict[tuple[str, str], int | None]:
-    """Tenants' finish tags, from items that were read."""
+    """Read tenants' finish tags from items."""
     return {key: _last(found.get(key)) for key in wanted}
 
 
@@ -174,7 +174,7 @@ class BackfillCursors:
         self._table = table
 
     def get(self, queue: str) -> BackfillCursor | None:
-        """The cursor of the backfill that is under way."""
+        """Read the cursor of an unfinished backfill."""
         return _cursor(self._table.get(keys.backfill(queue), keys.RECORD))
 
     def begin(

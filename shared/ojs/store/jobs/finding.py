@@ -102,7 +102,7 @@ class JobIndex:
 
     @staticmethod
     def may_run(sort_key: str) -> bool:
-        """Whether the job of an entry of a due index partition might be running.
+        """Return whether the job of an entry of a due index partition might be active.
 
         The only function that knows how active jobs are found: all listings of them call it.
         """
@@ -305,9 +305,10 @@ class JobIndex:
         return [job_id for job_id, _ in found]
 
     def first_due_ms(self, queue: str, lanes: int) -> int | None:
-        """When the first of a queue waits for its start, retry, end of lease, deadline or tick
-        (ms); None if none does, 0 if it has a form that this version does not know. Two calls a
-        lane.
+        """Return when the next start, retry, lease end, deadline, or tick of a queue is due (ms).
+
+        None if nothing is due, 0 if the entry has a format that this version doesn't know. Two
+        calls per lane.
         """
         found: list[int] = []
         for lane in range(lanes):
@@ -411,7 +412,7 @@ def _due_ms(item: Item, index: str) -> int:
 
 
 def _entries(found: list[Item], sort_key: str = "wsk") -> list[tuple[str, str]]:
-    """(job id, sort key) of entries of an index."""
+    """Return (job ID, sort key) of entries of an index."""
     return [
         (keys.job_id(str(item["pk"])), str(item[sort_key]))
         for item in found

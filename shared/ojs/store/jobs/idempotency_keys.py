@@ -50,7 +50,7 @@ class IdempotencyRecord:
     alone: bool = False
 
     def untouched(self) -> bool:
-        """Whether only the try that wrote it has used it so far."""
+        """Return whether only the attempt that wrote it has used it so far."""
         return self.op == self.seed
 
 

@@ -148,7 +148,7 @@ def _seen(slot: int) -> str:
 
 
 def slots_in_use(found: Item | None) -> list[LeaseSlot]:
-    """The slots in use, from the item of all slots, if there is one."""
+    """Return the slots in use, from the item of all slots, if it exists."""
     item = found or {}
     return [
         LeaseSlot(slot, number(item, _used(slot)), str(item.get(_seen(slot), "")))
@@ -195,7 +195,7 @@ class LeaseNotes:
         self._put(LeaseNote(self._slot, key, now_ms, queue, seen))
 
     def _use(self, slot: int, now_ms: int) -> None:
-        """Say that a slot is in use."""
+        """Record that a slot is in use."""
         used_ms = now_ms + _USED_MS
         self._table.update(Update(*SLOTS_ITEM, set={_used(slot): used_ms}))
 
@@ -216,7 +216,7 @@ class LeaseNotes:
     # --- the sweep --------------------------------------------------------------------------------
 
     def slots(self) -> list[LeaseSlot]:
-        """The slots in use. One call, consistent."""
+        """Return the slots in use. One call, strongly consistent."""
         return slots_in_use(self._table.get(*SLOTS_ITEM))
 
     def unseen(
@@ -320,7 +320,7 @@ class LeaseNotes:
             )
 
     def searched(self) -> str:
-        """The key of the last page of the event log that was searched for running jobs, or ""."""
+        """Return the last page of the event log that was searched for active jobs, or ""."""
         return str((self._table.get(*SLOTS_ITEM) or {}).get(_SEARCHED, ""))
 
     def advance_search(self, seen: str) -> None:
@@ -328,7 +328,7 @@ class LeaseNotes:
         self._advance(_SEARCHED, seen)
 
     def noted(self, slots: Iterable[LeaseSlot]) -> Iterator[str]:
-        """The ids of all jobs in notes that were not processed yet, some 20,000 a call."""
+        """Return the IDs of all jobs in unprocessed notes, about 20,000 per call."""
         for note in self._unlooked(None, slots, None):
             yield from note.jobs
 
@@ -372,7 +372,7 @@ class LeaseNotes:
             seen |= listed.keys()
 
     def running(self, queue: str, slots: Iterable[LeaseSlot]) -> Iterator[Item]:
-        """Those of `not_done` that run."""
+        """Yield the active ones of `not_done`."""
         return (item for item in self.not_done(queue, slots) if item["state"] == State.ACTIVE.value)
 
     def few_running(self, queue: str, slots: Sequence[LeaseSlot]) -> int | None:

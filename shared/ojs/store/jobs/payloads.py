@@ -119,7 +119,7 @@ class PayloadStore:
 
 
 def payloads_of(job: Job) -> list[PayloadRef]:
-    """Where a job's content and result are, if they are offloaded."""
+    """Return the references of a job's content and result, if they are offloaded."""
     found = []
     if job.content_ref is not None:
         found.append(PayloadRef(job.id, keys.PAYLOAD, job.content_ref))
@@ -129,7 +129,7 @@ def payloads_of(job: Job) -> list[PayloadRef]:
 
 
 def payload_of(item: Item) -> str:
-    """The payload that an item holds."""
+    """Return the payload of an item."""
     packed = item.get("zip")
     if isinstance(packed, bytes):
         return zlib.decompress(packed).decode("utf-8")

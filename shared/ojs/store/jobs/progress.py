@@ -67,7 +67,7 @@ class JobProgress:
 
 
 def progress_of(item: Item | None, job: Job) -> dict[str, Any] | None:
-    """The progress of a job's current or last run; None for a job that waits to run again."""
+    """Return the progress of a job's current or last run, or None if it will run again."""
     ran = job.state is State.ACTIVE or job.state.terminal
     if item is None or not ran or item["run"] != _run(job):
         return None

@@ -53,10 +53,10 @@ _UNSETTLED = 100
 
 
 def winner(lost: LostRace, *, known_only: bool = False) -> Job | None:
-    """The job as the winner left it, from a lost write of its record; None when there is none.
+    """Return the job that the winner of a lost race stored, or None if there is none.
 
-    One in a form that only a newer version knows raises UnknownForm; with `known_only` it counts as
-    none, for callers that have other jobs to deal with.
+    A job in a format that only a newer version knows raises UnknownForm. With `known_only`, it
+    counts as none, for callers that have other jobs to process.
     """
     if not lost.item or "state" not in lost.item:
         return None
@@ -171,11 +171,11 @@ class JobStore(JobReader):
         return stored
 
     def is_stored(self, job: Job) -> bool:
-        """Whether the record of a new job exists with its prepared content. Raises OjsError."""
+        """Return whether a new job's record exists with its prepared content. Raise OjsError."""
         return is_own(self._table.get(keys.job(job.id), keys.RECORD), job)
 
     def _is_stored_after_all(self, job: Job) -> bool:
-        """Whether the record of a new job exists after a write without a response."""
+        """Return whether the record of a new job exists after a write without a response."""
         with suppress(OjsError):
             if self.is_stored(job):
                 return True
@@ -460,9 +460,9 @@ class JobStore(JobReader):
     def replace_all(
         self, changes: Sequence[tuple[Job, Job]], also: Sequence[Put | Update] = ()
     ) -> list[Job]:
-        """Several compare-and-swaps of job records, and `also`: all or none.
+        """Replace several unchanged job records, and make the writes `also`: all or none.
 
-        Raises LostRace when one has changed, or a condition of `also` failed.
+        Raise LostRace if one has changed, or a condition of `also` failed.
         """
         made = [self.replacing(before, after) for before, after in changes]
         try:
@@ -670,7 +670,7 @@ def _apart(job_id: str, entry: ErrorEntry) -> Put:
 
 
 def _same_permits(job: Job) -> str:
-    """The condition that a record notes the permits that it did."""
+    """Return the condition that a record has the same permits."""
     return "attribute_not_exists(#permits)" if job.permits is None else "#permits = :permits"
 
 
@@ -681,9 +681,9 @@ def _permit_values(job: Job) -> dict[str, Value]:
 def _lease_owner_condition(
     worker_id: str | None, attempt: int | None, lease_token: str | None, *, demanded: bool = True
 ) -> tuple[list[str], dict[str, Value]]:
-    """Conditions: the job is active, and its lease is the caller's.
+    """Return the condition that the job is active, and that its lease is the caller's.
 
-    `demanded`: the caller must show the token where the job's queue demands it.
+    `demanded`: the caller must send the token if the job's queue requires it.
     """
     (active,) = sources(Trigger.ACK)
     conditions = ["#state = :active"]

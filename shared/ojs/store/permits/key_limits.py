@@ -72,7 +72,7 @@ class KeyLimits:
     # --- read and register ------------------------------------------------------------------
 
     def get(self, name: str) -> LimiterState | None:
-        """The state under a name of `ojs.domain.rate_limit.limiter.limiter_name`."""
+        """Read the state with a name of `ojs.domain.rate_limit.limiter.limiter_name`."""
         state = self.get_many({name: 1})[name]
         return None if state.key is None else state
 
@@ -111,7 +111,7 @@ class KeyLimits:
         }
 
     def keys(self, *, limit: int, after: str | None = None) -> tuple[list[str], str | None]:
-        """A page of all keys, in order, and the key to continue after."""
+        """Return a page of all keys, in order, and the key of the next page."""
         condition, values = "pk = :all", {":all": keys.LIMITERS}
         if after is not None:
             condition += " AND sk > :after"
@@ -351,14 +351,14 @@ class KeyLimits:
 
 
 def unchanged(limiter: LimiterState) -> tuple[str, Mapping[str, Value]]:
-    """The condition that a limiter has the version that was read."""
+    """Return the condition that a limiter has the version that was read."""
     if limiter.op is None:
         return "attribute_not_exists(#op)", {}
     return "#op = :op", {":op": limiter.op}
 
 
 def _write(name: str, before: LimiterState, after: LimiterState, *, now_ms: int) -> Update:
-    """The write that replaces one version of a limiter's state by the next."""
+    """Return the write that replaces one version of a limiter's state by the next."""
     setting: dict[str, Value] = {
         "op": after.op or "",
         "ttl": now_ms // 1000 + KEPT_S,
@@ -380,7 +380,7 @@ def _write(name: str, before: LimiterState, after: LimiterState, *, now_ms: int)
 
 
 def limiter_from(record: Item | None, shards: Iterable[Item] = ()) -> LimiterState:
-    """The limiter's state that an item holds, with the permits of the shards that were read."""
+    """Read a limiter's state from its item, with the permits of the shards that were read."""
     item = record or {}
     found = list(shards)
 

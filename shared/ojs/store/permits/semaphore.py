@@ -65,12 +65,12 @@ _CLAIMED = frozenset({"available", "scheduled", "retryable", "active"})
 
 
 def shards(limit: int | None) -> int:
-    """The number of shards of a limit. Without one, running jobs are counted in one item."""
+    """Return the number of shards of a limit. Without a limit, one item counts the active jobs."""
     return min(MAX_SHARDS, max(1, -(-(limit or 0) // SHARD_PERMITS)))
 
 
 def _share(limit: int | None, shard: int) -> int | None:
-    """How many permits of a limit are a shard's. It grows with the limit, never shrinks."""
+    """Return the permits of a shard. They increase with the limit and never decrease."""
     if limit is None:
         return None
     if limit > MAX_SHARDS * SHARD_PERMITS:
@@ -79,22 +79,22 @@ def _share(limit: int | None, shard: int) -> int | None:
 
 
 def key_of(name: str, shard: int = 0) -> tuple[str, str]:
-    """The key of a shard of a semaphore, which is named by its queue, pool, worker or limiter."""
+    """Return the key of a shard of a semaphore. A queue, pool, worker, or limiter names it."""
     return keys.semaphore(name), f"{keys.SEMAPHORE}_{shard}" if shard else keys.SEMAPHORE
 
 
 def keys_of(name: str, limit: int | None) -> list[tuple[str, str]]:
-    """The keys of all shards of a semaphore with this limit."""
+    """Return the keys of all shards of a semaphore with this limit."""
     return [key_of(name, shard) for shard in range(shards(limit))]
 
 
 def taken(found: Iterable[Item | None]) -> int:
-    """How many permits these shards have given out."""
+    """Return the number of permits in use in these shards."""
     return sum(number(item or {}, "n") for item in found)
 
 
 def unnamed(item: Item) -> int:
-    """How many permits of a shard have no name: jobs have them that version 0.2 claimed."""
+    """Return the number of permits without a name in a shard. Version 0.2 acquired them."""
     return number(item, "n") - sum(1 for name in item if name.startswith(_PERMIT))
 
 
@@ -118,7 +118,7 @@ class _Write:
         return len(self.wanted) - len(self.returned)
 
     def update(self, key: tuple[str, str], *, ttl: int | None) -> Update:
-        """The write."""
+        """Return the write."""
         setting: dict[str, Value] = {"at": self.now_ms}
         if ttl is not None:
             setting["ttl"] = ttl
@@ -150,7 +150,7 @@ class _Write:
         )
 
     def after(self, found: Item) -> _Write:
-        """The next try, with at least one permit fewer, or under a newer limit."""
+        """Return the next attempt, with at least one permit less, or with a newer limit."""
         limit, version, most = self.limit, self.version, len(self.wanted) - 1
         if number(found, "v") > version:
             version, limit, most = number(found, "v"), number(found, "limit"), len(self.wanted)
@@ -342,7 +342,7 @@ class ConcurrencySemaphore:
         return write, item
 
     def _pick(self, limit: int | None) -> list[int]:
-        """The shards to try."""
+        """Return the shards to try."""
         count = shards(limit)
         first = self._choose(count) if count > 1 else 0
         if count == 1:
@@ -566,17 +566,17 @@ class ConcurrencySemaphore:
                 )
 
     def read(self, limits: Mapping[str, int | None]) -> dict[str, list[Item]]:
-        """The shards of semaphores with these limits, consistently; {} for one without permits."""
+        """Read the shards of these semaphores, strongly consistent. {} for one without permits."""
         wanted = {name: keys_of(name, limit) for name, limit in limits.items()}
         found = self._table.batch_get(key for of_one in wanted.values() for key in of_one)
         return {name: [found.get(key, {}) for key in of_one] for name, of_one in wanted.items()}
 
     def counts(self, limits: Mapping[str, int | None]) -> dict[str, int]:
-        """How many permits are taken of semaphores with these limits, consistently."""
+        """Count the permits in use of these semaphores, strongly consistent."""
         return {name: taken(found) for name, found in self.read(limits).items()}
 
     def read_all(self, name: str) -> list[tuple[int, Item]]:
-        """All shards that a semaphore ever had, by number."""
+        """Read all shards that a semaphore ever had, by number."""
         found = self._table.query_all(
             "pk = :pk AND begins_with(sk, :sk)",
             {":pk": keys.semaphore(name), ":sk": keys.SEMAPHORE},

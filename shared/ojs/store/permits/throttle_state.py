@@ -44,12 +44,12 @@ class LimitName:
 
     @classmethod
     def of_key(cls, key: str) -> LimitName:
-        """The limit of the jobs with this key."""
+        """Return the limit of the jobs with this key."""
         return cls(keys.limiter(limiter_name(key)), keys.RECORD, key)
 
     @classmethod
     def of_queue(cls, queue: str, counts: str) -> LimitName:
-        """A queue's concurrency limit (`keys.SEMAPHORE`) or rate limit (`keys.RATE`)."""
+        """Return a queue's concurrency limit (`keys.SEMAPHORE`) or rate limit (`keys.RATE`)."""
         return cls(keys.counter(queue), counts, queue_key(queue), queue)
 
     @property
@@ -187,7 +187,7 @@ class ThrottleStates:
         return recorded
 
     def throttled(self, *, limit: int) -> list[ThrottleState]:
-        """Limits that throttle, those first that have done so for longest."""
+        """Return the limits that throttle, the longest first."""
         found = self._table.query(
             "wpk = :holding", {":holding": keys.THROTTLED_LIMITS}, index="work", limit=limit
         )
@@ -219,7 +219,7 @@ class ThrottleStates:
 
 
 def state_from(item: Item) -> ThrottleState:
-    """The throttle state an item holds."""
+    """Read a throttle state from its item."""
     pk, sk, key = str(item["pk"]), str(item["sk"]), str(item["key"])
     if pk.startswith(keys.counter("")):
         queue = pk.removeprefix(keys.counter(""))

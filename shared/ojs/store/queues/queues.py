@@ -33,7 +33,7 @@ class QueueStore:
         self._records = QueueRecords(table)
 
     def get(self, name: str) -> Queue | None:
-        """One queue, read consistently."""
+        """Read one queue, strongly consistent."""
         item = self._table.get(keys.queue(name), keys.RECORD)
         return from_item(name, item) if item else None
 
@@ -49,7 +49,7 @@ class QueueStore:
             self._records.replicate(queue.name, replicas)
 
     def ensure(self, name: str, *, now_ms: int) -> Queue:
-        """The queue; if it does not exist, it is created with the policy for new queues."""
+        """Read a queue, or create it with the policy for new queues."""
         return self.create_or_find(name, now_ms=now_ms)[0]
 
     def create_or_find(
@@ -105,7 +105,7 @@ class QueueStore:
         return Queue(name, created_ms=now_ms, layers=layers)
 
     def policy(self) -> Layers:
-        """The policy for new queues (`_default`), read consistently; empty if none is set."""
+        """Read the policy for new queues (`_default`), strongly consistent. It can be empty."""
         item = self._table.get(keys.queue(DEFAULT_QUEUE_POLICY), keys.RECORD)
         return _layers(item or {})
 
@@ -323,8 +323,10 @@ class QueueStore:
     def deleted(
         self, *, limit: int, after: str | None = None
     ) -> tuple[list[tuple[str, int, Layers]], str | None]:
-        """A page of deleted queues that may have dead letters: name, time of deletion (ms) and
-        dead-letter configuration; and where to continue. Some may have been created again.
+        """Return deleted queues that might have dead letters, and the key of the next page.
+
+        Each has its name, time of deletion (ms), and dead-letter configuration. It might have been
+        created again.
         """
         items, after = self._listed(keys.LEFT, limit, after, consistent=False)
         return [(str(item["sk"]), int(item["at"]), _layers(item)) for item in items], after
@@ -347,7 +349,7 @@ class QueueStore:
         return [str(item["sk"]) for item in items], after
 
     def all_names(self) -> list[str]:
-        """The whole registry in order of name. One query for a thousand."""
+        """Return the whole registry in order of name. One query for a thousand."""
         names, after = self.names(limit=_NAMES)
         while after is not None:
             page, after = self.names(limit=_NAMES, after=after)
@@ -357,7 +359,7 @@ class QueueStore:
     def _listed(
         self, registry: str, limit: int, after: str | None, *, consistent: bool
     ) -> tuple[list[Item], str | None]:
-        """A page of a list of names, and the last name if there are more."""
+        """Return a page of a list of names, and the last name if there are more."""
         condition, values = "pk = :queues", {":queues": registry}
         if after is not None:
             condition += " AND sk > :after"
@@ -428,7 +430,7 @@ def _deletion_text(deletion: Deletion) -> str:
 
 
 def marks_text(marks: Mapping[str, PoolMark]) -> str:
-    """The pool marks of a queue in stored form."""
+    """Return the pool entries of a queue in stored form."""
     return jsontext.dumps({name: marks[name].compact() for name in sorted(marks)})
 
 
@@ -446,7 +448,7 @@ def _layers_of(own: str, inherited: str) -> Layers:
 
 
 def _of_dead_letters(layers: Layers) -> dict[str, Value]:
-    """The part of the configuration that outlives a queue: the retention of its dead letters."""
+    """Return the part of the configuration that outlives a queue: the retention of dead letters."""
     named = ("dead_letter", "dead_letter_ttl")
     kept = {
         attribute: {name: layer[name] for name in named if name in layer}
@@ -500,14 +502,14 @@ def reconfiguring(
 
 
 def _as_read(queue: Queue) -> tuple[str, dict[str, Value]]:
-    """The condition that a queue was not configured since it was read, not even to the same."""
+    """Return the condition that a queue was not configured since it was read."""
     if queue.changes:
         return "#changes = :seen", {":seen": queue.changes}
     return "attribute_not_exists(#changes)", {}
 
 
 def _being_deleted(deletion: Deletion) -> tuple[str, dict[str, Value]]:
-    """The condition that a queue is being deleted by this deletion."""
+    """Return the condition that this deletion deletes the queue."""
     values: dict[str, Value] = {
         ":draining": QueueState.DRAINING.value,
         ":ending": _deletion_text(deletion),
@@ -520,7 +522,7 @@ def _text(layer: Layer) -> str:
 
 
 def _unwritten(_: object) -> None:
-    """Only changes of the item write the attribute."""
+    """Write nothing: only changes of the item write the attribute."""
 
 
 QUEUE = Record(
@@ -547,7 +549,7 @@ QUEUE = Record(
 
 
 def from_item(name: str, item: Item) -> Queue:
-    """The queue an item holds. Raises UnknownForm, UnreadableItem."""
+    """Read a queue from its item. Raise UnknownForm or UnreadableItem."""
     return QUEUE.of(item, name=name)
 
 

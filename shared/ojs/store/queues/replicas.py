@@ -82,7 +82,7 @@ class QueueRecords:
         self._replicas: BoundedMap[str, int] = BoundedMap(_REMEMBERED)
 
     def any_copy(self, name: str) -> Item | None:
-        """The record of a queue or one of its replicas, read consistently. One call."""
+        """Read the record of a queue or one of its replicas, strongly consistent. One call."""
         key = self._any(name)
         item = self._table.get(*key)
         if item is None and key != key_of(name):
@@ -94,7 +94,7 @@ class QueueRecords:
     def any_copies(
         self, names: Iterable[str], others: Sequence[Key] = ()
     ) -> tuple[dict[str, Item], dict[Key, Item]]:
-        """The same of several queues, and other items with the same call."""
+        """Do the same as `any_copy` for several queues, and read other items in the same call."""
         wanted = {name: self._any(name) for name in names}
         found = self._table.batch_get([*wanted.values(), *others])
         gone = [name for name, key in wanted.items() if key not in found and key != key_of(name)]
@@ -213,7 +213,7 @@ class QueueRecords:
 
 
 def key_of(name: str) -> Key:
-    """Key of a queue's record."""
+    """Return the key of a queue's record."""
     return keys.queue(name), keys.RECORD
 
 

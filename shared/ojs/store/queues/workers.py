@@ -40,7 +40,7 @@ def key_of(worker_id: str, caller: Principal = ANYBODY) -> tuple[str, str]:
 
 
 def from_item(item: Item) -> Worker:
-    """The worker an item holds."""
+    """Read a worker from its item."""
     stored: dict[str, Any] = dict(item)
     return Worker(
         id=stored["sk"].partition("|")[0],
@@ -62,7 +62,7 @@ def _seen(now_ms: int) -> dict[str, Value]:
 
 
 def _its_own(pool: str | None, now_ms: int) -> tuple[str | None, dict[str, Value]]:
-    """The condition that a worker belongs to no other pool than the one it declares, if any."""
+    """Return the condition that a worker belongs to no other pool than it declares."""
     if pool is None:
         return None, {}
     # Race: two workers with the same id, or one that changes its pool. A fetch must belong to one
@@ -87,7 +87,7 @@ def refused(worker_id: str, pool: str | None, lost: LostRace) -> Conflict:
 
 
 def of_before(items: Mapping[tuple[str, str], Item], worker_id: str) -> Item | None:
-    """Of these items that of a worker which a version before 0.3 wrote, for whatever caller."""
+    """Return the item that a version before 0.3 wrote, for any caller."""
     item = items.get(key_of(worker_id))
     return None if item is None or "by" in item else item
 
@@ -99,8 +99,9 @@ class WorkerStore:
         self._table = table
 
     def records(self, worker_id: str, caller: Principal | None = None) -> list[tuple[str, Worker]]:
-        """The record of a caller's worker, or without a caller all records that have this id,
-        latest first, with their sort keys. Two calls at most.
+        """Return the record of a caller's worker, or without a caller all records with this ID.
+
+        The most recent is the first. Each has its sort key. At most two calls.
         """
         key = key_of(worker_id, caller or ANYBODY)
         item = self._table.get(*key)
@@ -243,7 +244,7 @@ class WorkerStore:
         )
 
     def page(self, *, limit: int, after: str | None) -> tuple[list[Worker], str | None]:
-        """Up to `limit` workers, and where to continue (the sort key of a record)."""
+        """Return up to `limit` workers, and the sort key of the last one."""
         workers: list[Worker] = []
         shard, last = 0, after
         if after is not None:

@@ -74,7 +74,7 @@ class Update:
     values: Mapping[str, Value] = field(default_factory=dict)
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments that UpdateItem and TransactWriteItems share."""
+        """Return the arguments that UpdateItem and TransactWriteItems share."""
         clauses: list[str] = []
         values: dict[str, Value] = dict(self.values)
         assignments = [f"#{name} = :set_{name}" for name in self.set]
@@ -112,7 +112,7 @@ class Put:
     values: Mapping[str, Value] = field(default_factory=dict)
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments that PutItem and TransactWriteItems share."""
+        """Return the arguments that PutItem and TransactWriteItems share."""
         return {"Item": pack(self.item)} | _condition(self.condition, self.values)
 
 
@@ -126,13 +126,13 @@ class Delete:
     values: Mapping[str, Value] = field(default_factory=dict)
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments that DeleteItem and TransactWriteItems share."""
+        """Return the arguments that DeleteItem and TransactWriteItems share."""
         key = pack({"pk": self.pk, "sk": self.sk})
         return {"Key": key} | _condition(self.condition, self.values)
 
 
 def _condition(condition: str | None, values: Mapping[str, Value]) -> dict[str, Any]:
-    """The arguments for a condition, if there is one."""
+    """Return the arguments of a condition, if there is one."""
     if not condition:
         return {}
     arguments: dict[str, Any] = {"ConditionExpression": condition}
@@ -238,7 +238,7 @@ class Table:
         raise AssertionError("the last try returns or raises")
 
     def _may_repeat(self, meaning: OjsError, tried: int, *, unanswered: bool) -> bool:
-        """Whether a call is repeated after `tried` tries."""
+        """Return whether a call is repeated after `tried` attempts."""
         if isinstance(meaning, NotDone):
             return tried < _REFUSED_TRIES and (self._repeats or not unanswered)
         if isinstance(meaning, UnknownOutcome):
@@ -279,7 +279,7 @@ class Table:
     def batch_get(
         self, keys: Iterable[tuple[str, str]], *, consistent: bool = True
     ) -> dict[tuple[str, str], Item]:
-        """Items by key; those that do not exist are left out. At most 16 MB are read a call."""
+        """Read items by key, without those that don't exist. A call reads at most 16 MB."""
         wanted = [pack({"pk": pk, "sk": sk}) for pk, sk in dict.fromkeys(keys)]
         found: dict[tuple[str, str], Item] = {}
         fruitless = 0
@@ -492,9 +492,9 @@ class Table:
     def write_many(
         self, puts: Iterable[Mapping[str, Value]] = (), deletes: Iterable[tuple[str, str]] = ()
     ) -> None:
-        """Unconditional puts and deletes, 25 per call, until all are done.
+        """Make unconditional puts and deletes, 25 per call, until all are done.
 
-        Only for items that no other process knows yet, or that are to be removed in any state.
+        Only for items that no other process knows yet, or that are removed in any state.
         """
         requests: list[Any] = [{"PutRequest": {"Item": pack(item)}} for item in puts]
         requests += [{"DeleteRequest": {"Key": pack({"pk": pk, "sk": sk})}} for pk, sk in deletes]

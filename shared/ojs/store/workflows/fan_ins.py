@@ -53,7 +53,7 @@ class FanIn:
         return -(-self.nodes.bit_count() // SHARD_SLOTS)
 
     def keys(self, workflow_id: str) -> list[tuple[str, str]]:
-        """The keys of its items."""
+        """Return the keys of its items."""
         names = [*map(str, range(self.shards)), *([_TOP] if self.shards > 1 else [])]
         return [_key(workflow_id, self.token, name) for name in names]
 
@@ -190,7 +190,7 @@ def _items(workflow_id: str, fan_in: FanIn, now_ms: int) -> Iterator[Item]:
 
 
 def _name(slot: int) -> str:
-    """The attribute of a slot's mark: two characters, so that a shard stays small."""
+    """Return the attribute of a slot's mark: two characters, so that a shard stays small."""
     letter, digit = divmod(slot, len(_DIGITS))
     return _LETTERS[letter] + _DIGITS[digit]
 
