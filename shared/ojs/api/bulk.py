@@ -157,7 +157,7 @@ class JobsFilter(AsIs):
 
 
 class Remainder(AsIs):
-    """Where a copy of what was erased may be, and until when."""
+    """Where a copy of erased data can remain, and until when."""
 
     where: Literal["event_log", "table_backups", "nightly_backups", "bucket_versions"]
     until: Moment
@@ -175,11 +175,11 @@ class JobOperation(AsIs):
     filter: JobsFilter
     matched: Count = present("jobs found so far")
     succeeded: Count
-    failed: Count = present("that could not be dealt with")
-    waiting_for_room: bool = present("a queue is full; it is tried again")
+    failed: Count = present("jobs that could not be processed")
+    waiting_for_room: bool = present("a queue is full; the operation retries it")
     errors: Annotated[list[BulkError], Field(max_length=20)] = present("the first of `failed`")
     dry_run: Literal[True] = absent("jobs are counted only")
-    remains: list[Remainder] = absent("of an erasure: what is kept for longer")
+    remains: list[Remainder] = absent("of an erasure: copies that are kept longer")
     started_at: Moment
     updated_at: Moment
     finished_at: Moment = absent()
@@ -192,7 +192,7 @@ class ManyJobsError(BulkError):
 
 
 class ManyJobsItem(AsIs):
-    """What became of one of the jobs that were named."""
+    """The result for one of the named jobs."""
 
     index: Count
     job_id: Id
@@ -288,9 +288,9 @@ def _items(
 _LOOK = Permission(Scope.ADMIN_READ, Reach.ALL)
 _MANAGE = Permission(Scope.ADMIN_WRITE, Reach.NAMED)
 _PURGES = Permission(Scope.ADMIN_WRITE, Reach.PATH)
-_MANY = Success(ManyJobsAnswer, "What was done, and what goes on.")
+_MANY = Success(ManyJobsAnswer, "The processed jobs, and the operation that continues.")
 _ONE = Success(JobOperationAnswer, "The operation.")
-_PURGED = Success(QueuePurgedAnswer, "What was deleted, and what goes on.")
+_PURGED = Success(QueuePurgedAnswer, "The deleted jobs, and the operation that continues.")
 jobs = Resource("jobs/bulk", "jobs", lenient=True)
 admin_jobs = Resource("admin/jobs/bulk", "admin", form="admin_{}", lenient=True)
 operations = Resource("admin/jobs/bulk/operations", "admin", lenient=True)

@@ -125,7 +125,7 @@ _v: _Preview = source()
 
 
 class CronTemplate(Answer[Mapping[str, Any]], kept=True):
-    """The request of the jobs of a cron job. Keys that the client added are kept beside these."""
+    """The request of the jobs of a cron job. Also has the keys that the client added."""
 
     type: str = _t["type"]
     args: list[Any] = shown(_t.get("args"), absent=True)
@@ -279,7 +279,7 @@ _HISTORY = (
     Parameter("limit", LIMIT, "most events of one answer"),
     Parameter("cursor", SEALED, "`next_cursor` of the answer before"),
 )
-_CHANGED = Success(CronSetAnswer, "The cron job as it is now.")
+_CHANGED = Success(CronSetAnswer, "The updated cron job.")
 
 _READS = Permission(Scope.JOBS_READ, Reach.CRON)
 _WRITES = Permission(Scope.JOBS_WRITE, Reach.CRON)
@@ -299,7 +299,7 @@ def _set(found: RegisteredCron) -> CronSetAnswer:
     _WRITES,
     {
         201: Success(CronSetAnswer, "The cron job is registered.", ("Location",)),
-        200: Success(CronSetAnswer, "There was one of this name; here it is as it is now."),
+        200: Success(CronSetAnswer, "The existing cron job of this name, updated."),
     },
     errors=(403, 404, 409),
     request=CronRequest,
@@ -401,7 +401,7 @@ def change_cron(request: Request) -> Reply:
 def delete_cron(request: Request) -> Reply:
     """Delete a cron job; its jobs stay.
 
-    It is gone; here it is as it was.
+    Returns the deleted cron job.
     """
     found = runtime.current().crons.delete(request.named, request.principal)
     return Reply(CronDeletedAnswer.of(_Seen(found)))

@@ -123,8 +123,10 @@ class BulkOperation(Answer[domain.BulkOperation]):
     filter: BulkFilter = BulkFilter.of(_o.wanted.to_dict())
     matched: Count = shown(_o.matched, says="dead letters found so far")
     succeeded: Count = _o.succeeded
-    failed: Count = shown(_o.failed, says="that cannot come back; they stay")
-    waiting_for_room: bool = shown(_o.waiting_for_room, says="a queue is full; it is tried again")
+    failed: Count = shown(_o.failed, says="dead letters that can't be retried; they are kept")
+    waiting_for_room: bool = shown(
+        _o.waiting_for_room, says="a queue is full; the operation retries it"
+    )
     errors: Annotated[list[BulkError], Field(max_length=MAX_ERRORS)] = shown(
         BulkError.each(_o.errors), says="the first of `failed`"
     )
@@ -188,7 +190,7 @@ _FILTERS = (
     Parameter(
         "older_than",
         {"type": "string", "minLength": 1},
-        "only jobs discarded before this time, or so long ago: `P30D`, `72h`",
+        "only jobs discarded before this time, or at least this long ago: `P30D`, `72h`",
     ),
     Parameter(
         "args",
@@ -202,9 +204,9 @@ _CONFIRM = Parameter("confirm", one_of("true"), "needed, here or in the body")
 _ALL = Parameter(
     "all",
     one_of("true"),
-    "all dead letters; needed, here or in the body, where there is no filter, and refused with one",
+    "all dead letters; required, here or in the body, without a filter, and rejected with one",
 )
-_DONE = "What was done, and what goes on."
+_DONE = "The processed dead letters, and the operation that continues."
 _LOOK = Permission(Scope.ADMIN_READ, Reach.ALL)
 _ONE = Permission(Scope.ADMIN_WRITE, Reach.JOB)
 _MANY = Permission(Scope.ADMIN_WRITE, Reach.NAMED)
@@ -315,14 +317,18 @@ def retry_dead_letter(request: Request) -> Reply:
 def delete_dead_letter(request: Request) -> Reply:
     """Delete a dead letter permanently.
 
-    It is gone.
+    Deletes the dead letter.
     """
     runtime.current().dead_letter.delete(request.named)
     return Reply(DeadLetterDeletedAnswer.of(request.named))
 
 
 @for_operators.endpoint(
-    "DELETE /{id}", _ONE, {204: Success(None, "It is gone.")}, errors=(404,), strict_query=False
+    "DELETE /{id}",
+    _ONE,
+    {204: Success(None, "The dead letter is deleted.")},
+    errors=(404,),
+    strict_query=False,
 )
 def admin_delete_dead_letter(request: Request) -> Reply:
     """Delete a dead letter permanently."""

@@ -74,8 +74,8 @@ class DeliveryTarget(Answer[_Seen]):
 
 
 class DeliveryStatistics(Answer[_Seen]):
-    """What became of pushes: of jobs as the stream has counted them in the queues that it serves,
-    of the target since the delivery was made.
+    """Results of pushes: of jobs in the queues of the delivery, as counted from the stream; of the
+    target since the delivery was created.
     """
 
     pushed: Count = _c.pushed
@@ -147,8 +147,8 @@ class DeliveryTestAnswer(Answer["tuple[Outcome, int]"]):
 
 _LOOK = Permission(Scope.ADMIN_READ, Reach.ALL)
 _MANAGE = Permission(Scope.ADMIN_WRITE, Reach.ALL)
-_NOW = Success(DeliveryAnswer, "The delivery as it is now.")
-_PUT = {200: _NOW, 201: Success(DeliveryAnswer, "The delivery, which is new.", ("Location",))}
+_NOW = Success(DeliveryAnswer, "The updated delivery.")
+_PUT = {200: _NOW, 201: Success(DeliveryAnswer, "The new delivery.", ("Location",))}
 deliveries = Resource("admin/deliveries", "deliveries")
 
 
@@ -223,7 +223,7 @@ def get_delivery(request: Request) -> Reply:
 def delete_delivery(request: Request) -> Reply:
     """Delete a delivery.
 
-    It is gone; its queues and jobs stay.
+    Its queues and jobs are kept.
     """
     runtime.current().deliveries.delete(request.named)
     return Reply(DeliveryDeletedAnswer.of(request.named))
@@ -255,7 +255,7 @@ def resume_delivery(request: Request) -> Reply:
 def test_delivery(request: Request) -> Reply:
     """Send a test event to a delivery's target.
 
-    What would have become of a job.
+    The result that a job would have had.
     """
     body = request.object()
     if body:

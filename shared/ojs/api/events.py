@@ -107,7 +107,7 @@ class Event(Answer[Mapping[str, Any]]):
 
 
 class EventsPagination(Position):
-    """How to go on in the direction of the listing of events, and how many there are at least."""
+    """The cursor of the next page of events, and the minimum number of events."""
 
     total: Annotated[int, Field(ge=0)] = shown(
         _l.total,

@@ -123,9 +123,9 @@ class BulkJob(AsIs):
 
 
 class BulkItem(AsIs):
-    """What became of one job of many: the job that there is, or why it was refused."""
+    """The result for one of several jobs: the stored job, or the error."""
 
-    index: Count = present("where it stands in the request")
+    index: Count = present("position in the request, from 0")
     status: Literal["created", "duplicate", "failed"]
     job: BulkJob = absent()
     error: OutcomeError = absent()
@@ -233,8 +233,8 @@ _PUSHING = (
     Parameter(idempotency.HEADER,
         {"type": "string", "minLength": 1, "maxLength": idempotency.MAX_KEY_CHARACTERS,
          "pattern": r"[\x20-\x7e]*"},
-        "for 24 hours the same request with the same key pushes nothing, and is answered with the "
-        "same jobs, as they are then"),
+        "for 24 hours, a repeated request with the same key stores nothing and returns the "
+        "same jobs in their current state"),
     Parameter(TRACEPARENT, {"type": "string"},
         "W3C trace context, which stays with the jobs in `meta` and comes to their workers; one "
         "that is invalid is ignored"),
@@ -534,7 +534,7 @@ def cancel_job(request: Request) -> Reply:
 def delete_job(request: Request) -> Reply:
     """Delete a job in a final state permanently.
 
-    It is gone.
+    Cancels the job.
     """
     runtime.current().acts.delete(request.named)
     return Reply({"deleted": True, "job_id": request.named})

@@ -250,14 +250,14 @@ def get_key(request: Request) -> Reply:
         Parameter(
             "made",
             one_of(*_MADE, default=_MADE[0]),
-            "what becomes of the keys that it made, of those that these made, and so on",
+            "what happens to the keys that it created, directly or through other keys",
         ),
     ),
 )
 def revoke_key(request: Request) -> Reply:
     """Revoke an access key, or what a role may do.
 
-    The key, which is of no use any more.
+    Returns the revoked key.
     """
     current = _with("keys", "iam", "none")
     if query.choice(request.query, "made", _MADE, default=_MADE[0]) == "keep":

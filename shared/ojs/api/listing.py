@@ -43,7 +43,7 @@ class JobsListAnswer(JobsPageAnswer):
     """A page of jobs in all states."""
 
     unsearched: Annotated[int, Field(ge=1)] = absent(
-        "jobs passed over: what the filter asks for is offloaded, and not read"
+        "skipped jobs: a field of the filter is in offloaded content, which is not read"
     )
 
 
@@ -92,7 +92,7 @@ _JOBS = (
         "only jobs whose args contain this text, or have what this JSON path leads to, as for dead "
         "letters; of jobs whose args are in the job record"),
     Parameter("sort", one_of(*SORTS),
-        "the order of each page; of all pages where one line of a queue has it: `priority` of "
+        "the order of each page; of all pages for the jobs of a queue in its index: `priority` of "
         "available, `scheduled_at` of scheduled, `created_at` of pending jobs"),
     Parameter("order", one_of("asc", "desc", default="desc"),
         "from the smallest value up, or from the largest down; of `created_at` without `sort`"),

@@ -28,7 +28,7 @@ class MaintenanceRequest(Configuration):
 
     enabled: bool
     reason: Annotated[str, Field(min_length=1, max_length=MAX_REASON)] | None = Field(
-        None, description="why, as others are told"
+        None, description="reason, which other operators see"
     )
     estimated_duration: Duration | None = Field(
         None, description="how long it should take, from its beginning: ISO 8601, or short as `30m`"
@@ -82,12 +82,12 @@ class MaintenanceAnswer(Answer[_Mode]):
     enabled_at: Moment = shown(moment(_found.since_ms), absent=True)
     started_at: Moment = enabled_at
     effective_at: Moment = shown(
-        moment(_found.effective_ms), absent=True, says="from then on no job is handed out"
+        moment(_found.effective_ms), absent=True, says="from then on no job is dispatched"
     )
     estimated_end: Moment = shown(
         moment(_found.until_ms),
         absent=True,
-        says="when it should be over; it does not end by itself",
+        says="planned end; maintenance doesn't end automatically",
     )
     ends_at: Moment = estimated_end
 

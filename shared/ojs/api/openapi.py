@@ -92,7 +92,7 @@ _HEADERS: Mapping[str, tuple[dict[str, Any], str]] = {
     "Retry-After": ({"type": "integer", "minimum": 1}, "seconds to wait before a retry"),
     "X-OJS-Queue-Depth": (
         {"type": "integer", "minimum": 0},
-        "jobs in the queue that are not final, or their bytes if those are what is bounded",
+        "number of jobs in the queue that are not final, or their bytes if the limit is in bytes",
     ),
     "X-OJS-Queue-Bound": ({"type": "integer", "minimum": 1}, "how many there may be"),
     "X-OJS-Queue-Pressure": (

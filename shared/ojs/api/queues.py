@@ -124,7 +124,7 @@ _DELETION = (
     Parameter(
         "strategy",
         one_of(*DeletionStrategy),
-        "what becomes of its jobs; needed, here or in the body",
+        "what happens to its jobs; required, here or in the body",
     ),
     Parameter("target_queue", {"type": "string"}, "with `move`, the queue they go to"),
 )
@@ -207,7 +207,7 @@ def create_queue(request: Request) -> Reply:
 def get_queue_config(request: Request) -> Reply:
     """Read a queue's configuration.
 
-    What is in force, and where it comes from.
+    The effective values, and their sources.
     """
     return Reply(QueueConfigAnswer.of(runtime.current().queues.get(request.named)))
 
@@ -223,7 +223,7 @@ def get_queue_config(request: Request) -> Reply:
 def configure_queue(request: Request) -> Reply:
     """Change a queue's configuration.
 
-    What is in force now. Makes an unknown queue.
+    Returns the effective values. Creates an unknown queue.
     """
     name, config = request.named, request.object()
     request.touches(*_named(config))
@@ -233,7 +233,11 @@ def configure_queue(request: Request) -> Reply:
 @queues.endpoint(
     "DELETE /{name}",
     _MANAGE,
-    {202: Success(QueueDeletedAnswer, "It is gone, or ends once its jobs are seen to.")},
+    {
+        202: Success(
+            QueueDeletedAnswer, "The queue is deleted, or is deleted after its jobs are processed."
+        )
+    },
     errors=(404, 409),
     request=models.DeleteQueueRequest,
     example={"strategy": "move", "target_queue": "email"},

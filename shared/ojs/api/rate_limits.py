@@ -164,7 +164,7 @@ class Places(Answer[_Places]):
 
 
 class Starts(Answer[Rate]):
-    """So many starts in each period."""
+    """Number of starts in each period."""
 
     limit: Annotated[int, Field(ge=1)] = _rate.limit
     period: str = length(_rate.period_ms)
@@ -206,7 +206,7 @@ class LimitSummary(Answer[_Summary]):
         length(_sum.period_ms), absent=True, says="ISO 8601; absent where it is the concurrency"
     )
     active: Count = shown(_sum.active, absent=True, says="starts in the period, or running jobs")
-    available: Count = shown(_sum.available, absent=True, says="what is left of the limit")
+    available: Count = shown(_sum.available, absent=True, says="the unused part of the limit")
 
 
 class RunningOfKey(Answer["RateLimitStatus"]):
@@ -249,7 +249,7 @@ class QueueLimitsAnswer(Answer["QueueUsage"]):
     concurrency: Places = shown(Places.of(_places_of(_u)), absent=True)
     rate: Window = shown(Window.of(_starts_of(_u)), absent=True)
     rate_limit: Starts | None = shown(
-        _u.queue.layers.document.get("rate_limit"), says="as it stands in the configuration"
+        _u.queue.layers.document.get("rate_limit"), says="the configured limit"
     )
 
 
@@ -308,7 +308,7 @@ def list_rate_limits(request: Request) -> Reply:
 def get_rate_limit(request: Request) -> Reply:
     """Read the state of a key's rate limit.
 
-    What is limited, and how much of it is used.
+    The limits, and how much of each is used.
     """
     return Reply(RateLimitAnswer.of(runtime.current().limits.get(request.named)))
 
@@ -344,7 +344,7 @@ def put_rate_limit(request: Request) -> Reply:
 def delete_rate_limit(request: Request) -> Reply:
     """Remove a key's override and pause.
 
-    The key as its jobs have it.
+    The key, as in the jobs.
     """
     return Reply(RateLimitAnswer.of(runtime.current().limits.lift(request.named)))
 

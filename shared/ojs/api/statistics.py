@@ -318,7 +318,7 @@ class StatsAnswer(Answer[_AllQueues]):
     )
     queue_count: Count = shown(_all.count, absent=True)
     pagination: Pagination = shown(Pagination.of(_all.days), absent=True)
-    workers: Count = shown(_all.workers, says="those that were heard of lately")
+    workers: Count = shown(_all.workers, says="workers with a recent heartbeat")
     jobs: JobCounts = JobCounts.of(_all.totals.levels)
     dead_letter: Count = _all.totals.levels.dead
     throughput: Throughput = Throughput.of(_all.totals.rates)
@@ -449,7 +449,7 @@ def priority_stats(request: Request) -> Reply:
 def admin_list_queues(request: Request) -> Reply:
     """List queues with their counts.
 
-    One page of queues, in order of name or as `sort` has it.
+    One page of queues, in order of name or of `sort`.
     """
     order = query.choice(request.query, "sort", ("name", *QueueOrder), default="name")
     if order == "name":

@@ -131,7 +131,9 @@ class SystemConfigAnswer(Answer["Settings"]):
     authorizer: AuthorizerName = _c.authorizer
     strict_queues: bool = shown(_c.strict_queues, says="jobs need a queue that an operator made")
     event_bus: bool = shown(given(_c.bus), says="whether events go to a bus")
-    bus_types: list[str] = shown(made(list, _c.bus_types), says="beside those that always do")
+    bus_types: list[str] = shown(
+        made(list, _c.bus_types), says="in addition to the types that are always published"
+    )
     time_zone_data: str = shown(
         made(lambda _: schedule.zone_data_version(), _c), says="version of the rules of time zones"
     )

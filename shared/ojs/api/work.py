@@ -31,7 +31,7 @@ _b: Beat = source()
 
 
 class Outcome(AsIs):
-    """What became of one ack or nack of many: the job's new state, or the error."""
+    """The result of one of several acks or nacks: the new state of the job, or the error."""
 
     job_id: Id
     status: Annotated[int, Field(ge=200, le=599)] = present(
@@ -65,7 +65,7 @@ class FetchAnswer(AsIs):
     jobs: list[Job]
     acks: list[Outcome] = absent()
     nacks: list[Outcome] = absent()
-    fetch_error: OutcomeError = absent("why there are no jobs, if the fetch failed")
+    fetch_error: OutcomeError = absent("the error, if the fetch failed")
 
 
 class AckAnswer(AsIs):
@@ -120,8 +120,8 @@ _WORKS = Permission(Scope.WORK, Reach.NAMED)
 _OF_JOB = Permission(Scope.WORK, Reach.JOB)
 _JOB_ID = "019414d4-8b2e-7c3a-b5d1-f0e2a3b4c5d6"
 _ACKED = Success(AckAnswer, "The job is completed.")
-_NACKED = Success(NackAnswer, "What the failure led to.")
-_EACH = "What became of each of many, in their order."
+_NACKED = Success(NackAnswer, "The state after the failure.")
+_EACH = "The result of each ack or nack, in the order of the request."
 workers = Resource("workers", "workers", lenient=True)
 jobs = Resource("jobs", "jobs", lenient=True)
 

@@ -61,7 +61,7 @@ class RegisterAnswer(Answer[tuple[str, int]]):
 
 
 class Worker(AsIs):
-    """A worker: what it reported at registration, and its state."""
+    """A worker: its registration, and its state."""
 
     id: str
     worker_id: str
@@ -174,7 +174,7 @@ def register_worker(request: Request) -> Reply:
 def remove_worker(request: Request) -> Reply:
     """Deregister a worker.
 
-    The worker is no longer listed.
+    Removes the worker from the list.
     """
     runtime.current().workers.remove(request.named, request.principal)
     return Reply(WorkerRemovedAnswer.of(request.named))
@@ -252,7 +252,7 @@ def quiet_worker(request: Request) -> Reply:
 def admin_remove_worker(request: Request) -> Reply:
     """Remove a worker's record.
 
-    The worker is no longer listed.
+    Removes the worker from the list.
     """
     runtime.current().workers.remove(request.named)
     return Reply(WorkerRemovedAnswer.of(request.named))

@@ -430,8 +430,8 @@ class Workflow(Answer[_Stage]):
 class WorkflowStep(AsIs):
     """A job of a workflow, or a workflow in it, whose `type` is its form."""
 
-    index: Annotated[Count, Field(description="its place among the steps beside it")]
-    node: Annotated[Count, Field(description="its number in the whole workflow")]
+    index: Annotated[Count, Field(description="its position in its list of steps")]
+    node: Annotated[Count, Field(description="its number in the workflow")]
     id: Annotated[str, Field(description="as the client named it, or else its `index`")]
     name: str = absent()
     type: str
@@ -439,7 +439,7 @@ class WorkflowStep(AsIs):
     job_id: Annotated[Id | None, Field(description="null until it starts")]
     job_state: State = absent()
     callback: Callback = absent()
-    depends_on: Annotated[list[str], Field(description="ids of steps beside it")] = absent()
+    depends_on: Annotated[list[str], Field(description="IDs of steps of the same list")] = absent()
     trigger: StepTrigger = absent()
     args: list[Any] = absent()
     result: Any = absent()
@@ -454,7 +454,7 @@ class WorkflowDetail(Workflow):
     """A workflow with its steps; a large one has more of them after `next_cursor`."""
 
     jobs_total: Count = shown(
-        made(lambda view: len(_counted(view)), maybe(_s.view)), says="jobs that are no callbacks"
+        made(lambda view: len(_counted(view)), maybe(_s.view)), says="jobs, without callbacks"
     )
     jobs_completed: Count = shown(made(_counted_completed, maybe(_s.view)), says="of these")
     steps: list[WorkflowStep] = shown(_s.tree.shown, absent=True)
@@ -479,7 +479,7 @@ class WorkflowsAnswer(Paged[_Stage]):
 class WorkflowCancelled(Workflow):
     """A workflow that was cancelled."""
 
-    steps_cancelled: Count = shown(_c.cancelled, says="jobs that do not run any more")
+    steps_cancelled: Count = shown(_c.cancelled, says="jobs that were cancelled")
     cancelled_steps: Count = steps_cancelled
     steps_already_completed: Count = _c.already_completed
     steps_running: Count = shown(_c.running, says="jobs that run, and may end")
@@ -722,7 +722,7 @@ def cancel_workflow(request: Request) -> Reply:
     example={"mode": "failed_and_following"},
 )
 def retry_workflow(request: Request) -> Reply:
-    """Run a workflow that is over again."""
+    """Run a workflow that has ended again."""
     current, workflow_id = runtime.current(), request.named
     mode = RetryMode(request.parsed(RetryWorkflowRequest).mode or RetryMode.FAILED)
     current.workflow_reading.check_reach(workflow_id, request.principal)

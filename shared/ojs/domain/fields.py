@@ -1,4 +1,4 @@
-"""Types of fields that several configurations have."""
+"""Field types that several configurations share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ojs.domain.requests import After, Before, RequestField
 
 
 class NumberRange(RequestField):
-    """Annotates an int as a whole number in a range, both ends included."""
+    """Limits an integer field to a range, both ends included."""
 
     def __init__(self, least: int, most: int) -> None:
         super().__init__(ge=least, le=most)
@@ -27,6 +27,6 @@ def _printable(value: str) -> str:
     return value
 
 
-# A duration above zero: ISO 8601, or short as `7d`, which becomes ISO 8601.
+# A positive duration: ISO 8601, or a short form such as `7d`, which is converted to ISO 8601.
 Duration = Annotated[str, Before(_duration)]
 Printable = Annotated[str, After(_printable)]

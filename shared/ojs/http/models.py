@@ -219,7 +219,7 @@ class FetchRequest(RequestModel):
         description="all of the worker's pool when not given",
     )
     count: Annotated[int, Field(ge=1, le=MAX_FETCH)] | None = Field(
-        None, description="most jobs to hand out; 1 when not given"
+        None, description="maximum number of jobs; default 1"
     )
     worker_id: WorkerId | None = None
     visibility_timeout_ms: VisibilityMs | None = None
@@ -609,7 +609,7 @@ class BeatRequest(_Busy):
 
 
 class RegisterRequest(WorkerInfo):
-    """A worker introduces itself. `id` stands for `worker_id` when that is not there."""
+    """The registration of a worker. `id` is used if `worker_id` is missing."""
 
     worker_id: NewWorkerId
 
@@ -676,7 +676,8 @@ class _Report(RequestModel):
     message: Annotated[str, Field(max_length=MAX_PROGRESS_MESSAGE)] | None = None
     data: dict[str, Any] | None = None
     checkpoint: dict[str, Any] | None = Field(
-        None, description="not kept: the answer says so, and the rest of the report counts"
+        None,
+        description="not stored: the response has a warning, and the rest of the report is used",
     )
 
     def warnings(self) -> list[str]:
@@ -805,15 +806,15 @@ class PurgeDeadLettersRequest(_BulkRequest, FilterRequest):
 
 
 class ConfigureQueueRequest(Configuration, QueueConfigRequest):
-    """Fields of a queue's configuration. What is left out stays as it is; null takes it back.
+    """Fields of a queue's configuration. Omitted fields are unchanged; null resets a field.
 
     Described here; parsed by `ojs.domain.queue.config.parse`.
     """
 
 
 class QueueLimitsRequest(Configuration):
-    """A queue's own limits: the rate as `limit` and `period`, or under `rate_limit` or `rate`. What
-    is left out stays as it is; null takes it back.
+    """A queue's own limits: the rate as `limit` and `period`, or under `rate_limit` or `rate`.
+    Omitted fields are unchanged; null resets a field.
     """
 
     not_offered: ClassVar[Mapping[str, str]] = {
@@ -884,7 +885,7 @@ class CreateQueueRequest(RequestModel):
 
 
 class DeleteQueueRequest(Configuration):
-    """What becomes of a queue's jobs; here or in the query."""
+    """What happens to the jobs of a queue; here or in the query."""
 
     strategy: DeletionStrategy | None = Field(
         None, description="there must be none; they are discarded, moved, or worked off first"
@@ -918,12 +919,12 @@ class CreateKeyRequest(Configuration):
         str,
         Field(min_length=1, max_length=access.MAX_NAME_CHARACTERS),
         After(_key_name),
-    ] = Field(description="who holds it: what `producers` of a queue names, and jobs show")
+    ] = Field(description="name of its holder, as in `producers` of a queue and in jobs")
     scopes: Annotated[
         list[access.Scope],
         Field(min_length=1, max_length=len(access.Scope)),
         After(_scopes),
-    ] = Field(description="what it may do; docs/access.md says what each is")
+    ] = Field(description="permissions; see docs/access.md")
     queues: (
         Annotated[list[QueuePattern], Field(min_length=1, max_length=access.MAX_QUEUES)] | None
     ) = Field(None, description="the only queues it may touch; all when not given")
@@ -1170,7 +1171,7 @@ class WorkflowStepRequest(Model):
     unknown = "kept"
 
     type: str | None = Field(None, description="of the job; or chain, group, batch or dag")
-    id: str | None = Field(None, description="its name among the steps beside it")
+    id: str | None = Field(None, description="ID, unique in its list of steps")
     name: Any = Field(None, description="of a workflow")
     args: Any = Field(None, description="of the job; needed there")
     meta: Any = None
@@ -1178,7 +1179,7 @@ class WorkflowStepRequest(Model):
         None, description="of the job, or what holds for all jobs of the workflow"
     )
     depends_on: list[str | WorkflowDependencyRequest] | None = Field(
-        None, description="in a graph: the ids of the steps beside it that it waits for"
+        None, description="in a graph: the IDs of the steps that it waits for"
     )
     trigger: StepTriggerName | None = Field(
         None, description="in a graph: how these must have ended; all_succeeded when not given"
@@ -1212,8 +1213,8 @@ class WorkflowRequest(Configuration):
 
 
 class RetryWorkflowRequest(Configuration):
-    """Run a workflow that is over again."""
+    """Run a workflow that has ended again."""
 
     mode: RetryModeName | None = Field(
-        None, description="what runs again; what has failed or never ran when not given"
+        None, description="which steps run again; default: those that failed or never ran"
     )

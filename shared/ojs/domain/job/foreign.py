@@ -1,6 +1,6 @@
-"""Options of a job as other queues call them, and what they are called here.
+"""Names of job options in other queue products, and the corresponding names here.
 
-Taken and ignored, each would make a job that does something else than its producer meant.
+If the server accepted and ignored such a name, the job would not behave as its producer intended.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from itertools import islice
 from ojs.domain.requests import MAX_SHOWN, NOT_KNOWN, nearest, not_known
 
 MAX_WARNINGS = 20
-# Unknown names of one job that are compared with options.
+# Maximum unknown names of one job that are compared with options.
 MAX_LOOKED_AT = 100
-# How much of a top-level name agrees with that of an option, at least, to be taken for one.
+# Minimum similarity of a top-level name and an option name to suggest the option.
 _SLIP = 0.85
-# What is said at the top level is kept whatever it is called; these are a client's own.
+# Top-level fields with any name are stored. Names with these prefixes are custom fields.
 _OWN_PREFIXES = ("x_", "x-", "ext_")
 
-# What it is here → its names elsewhere: Celery, Sidekiq, BullMQ, Oban, River, SQS and others.
+# The name here → names in other products: Celery, Sidekiq, BullMQ, Oban, River, SQS, and others.
 _OPTIONS = {
     "delay_until with a time, or with '+' and a duration such as '+PT5M'": (
         "delay delay_seconds delay_ms DelaySeconds countdown eta run_at run_in schedule "
@@ -61,7 +61,7 @@ _NOWHERE = {
         "remove_on_complete removeOnComplete remove_on_fail removeOnFail result_expires retention"
     ),
 }
-# Inside options only: at the top level they are that, or a client's own data.
+# Checked in `options` only. At the top level, these names are fields of the job or custom data.
 _BESIDE = {
     "meta, outside options": "meta headers attributes MessageAttributes",
     "args, an array outside options": "args params payload body data",
@@ -81,17 +81,24 @@ _IN_OPTIONS = _MISPLACED | _by_name(_BESIDE)
 
 
 def rule(name: str, known: Collection[str]) -> str:
-    """The rule that an unknown option breaks: it says what is probably meant."""
+    """The error text for an unknown option, with a suggestion if one exists."""
     here = _IN_OPTIONS.get(name)
     return not_known(name, known) if here is None else f"{NOT_KNOWN}. Use {here}"
 
 
 def warnings(names: Iterable[str], known: Iterable[str], prefix: str = "") -> list[str]:
-    """What looks like an option among the unknown `names` at the top level of a job; `prefix` goes
-    before each name. `known` are the fields that a job may have.
+    """Warn about unknown top-level fields of a job that look like options.
+
+    Args:
+        names: Unknown fields. At most `MAX_LOOKED_AT` are checked.
+        known: Known fields of a job.
+        prefix: Prefix of the names in the warnings. Default: none.
+
+    Returns:
+        One sentence for each field that looks like an option.
     """
     options = frozenset(known)
-    # Looking for what was meant takes time: there may be a million of them.
+    # Finding a suggestion takes time, and a request can have a million unknown fields.
     found = ((name, _meant(name[:MAX_SHOWN], options)) for name in islice(names, MAX_LOOKED_AT))
     return [
         f"'{prefix}{name[:MAX_SHOWN]}' is stored as data and has no effect. {meant}"

@@ -234,7 +234,7 @@ _page: Listed[Any] = source()
 
 
 class Position(Answer[Listed[Any]]):
-    """How to go on in the direction of the listing."""
+    """The cursor of the next page."""
 
     has_more: bool = given(_page.next_cursor)
     next_cursor: Annotated[str, Field(min_length=1)] = shown(
@@ -247,7 +247,7 @@ class Position(Answer[Listed[Any]]):
 
 
 class Pagination(Position):
-    """Where a page stands in its listing."""
+    """The position of a page in its listing."""
 
     total: Count = shown(_page.total, absent=True, says="only where it is known")
     total_unknown: Literal[True] = shown(
