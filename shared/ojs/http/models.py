@@ -684,7 +684,7 @@ class _Report(RequestModel):
         """Return warnings about the parts of the report that are not stored."""
         if self.checkpoint is None:
             return []
-        return ["'checkpoint' is not kept: this server has no checkpoints."]
+        return ["'checkpoint' is not stored, because this server does not support checkpoints."]
 
 
 class ProgressRequest(_Report):
