@@ -32,8 +32,16 @@ def pages() -> dict[Path, str]:
             "idle month": _apart(prices.idle_month(money)),
         },
         "docs/limits.md": {
+            "draws": f"{scale.DRAWS:,}",
             "first": _apart(scale.falls_first(most)),
+            "hashed": _apart(scale.hashed(most)),
             "ceilings": _apart(scale.ceilings(most)),
+        },
+        "docs/size-a-deployment.md": {
+            "defaults": _apart(scale.defaults(most)),
+            "hashed": _apart(scale.hashed(most)),
+            "features": _apart(scale.features(most)),
+            "deployment": _apart(scale.of_deployment(most)),
         },
     }
     found = {}

@@ -30,7 +30,7 @@ PUSHED = ("requests", "consumer", "API", "Lambda", "SQS", "logs", "sweeps", "met
 # Jobs per second and containers, as counted.
 RATES_PUSHED = ((0.4, 1), (1, 1), (10, 1), (10, 4), (10, 10))
 # Settings that save money. Each is in addition to those before.
-OPTIONS = (
+OPTIONS: tuple[tuple[str, Numbers], ...] = (
     ("defaults", {}),
     ("`stream_window_s=30`: events and statistics up to 30 s later", {"window_s": 30}),
     ("`entry=function_url` in addition", {"function_url": 1}),
@@ -98,10 +98,7 @@ class Model:
         """Of the workers for so many jobs per second, at least one, and of their running jobs."""
         numbers = self.numbers
         workers = max(1, rate * numbers["job_s"] / numbers["jobs_at_once"])
-        counted = self.units["lasting"]
-        lasting = counted[
-            min(counted, key=lambda beat_s: abs(float(beat_s) - numbers["heartbeat_s"]))
-        ]
+        lasting = of_heartbeats(self.units, numbers["heartbeat_s"])
         write, read, records = (
             interpolated(lasting, name, numbers["job_s"]) * rate
             for name in ("write", "read", "records")
@@ -142,12 +139,13 @@ class Model:
         telling = load.records - load.silent
         queues = queues or numbers["queues"]
         one, five = (dict(self.units["consumer"][name]) for name in ("one queue", "five queues"))
+        of_a_job = float(self.units["lives"]["one by one"]["records"])
         minutes_of = {1: one.pop("a minute"), 5: five.pop("a minute")}
 
         def of_queues(values: Mapping[int, float], records: float) -> float:
-            """Of `queues`, of which no more are met than there are records."""
+            """Of `queues`, of which no more are met than the records have jobs."""
             each = (values[5] - values[1]) / 4
-            return values[1] + each * (min(queues, max(5, records)) - 1)
+            return values[1] + each * (min(queues, max(5, records / of_a_job)) - 1)
 
         # Minutes of shards that have any records, in a second.
         minutes = numbers["shards"] / 60 * (1 - math.exp(-60 * telling / numbers["shards"]))
@@ -289,10 +287,10 @@ class Model:
         by_containers = {
             str(each): counted[_run(rate, each)] for at, each in RATES_PUSHED if at == rate
         }
-        if str(containers) in by_containers or len(by_containers) == 1:
-            return by_containers.get(str(containers)) or counted[_run(rate, 1)]
-        names = counted[_run(rate, 1)]
-        return {name: interpolated(by_containers, name, containers) for name in names}
+        one: Numbers = by_containers["1"]
+        if len(by_containers) == 1:
+            return one
+        return {name: interpolated(by_containers, name, containers) for name in one}
 
     # --- bills ------------------------------------------------------------------------------
 
@@ -315,6 +313,12 @@ class Model:
         """Dollars for a million jobs at this rate, with all but idle workers."""
         bill = self.bill(life, rate)
         return sum(bill[name] for name in BILL)
+
+
+def of_heartbeats(units: Mapping[str, Any], every_s: float) -> Mapping[str, Numbers]:
+    """What jobs that last add, by duration: for the interval counted that is closest to this."""
+    counted: Mapping[str, Mapping[str, Numbers]] = units["lasting"]
+    return counted[min(counted, key=lambda beat_s: abs(float(beat_s) - every_s))]
 
 
 def interpolated(points: Mapping[str, Numbers], name: str, at: float) -> float:

@@ -236,9 +236,9 @@ def test_each_queue_of_a_batch_is_counted() -> None:
     jobs = busy.jobs("one by one", 22)
     # 12 units for one queue, 52 for five; and each minute 0 or 30.
     assert busy.invocations(jobs).write == pytest.approx(6 * 32 + 0.5)
-    # A batch of 11 records has at most 11 queues.
-    many = {"window_s": 1_000, "batch": 11, "shards": 1e9}
-    assert model(**many, queues=11).invocations(jobs, 500).write == pytest.approx(
+    # A batch of 33 records has 11 jobs, and so at most 11 queues. A minute has many more.
+    many = {"window_s": 1_000, "batch": 33, "shards": 1e9}
+    assert model(**many).invocations(jobs, 500).write == pytest.approx(
         model(**many).invocations(jobs, 11).write
     )
 
@@ -275,7 +275,7 @@ def test_a_bill_is_for_a_million_jobs() -> None:
 
 
 # Dollars per million jobs of 0.5 KB with the library's defaults: rate, settings, and the most.
-BOUNDS = (
+BOUNDS: tuple[tuple[float, dict[str, float], float], ...] = (
     (0.4, {}, 10.7), (0.4, {"window_s": 30}, 9.6), (0.4, {"window_s": 30, "function_url": 1}, 7.0),
     (10, {}, 8.0), (10, {"job_s": 60}, 11), (10, {"job_s": 300}, 23), (10, {"job_s": 900}, 53),
 )  # fmt: skip
@@ -369,6 +369,94 @@ def test_what_falls_first_depends_on_lanes_and_shards() -> None:
     found = scale.Scale(UNITS, NUMBERS)
     assert first(1, 16, one_queue=False) == "event pages"
     assert first(64, 64, life="in tens") == "event pages"
+
+
+# --- keys in partitions -----------------------------------------------------------------------
+
+
+_LIFE = {"table J|": [0.001, 0], "work R|": [2, 0.5]}
+# Nothing but the lanes limits.
+OF_LANES: tuple[dict[str, Any], dict[str, float]] = (
+    UNITS | {"paths": {"one by one": _LIFE, "in tens": _LIFE, "consumer": {}}},
+    NUMBERS | {"consumer_ms": 0, "record_ms": 0.001},
+)
+
+
+def hashed(lanes: int, partitions: int, *, one_queue: bool = True, **others: float) -> scale.Hashed:
+    made = scale.Scale(UNITS, NUMBERS | others)
+    return made.hashed("one by one", lanes, partitions, one_queue=one_queue)
+
+
+def test_keys_of_one_partition_share_its_units() -> None:
+    # 3 units of the job, 0.25 of event pages, 0.5 of the shard's counters; 2 of the index.
+    for one_queue in (True, False):
+        found = hashed(4, 1, one_queue=one_queue)
+        assert (found.worst, found.mean) == pytest.approx((1_000 / 3.75, 1_000 / 3.75))
+    # Reads: 2 of the queue's copies and 0.03 of its counters.
+    reading = hashed(4, 1, partition_write=1e6, partition_read=100, consumer_ms=0, record_ms=0.01)
+    assert reading.worst == pytest.approx(100 / 2.03)
+
+
+def test_two_lanes_meet_in_half_of_all_tables() -> None:
+    made = scale.Scale(*OF_LANES)
+    found = made.hashed("one by one", 2, 2, one_queue=True)
+    assert found.worst == 500
+    assert found.mean == pytest.approx(750, rel=0.05)
+    # One lane has a partition to itself, and so have two in a large table.
+    assert made.hashed("one by one", 1, 2, one_queue=True) == scale.Hashed(500, 500)
+    assert made.hashed("one by one", 2, 64, one_queue=True).worst == 1_000
+    assert made.hashed("one by one", 2, 64, one_queue=True).mean == pytest.approx(990, abs=8)
+    # The lanes of many queues are everywhere.
+    assert made.hashed("one by one", 1, 4, one_queue=False).worst == pytest.approx(2_000)
+
+
+def test_no_table_takes_more_than_after_splits() -> None:
+    found = scale.Scale(numbers.counted(), numbers.assumed())
+    for lanes, partitions in ((1, 4), (16, 16), (64, 64)):
+        one = found.hashed("one by one", lanes, partitions, one_queue=True)
+        most = found.first("one by one", lanes, partitions, one_queue=True)
+        assert one.worst <= one.mean <= most.of(lanes, partitions)
+
+
+@pytest.mark.parametrize(
+    ("lanes", "partitions", "worst"),
+    [
+        (4, 4, 670),
+        (4, 16, 1_000),
+        (16, 4, 1_000),
+        (16, 16, 2_000),
+        (64, 16, 3_200),
+        (64, 64, 6_400),
+    ],
+)
+def test_lanes_in_an_index_are_those_of_an_earlier_simulation(
+    lanes: int, partitions: int, worst: float
+) -> None:
+    found = scale.Scale(*OF_LANES).hashed("one by one", lanes, partitions, one_queue=True)
+    assert found.worst == pytest.approx(worst, rel=0.01)
+
+
+# --- jobs that last -----------------------------------------------------------------------------
+
+
+def test_leases_of_jobs_that_last_are_checked_each_minute() -> None:
+    # 30 s of a minute, 0.05 calls of 5 ms for each check.
+    what = "lease checks by the sweep"
+    assert ceiling(what, "jobs of 61 s", heartbeat_s=5) == pytest.approx(30_000 / 60 / 0.25)
+    assert ceiling(what, "jobs of 5 min", heartbeat_s=5) == pytest.approx(30_000 / 60 / 0.25 / 5)
+    # Six heartbeats of a job of 61 s are written.
+    assert ceiling("job records", "jobs of 61 s", shards=2, heartbeat_s=5) == pytest.approx(
+        2 * 1_000 / 9
+    )
+
+
+def test_a_thousand_jobs_over_a_minute_can_start_in_a_second() -> None:
+    found = scale.Scale(numbers.counted(), numbers.assumed()).ceilings()
+    (one,) = (
+        each.jobs for each in found
+        if (each.path, each.what) == ("jobs of 61 s", "lease checks by the sweep")
+    )  # fmt: skip
+    assert one >= 1_000
 
 
 def test_a_key_that_nobody_named_is_refused() -> None:
