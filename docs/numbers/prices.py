@@ -585,6 +585,10 @@ def idle_month(model: Model) -> str:
     shown = [
         *((what, dollars(value)) for what, value in rows),
         ("**total, with `dashboard=false`**", f"**{dollars(whole)}**"),
+        (
+            f"**total, with `dashboard` and a worker that polls every {numbers['poll_s']:g} s**",
+            f"**{dollars(whole + numbers['dashboard_month'] + worker * MONTH_S)}**",
+        ),
         *((f"in addition: {what}", dollars(value)) for what, value in extra),
     ]
     return table(("", "dollars"), shown)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from local.engines import Engine
 
-_LONG = {"consumer", "sweeps"}
+_LONG = {"consumer", "sweeps", "sweeps in use", "lanes", "empty fetches", "running"}
 
 
 @pytest.mark.parametrize(
