@@ -136,8 +136,12 @@ class IdempotentPush:
         Raises:
             KeyTaken: The key was used for a different request.
             BackendContended: A concurrent attempt took over the staged batch.
+<<<<<<< HEAD
             OjsError: Any error of `JobEnqueuer.push`. The key is released unless the backend
                 failed.
+=======
+            OjsError: Any error of `JobEnqueuer.push`. The key is released unless the backend failed.
+>>>>>>> h-scale
         """
         try:
             push = self._enqueue.prepare(requests, producer, reaches, batch=batch, trace=trace)
