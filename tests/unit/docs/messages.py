@@ -24,7 +24,7 @@ REASONS |= {"_note": (1, "rule"), "note": (1, "rule")}
 # In other folders, these have other texts.
 DOMAIN_ONLY = {"ValueError", "_note", "note"}
 DOMAIN = Path("shared/ojs/domain")
-WAITS = {"BackendUnavailable", "BackendContended", "Contended", "NotDone", "UnknownOutcome"}
+WAITS = {"BackendUnavailable", "BackendContended", "Contended", "WriteNotApplied", "UnknownOutcome"}
 MESSAGES = {
     **dict.fromkeys(
         {"OjsError", "InvalidPayload", "Unsupported", "PermissionDenied", "Conflict", "Duplicate"}

@@ -107,7 +107,7 @@ class PoolRequest(Model):
 
 
 @record(frozen=True)
-class Prevention:
+class StarvationPrevention:
     """Guarantees of each queue of a pool: a dispatch per interval, and a share of dispatches."""
 
     interval: str = DEFAULT_ROTATION
@@ -143,12 +143,12 @@ class Pool:
     limiting: bool = False
 
     @property
-    def prevention(self) -> Prevention | None:
+    def prevention(self) -> StarvationPrevention | None:
         """The starvation prevention in force, or None if it is not enabled."""
         given = self.prevention_config
         if not given.get("enabled"):
             return None
-        return Prevention(given["rotation_interval"], float(given["min_dispatch_ratio"]))
+        return StarvationPrevention(given["rotation_interval"], float(given["min_dispatch_ratio"]))
 
     @property
     def limits_concurrency(self) -> bool:

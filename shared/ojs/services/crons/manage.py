@@ -25,7 +25,7 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.trace import TraceContext
 from ojs.domain.page import Page
 from ojs.records import record
-from ojs.services.jobs.enqueue import Alongside, Enqueue, Overtaken, Pushed
+from ojs.services.jobs.enqueue import JobEnqueuer, Pushed, StaleRead, TransactionExtras
 from ojs.services.operations.key_states import KeyStates, check_time
 from ojs.services.sweeps import GoOn, always
 from ojs.store.crons.crons import CronStore
@@ -63,7 +63,7 @@ class CronJobs:
         *,
         crons: CronStore,
         jobs: JobStore,
-        enqueue: Enqueue,
+        enqueue: JobEnqueuer,
         workers: WorkerStore,
         makers: KeyStates,
         clock: Clock,
@@ -328,7 +328,7 @@ class CronJobs:
         Raises:
             NotFound: The cron job doesn't exist.
             PermissionDenied: The caller can't use the queue of the cron job.
-            OjsError: The errors of `Enqueue.push`.
+            OjsError: The errors of `JobEnqueuer.push`.
         """
 
         def attempt() -> Pushed:
@@ -342,9 +342,9 @@ class CronJobs:
                     producer=producer,
                     reaches=caller.reaches,
                     trace=trace,
-                    alongside=Alongside([update, self._crons.logging(run, after)]),
+                    alongside=TransactionExtras([update, self._crons.logging(run, after)]),
                 )
-            except Overtaken:
+            except StaleRead:
                 raise LostRace([]) from None
 
         return retry_on_race(attempt, tries=_TRIES, busy=_BUSY)

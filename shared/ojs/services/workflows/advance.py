@@ -88,7 +88,7 @@ class _Reported:
 
 
 @record
-class _Course:
+class _WorkflowTransition:
     """The progress of one change while its jobs are started: the stored and the intended root.
 
     Attributes:
@@ -292,7 +292,7 @@ class WorkflowAdvance:
                 raise NotFound("workflow", workflow_id)
             definition = self._workflows.definition(before)
             after = decide(definition, before)
-            return before if after is before else self.carry_on(definition, before, after)
+            return before if after is before else self.resume(definition, before, after)
 
         return retry_on_race(attempt, tries=_TRIES, busy=_BUSY, pause=self._pause)
 
@@ -337,7 +337,7 @@ class WorkflowAdvance:
             lengths={**record.lengths, **reported.lengths},
         )
 
-    def carry_on(
+    def resume(
         self,
         definition: StoredDefinition,
         before: WorkflowRecord | None,
@@ -362,7 +362,7 @@ class WorkflowAdvance:
             OjsError: The first jobs of a new workflow were rejected.
         """
         until_ms = self._clock.now_ms() + SLICES_MS
-        course = _Course(definition, before, after)
+        course = _WorkflowTransition(definition, before, after)
         while self._clock.now_ms() < until_ms and self._start_some(course):
             pass
         if course.after is not course.before:
@@ -378,7 +378,7 @@ class WorkflowAdvance:
                 self._workflows.fan_ins.remove(after.id, gone)
         return course.after
 
-    def _start_some(self, course: _Course) -> bool:
+    def _start_some(self, course: _WorkflowTransition) -> bool:
         """Start a slice of jobs. Return false if none is left, or if another request continues."""
         part = self._starts.next_slice(
             course.after, course.passed_over, course.full, singly=course.singly
@@ -403,7 +403,7 @@ class WorkflowAdvance:
             return self._take_refusal(course, part, error)
         return True
 
-    def _written(self, course: _Course, after: WorkflowRecord) -> WorkflowRecord:
+    def _written(self, course: _WorkflowTransition, after: WorkflowRecord) -> WorkflowRecord:
         """Return the workflow to write, with its next check and the ends for the event."""
         graph, state = course.definition.graph, after.graph_state
         ended = 0 if course.before is None else course.before.graph_state.ended
@@ -427,7 +427,7 @@ class WorkflowAdvance:
         )
 
     def _take_refusal(
-        self, course: _Course, part: Mapping[int, Mapping[str, Any]], error: OjsError
+        self, course: _WorkflowTransition, part: Mapping[int, Mapping[str, Any]], error: OjsError
     ) -> bool:
         """Handle a rejected slice: retry its jobs singly or later, or fail the step.
 
@@ -450,7 +450,7 @@ class WorkflowAdvance:
             course.after = self._refused(course.definition, course.after, node, error)
         return True
 
-    def _is_started(self, course: _Course, node: int, error: OjsError) -> bool:
+    def _is_started(self, course: _WorkflowTransition, node: int, error: OjsError) -> bool:
         """Return whether the job ID exists because another request has started the step."""
         taken = error.details.get("existing_job_id") == course.after.job_id(node)
         if course.before is None or not taken:

@@ -48,7 +48,7 @@ _SERVER_FAULT = 500
 _FAILED_CONDITION = "ConditionalCheckFailed"
 
 
-class NotDone(BackendUnavailable):
+class WriteNotApplied(BackendUnavailable):
     """DynamoDB was too busy, or could not be reached: certainly nothing was written.
 
     Permits or space acquired for the write can be released immediately.
@@ -59,7 +59,7 @@ class UnknownOutcome(BackendUnavailable):
     """An earlier try of the same transaction has not finished: its outcome is still unknown."""
 
 
-class Contended(NotDone, BackendContended):
+class Contended(WriteNotApplied, BackendContended):
     """Each try conflicted with a transaction on the same item: certainly nothing was written."""
 
 
@@ -99,7 +99,7 @@ def readable(
             yield result
 
 
-def pass_over(_what: str, _error: UnreadableItem) -> None:
+def ignore_unreadable(_what: str, _error: UnreadableItem) -> None:
     """Skip the item, because requests show or dispatch the others. The sweep reports it."""
 
 
@@ -128,7 +128,7 @@ def classify(error: BotoCoreError | ClientError) -> LostRace | OjsError:
             "The storage service did not respond in time. The outcome is unknown."
         )
     if isinstance(error, NoConnection):
-        return NotDone("The storage service can't be reached.")
+        return WriteNotApplied("The storage service can't be reached.")
     if isinstance(error, HTTPClientError | IncompleteReadError):
         return BackendUnavailable("The connection to the storage service failed.")
     if not isinstance(error, ClientError):
@@ -144,7 +144,7 @@ def classify(error: BotoCoreError | ClientError) -> LostRace | OjsError:
     if code in _CONFLICTS:
         return Contended("Concurrent transactions changed the same items.")
     if code in _REFUSED:
-        return NotDone("The storage service throttled the request.")
+        return WriteNotApplied("The storage service throttled the request.")
     if code == _UNDER_WAY or status >= _SERVER_FAULT:
         kind = UnknownOutcome if code == _UNDER_WAY else BackendUnavailable
         return kind("The storage service did not complete the request.")
@@ -160,5 +160,5 @@ def _cancelled(reasons: Sequence[Any]) -> LostRace | OjsError:
     if _CONFLICTS.issuperset(set(codes) - {"None"}):
         return Contended("Concurrent transactions changed the same items.")
     if (_REFUSED | _CONFLICTS).issuperset(set(codes) - {"None"}):
-        return NotDone("DynamoDB throttled the request.")
+        return WriteNotApplied("DynamoDB throttled the request.")
     return BackendError("DynamoDB rejected a transaction: TransactionCanceledException.")
