@@ -119,29 +119,25 @@ class IdempotentPush:
     ) -> list[Pushed]:
         """Store jobs with `JobEnqueuer.push` or, for a `batch`, `push_batch`, once per key.
 
-                Args:
-                    key: Idempotency key of the request.
-                    requests: The jobs; one, unless `batch` is set.
-                    batch: Whether the request is a batch.
-                    producer: Name of the producer.
-                    reaches: Whether the caller can use a queue.
-                    wait_ms: Maximum time in ms to wait for capacity of a full queue.
-                    trace: Trace context of the request.
+        Args:
+            key: Idempotency key of the request.
+            requests: The jobs; one, unless `batch` is set.
+            batch: Whether the request is a batch.
+            producer: Name of the producer.
+            reaches: Whether the caller can use a queue.
+            wait_ms: Maximum time in ms to wait for capacity of a full queue.
+            trace: Trace context of the request.
 
-                Returns:
-                    The stored jobs. If an earlier attempt stored them, their current records. A job that
-                    was deleted, or whose queue the caller can't use, is `absent` and has its original
-                    values.
+        Returns:
+            The stored jobs. If an earlier attempt stored them, their current records. A job that
+            was deleted, or whose queue the caller can't use, is `absent` and has its original
+            values.
 
-                Raises:
-                    KeyTaken: The key was used for a different request.
-                    BackendContended: A concurrent attempt took over the staged batch.
-        <<<<<<< HEAD
-                    OjsError: Any error of `JobEnqueuer.push`. The key is released unless the backend
-                        failed.
-        =======
-                    OjsError: Any error of `JobEnqueuer.push`. The key is released unless the backend failed.
-        >>>>>>> h-scale
+        Raises:
+            KeyTaken: The key was used for a different request.
+            BackendContended: A concurrent attempt took over the staged batch.
+            OjsError: Any error of `JobEnqueuer.push`. The key is released unless the backend
+                failed.
         """
         try:
             push = self._enqueue.prepare(requests, producer, reaches, batch=batch, trace=trace)
