@@ -456,9 +456,11 @@ class DeploymentSettings(BaseModel):
             (
                 "reserved_concurrency",
                 self.entry == "function_url" and API not in self.reserved_concurrency,
-                f"must contain {API} with entry=function_url, for example {API}=50. A function URL "
-                "has no throttle: the function accepts 10 requests per second for each, also "
-                "requests with an invalid key",
+                (
+                    f"must contain {API} with entry=function_url, for example {API}=50. A function "
+                    "URL has no throttle: the function accepts 10 requests per second for each, "
+                    "also requests with an invalid key"
+                ),
             ),
         )
 

@@ -484,7 +484,7 @@ def _absent(pushed: Sequence[Pushed]) -> Iterator[str]:
     """Yield a warning for each job that an earlier attempt stored and that no longer exists."""
     for one in pushed:
         if one.absent:
-            yield f"Job '{one.job.id}' was deleted. The response has the job as it was enqueued."
+            yield f"Job '{one.job.id}' was deleted. The response has the enqueued job."
 
 
 def _job_request(raw: Any, index: int) -> JobRequest:

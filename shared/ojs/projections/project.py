@@ -238,7 +238,7 @@ class Projector:
                 # It is not counted, and nothing is lost: the item itself is not changed.
                 _log_unknown(unknown.message)
                 continue
-            except Exception as error:  # noqa: BLE001 - whatever it is, it would stop the shard
+            except Exception as error:  # noqa: BLE001 - any error would stop the shard
                 # The text of an error can quote the item's content.
                 reason = f"can't be projected: {type(error).__name__}"
                 malformed = error if isinstance(error, Malformed) else Malformed(reason, raw)

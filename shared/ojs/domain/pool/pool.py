@@ -84,25 +84,26 @@ class StarvationPreventionRequest(Model):
 
 
 class PoolRequest(Model):
-    """A worker pool. It replaces the whole configuration: what is left out gets its default."""
+    """A worker pool. Replaces the whole configuration: omitted fields get their defaults."""
 
     queues: (
         Annotated[list[QueueName], Field(min_length=1, max_length=MAX_POOL_QUEUES)]
         | Annotated[dict[QueueName, QueueOfPool], Field(min_length=1, max_length=MAX_POOL_QUEUES)]
     )
     concurrency: Annotated[int, NumberRange(1, MAX_POOL_CONCURRENCY)] | None = Field(
-        None, description="most jobs that run at a time over all workers of the pool"
+        None, description="maximum number of jobs that all workers of the pool run at a time"
     )
     strategy: DispatchStrategy | None = Field(
-        None, description="round-robin when not given; weighted when there are weights"
+        None, description="default: weighted if there are weights, otherwise round-robin"
     )
     weights: dict[str, Weight] | None = None
     isolated: bool | None = Field(
-        None, description="whether workers outside the pool get nothing of its queues"
+        None, description="whether workers outside the pool get no jobs of its queues"
     )
     starvation_prevention: StarvationPreventionRequest | None = None
     tenant_fairness: TenantFairnessRequest | None = Field(
-        None, description="how tenants share its queues, where these do not say so themselves"
+        None,
+        description="how tenants share its queues; default for queues without their own setting",
     )
 
 

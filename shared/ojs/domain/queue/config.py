@@ -108,7 +108,7 @@ Producer = Annotated[Printable, Field(min_length=1, max_length=MAX_NAME_BYTES), 
 
 
 class QueueRateLimit(Model):
-    """At most `limit` jobs handed out in each `period`."""
+    """Maximum number of jobs that are dispatched in each `period`."""
 
     limit: Annotated[int, NumberRange(1, MAX_RATE)]
     period: Duration
@@ -123,7 +123,7 @@ class RetentionRequest(Model):
 
 
 class DeadLetterRetentionRequest(Model):
-    """Which dead letters are kept: older ones, or more than the latest so many, are pruned."""
+    """Retention of dead letters: older ones, and those above the maximum number, are pruned."""
 
     max_age: Duration | None = None
     max_count: Annotated[int, NumberRange(1, MAX_DEAD_LETTERS)] | None = None
