@@ -373,7 +373,7 @@ class DepthCounter:
     def _count(self, queue: str, update: Update, tried: list[_Marked]) -> Item:
         """Make a counting write with a marker. It takes effect at most once.
 
-        `tried` receives the write as it was attempted. If `tried` has a write already, that write
+        `tried` receives the attempted write. If `tried` has a write already, that write
         might have succeeded. Raises LostRace if the condition of `update` failed, otherwise
         OjsError.
         """

@@ -185,7 +185,7 @@ class ProjectionStore:
         )
 
     def _hashes(self, seconds: Iterable[int]) -> Iterator[bytes]:
-        """Return the hashes of the stream records of these seconds that version 0.2.0 has counted."""
+        """Return the hashes of these seconds' stream records that version 0.2.0 counted."""
         for second in seconds:
             for item in self._table.query_all(
                 "pk = :second", {":second": keys.dedup_records(second)}

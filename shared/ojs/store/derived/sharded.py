@@ -55,7 +55,7 @@ def _notes(item: Item) -> list[ShardPosition]:
 
 
 class ShardCounters:
-    """Reads and moves the statistics counters of queues, in their own items and in those of shards."""
+    """Reads and moves the statistics counters of queues, in their items and those of shards."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -261,7 +261,7 @@ class ShardCounters:
             pk = keys.stats(counts.name)
             own = self._table.get(pk, keys.NOW) or {}
             changed_ms = max(counts.changed_ms, number(own, "changed"))
-            # Attributes that refer to shards that are no longer in the list are removed.
+            # Attributes that refer to unlisted shards are removed.
             gone = [name for name in own if name.startswith(TAKER) and name not in listed]
             total: dict[str, Value] = {
                 "changed": changed_ms,
@@ -290,7 +290,7 @@ class ShardActivity:
         self._counts = counts
 
     def between(self, first: str, last: str) -> list[str]:
-        """Return the sort keys from `first` to `last`, inclusive, of days or minutes with counters."""
+        """Return the sort keys with counters from `first` to `last`, inclusive."""
         return [sk for one in self._counts for sk in one.recent if first <= sk <= last]
 
     def added(self, pk: str, sk: str, own: Item | None) -> Item | None:

@@ -54,7 +54,7 @@ from ojs.store.table.table import MAX_BATCH_GET, Put, Table
 from ojs.store.table.values import Item, Value, projected
 
 # Maximum number of jobs that are counted in the index: one page, about two read units. One more
-# entry is read to find out whether there are more.
+# entry is read to detect whether there are more.
 MAX_SHALLOW = 100
 
 # For each length of a period: the prefix of the sort keys of its counters, and the time for which
@@ -85,7 +85,7 @@ _MILLI = 1_000
 
 @record(frozen=True)
 class ReadyLine:
-    """The first entries of a queue's ready index. `whole` is true if there are no others."""
+    """The first entries of a queue's ready index. `whole` is true if these are all."""
 
     positions: Sequence[keys.Position]
     whole: bool
@@ -147,7 +147,7 @@ PUSHES = "d_"
 
 @record(frozen=True)
 class Oldest:
-    """When the oldest available job became available (None: none found), and the number of reads."""
+    """When the oldest available job became available (None: not found), and the read count."""
 
     ms: int | None
     probes: int

@@ -146,7 +146,7 @@ class KeyLimits:
         return limiter_from(item)
 
     def raise_most(self, name: str, most: int) -> None:
-        """Store a limit that is larger than any earlier limit under which the key acquired permits."""
+        """Store a limit that is larger than all earlier limits of the key's permits."""
         # Race: another fetch stores a larger limit. The larger limit is kept.
         with suppress(LostRace):
             self._update(
