@@ -220,12 +220,9 @@ def sent_headers(call: Call[Any], content: bytes | None) -> Mapping[str, str]:
 def failed(error: Exception, httpx: Any, url: httpx.URL) -> Failure:
     """Convert an error of httpx to Unreachable. `sent` is false if no connection was opened."""
     unsent = (
-        httpx.ConnectError,
-        httpx.ConnectTimeout,
-        httpx.PoolTimeout,
-        httpx.UnsupportedProtocol,
+        httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol,
         httpx.LocalProtocolError,
-    )  # The text contains the URL, so that a wrong OJS_URL is visible. It contains no user name or password.
+    )  # fmt: skip
     # The text shows the URL, so that a wrong OJS_URL is visible. It has no user name or password.
     where = f"{url.scheme}://{url.netloc.decode('ascii')}"
     reason = f"No response from {where}: {str(error) or type(error).__name__}"

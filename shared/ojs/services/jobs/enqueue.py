@@ -262,7 +262,7 @@ class JobEnqueuer:
             TooManyQueues: The server has the maximum number of queues.
             QueueFull: The queue is full.
             Duplicate: The ID or the unique key is in use.
-            Overtaken: A condition of an additional change failed.
+            StaleRead: A condition of an additional change failed.
             BackendUnavailable: DynamoDB rejected a request.
         """
         push = self.prepare([request], producer, reaches, trace=trace)
@@ -278,7 +278,7 @@ class JobEnqueuer:
     def _push(self, push: PushRequest) -> Pushed:
         """Store the single job of a push, with the current configuration of its queue.
 
-        Raises NoRoomYet, and what `push` raises.
+        Raises CapacityPending, and what `push` raises.
         """
         resolved = self._resolve(push)
         self._check_ids_free(resolved)
@@ -514,7 +514,7 @@ class JobEnqueuer:
     def _push_all(self, push: PushRequest) -> list[Pushed]:
         """Store a batch, with the current configuration of its queues.
 
-        Raises NoRoomYet, and what `push_batch` raises.
+        Raises CapacityPending, and what `push_batch` raises.
         """
         resolved = self._resolve(push)
         self._check_ids_free(resolved)
@@ -885,7 +885,7 @@ def _cancelled(resolved: _ResolvedPush) -> tuple[Job, ...]:
 
 
 def _overtaken(lost: LostRace, own: int) -> StaleRead | LostRace:
-    """Return Overtaken if an additional write (after the first `own`) failed, else `lost`."""
+    """Return StaleRead if an additional write (after the first `own`) failed, else `lost`."""
     return StaleRead() if any(found is not None for found in lost.items[own:]) else lost
 
 

@@ -233,7 +233,7 @@ class QueueBounds:
 
         Raises:
             QueueFull: A queue is full and its policy rejects the jobs.
-            NoRoomYet: A queue is full, its policy is `block`, and `waits` is true.
+            CapacityPending: A queue is full, its policy is `block`, and `waits` is true.
             BatchTooLarge: The jobs don't fit into the empty queue by number.
             PayloadTooLarge: The jobs don't fit into the empty queue by bytes.
             BackendUnavailable: DynamoDB rejected a write. Nothing is reserved.
@@ -278,7 +278,7 @@ class QueueBounds:
         self._sleep(longest * (0.5 + self._chance() / 2))
 
     def wait(self, attempt: Callable[[], T], wait_ms: int) -> T:
-        """Call `attempt` repeatedly while it raises NoRoomYet, and return its result.
+        """Call `attempt` repeatedly while it raises CapacityPending, and return its result.
 
         The first call is immediate. The pauses grow from about 100 ms to about 1 s. The last call
         is made when `wait_ms` milliseconds have passed. If it fails too, raises QueueFull with the
@@ -329,7 +329,7 @@ class QueueBounds:
 
         Raises:
             OjsError: The errors of `enter`.
-            NoRoomYet: A queue is full, its policy is `block`, and `waits` is true.
+            CapacityPending: A queue is full, its policy is `block`, and `waits` is true.
         """
         reserved_ms = self._clock.now_ms()
         reservation = self.enter(

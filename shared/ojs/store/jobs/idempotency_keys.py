@@ -95,8 +95,8 @@ class IdempotencyKeys:
     def join(self, record: IdempotencyRecord, *, anew: bool) -> IdempotencyRecord:
         """Record another attempt of a request.
 
-        If the flag is set, the record gets a new seed, so that no earlier attempt can finish. Raises
-        LostRace or OjsError.
+        If the flag is set, the record gets a new seed, so that no earlier attempt can finish.
+        Raises LostRace or OjsError.
         """
         token = self._ids.token()
         # Race: other attempts join, or one finishes. The loser reads again.

@@ -120,7 +120,7 @@ class QueueRegistry:
         Call it before the write that the sweeps must not miss.
 
         Raises:
-            NotDone: The record isn't stored. The write must not be made.
+            WriteNotApplied: The record isn't stored. The write must not be made.
             OjsError: The outcome is unknown.
         """
         now_ms = self._clock.now_ms()

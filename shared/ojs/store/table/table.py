@@ -163,7 +163,7 @@ class Found:
 class Table:
     """One DynamoDB table.
 
-    Raises LostRace if a condition fails, and OjsError for any other error. NotDone, a subclass,
+    Raises LostRace if a condition fails, and OjsError for any other error. WriteNotApplied, a subclass,
     means that certainly nothing was written.
     """
 
@@ -484,7 +484,7 @@ class Table:
 
         Raises:
             LostRace: A condition failed. Nothing was written.
-            NotDone: Every attempt conflicted with other writes, or was rejected. Nothing was
+            WriteNotApplied: Every attempt conflicted with other writes, or was rejected. Nothing was
                 written.
             OjsError: The outcome is unknown.
         """
