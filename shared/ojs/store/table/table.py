@@ -163,8 +163,8 @@ class Found:
 class Table:
     """One DynamoDB table.
 
-    Raises LostRace if a condition fails, and OjsError for any other error. WriteNotApplied, a subclass,
-    means that certainly nothing was written.
+    Raises LostRace if a condition fails, and OjsError for any other error. Its subclass
+    WriteNotApplied means that certainly nothing was written.
     """
 
     def __init__(
@@ -484,7 +484,7 @@ class Table:
 
         Raises:
             LostRace: A condition failed. Nothing was written.
-            WriteNotApplied: Every attempt conflicted with other writes, or was rejected. Nothing was
+            WriteNotApplied: Every attempt conflicted with others, or was rejected. Nothing was
                 written.
             OjsError: The outcome is unknown.
         """
