@@ -62,7 +62,7 @@ class _Month(NamedTuple):
         return (day,)
 
 
-# Returns the days of a month that an item matches.
+# A function that returns the days of a month that a list item matches.
 _Days = Callable[[_Month], Iterable[int]]
 
 
@@ -193,7 +193,9 @@ class CronExpression:
     starred_hours: bool
     """Whether the hours are written with `*`, which follows absolute time."""
     lacks_days: bool
-    """Whether a month named has fewer days than one of those named: it has no such day."""
+    """Whether a month in the expression is shorter than one of its days, for example day 31 in
+    April.
+    """
     _days: Callable[[_Month], tuple[int, ...]]
 
     @classmethod

@@ -15,7 +15,9 @@ TTL_MS = 30 * 86_400_000
 
 @record(frozen=True)
 class CopyTarget:
-    """Target queue of copies, the maximum number of available copies, and their lifetime (ms)."""
+    """The target queue of copies, the maximum number of available copies,
+    and their lifetime (ms).
+    """
 
     queue: str
     max_size: int | None = None

@@ -458,7 +458,7 @@ def _observed(job: Job, kind: str, message: str, now_ms: int) -> Failure:
 
 
 def _dropped(job: Job, now_ms: int) -> Job:
-    """The job, discarded before it ran. The state of its batch no longer matters."""
+    """Return the job as discarded before it ran. The state of its batch no longer matters."""
     return replace(_discarded(job, now_ms=now_ms, dead_letter=False), batch=None)
 
 

@@ -28,7 +28,7 @@ PRUNED_EVERY_MS = 300_000
 
 
 def next_pruning_ms(now_ms: int) -> int:
-    """The next time (ms) at which dead letters are pruned."""
+    """Return the next time (ms) at which dead letters are pruned."""
     return now_ms - now_ms % PRUNED_EVERY_MS + PRUNED_EVERY_MS
 
 

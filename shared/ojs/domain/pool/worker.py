@@ -13,7 +13,7 @@ from ojs.records import record
 HEARTBEAT_INTERVAL_S = 5
 DEAD_AFTER_MS = 30_000
 MAX_ID_BYTES = 255
-# Maximum jobs of one FETCH.
+# Maximum number of jobs of one FETCH request.
 MAX_FETCH = 100
 MAX_FETCH_QUEUES = 50
 
@@ -59,7 +59,7 @@ class Worker:
     info: Mapping[str, Any] = field(default_factory=dict)
     first_seen_ms: int = 0
     last_seen_ms: int = 0
-    # The pool that it registered for. None means the pool `default`.
+    # The pool that the worker registered for. None means the pool `default`.
     pool: str | None = None
     # Name of the access key that most recently wrote the record. None without keys, and in records
     # of versions before 0.3.
@@ -67,7 +67,7 @@ class Worker:
 
     @property
     def concurrency(self) -> int | None:
-        """The concurrency that it registered, or None if it registered none."""
+        """The concurrency that the worker registered, or None."""
         registered = self.info.get("concurrency")
         return registered if isinstance(registered, int) and registered > 0 else None
 

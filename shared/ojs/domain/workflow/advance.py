@@ -139,7 +139,7 @@ class _Change:
         """Record that a job or a settle node ended."""
         if not self._ended >> node & 1:
             if self._graph.is_job(node):
-                # This mark can be processed before the marks that started the job.
+                # The end of a job can be processed before the ends of the jobs that it depends on.
                 self._started |= 1 << node
             self._close(node, node, state)
 
@@ -223,7 +223,7 @@ def start(graph: Graph) -> Decision:
     return change.decision()
 
 
-# A node that ended, COMPLETED or FAILED, and the generation in which it ran.
+# A node that ended, its final state (COMPLETED or FAILED), and the generation in which it ran.
 Ending = tuple[int, StepState, int]
 
 
@@ -341,7 +341,7 @@ def _check_retry(graph: Graph, state: GraphState) -> None:
 
 
 def _going_back(graph: Graph, state: GraphState, mode: RetryMode) -> int:
-    """The nodes that a retry resets, as bits."""
+    """Return the nodes that a retry resets, as a bit set."""
     if mode is RetryMode.ALL:
         return graph.all_bits
     pending = list(numbers(state.failed | state.cancelled))

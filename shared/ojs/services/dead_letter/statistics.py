@@ -34,7 +34,7 @@ class DeadLetterStatistics:
     def total(self, queue: str | None, *, least: int = 0) -> int:
         """Return the number of dead letters of a queue, or of all queues. One call.
 
-        For a queue, this is the projected number. For all queues, it is that of the last sweep.
-        The result is at least `least`, the number that the caller has seen.
+        The number of a queue comes from the projection, that of all queues from the last metrics
+        sweep. The result is at least `least`, the number that the caller has seen.
         """
         return max(least, self._store.total(queue))

@@ -1,4 +1,4 @@
-"""Lists unique locks by the jobs that hold them: no index has the locks, and none costs more."""
+"""Lists unique locks. The jobs that hold them are listed, because no index contains the locks."""
 
 from __future__ import annotations
 

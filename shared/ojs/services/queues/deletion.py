@@ -61,12 +61,12 @@ class _DeletionRun:
 
     queue: Queue
     deletion: Deletion
-    # The IDs of its waiting jobs, read on demand.
+    # The IDs of the queue's waiting jobs, which are read when they are needed.
     waiting: Iterator[str]
     target: Queue | None = None
     # Whether all waiting jobs were processed.
     over: bool = False
-    # Whether the target is at capacity.
+    # Whether the target queue is at capacity.
     full: bool = False
     # Whether the queue can't be read. The next run tries again.
     troubled: bool = False
@@ -235,7 +235,7 @@ class QueueDeletion:
             # The request crashed before its decision. Make the same decision now.
             counts["queues_deleted"] += self._delete_if_empty(run.queue, run.deletion)
             return
-        # Jobs may have arrived in a lane that was read before. The queue is deleted only if one
+        # Jobs might have arrived in a lane that was read before. The queue is deleted only if one
         # check finds all lanes empty.
         now_ms = self._clock.now_ms()
         if not self._occupied(run.queue):
@@ -452,7 +452,7 @@ class QueueDeletion:
         """Discard or move the next jobs of several queues concurrently. Return their number."""
         slices: list[list[tuple[_DeletionRun, Job]]] = []
         for run in turn:
-            # Reset when the slice is read.
+            # The flag is reset when the slice is read.
             run.troubled = True
             with counting_failures(counts, f"deletion of queue {run.queue.name}"):
                 ids = list(islice(run.waiting, size))

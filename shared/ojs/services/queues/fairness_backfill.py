@@ -40,10 +40,10 @@ from ojs.store.table import keys
 from ojs.store.table.errors import readable
 from ojs.store.table.keys import Position
 
-# Longer than any request, and longer than the lag of the index.
+# Longer than any request and the delay of the index (ms).
 SETTLED_MS = 180_000
-# How long a run has exclusive access to a queue. Longer than any function runs. After a crash the
-# next run waits until this time has passed.
+# Time (ms) for which a run has exclusive access to a queue. It is longer than any function runs.
+# After a crash, the next run waits until this time has passed.
 ALONE_MS = 60_000
 # Maximum number of jobs that the request itself updates.
 AT_ONCE = 500
@@ -141,8 +141,8 @@ class FairnessBackfill:
             self._cursors.save(queue.name, under_way, now_ms=now_ms, until_ms=until_ms)
         counts["passes"] += 1
         if not under_way.found and under_way.began_ms - since_ms >= SETTLED_MS:
-            # The mark first: after a crash in between, the cursor belongs to a removed mark and
-            # expires automatically.
+            # The mark is removed first. After a crash in between, the cursor belongs to a removed
+            # mark and expires.
             self._queues.end_backfill(queue)
             self._cursors.forget(queue.name)
             counts["settled"] += 1
