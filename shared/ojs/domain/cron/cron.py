@@ -145,7 +145,7 @@ class CronRun:
     runs: int = 0
     job_id: str | None = None
     reason: SkipReason | None = None
-    # The job because of which the tick was skipped, or None.
+    # The job that caused the skip of the tick, or None.
     active_job_id: str | None = None
     waiting: int = 0
     # Delay between the tick and its processing in ms.

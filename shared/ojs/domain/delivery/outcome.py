@@ -37,7 +37,7 @@ _QUOTED = 300
 
 
 class Verdict(StrEnum):
-    """The way in which an outcome is processed."""
+    """How the server processes an outcome."""
 
     COMPLETED = "completed"
     # The function reported a failure. The job is nacked.

@@ -173,7 +173,7 @@ class Job:
 
     @property
     def unnamed_permits(self) -> str:
-        """The limits of which the job has unnamed permits."""
+        """The limits for which the job has unnamed permits."""
         return (QUEUE_PERMIT if self.queue_permit else "") + self.pool_permits
 
     @property
