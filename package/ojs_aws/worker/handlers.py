@@ -155,7 +155,7 @@ class Handlers:
         return self.by_type.get(kind)
 
     def asynchronous(self, kind: str) -> bool:
-        """Whether the handler of a job type is a coroutine function."""
+        """Return whether the handler of a job type is a coroutine function."""
         return inspect.iscoroutinefunction(self.by_type.get(kind))
 
     def call(self, job: JobContext) -> Ending:

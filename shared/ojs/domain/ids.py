@@ -20,7 +20,7 @@ ORDER_DIGITS = 15
 
 
 def is_uuid7(text: object) -> bool:
-    """Whether `text` is a lowercase, hyphenated UUIDv7 (RFC 9562)."""
+    """Return whether `text` is a lowercase, hyphenated UUIDv7 (RFC 9562)."""
     return isinstance(text, str) and UUID7.fullmatch(text) is not None
 
 

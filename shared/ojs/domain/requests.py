@@ -165,7 +165,7 @@ class Model:
 
     @classmethod
     def unknown_rule(cls, name: str) -> str:
-        """The error text for an unknown field, if unknown fields are rejected."""
+        """Return the error text for an unknown field, if unknown fields are rejected."""
         return not_known(name, cls._readers)
 
     def agree(self) -> None:
@@ -471,7 +471,7 @@ def nearest(name: str, known: Collection[str], *, least: float = _LIKE) -> str |
 
 
 def not_known(name: str, known: Collection[str]) -> str:
-    """The error text for an unknown field, with a suggestion if one exists."""
+    """Return the error text for an unknown field, with a suggestion if one exists."""
     names = sorted(known)
     meant = nearest(name, names)
     if meant is None:

@@ -91,11 +91,11 @@ class Day:
     counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def of(self, attribute: str) -> Mapping[str, int]:
-        """The counts of one counter."""
+        """Return the counts of one counter."""
         return self.counts.get(attribute, {})
 
     def total(self, attribute: str) -> int:
-        """The sum of the counts of one counter."""
+        """Return the sum of the counts of one counter."""
         return sum(self.of(attribute).values())
 
 

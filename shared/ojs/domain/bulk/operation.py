@@ -97,7 +97,7 @@ class Refusal:
         return cls(job_id, error.code, error.message[:_MESSAGE])
 
     def to_dict(self) -> dict[str, str]:
-        """The JSON object in responses."""
+        """Return the JSON object in responses."""
         return {"job_id": self.job_id, "code": self.code, "message": self.message}
 
 
@@ -108,7 +108,7 @@ class JobIds:
     ids: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object in responses: only the number of IDs."""
+        """Return the JSON object in responses: only the number of IDs."""
         return {"job_ids": len(self.ids)}
 
 
@@ -207,7 +207,7 @@ class BulkOperation:
         return self.phase.value
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object in responses."""
+        """Return the JSON object in responses."""
         shown: dict[str, Any] = {
             "id": self.id,
             "action": self.action.shown,

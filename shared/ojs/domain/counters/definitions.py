@@ -84,7 +84,7 @@ class Metric:
         return f"{self.attribute}|" if self.by == "type" else self.attribute
 
     def value(self, found: QueueGauges, now_ms: int) -> Any:
-        """The value of a queue: the result of `of_queue`, or the counts."""
+        """Return the value of a queue: the result of `of_queue`, or the counts."""
         if self.of_queue is not None:
             return self.of_queue(found, now_ms)
         if not (self.attribute and isinstance(found, QueueMetrics)):

@@ -118,7 +118,7 @@ class Cron:
         return replace(self, runs=self.runs + 1, last_ms=now_ms, jobs=jobs)
 
     def job_id(self) -> str:
-        """The job ID for the current tick.
+        """Return the job ID for the current tick.
 
         Each server derives the same ID. Clients can't predict it, because it depends on the write
         token.

@@ -182,7 +182,7 @@ def _length(duration: str | None) -> int | None:
 
 
 def _template(body: CronRequest) -> dict[str, Any]:
-    """The template fields of a request. Empty if it has none."""
+    """Return the template fields of a request. Empty if it has none."""
     template = {k: value for k, value in (body.job_template or {}).items() if value is not None}
     for name in _FLAT:
         value = getattr(body, name)

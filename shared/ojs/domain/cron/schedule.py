@@ -165,7 +165,7 @@ def preview(
 
 
 def zone_data_version() -> str:
-    """The version of the time zone data that schedules use, for example `2026f`."""
+    """Return the version of the time zone data that schedules use, for example `2026f`."""
     return zones.bundled().version
 
 
@@ -225,7 +225,7 @@ def _next(expression: CronExpression, zone: zones.TimeZone, after: int) -> Tick 
 
 
 def _shown_before(zone: zones.TimeZone, instant: int) -> int:
-    """The latest local time before the most recent change of the clocks within one day."""
+    """Return the latest local time before the most recent change of the clocks within one day."""
     change = zone.change(instant - DAY_S, instant) or instant + 1
     return change - 1 + zone.offset_s(change - 1)
 

@@ -48,7 +48,7 @@ class JobOverrideRequest(Model):
             self.retry.check_aliases(f"{_AT}.retry")
 
     def override(self) -> JobOverride:
-        """The changes as a JobOverride."""
+        """Return the changes as a JobOverride."""
         return JobOverride(self.queue, self.args, self.meta, self.retry)
 
 

@@ -70,7 +70,9 @@ def _sum(parts: Iterable[Mapping[str, int]]) -> Counter[str]:
 
 
 def _most(counts: Mapping[str, int], most: int, rest: str) -> dict[str, int]:
-    """The `most` largest counts, in descending order, and the sum of the others as `rest`."""
+    """Return the `most` largest counts, in descending order, and the sum of
+    the others as `rest`.
+    """
     ordered = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
     shown = Counter({name: count for name, count in ordered[:most] if count > 0})
     if left := sum(count for _, count in ordered[most:] if count > 0):

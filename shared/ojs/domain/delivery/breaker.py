@@ -46,7 +46,7 @@ class Breaker:
     trial_ms: int | None = None
 
     def state(self, now_ms: int) -> BreakerState:
-        """The state at `now_ms`."""
+        """Return the state at `now_ms`."""
         if self.until_ms is None:
             return BreakerState.CLOSED
         return BreakerState.OPEN if now_ms < self.until_ms else BreakerState.HALF_OPEN
@@ -69,7 +69,7 @@ class Breaker:
         return replace(self, trial_ms=until_ms)
 
     def after_fault(self, now_ms: int) -> Breaker:
-        """The breaker after a fault of the target.
+        """Return the breaker after a fault of the target.
 
         An open breaker does not change: the fault belongs to a push from before it opened.
         """

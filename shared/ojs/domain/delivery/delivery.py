@@ -216,7 +216,7 @@ def worker_of(name: str) -> str:
 
 
 def delivery_of(worker_id: str | None) -> str | None:
-    """The name of the delivery with this worker ID, or None for other workers."""
+    """Return the name of the delivery with this worker ID, or None for other workers."""
     if worker_id is None or not worker_id.startswith(_PREFIX):
         return None
     return worker_id.removeprefix(_PREFIX)

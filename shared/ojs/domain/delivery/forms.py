@@ -58,7 +58,9 @@ TELLING = frozenset({"Records", "job", "requestContext"})
 
 
 def direct(push: Push) -> dict[str, Any]:
-    """The event in the format `direct`: the job itself, with `worker_id` and `delivery_id`."""
+    """Return the event in the format `direct`: the job itself,
+    with `worker_id` and `delivery_id`.
+    """
     job = {name: value for name, value in shown(push).items() if name not in TELLING}
     return {**job, "worker_id": push.worker_id, "delivery_id": push.delivery_id}
 

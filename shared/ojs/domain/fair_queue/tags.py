@@ -46,7 +46,7 @@ _HASH_BYTES, _HASH_DIGITS = 9, 12
 
 
 def tagged(order: str) -> bool:
-    """Whether an order key starts with a tag."""
+    """Return whether an order key starts with a tag."""
     return len(order) > ORDER_DIGITS
 
 
@@ -97,7 +97,7 @@ class Share:
         return round(STEP / self.weight)
 
     def compact(self) -> str:
-        """The stored form in a job record."""
+        """Return the stored form in a job record."""
         return self.tenant if self.weight == 1 else f"{self.tenant}{self.weight}"
 
     @classmethod
@@ -141,7 +141,7 @@ class Fairness:
         return Share(_text(digest), self.weights.get(tenant, self.default_weight))
 
     def compact(self) -> str:
-        """The stored form."""
+        """Return the stored form."""
         return jsontext.dumps([self.default_weight, dict(sorted(self.weights.items()))])
 
     @classmethod

@@ -242,7 +242,7 @@ def until(
 
 
 def is_of_type(name: str, wanted: str) -> bool:
-    """Whether a type equals `wanted`, or starts with the part of `wanted` before its `*`."""
+    """Return whether a type equals `wanted`, or starts with the part of `wanted` before its `*`."""
     return name.startswith(wanted[:-1]) if wanted.endswith("*") else name == wanted
 
 
@@ -313,7 +313,7 @@ def _stepped(found: Iterable[Any], step: str | int | None) -> Iterator[Any]:
 
 
 def same(found: Any, wanted: Any) -> bool:
-    """Whether two JSON values are equal. 1 equals 1.0, but true doesn't equal 1."""
+    """Return whether two JSON values are equal. 1 equals 1.0, but true doesn't equal 1."""
     if isinstance(found, bool) or isinstance(wanted, bool):
         return found is wanted
     if isinstance(found, int | Decimal) and isinstance(wanted, int | Decimal):

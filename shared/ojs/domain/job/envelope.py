@@ -261,7 +261,7 @@ class Options(Timing):
 
     @classmethod
     def unknown_rule(cls, name: str) -> str:
-        """The error text for an unknown option, with a suggestion if one exists."""
+        """Return the error text for an unknown option, with a suggestion if one exists."""
         return foreign.rule(name, cls._readers)
 
 

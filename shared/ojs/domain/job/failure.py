@@ -48,7 +48,7 @@ class Failure:
         return (self.type, *(name for name in extra if isinstance(name, str)), self.code)
 
     def to_dict(self) -> dict[str, Any]:
-        """The error object in responses."""
+        """Return the error object in responses."""
         shown: dict[str, Any] = {
             "attempt": self.attempt,
             "code": self.code,

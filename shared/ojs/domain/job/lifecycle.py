@@ -126,7 +126,7 @@ def stall(job: Job, *, now_ms: int, order: str) -> tuple[Job, Failure]:
 def resumable(
     job: Job, *, worker_id: str | None, attempt: int | None = None, lease_token: str | None = None
 ) -> bool:
-    """Whether a worker can still report on a job after its lease expired.
+    """Return whether a worker can still report on a job after its lease expired.
 
     That is possible until the job is claimed again. The worker ID or the lease token must match the
     expired lease.

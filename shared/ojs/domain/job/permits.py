@@ -33,7 +33,7 @@ class RunPermits:
     shards: Mapping[str, int] = field(default_factory=dict)
 
     def compact(self) -> str:
-        """The stored form in a job record, for example `x7Gq|q0|p2`."""
+        """Return the stored form in a job record, for example `x7Gq|q0|p2`."""
         return "|".join((self.run, *(f"{limit}{at}" for limit, at in self.shards.items())))
 
     @classmethod

@@ -30,7 +30,7 @@ class Replays:
         return None if text is None else cls(*jsontext.stored(text))
 
     def compact(self) -> str:
-        """The stored form in a job record. Each replay changes it."""
+        """Return the stored form in a job record. Each replay changes it."""
         return jsontext.dumps([self.rule, self.at_ms, dict(self.counts)])
 
     def meta(self) -> dict[str, Any]:

@@ -83,7 +83,7 @@ class RetryPolicy:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object of a policy, with the field names of ojs-retry."""
+        """Return the JSON object of a policy, with the field names of ojs-retry."""
         return {
             "max_attempts": self.max_attempts,
             "initial_interval": times.format_duration(self.initial_ms),
@@ -96,7 +96,7 @@ class RetryPolicy:
         }
 
     def compact(self) -> str:
-        """The fields that differ from the defaults, as JSON."""
+        """Return the fields that differ from the defaults, as JSON."""
         changed = {
             field.name: getattr(self, field.name)
             for field in fields(self)

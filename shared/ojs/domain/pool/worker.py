@@ -77,7 +77,7 @@ class Worker:
         return self.directive is Directive.RUNNING and self.state not in STOPPING
 
     def to_dict(self, now_ms: int) -> dict[str, Any]:
-        """The JSON object of the worker in listings."""
+        """Return the JSON object of the worker in listings."""
         state = self.state if self.state in STOPPING else self.directive.value
         stale = now_ms - self.last_seen_ms > DEAD_AFTER_MS
         return {

@@ -292,7 +292,7 @@ class Layers:
         return "max_count" in self.own.get("dead_letter", {}).get("retention", {})
 
     def in_force(self) -> QueueConfig:
-        """The configuration in force."""
+        """Return the configuration in force."""
         return self._config
 
     @cached_property

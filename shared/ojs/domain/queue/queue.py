@@ -72,7 +72,7 @@ class PoolMark:
     fairness: Fairness | None = None
 
     def compact(self) -> list[Any]:
-        """The stored form."""
+        """Return the stored form."""
         fairness = [] if self.fairness is None else [self.fairness.compact()]
         return [int(self.isolated), *fairness]
 

@@ -107,7 +107,7 @@ class LimitBounds:
         return self.rate is not None or self.throttle is not None
 
     def compact(self) -> str:
-        """The form in job records and sort keys, for example `c5;r100/60000;t10/1000`."""
+        """Return the form in job records and sort keys, for example `c5;r100/60000;t10/1000`."""
         parts = [] if self.concurrency is None else [f"c{self.concurrency}"]
         parts += [
             f"{letter}{rate.limit}/{rate.period_ms}"
@@ -146,7 +146,7 @@ class RateLimit:
         return queue_key(queue) if self.key is None else self.key
 
     def compact(self) -> str:
-        """The stored form in a job record: limits, `on_limit`, and the key."""
+        """Return the stored form in a job record: limits, `on_limit`, and the key."""
         return f"{self._rules()}|{self.key or ''}"
 
     def spec(self, queue: str) -> str:
@@ -223,7 +223,7 @@ class StartsRequest(Model):
     period: Annotated[str, Before(_iso), Field(description="ISO 8601 or `1m`, at most 31 days")]
 
     def rate(self) -> Rate:
-        """The corresponding Rate."""
+        """Return the corresponding Rate."""
         return Rate(self.limit, _period_ms(self.period))
 
 
@@ -265,7 +265,7 @@ class RateLimitRequest(Model):
             raise ValueError("must have key, concurrency, rate, throttle, or max_per_second")
 
     def limit(self) -> RateLimit:
-        """The corresponding RateLimit."""
+        """Return the corresponding RateLimit."""
         rate: Rate | None = None
         if self.max_per_second is not None:
             rate = Rate(self.max_per_second, _SECOND_MS)
@@ -299,7 +299,7 @@ class OverrideRequest(Model):
             raise ValueError("must have concurrency, rate, or throttle")
 
     def override(self, until_ms: int | None) -> Override:
-        """The corresponding Override, in force until `until_ms` or without an end."""
+        """Return the corresponding Override, in force until `until_ms` or without an end."""
         rate = None if self.rate is None else self.rate.rate()
         named = self.model_fields_set & {"concurrency", "rate", "throttle"}
         if self.limit is not None:
@@ -327,7 +327,7 @@ class Override:
         return replace(bounds, **laid)
 
     def compact(self) -> str:
-        """The stored form: field names, end, and limits."""
+        """Return the stored form: field names, end, and limits."""
         until = "" if self.until_ms is None else str(self.until_ms)
         return f"{','.join(sorted(self.named))}|{until}|{self.bounds.compact()}"
 
@@ -394,9 +394,7 @@ class LimiterState:
         return bounds
 
     def permits(self, bounds: LimitBounds, now_ms: int) -> int | None:
-        """Return the number of permits of which a start acquires one, or None
-        if it acquires none.
-        """
+        """Return the total number of permits for a start, or None if it acquires no permit."""
         most = self.in_force(bounds, now_ms).concurrency
         return MAX_CONCURRENCY if most is None and self.counted else most
 

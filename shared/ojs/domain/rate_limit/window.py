@@ -80,7 +80,7 @@ class RateWindow:
         return RateWindow(tuple(sorted(steps.items())))
 
     def pairs(self) -> list[Sequence[int]]:
-        """The stored form."""
+        """Return the stored form."""
         return [list(pair) for pair in self.passed]
 
 

@@ -167,7 +167,7 @@ class JobSlices:
         return self._queues.get_many(names)[0]
 
     def _handle(self, run: BulkRun, job: Job, known: dict[str, Queue]) -> bool:
-        """Process one job; False if the time is up. Raises the errors of `handle`."""
+        """Process one job. Return false if the time is up. Raises the errors of `handle`."""
         operation = run.operation
 
         def act(found: Job) -> None:

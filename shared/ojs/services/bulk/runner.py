@@ -222,7 +222,7 @@ class BulkRunner:
     def _run(
         self, operation_id: str, jobs: int, go_on: GoOn, counts: SweepCounts
     ) -> BulkRun | None:
-        """Run an operation; None if it has ended or another run has claimed it."""
+        """Run an operation, or None if it has ended or another run has claimed it."""
         now_ms = self._clock.now_ms()
         run = None
         # After a failure, the claim expires, and a later run continues from the saved progress.
@@ -351,7 +351,7 @@ class BulkRunner:
         yield from loaded(self._jobs, likely)
 
     def _handle(self, run: BulkRun, job: Job, key: str, known: dict[str, Queue]) -> bool:
-        """Retry or purge one job; False if the time is up. Raises as `BulkRun.handle`."""
+        """Retry or purge one job. Return false if the time is up. Raises as `BulkRun.handle`."""
 
         def act(found: Job) -> None:
             if run.operation.action is Action.PURGE:

@@ -69,7 +69,9 @@ class Archive:
     def names(
         self, *, after: str, limit: int, queue: str | None = None, since_ms: int = 0
     ) -> list[tuple[str, bool]]:
-        """Return the next objects after a name, and whether each was written since a day. One call.
+        """Return the next objects after a name, and whether each was written since a day.
+
+        Makes one call.
 
         Args:
             after: Name of the previous object.

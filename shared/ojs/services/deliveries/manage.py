@@ -294,7 +294,10 @@ class Deliveries:
                 )
 
     def _counted(self, deliveries: Sequence[Delivery]) -> _Deliveries:
-        """Return the deliveries with the counts of the stream consumer. One call per 20 queues."""
+        """Return the deliveries with the counts of the stream consumer.
+
+        Makes one call per 20 queues.
+        """
         names = {each.pool for each in deliveries if each.pool is not None}
         pools = {pool.name: pool.queues for pool in self._pools.get_many(names)} if names else {}
         queues_of = {

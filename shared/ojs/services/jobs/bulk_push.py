@@ -172,7 +172,7 @@ class BulkPush:
         )
 
     def note(self, outcomes: Sequence[PushOutcome], atomicity: str) -> None:
-        """Record the outcome of a request for the event log. One call.
+        """Record the outcome of a request for the event log. Makes one call.
 
         Does nothing if no job was stored, or if an earlier attempt completed the request. A failure
         of the table is only logged, because the jobs are stored.

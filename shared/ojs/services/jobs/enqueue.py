@@ -511,7 +511,9 @@ class JobEnqueuer:
         return replace(push, position=self._ids.order())
 
     def space(self, name: str) -> int | None:
-        """Return the number of jobs that still fit into a queue; None if unlimited or unknown."""
+        """Return the number of jobs that still fit into a queue, or None
+        if unlimited or unknown.
+        """
         try:
             found, _ = self._placement.read([(name, None, {})])
             return None if name not in found else self._bounds.space(found[name])

@@ -159,7 +159,7 @@ class _FetchState:
         return self.permits.freed or self.dropped
 
     def has_room(self, position: Position) -> bool:
-        """Whether the response stays below the size limit with one more job."""
+        """Return whether the response stays below the size limit with one more job."""
         return not self.jobs or self.kib + _kib(position) <= _MAX_ANSWER_KIB
 
 
@@ -728,7 +728,9 @@ class JobFetcher:
         candidate: Candidate,
         following: Sequence[Candidate],
     ) -> bool:
-        """Record the job of the next claim in a lease note; False if it gets a due entry instead.
+        """Record the job of the next claim in a lease note.
+
+        Return false if it gets a due entry instead.
 
         Raises:
             OjsError: The job must not be claimed.
@@ -836,7 +838,7 @@ class JobFetcher:
         return ready, len(found.jobs) == limit
 
     def _starts_now(self, queue: Queue, lane: int, job: Job) -> bool:
-        """Whether a job of the due index can be claimed before it becomes `available`."""
+        """Return whether a job of the due index can be claimed before it becomes `available`."""
         now_ms = self._clock.now_ms()
         return (
             job.state in (State.SCHEDULED, State.RETRYABLE)

@@ -303,7 +303,7 @@ def free(keys: IdempotencyKeys, record: IdempotencyRecord) -> None:
 
 
 def made_under(job: Job, mark: str | None) -> bool:
-    """Whether a push with this mark created the job, not another job with the same ID."""
+    """Return whether a push with this mark created the job, not another job with the same ID."""
     if mark is None or job.made_by is None:
         return mark is None and job.made_by is None
     return job.made_by.startswith(mark)

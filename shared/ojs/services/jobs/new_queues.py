@@ -52,7 +52,7 @@ class NewQueues:
             registry: Registry of all queues.
             clock: Clock.
             strict_queues: Whether queues are never created on first use.
-            max_queues: Maximum number of queues; 0 for no limit.
+            max_queues: Maximum number of queues, or 0 for no limit.
         """
         self._queues = queues
         self._registry = registry

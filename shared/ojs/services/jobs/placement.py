@@ -52,8 +52,8 @@ class FairQueuePlacement:
         """Read the queues of new jobs, and the finish tags of their tenants in queues known as
         fair.
 
-        One call for 100 queues and tags. Each job is given as its queue, priority (None if the job
-        does not become available immediately), and content.
+        Makes one call for 100 queues and tags. Each job is given as its queue, priority (None if
+        the job does not become available immediately), and content.
         """
         names: list[str] = []
         wanted: list[Key] = []

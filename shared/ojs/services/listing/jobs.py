@@ -1173,7 +1173,7 @@ class JobListing:
         return bool(look.lanes)
 
     def _size(self, look: _PageRead, names: Sequence[str]) -> None:
-        """Read the number of lanes of queues. One call for 100 queues."""
+        """Read the number of lanes of queues. Makes one call for 100 queues."""
         if names:
             look.lanes = {**look.lanes, **self._stats.lanes(names)}
             look.sized.update(names)
@@ -1181,7 +1181,10 @@ class JobListing:
             look.units -= len(names) / 2
 
     def _outline(self, look: _PageRead, names: Sequence[str]) -> None:
-        """Read the lanes and counters of queues. One call, or two for a queue with a new shard."""
+        """Read the lanes and counters of queues.
+
+        Makes one call, or two for a queue with a new shard.
+        """
         now_ms = self._clock.now_ms()
         noted = _JobSource.RUNNING in look.parts()
         other = SLOTS_ITEM if noted else None

@@ -148,7 +148,7 @@ class Statistics:
         return stats
 
     def most_listed(self, *, days: bool = False) -> int:
-        """Return the maximum number of queues, or `days` of queues, per page. One call."""
+        """Return the maximum number of queues, or `days` of queues, per page. Makes one call."""
         items = store.DAY_ITEMS if days else store.SUMMARY_ITEMS
         return self._stats.fitting(_LIST_UNITS, items)
 
@@ -226,14 +226,14 @@ class Statistics:
         return names[skip:end], names[end - 1] if len(names) > end else None
 
     def totals(self) -> Totals:
-        """Return the totals of all queues, as stored by the last metrics sweep. One call."""
+        """Return the totals of all queues, as stored by the last metrics sweep. Makes one call."""
         totals, _ = self._stats.totals()
         return totals
 
     def history(
         self, period: Period, *, since_ms: int, until_ms: int, queue: str | None = None
     ) -> Sequence[Point]:
-        """Return points of activity, oldest first. One call.
+        """Return points of activity, oldest first. Makes one call.
 
         Deleted points and points in the future are omitted. A period without activity is a point
         of zeros.

@@ -337,7 +337,7 @@ class Permits:
         return False
 
     def release_stopped(self, jobs: Sequence[Job], *, now_ms: int) -> ReleasedPermits:
-        """Release the permits of jobs that stopped running. One write per shard."""
+        """Release the permits of jobs that stopped running. Makes one write per shard."""
         released = self._semaphores.release(jobs, now_ms=now_ms)
         for job in jobs:
             self._keys.release_left(job)

@@ -86,9 +86,9 @@ class WorkerRegistry:
     ) -> HeartbeatAnswer:
         """Extend the leases of a worker's jobs, and return which of them were cancelled.
 
-        One call reads 100 jobs, at half a read unit each. A job with more than two thirds of its
-        lease left is not written: it costs nothing more. A job that is not active, or belongs to
-        another worker, is skipped without an error. The worker's own record is written at most
+        Makes one call reads 100 jobs, at half a read unit each. A job with more than two thirds of
+        its lease left is not written: it costs nothing more. A job that is not active, or belongs
+        to another worker, is skipped without an error. The worker's own record is written at most
         every 10 s.
 
         Args:

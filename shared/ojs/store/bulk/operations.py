@@ -173,7 +173,10 @@ class BulkOperationStore:
         return None if item is None or _gone(item, now_ms) else OPERATION.of(item)
 
     def due(self, *, now_ms: int, limit: int) -> list[str]:
-        """Return the IDs of due operations, the longest due first. Eventually consistent."""
+        """Return the IDs of due operations, the longest due first.
+
+        The read is eventually consistent.
+        """
         found = self._table.query(
             "wpk = :line AND wsk <= :now",
             {":line": keys.OPERATIONS, ":now": keys.upto(now_ms)},

@@ -90,7 +90,7 @@ class DeadLetterCounters:
     def named(self, queues: Sequence[str]) -> tuple[list[DeadLetterCounts], Counts]:
         """Return the counts of these queues, without zeros, and the stored sums of all queues.
 
-        One call for about 100 queues.
+        Makes one call for about 100 queues.
         """
         wanted = {queue: (keys.stats(queue), keys.DEAD) for queue in queues}
         found = self._table.batch_get([*wanted.values(), _TOGETHER], consistent=False)
@@ -141,7 +141,7 @@ class DeadLetterCounters:
     # --- reads --------------------------------------------------------------------------------
 
     def counts(self) -> tuple[Counts, Layers]:
-        """Return the sums of all queues, and the policy for new queues. One call."""
+        """Return the sums of all queues, and the policy for new queues. Makes one call."""
         policy = keys.queue(DEFAULT_QUEUE_POLICY), keys.RECORD
         swept = keys.stats(keys.ALL_QUEUES), keys.NOW
         found = self._table.batch_get([_TOGETHER, policy, swept])
@@ -153,7 +153,7 @@ class DeadLetterCounters:
     def ends(self) -> tuple[int | None, int | None]:
         """Return when the oldest and the newest dead letters were discarded (ms).
 
-        Two queries of the index.
+        Makes two queries of the index.
         """
         oldest, newest = (self._end(forward=forward) for forward in (True, False))
         return oldest, newest
@@ -168,7 +168,7 @@ class DeadLetterCounters:
         """Return the number of dead letters of a queue (from the projection) or of all (from the
         sweep).
 
-        One call.
+        Makes one call.
         """
         pk = keys.stats(keys.ALL_QUEUES if queue is None else queue)
         item = self._table.get(pk, keys.NOW, consistent=False) or {}

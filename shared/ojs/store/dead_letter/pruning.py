@@ -111,7 +111,7 @@ class Pruning:
     def queues(self) -> DeadQueues:
         """Return all queues with dead letters, including deleted queues.
 
-        One query for a thousand names, one call for 50 queues.
+        Makes one query for a thousand names, one call for 50 queues.
         """
         found = DeadQueues()
         there = dict.fromkeys(self._queues.all_names())

@@ -45,7 +45,7 @@ class ReplayCursors:
         self._table = table
 
     def cursors(self, queue: str) -> dict[str, ReplayCursor]:
-        """Return the cursors of a queue's rules, by the name of the rule. One query."""
+        """Return the cursors of a queue's rules, by the name of the rule. Makes one query."""
         found = self._table.query_all("pk = :queue", {":queue": keys.replays(queue)})
         return {str(item["sk"]): _cursor(queue, item) for item in found}
 

@@ -87,14 +87,14 @@ class DeliveryStore:
     def get_many(self, names: Iterable[str]) -> list[Delivery]:
         """Read several deliveries in the order given, without those that don't exist.
 
-        Eventually consistent. One call for a hundred.
+        The read is eventually consistent. Makes one call for a hundred.
         """
         wanted = [(keys.delivery(name), keys.RECORD) for name in names]
         found = self._table.batch_get(wanted, consistent=False)
         return [DELIVERY.of(found[key]) for key in wanted if key in found]
 
     def directory(self, *, consistent: bool = True) -> Directory:
-        """Read the directory. One call."""
+        """Read the directory. Makes one call."""
         item = self._table.get(*_KEY, consistent=consistent)
         return Directory() if item is None else _directory(item)
 
@@ -149,7 +149,7 @@ class DeliveryStore:
     def note(self, before: Delivery, after: Delivery) -> Delivery:
         """Store the state and the counts of a delivery's target after dispatch or an outcome.
 
-        One write. Raises LostRace if the delivery has changed since `before` was read.
+        Makes one write. Raises LostRace if the delivery has changed since `before` was read.
         """
         after = replace(after, turn=before.turn + 1)
         # Race: other outcomes, or an operator. The loser reads again, because each consecutive
@@ -160,7 +160,7 @@ class DeliveryStore:
     def last_wake(self, name: str) -> int:
         """Return the time (ms) of a delivery's last wake-up message from any container, or 0.
 
-        The time can be in the future. Eventually consistent.
+        The time can be in the future. The read is eventually consistent.
         """
         item = self._table.get(keys.delivery_wake(name), keys.RECORD, consistent=False)
         return 0 if item is None else number(item, "armed")

@@ -167,13 +167,13 @@ class AccessKeyStore:
     def id_of_role(self, role: str) -> str | None:
         """Return the ID of the last record of a role, or None if it never had one.
 
-        The record can have expired or be deleted. Strongly consistent.
+        The record can have expired or be deleted. The read is strongly consistent.
         """
         item = self._table.get(keys.role(role), keys.ROLE)
         return None if item is None else str(item["key"])
 
     def use_role(self, key_id: str, role: str, *, now_ms: int) -> AccessKey | None:
-        """Return the record of a role if it is valid now, and record the use. One call.
+        """Return the record of a role if it is valid now, and record the use. Makes one call.
 
         Args:
             key_id: ID of the record.

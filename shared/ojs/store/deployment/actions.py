@@ -31,7 +31,7 @@ class ActionStore:
         self._table = table
 
     def add(self, action: OperatorAction) -> None:
-        """Store an action. One call. Raises OjsError."""
+        """Store an action. Makes one call. Raises OjsError."""
         pk, ttl = keys.actions(action.at_ms // PERIOD_MS), (action.at_ms + KEPT_MS) // 1_000
         self._table.put(Put(ACTION.item(action, pk=pk, sk=action.id, ttl=ttl)))
 

@@ -68,7 +68,7 @@ class MaintenanceStore:
         )
 
     def read(self, *, consistent: bool = True) -> Maintenance | None:
-        """Read the current maintenance, or None if the mode is disabled. One call.
+        """Read the current maintenance, or None if the mode is disabled. Makes one call.
 
         Raise UnreadableItem or OjsError.
         """

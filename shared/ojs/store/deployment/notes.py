@@ -35,7 +35,10 @@ class DeploymentStore:
         self._table = table
 
     def read(self) -> DeploymentRecords | None:
-        """Read the record of the most recent deployment, or None. Strongly consistent."""
+        """Read the record of the most recent deployment, or None.
+
+        The read is strongly consistent.
+        """
         item: dict[str, Any] | None = self._table.get(keys.DEPLOYMENT, keys.RECORD)
         if item is None:
             return None

@@ -162,8 +162,8 @@ class EventLog:
     ) -> tuple[list[StoredPage], str | None]:
         """Return the most recent pages of a day before a key, and the key of the next page.
 
-        One query, eventually consistent. If a page has expired, the page with its final events is
-        returned instead.
+        Makes one query, eventually consistent. If a page has expired, the page with its final
+        events is returned instead.
 
         Args:
             before: Key of that day, after the pages.

@@ -47,7 +47,7 @@ class PoolHealthStore:
         self._sharded = ShardCounters(table)
 
     def read(self, pools: Iterable[Pool]) -> dict[str, PoolHealth]:
-        """Return the health of these pools, by name. One call for 25 pools.
+        """Return the health of these pools, by name. Makes one call for 25 pools.
 
         The active jobs of a pool with a limit are counted by its semaphore. Those of other pools
         are counted by the projection, with a delay.
@@ -70,7 +70,7 @@ class PoolHealthStore:
         return by_name
 
     def save_workers(self, counts: Mapping[str, int], *, now_ms: int) -> None:
-        """Store the number of workers of each pool. One call for 25 pools."""
+        """Store the number of workers of each pool. Makes one call for 25 pools."""
         # No condition. If two sweeps run at the same time, the last write applies until the next
         # sweep.
         self._table.write_many(

@@ -113,7 +113,7 @@ class ProjectionStore:
     def use(self, shard: str, *, now_ms: int) -> None:
         """Add a stream shard to the list of used shards.
 
-        One call every few minutes. Raises OjsError.
+        Makes one call every few minutes. Raises OjsError.
 
         Call this before anything is counted, because readers read only the counters of listed
         shards.
@@ -137,7 +137,7 @@ class ProjectionStore:
     ) -> ProjectedState:
         """Read the items that a batch of stream records needs.
 
-        One call if there are fewer than 100.
+        Makes one call if there are fewer than 100.
 
         Args:
             shard: ID of the stream shard.
@@ -276,7 +276,7 @@ class ProjectionStore:
         return found is not None and number(found, "n") > 0
 
     def unpublished(self, limit: int) -> list[str]:
-        """Return the keys of pages with unpublished events, the oldest first. One call."""
+        """Return the keys of pages with unpublished events, the oldest first. Makes one call."""
         found = self._table.query(
             "wpk = :line", {":line": keys.UNPUBLISHED}, index="work", limit=limit
         )

@@ -116,7 +116,7 @@ class Recount:
         return list(readable(read, there, unreadable))
 
     def drain(self, name: str, *, now_ms: int, minutes: int) -> int:
-        """Return the number of jobs that leave the queue per minute. One call.
+        """Return the number of jobs that leave the queue per minute. Makes one call.
 
         Args:
             name: Name of the queue.

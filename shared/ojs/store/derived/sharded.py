@@ -129,9 +129,9 @@ class ShardCounters:
     def levels(self, names: Sequence[str]) -> tuple[dict[str, Item], int, float]:
         """Return the current counts of each queue, and the number of calls and of read units used.
 
-        Eventually consistent. Queues without stored counts are not returned. `names` must be in
-        order. Makes one call for each known shard, because a query costs less than single reads of
-        its items, and one call for each 100 queues.
+        The read is eventually consistent. Queues without stored counts are not returned. `names`
+        must be in order. Makes one call for each known shard, because a query costs less than
+        single reads of its items, and one call for each 100 queues.
         """
         found: dict[Key, Item] = {}
         units = 0.0
@@ -156,7 +156,7 @@ class ShardCounters:
         return levels, calls, units + (len(own) + 1) / 2
 
     def look(self) -> int:
-        """Read the list of shards and return the number of open shards. One call."""
+        """Read the list of shards and return the number of open shards. Makes one call."""
         self._shards = [note.shard for note in _notes(self._table.get(*_LISTED) or {})]
         return len(self._shards)
 

@@ -165,7 +165,7 @@ class StatisticsStore:
     # --- one queue ----------------------------------------------------------------------------
 
     def ready(self, name: str) -> ReadyLine:
-        """Return the first entries of a queue's ready index. One call."""
+        """Return the first entries of a queue's ready index. Makes one call."""
         found = self._table.query(
             "wpk = :line", {":line": keys.ready(name, 0)}, index="work", limit=MAX_SHALLOW + 1
         )
@@ -175,7 +175,7 @@ class StatisticsStore:
     def waiting(self, name: str) -> Mapping[State, int] | None:
         """Count the scheduled, retryable, and active jobs by state.
 
-        None if there are too many. One call.
+        None if there are too many. Makes one call.
 
         The counts include scheduled jobs of a large batch that is still being stored.
         """
@@ -195,7 +195,7 @@ class StatisticsStore:
         return counted
 
     def counters(self, name: str, *, now_ms: int, batches: Collection[str], other: Key) -> Counters:
-        """Read a queue, its counters, uncommitted batches, and another item. One call.
+        """Read a queue, its counters, uncommitted batches, and another item. Makes one call.
 
         Args:
             name: Name of the queue.
@@ -235,7 +235,7 @@ class StatisticsStore:
     ) -> Iterator[tuple[str, Item, list[Item]]]:
         """Yield each queue's name, its own item, and its statistics items. A missing item is {}.
 
-        One call for MAX_BATCH_GET items.
+        Makes one call for MAX_BATCH_GET items.
         """
         keys_of = {
             name: [(keys.queue(name), keys.RECORD), *((keys.stats(name), sk) for sk in sort_keys)]
@@ -251,7 +251,7 @@ class StatisticsStore:
     def available(self, names: Sequence[str]) -> dict[str, int]:
         """Return the number of available jobs of these queues, from the projection.
 
-        One call for 100.
+        Makes one call for 100.
         """
         found = self._sharded.batch_get(
             ((keys.stats(name), keys.NOW) for name in names), consistent=False
@@ -282,7 +282,9 @@ class StatisticsStore:
         }
 
     def summaries(self, names: Sequence[str], *, now_ms: int) -> list[QueueSummary]:
-        """Return queues with their counts, in the order of the names. Eventually consistent.
+        """Return queues with their counts, in the order of the names.
+
+        The read is eventually consistent.
 
         A call reads 100 items: five for each queue, and one for each open stream shard.
         """
@@ -305,7 +307,9 @@ class StatisticsStore:
         return found
 
     def days(self, names: Sequence[str], *, now_ms: int) -> list[QueueDay]:
-        """Return the current day of queues, in the order of the names. Eventually consistent.
+        """Return the current day of queues, in the order of the names.
+
+        The read is eventually consistent.
 
         A call reads 100 items: three for each queue, and one for each open stream shard.
         """
@@ -315,7 +319,7 @@ class StatisticsStore:
     def fitting(self, units: int, items: int) -> int:
         """Return the number of queues that can be read with at most `units` read units.
 
-        Each queue has `items` items, and one for each open stream shard. One call.
+        Each queue has `items` items, and one for each open stream shard. Makes one call.
         """
         return max(1, 2 * units // (items + self._sharded.look()))
 
@@ -324,7 +328,7 @@ class StatisticsStore:
     ) -> QueuesOutline:
         """Return which queues have jobs, and the totals of all queues.
 
-        One call, eventually consistent.
+        Makes one call, eventually consistent.
 
         Args:
             names: Names of the queues.
@@ -378,7 +382,7 @@ class StatisticsStore:
         return names / 2 + self._sharded.shards * among / _SHARD_ITEMS_A_UNIT + 2
 
     def lanes(self, names: Sequence[str]) -> dict[str, int]:
-        """Return the number of lanes of queues. One call for each 100.
+        """Return the number of lanes of queues. Makes one call for each 100.
 
         The number is 1 for a queue that is deleted or can't be read.
         """
@@ -394,7 +398,7 @@ class StatisticsStore:
         return max(1, 2 * units // (2 + max(1, self._sharded.shards)))
 
     def snapshots(self, names: Sequence[str], *, now_ms: int) -> list[QueueSnapshot]:
-        """Return snapshots of queues, in the order of the names. Eventually consistent.
+        """Return snapshots of queues, in the order of the names. The read is eventually consistent.
 
         A queue that doesn't exist has zeros. A call reads 100 items: five for each queue, and one
         for each open stream shard.
@@ -460,7 +464,7 @@ class StatisticsStore:
         return totals, _optional(item, "through")
 
     def orders(self) -> QueueOrders:
-        """Return the orders of queues that the metrics sweep stored. One call."""
+        """Return the orders of queues that the metrics sweep stored. Makes one call."""
         item = self._table.get(keys.stats(keys.ALL_QUEUES), keys.ORDERS, consistent=False)
         if item is None:
             return QueueOrders()
@@ -525,7 +529,7 @@ class StatisticsStore:
     ) -> tuple[list[Point], bool]:
         """Return the most recent days with activity between two times, and whether these are all.
 
-        One call, eventually consistent.
+        Makes one call, eventually consistent.
 
         Args:
             name: Name of the queue.

@@ -55,10 +55,10 @@ class TenantFinishTags:
     def virtual_time(self, line: FairLine) -> int | None:
         """Return the virtual time of a lane and priority, in ticks, or None without available jobs.
 
-        One query, eventually consistent. The virtual time is the start tag of the first job. A job
-        with a rate limit can be throttled for hours, while later jobs are dispatched. The start tag
-        of the first job without a rate limit is therefore used, or that of the last job read if all
-        have one.
+        Makes one query, eventually consistent. The virtual time is the start tag of the first job.
+        A job with a rate limit can be throttled for hours, while later jobs are dispatched. The
+        start tag of the first job without a rate limit is therefore used, or that of the last job
+        read if all have one.
         """
         found = self._table.query(
             "wpk = :ready AND begins_with(wsk, :level)",
@@ -78,7 +78,7 @@ class TenantFinishTags:
     def finish_tags(self, wanted: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int | None]:
         """Return the finish tags of tenants by `FairLine.key_of`, or None for tenants without one.
 
-        One call for each 100.
+        Makes one call for each 100.
         """
         wanted = list(wanted)
         return finish_tags_of(wanted, self._table.batch_get(wanted))
@@ -86,7 +86,7 @@ class TenantFinishTags:
     def advance(
         self, key: tuple[str, str], ticks: int, *, virtual: int, seen: int | None, now_ms: int
     ) -> int:
-        """Advance a tenant's finish tag. One write.
+        """Advance a tenant's finish tag. Makes one write.
 
         A call without a response can count twice. The tenant's next jobs are then dispatched later
         by `ticks`.

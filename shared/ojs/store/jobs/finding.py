@@ -263,7 +263,7 @@ class JobIndex:
     def due_between(
         self, queue: str, lane: int, *, after_ms: int, until_ms: int, limit: int
     ) -> list[int]:
-        """Return the next times (ms) at which an entry of a lane is due. One query.
+        """Return the next times (ms) at which an entry of a lane is due. Makes one query.
 
         Args:
             queue: Name of the queue.
@@ -334,7 +334,7 @@ class JobIndex:
     ) -> list[tuple[str, str]]:
         """Return the first jobs of an index partition: (job ID, sort key).
 
-        One query, and more only if other entries come before the jobs. Cron jobs among these
+        Makes one query, and more only if other entries come before the jobs. Cron jobs among these
         entries are added to `crons`.
         """
         sort_key = "wsk" if index == "work" else "esk"
@@ -371,7 +371,7 @@ class JobIndex:
         after: str | None = None,
         oldest_first: bool = False,
     ) -> list[tuple[str, str]]:
-        """Return dead letters as (job ID, sort key), the most recent first. One query.
+        """Return dead letters as (job ID, sort key), the most recent first. Makes one query.
 
         Args:
             queue: Queue name. None: all queues.

@@ -220,7 +220,7 @@ class ClaimIntents:
     # --- the sweep --------------------------------------------------------------------------------
 
     def slots(self) -> list[LeaseSlot]:
-        """Return the slots in use. One call, strongly consistent."""
+        """Return the slots in use. Makes one call, strongly consistent."""
         return slots_in_use(self._table.get(*SLOTS_ITEM))
 
     def unseen(

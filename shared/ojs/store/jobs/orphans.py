@@ -78,7 +78,7 @@ class Orphans:
     def unreferenced(self, parts: Iterable[OrphanCandidate]) -> list[OrphanCandidate]:
         """Return the candidates without a stored record that refers to them.
 
-        Strongly consistent.
+        The read is strongly consistent.
         """
         wanted = list(parts)
         records = self._table.batch_get((part.pk, keys.RECORD) for part in wanted)

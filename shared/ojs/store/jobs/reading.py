@@ -73,7 +73,10 @@ class JobReader:
         }
 
     def with_progress(self, job_id: str) -> Job | None:
-        """Return the job record with the progress. One call, regardless of the size of the job."""
+        """Return the job record with the progress.
+
+        Makes one call, regardless of the size of the job.
+        """
         head, progress = (keys.job(job_id), keys.RECORD), (keys.job(job_id), keys.PROGRESS)
         found = self._table.batch_get([head, progress])
         if head not in found:
@@ -139,7 +142,7 @@ class JobReader:
     def with_contents(self, jobs: Sequence[Job], unreadable: Unreadable | None = None) -> list[Job]:
         """Return the same jobs with their contents and results.
 
-        One call for all payloads in the table.
+        Makes one call for all payloads in the table.
 
         `unreadable` is called for each job with a damaged payload, which is then returned
         unchanged. If it is None, UnreadableItem is raised.
@@ -166,8 +169,8 @@ class JobReader:
         """Return the same jobs with their contents as sent by the client, if offloaded to the
         table.
 
-        One call, for listings. Payloads that are damaged, or missing in an eventually consistent
-        read, are skipped.
+        Makes one call, for listings. Payloads that are damaged, or missing in an eventually
+        consistent read, are skipped.
         """
         refs = {job.id: at for job in jobs for at in payloads_of(job) if at.kind == keys.PAYLOAD}
         in_table = [at.key for at in refs.values() if not at.in_bucket]

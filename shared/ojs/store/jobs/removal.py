@@ -59,7 +59,9 @@ class JobRemoval:
         self._remove(objects, rest)
 
     def prune(self, job: Job) -> bool:
-        """Delete the record of a dead letter as read. Return false if it has changed. One call.
+        """Delete the record of a dead letter as read.
+
+        Return false if it has changed. Makes one call.
 
         The other items are deleted when the stream record of the deletion is projected
         (`remove_rest`).

@@ -347,7 +347,7 @@ class StagedBatches:
         """Return the tokens of batches to undo: overdue ones, and those that are due for a second
         undo.
 
-        Eventually consistent.
+        The read is eventually consistent.
         """
         found = self._table.query(
             "wpk = :staged AND wsk <= :now",

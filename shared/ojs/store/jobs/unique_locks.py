@@ -63,9 +63,9 @@ class UniqueLocks:
         return None if item is None else LOCK.of(item)
 
     def get_many(self, digests: Iterable[str]) -> dict[str, UniqueLock]:
-        """Return the locks of fingerprints, by fingerprint. Eventually consistent.
+        """Return the locks of fingerprints, by fingerprint. The read is eventually consistent.
 
-        One call for each 100.
+        Makes one call for each 100.
         """
         wanted = {(keys.unique(digest), keys.RECORD): digest for digest in digests}
         found = self._table.batch_get(wanted, consistent=False)

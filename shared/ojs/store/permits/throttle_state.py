@@ -200,7 +200,10 @@ class ThrottleStates:
         return [state for item in items.values() if (state := state_from(item)).throttled]
 
     def get_many(self, limiters: Iterable[LimitName]) -> list[ThrottleState]:
-        """Return the throttle states of these limits, in order. Eventually consistent."""
+        """Return the throttle states of these limits, in order.
+
+        The read is eventually consistent.
+        """
         wanted = list(limiters)
         found = self._table.batch_get((each.state_key for each in wanted), consistent=False)
         return [

@@ -354,7 +354,7 @@ class QueueStore:
         return [str(item["sk"]) for item in items], after
 
     def all_names(self) -> list[str]:
-        """Return the whole registry in order of name. One query for a thousand."""
+        """Return the whole registry in order of name. Makes one query for a thousand."""
         names, after = self.names(limit=_NAMES)
         while after is not None:
             page, after = self.names(limit=_NAMES, after=after)
@@ -383,8 +383,8 @@ class QueueStore:
     ) -> tuple[dict[str, Queue], dict[tuple[str, str], Item]]:
         """Return several queues, and other items that are read by the same call.
 
-        Other items are, for example, the record of the worker. One call for each 100 items. Queues
-        that only a newer version can read are skipped.
+        Other items are, for example, the record of the worker. Makes one call for each 100 items.
+        Queues that only a newer version can read are skipped.
 
         Args:
             names: Names of the queues.

@@ -115,7 +115,7 @@ class QueueRegistry:
             )
 
     def note(self, name: str) -> None:
-        """Record that a queue is active, so that sweeps read it. One call in NOTED_MS.
+        """Record that a queue is active, so that sweeps read it. Makes one call in NOTED_MS.
 
         Call it before the write that the sweeps must not miss.
 
@@ -143,7 +143,10 @@ class QueueRegistry:
         self._noted.put(name, now_ms)
 
     def all(self) -> list[RegistryQueue]:
-        """Return all queues in order of name. Eventually consistent. One query for a thousand."""
+        """Return all queues in order of name.
+
+        The read is eventually consistent. Makes one query for a thousand.
+        """
         found: list[RegistryQueue] = []
         after: dict[str, Any] | None = None
         while True:
@@ -156,7 +159,7 @@ class QueueRegistry:
                 return found
 
     def count(self, most: int) -> int:
-        """Return the number of queues, up to `most`. Eventually consistent."""
+        """Return the number of queues, up to `most`. The read is eventually consistent."""
         count, after = 0, None
         while count < most:
             limit = min(QUEUES_A_CALL, most - count)
@@ -170,7 +173,7 @@ class QueueRegistry:
     def let_rest(self, queue: RegistryQueue, rest: Rest) -> bool:
         """Mark a queue as idle.
 
-        Return false if it was recorded as active since it was read. One call.
+        Return false if it was recorded as active since it was read. Makes one call.
         """
         condition, values = "attribute_exists(pk) AND attribute_not_exists(#at)", {}
         if queue.noted_ms is not None:

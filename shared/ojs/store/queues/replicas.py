@@ -82,7 +82,10 @@ class QueueRecords:
         self._replicas: BoundedMap[str, int] = BoundedMap(_REMEMBERED)
 
     def any_copy(self, name: str) -> Item | None:
-        """Read the record of a queue or one of its replicas, strongly consistent. One call."""
+        """Read the record of a queue or one of its replicas, strongly consistent.
+
+        Makes one call.
+        """
         key = self._any(name)
         item = self._table.get(*key)
         if item is None and key != key_of(name):
@@ -120,7 +123,9 @@ class QueueRecords:
             self._replicas.forget(name)
 
     def write(self, name: str, change: Update | Delete, *, own: OwnMark | None = None) -> Item:
-        """Change a queue's record and its replicas. One call without replicas, three with replicas.
+        """Change a queue's record and its replicas.
+
+        Makes one call without replicas, three with replicas.
 
         Args:
             name: Name of the queue.
@@ -172,7 +177,7 @@ class QueueRecords:
     def replicate(self, name: str, replicas: int) -> None:
         """Create the missing replicas of a queue's record, up to `replicas`.
 
-        Two calls. Safe to repeat.
+        Makes two calls. Safe to repeat.
         """
         item = self._table.get(*key_of(name))
         if item is None:

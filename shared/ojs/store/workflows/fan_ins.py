@@ -96,7 +96,7 @@ class FanInStore:
     def mark(self, workflow_id: str, token: str, slot: int, ended: StepState) -> bool:
         """Mark the job with this slot as finished. Safe to repeat.
 
-        One write, and another for the last job of a shard if there are several shards.
+        Makes one write, and another for the last job of a shard if there are several shards.
 
         Args:
             workflow_id: ID of the workflow.

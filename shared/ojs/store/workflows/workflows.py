@@ -187,7 +187,7 @@ class WorkflowStore:
     def due(self, *, now_ms: int, limit: int) -> list[str]:
         """Return the IDs of workflows that are due for a check, in order of the due time.
 
-        Eventually consistent.
+        The read is eventually consistent.
         """
         found = self._table.query(
             "wpk = :line AND wsk <= :now",
