@@ -43,8 +43,11 @@ _BUSY = "Others are changing this workflow; try again."
 FIRST_CHECK_MS, LAST_CHECK_MS = 300_000, 3_600_000
 # When somebody looks at one with something under way: what a crash left, or a full queue refused.
 SOON_MS = 20_000
-# How long a request starts or cancels slices of jobs.
+# How long a request starts or cancels slices of jobs; and the end of a job, whose worker waits.
 SLICES_MS = 8_000
+_SLICES_AT_END_MS = 2_000
+# If more jobs than this start, the root is written before them, and has `starter_ms`.
+_STARTED_AT_ONCE = 99
 # Jobs that one check reads.
 _CHECKED = 1_000
 # Ends of jobs that follow from an advance itself, as a queue drops them: the rest is the stream's.
@@ -89,7 +92,8 @@ class _Course:
     """A workflow while its jobs are started: as it is stored, and as it is to be.
 
     `passed_over` are jobs, as bits, that cannot be started now, and `full` the queues in which none
-    can; `singly`: the next ones are started one by one. `stored` says that some were.
+    can; `singly`: the next ones are started one by one. `stored` says that some were. `starter_ms`
+    is written to the root while jobs are left to start; None if this request doesn't write it.
     """
 
     definition: StoredDefinition
@@ -99,6 +103,7 @@ class _Course:
     full: set[str] = field(default_factory=set)
     singly: bool = False
     stored: bool = False
+    starter_ms: int | None = None
 
     def overtaken(self) -> bool:
         """Others have changed the workflow. What is stored stays, and they go on from there.
@@ -173,7 +178,11 @@ class WorkflowAdvance:
         self._results.keep(job, step)
         ended = outcome(job)
         if step.fan_in is None:
-            self.change(step.workflow_id, lambda d, r: self._ended(d, r, job, step))
+            self.change(
+                step.workflow_id,
+                lambda d, r: self._ended(d, r, job, step),
+                slices_ms=_SLICES_AT_END_MS,
+            )
         elif self._workflows.fan_ins.mark(step.workflow_id, step.fan_in, step.slot, ended):
             self._close(step)
 
@@ -214,7 +223,7 @@ class WorkflowAdvance:
             return self.after(definition, record, self._endings(record, ends))
 
         with suppress(NotFound):
-            self.change(step.workflow_id, closed)
+            self.change(step.workflow_id, closed, slices_ms=_SLICES_AT_END_MS)
 
     def _ended(
         self, definition: StoredDefinition, record: WorkflowRecord, job: Job, step: WorkflowStep
@@ -260,9 +269,13 @@ class WorkflowAdvance:
         ends = self._endings(record, self._workflows.fan_ins.ends(record.id, record.fan_ins))
         return self.after(definition, record, ends)
 
-    def change(self, workflow_id: str, decide: Decide) -> WorkflowRecord:
-        """Change a workflow, and start what is to start then. `decide` may be asked several times,
-        and returns the record that it was given if nothing changes.
+    def change(
+        self, workflow_id: str, decide: Decide, *, slices_ms: int = SLICES_MS
+    ) -> WorkflowRecord:
+        """Change a workflow, and start jobs for at most `slices_ms` (ms), and then one slice.
+
+        `decide` may be called several times. If nothing changes, it returns the record that it was
+        given.
 
         Raises NotFound, what `decide` raises, and BackendError.
         """
@@ -273,7 +286,9 @@ class WorkflowAdvance:
                 raise NotFound("workflow", workflow_id)
             definition = self._workflows.definition(before)
             after = decide(definition, before)
-            return before if after is before else self.carry_on(definition, before, after)
+            if after is before:
+                return before
+            return self.carry_on(definition, before, after, slices_ms=slices_ms)
 
         return retry_on_race(attempt, tries=_TRIES, busy=_BUSY, pause=self._pause)
 
@@ -313,6 +328,8 @@ class WorkflowAdvance:
         definition: StoredDefinition,
         before: WorkflowRecord | None,
         after: WorkflowRecord,
+        *,
+        slices_ms: int = SLICES_MS,
     ) -> WorkflowRecord:
         """Write a workflow, and start the jobs that are to start, as far as there is time.
 
@@ -320,10 +337,14 @@ class WorkflowAdvance:
         fails. Of a new workflow (`before` is None) nothing is stored if its first jobs are refused.
         Raises LostRace, BackendError, and of a new workflow what refuses its jobs.
         """
-        until_ms = self._clock.now_ms() + SLICES_MS
+        until_ms = self._clock.now_ms() + slices_ms
         course = _Course(definition, before, after)
+        self._share(course)
         while self._clock.now_ms() < until_ms and self._start_some(course):
             pass
+        if course.starter_ms is not None and course.after.starting:
+            # The next request, or the sweep, starts the others.
+            course.after, course.starter_ms = replace(course.after, starter_ms=None), None
         if course.after is not course.before:
             try:
                 written = self._written(course, course.after)
@@ -336,6 +357,24 @@ class WorkflowAdvance:
             with suppress(OjsError):
                 self._workflows.fan_ins.remove(after.id, gone)
         return course.after
+
+    def _share(self, course: _Course) -> None:
+        """Have each job started by one request.
+
+        Raises LostRace: the workflow has changed.
+        """
+        before, now_ms = course.before, self._clock.now_ms()
+        if before is None:
+            course.starter_ms = now_ms + SOON_MS
+        elif (before.starter_ms or 0) > now_ms:
+            course.passed_over = before.starting
+        elif course.after.starting.bit_count() > _STARTED_AT_ONCE:
+            # Before the jobs, which takes a second for each slice: others that find the same end of
+            # a job, such as the stream, find it done.
+            course.starter_ms = now_ms + SOON_MS
+            written = self._written(course, course.after)
+            course.before = course.after = self._workflows.write(before, written)
+            course.stored = True
 
     def _start_some(self, course: _Course) -> bool:
         """Start a slice of jobs; False if there is none, or if others go on from here."""
@@ -380,6 +419,7 @@ class WorkflowAdvance:
         ]
         return replace(
             after,
+            starter_ms=(course.starter_ms or after.starter_ms) if after.starting else None,
             check_ms=self._check_ms(after),
             told=jsontext.dumps(told) if told else None,
             lengths={},
