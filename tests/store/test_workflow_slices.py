@@ -167,7 +167,7 @@ def test_a_start_goes_on_wherever_it_ended(
             else:
                 # The ack dies after it has written that the group starts, and a sweep goes on.
                 dies = world.another()
-                dies.workflow_starts.push = lambda *_: (_ for _ in ()).throw(SystemExit)  # type: ignore[method-assign,assignment]
+                dies.workflow_starts.push = lambda *_: (_ for _ in ()).throw(SystemExit)  # type: ignore[method-assign]
                 with pytest.raises(SystemExit):
                     ack(dies, job)
                 world.clock.advance(61_000)

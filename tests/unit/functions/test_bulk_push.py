@@ -254,5 +254,5 @@ def test_jobs_that_are_gone_are_told(api: Api) -> None:
     again = bulk(api, ONE, ONE, idempotency_key="k")
     assert (again.status, again.json["items"][0]["job"]["id"]) == (201, gone)
     assert again.json["warnings"] == [
-        f"Job '{gone}' is not there any more; this is what was pushed."
+        f"Job '{gone}' no longer exists. The response shows the pushed job."
     ]

@@ -262,7 +262,7 @@ def test_a_relative_time_stays_what_it_was() -> None:
         ("args", "text", "'args'"),
         ("args", [float("nan")], "args is not JSON"),
         ("args", [object()], "args is not JSON"),
-        ("args", DEEP, "nested deeper"),
+        ("args", DEEP, "levels of nesting"),
         ("args", [10**1_001], "digits"),
         ("meta", {"k": "\ud800"}, "meta is not JSON"),
         ("queue", "No Queue", "'queue'"),
@@ -299,7 +299,7 @@ def _raises(error: BaseException) -> Middleware:
         (_raises(SystemExit("the end")), "the end"),
         (_raises(Refused(5)), "must be texts"),  # type: ignore[arg-type]
         (_raises(Refused("no", details={"k": object()})), "details is not JSON"),
-        (_raises(Refused("no", details={"k": DEEP})), "nested deeper"),
+        (_raises(Refused("no", details={"k": DEEP})), "levels of nesting"),
         (lambda _job, _following: None, "not NoneType"),
         (lambda job, following: following(job.meta), "not dict"),
         (lambda _job, _following: (_ for _ in ()), "not generator"),

@@ -1,6 +1,6 @@
-"""Errors as HTTP answers: the one map from code to status, and the one error body.
+"""Converts errors to HTTP responses: the status of each error code, and the error body.
 
-`catalogue` is the number of an error in the OJS error catalogue (ojs-error-catalog).
+`catalogue` is the number of an error in the OJS error catalog (ojs-error-catalog).
 """
 
 from __future__ import annotations
@@ -8,7 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ojs.domain.errors import NotStored, OjsError, QueueFull, TooManyJobs, Unauthenticated
+from ojs.domain.errors import (
+    NotStored,
+    OjsError,
+    QueueFull,
+    TooManyJobs,
+    Unauthenticated,
+    without_retry,
+)
 from ojs.records import record
 
 _CATALOGUE = "https://openjobspec.org/spec/v1/error-catalog"
@@ -24,7 +31,7 @@ _CHAPTERS = {
 
 @record(frozen=True)
 class ErrorKind:
-    """How an error code is answered: status, catalogue number, and a hint for the caller."""
+    """The response to an error code: status, catalog number, and a hint for the caller."""
 
     status: int
     catalogue: str
@@ -32,11 +39,11 @@ class ErrorKind:
 
     @property
     def docs_url(self) -> str:
-        """The page that describes the error."""
+        """The URL of the page that describes the error."""
         return f"{_CATALOGUE}#{_CHAPTERS[self.catalogue[4]]}"
 
 
-# One row for each: the formatter would split it.
+# One row for each code. The formatter would split the rows.
 # fmt: off
 KINDS: dict[str, ErrorKind] = {
     "invalid_payload": ErrorKind(400, "OJS-1000", "Send one JSON object, encoded as UTF-8."),
@@ -47,7 +54,7 @@ KINDS: dict[str, ErrorKind] = {
     "validation_error": ErrorKind(422, "OJS-1006",
         "Correct the policy field named in details and send again."),
     "unsupported": ErrorKind(422, "OJS-7000",
-        "See /ojs/manifest and /ojs/v1/openapi.json for what is offered."),
+        "See /ojs/manifest and /ojs/v1/openapi.json for the supported features."),
     "not_found": ErrorKind(404, "OJS-3000",
         "Check the id or path; finished jobs are removed after their retention."),
     "queue_not_found": ErrorKind(404, "OJS-3000",
@@ -62,12 +69,12 @@ KINDS: dict[str, ErrorKind] = {
         "Ask an operator for a key that allows it, or to add you to the producers."),
     "method_not_allowed": ErrorKind(405, "OJS-1000", "Use one of the methods in the Allow header."),
     "conflict": ErrorKind(409, "OJS-1005",
-        "Read the job or queue: somebody else may have changed it in the meantime."),
+        "Read the job or queue again: another client can have changed it."),
     "limit_reached": ErrorKind(409, "OJS-1005",
-        "Delete what is not needed any longer and send again."),
+        "Delete unused entries and repeat the request."),
     "queue_draining": ErrorKind(409, "OJS-1005",
-        "Push again after Retry-After if there is one; otherwise to another queue, or when this "
-        "one is gone: it is made anew."),
+        "Push again after Retry-After, if the header is present. Otherwise push to another "
+        "queue, or after this one is deleted: the push creates it again."),
     "duplicate": ErrorKind(409, "OJS-3001",
         "The job named in details exists already; use that one."),
     "payload_too_large": ErrorKind(413, "OJS-1009",
@@ -112,41 +119,41 @@ class MethodNotAllowed(OjsError):
 
 
 class JobsRefused(OjsError):
-    """No job of a request was stored. `told` has the outcome of each job.
+    """No job of a request was stored. `told` contains the outcome of each job.
 
-    The request is retryable if every job that was rejected for its own reason is retryable.
+    The request is retryable if each error that is not `NotStored` is retryable.
     """
 
     code = "jobs_refused"
 
     def __init__(self, refused: Sequence[OjsError], told: Mapping[str, Any]) -> None:
-        """`refused` are the errors of all jobs, in order."""
+        """Create the error from the errors of all jobs, in order."""
         own = [(at, error) for at, error in enumerate(refused) if not isinstance(error, NotStored)]
         own = own or list(enumerate(refused))
         index, first = own[0]
         field = first.details.get("field")
         named = {} if field is None else {"field": f"jobs[{index}].{field}"}
+        retryable = all(error.retryable for _, error in own)
+        waits = [error.retry_after_s or _DEFAULT_RETRY_AFTER_S for _, error in own]
         super().__init__(
-            f"No job was stored. jobs[{index}]: {first.message}",
+            f"No job was stored. jobs[{index}]: {without_retry(first.message)}",
             details={**first.details, "index": index, "code": first.code, **named},
+            retry_after_s=max(waits) if retryable else None,
         )
         self.told = told
-        self.retryable = all(error.retryable for _, error in own)  # type: ignore[misc]
+        self.retryable = retryable  # type: ignore[misc]
         full = [error for _, error in own if isinstance(error, QueueFull)]
-        # The headers of a full queue.
+        # The queue for the headers of a full queue.
         self.full = full[0] if full else None
-        if self.retryable:
-            waits = (error.retry_after_s or _DEFAULT_RETRY_AFTER_S for _, error in own)
-            self.retry_after_s = max(waits)
 
 
 def kind_of(error: OjsError) -> ErrorKind:
-    """How an error is answered: 500 for a code that is missing in `KINDS`, which is a defect."""
+    """Return the response to an error. A code that is missing in `KINDS` has the status 500."""
     return KINDS.get(error.code, KINDS["backend_error"])
 
 
 def body(error: OjsError, request_id: str) -> dict[str, Any]:
-    """The error body."""
+    """Build the error body."""
     kind = kind_of(error)
     beside = error.told if isinstance(error, JobsRefused) else {}
     return {
@@ -155,7 +162,7 @@ def body(error: OjsError, request_id: str) -> dict[str, Any]:
             "code": error.code,
             "type": error.code,
             "message": error.message,
-            # Beside the code, not in `details`: ojs-backpressure section 7.1.
+            # At the level of the code, not in `details` (ojs-backpressure section 7.1).
             **(error.queue if isinstance(error, QueueFull) else {}),
             **({"max_batch_size": error.limit} if isinstance(error, TooManyJobs) else {}),
             "retryable": error.retryable,
@@ -169,7 +176,7 @@ def body(error: OjsError, request_id: str) -> dict[str, Any]:
 
 
 def brief(error: OjsError) -> dict[str, Any]:
-    """An error of a part of a request."""
+    """Build the error of one part of a request."""
     return {
         "code": error.code,
         "message": error.message,
@@ -179,7 +186,7 @@ def brief(error: OjsError) -> dict[str, Any]:
 
 
 def headers(error: OjsError) -> dict[str, str]:
-    """The headers of an error, beside those of every answer."""
+    """Return the headers of an error, without those of all responses."""
     added: dict[str, str] = {}
     if isinstance(error, MethodNotAllowed):
         added["Allow"] = ", ".join(error.allowed)
@@ -198,7 +205,7 @@ def headers(error: OjsError) -> dict[str, str]:
 
 
 def internal() -> OjsError:
-    """The error for a defect of the server: it says nothing but the request id to report."""
+    """Return the error for a defect of the server. It contains no details of the defect."""
     unexpected = OjsError("The request could not be served because of an internal error.")
     unexpected.retryable = True  # type: ignore[misc]
     return unexpected

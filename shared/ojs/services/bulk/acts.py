@@ -139,9 +139,16 @@ class JobActs:
         known: MutableMapping[str, Queue] | None = None,
         reaches: Reaches = everything,
     ) -> Job:
-        """Make a dead letter or a retryable job, as read, available.
+        """Make a dead letter or a retryable job available.
 
-        The arguments are those of `Redrive.bring_back`.
+        Args:
+            job: The job, as read.
+            drops: Whether another job can be discarded if the queue is full.
+            known: Queues that were just read. Queues that are read here are added.
+            reaches: Whether the caller can use a queue.
+
+        Returns:
+            The available job.
 
         Raises:
             LostRace: Another request changed the job.
@@ -186,7 +193,7 @@ class JobActs:
     # --- steps --------------------------------------------------------------------------------
 
     def _current(self, job_id: str) -> Job:
-        """The job record after due time transitions. Raises NotFound."""
+        """Return the job record after due time transitions. Raises NotFound."""
         job = self._transitions.apply(self._jobs.read_record(job_id))
         if job is None:
             raise NotFound("job", job_id)

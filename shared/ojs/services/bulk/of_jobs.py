@@ -108,7 +108,7 @@ class JobSlices:
                 everything=operation.action is Action.ERASE_JOBS,
             )
         except InvalidRequest as error:
-            raise BackendUnavailable(f"The operation cannot go on: {error.message}") from error
+            raise BackendUnavailable(f"The operation can't continue. {error.message}") from error
         likely: list[tuple[str, Job | None]] = [
             (cursor, job if _meant(operation, job) else None) for job, cursor in part.jobs
         ]

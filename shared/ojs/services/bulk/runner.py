@@ -129,9 +129,14 @@ class BulkRunner:
         return self._work(claim, REQUEST_JOBS, go_on)
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
-        """Continue the unfinished operations, up to about `limit` jobs in total.
+        """Continue the unfinished operations.
 
         Operations alternate, so that a large one doesn't delay the others.
+
+        Args:
+            now_ms: Current time in milliseconds since the epoch.
+            limit: Approximate maximum number of jobs, across operations.
+            go_on: Returns whether enough time is left to continue.
 
         Returns:
             Numbers of jobs: retried, purged, cancelled, deleted, erased, refused (can't be
@@ -168,6 +173,14 @@ class BulkRunner:
         self, *, limit: int = 50, cursor: str | None = None, of_jobs: bool = False
     ) -> Page[BulkOperation]:
         """Return a page of running and recent operations, most recent first.
+
+        Args:
+            limit: Maximum number of operations.
+            cursor: ID of the last operation of the previous page.
+            of_jobs: Whether to return operations on jobs instead of those on dead letters.
+
+        Returns:
+            The page.
 
         Raises:
             InvalidRequest: The cursor is invalid.

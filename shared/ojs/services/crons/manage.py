@@ -90,8 +90,16 @@ class CronJobs:
     def register(self, raw: object, caller: Principal, producer: str | None) -> RegisteredCron:
         """Register a cron job, or replace the definition of the one that has its name.
 
-        Its template is validated like a push. If the expression, the zone, and the time limits are
-        unchanged, the next tick is unchanged, too.
+        Its template is validated like an enqueue request. If the expression, the zone, and the
+        time limits are unchanged, the next tick is unchanged, too.
+
+        Args:
+            raw: The definition, as received.
+            caller: The caller.
+            producer: Name of the producer, for queues that allow only certain producers.
+
+        Returns:
+            The cron job, whether it is new, and warnings.
 
         Raises:
             InvalidRequest: A field is invalid.
@@ -115,7 +123,7 @@ class CronJobs:
             now_ms = self._clock.now_ms()
             seen = self._crons.get(name)
             if seen is not None:
-                # A definition says whether it fires, as it says everything else.
+                # A definition includes whether the cron job is enabled, like all other settings.
                 enabled = settings.enabled is not False
                 return self._update(seen, definition, enabled, caller, line), False
             self._check_count(caller)
@@ -130,9 +138,21 @@ class CronJobs:
     def change(
         self, name: str, raw: object, caller: Principal, producer: str | None
     ) -> RegisteredCron:
-        """Change what a request sets, and leave the rest; objects of the template are merged.
+        """Change the fields that a request sets. Objects of the template are merged.
 
-        Raises NotFound, and what `register` raises.
+        Args:
+            name: Name of the cron job.
+            raw: The changes, as received.
+            caller: The caller.
+            producer: Name of the producer, for queues that allow only certain producers.
+
+        Returns:
+            The cron job, and warnings.
+
+        Raises:
+            NotFound: The cron job doesn't exist.
+            PermissionDenied: The caller can't use the queue of the cron job.
+            OjsError: The errors of `register`.
         """
         settings = CronSettings.read(raw)
         if settings.name not in (None, name):
@@ -250,7 +270,20 @@ class CronJobs:
                 return False
 
     def enable(self, name: str, caller: Principal, *, enabled: bool) -> RegisteredCron:
-        """Pause or resume a cron job. Safe to repeat. Raises NotFound."""
+        """Pause or resume a cron job. Safe to repeat.
+
+        Args:
+            name: Name of the cron job.
+            caller: The caller.
+            enabled: Whether it runs on its schedule.
+
+        Returns:
+            The cron job, and warnings.
+
+        Raises:
+            NotFound: The cron job doesn't exist.
+            PermissionDenied: The caller can't use the queue of the cron job.
+        """
         return self.change(name, {"enabled": enabled}, caller, None)
 
     def pause_made(self, key_id: str, go_on: GoOn = always) -> int:
@@ -283,7 +316,19 @@ class CronJobs:
     ) -> Pushed:
         """Enqueue a job of a cron job now, even if it is paused. Its next tick is unchanged.
 
-        Raises NotFound, and what `Enqueue.push` raises.
+        Args:
+            name: Name of the cron job.
+            caller: The caller.
+            producer: Name of the producer, for queues that allow only certain producers.
+            trace: Trace context of the request.
+
+        Returns:
+            The stored job.
+
+        Raises:
+            NotFound: The cron job doesn't exist.
+            PermissionDenied: The caller can't use the queue of the cron job.
+            OjsError: The errors of `Enqueue.push`.
         """
 
         def attempt() -> Pushed:
@@ -305,7 +350,7 @@ class CronJobs:
         return retry_on_race(attempt, tries=_TRIES, busy=_BUSY)
 
     def get(self, name: str, caller: Principal) -> Cron:
-        """One cron job. Raises NotFound, PermissionDenied."""
+        """Return a cron job. Raises NotFound, PermissionDenied."""
         return self._within_reach(name, caller)
 
     def list(self, caller: Principal, *, enabled: bool | None = None) -> Callable[..., Page[Cron]]:
@@ -330,7 +375,21 @@ class CronJobs:
     def history(
         self, name: str, caller: Principal, *, limit: int, cursor: str | None = None
     ) -> Page[tuple[CronRun, Job | None]]:
-        """Return a page of the run log, most recent first, each entry with its job, if stored."""
+        """Return a page of the run log, most recent first.
+
+        Args:
+            name: Name of the cron job.
+            caller: The caller.
+            limit: Maximum number of runs.
+            cursor: Cursor of the previous page.
+
+        Returns:
+            The runs, each with its job, if the job is stored.
+
+        Raises:
+            NotFound: The cron job doesn't exist.
+            PermissionDenied: The caller can't use the queue of the cron job.
+        """
         cron = self._within_reach(name, caller)
         page = self._crons.runs(name, since_ms=cron.created_ms, limit=limit, after=cursor)
         ids = [run.job_id for run in page.items if run.job_id is not None]
@@ -369,8 +428,9 @@ def _times(definition: CronDefinition) -> tuple[object, ...]:
 
 @contextmanager
 def _as_invalid(path: str = "") -> Iterator[None]:
-    """Turn what a push refuses, with whatever status, into an InvalidRequest that names the field;
-    `path` stands before it.
+    """Turn the errors of a rejected enqueue request into InvalidRequest with the field.
+
+    `path` is the prefix of the field's name.
     """
     try:
         yield

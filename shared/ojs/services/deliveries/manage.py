@@ -90,10 +90,18 @@ class Deliveries:
     def put(
         self, name: str | None, body: object, caller: Principal = ANYBODY
     ) -> tuple[Delivery, bool]:
-        """Create or replace a delivery. Returns it, and whether it is new.
+        """Create or replace a delivery. Missing queues are created.
 
-        Creates missing queues. Without a name, derives one from the target. A new concurrency limit
-        applies to later dispatches. A new target starts with a closed breaker.
+        A new concurrency limit applies to later dispatches. A new target starts with a closed
+        breaker.
+
+        Args:
+            name: Name of the delivery. None: derived from the target.
+            body: The delivery, as received.
+            caller: The caller.
+
+        Returns:
+            The delivery, and whether it is new.
 
         Raises:
             InvalidRequest: A field is invalid.
@@ -132,11 +140,11 @@ class Deliveries:
         return self._counted([stored])[0], created
 
     def get(self, name: str) -> Delivery:
-        """One delivery. Raises NotFound."""
+        """Return a delivery. Raises NotFound."""
         return self._counted([self._there(name)])[0]
 
     def list(self, *, limit: int, cursor: str | None = None) -> Page[Delivery]:
-        """A page of deliveries in order of name. Raises InvalidRequest for a bad cursor."""
+        """Return a page of deliveries, ordered by name. Raises InvalidRequest."""
         if cursor is not None:
             with naming_field("cursor", cursor, BAD_CURSOR):
                 domain.check_delivery(cursor)

@@ -197,7 +197,16 @@ class Settle:
 
 
 def after_outcomes(delivery: Delivery, outcomes: Sequence[Outcome], now_ms: int) -> Delivery:
-    """Apply outcomes, in order, to a delivery. Returns an equal delivery if nothing changes."""
+    """Apply outcomes to a delivery.
+
+    Args:
+        delivery: The delivery, as stored.
+        outcomes: The outcomes, in order.
+        now_ms: Current time in milliseconds since the epoch.
+
+    Returns:
+        The delivery to store. An equal one if nothing changes.
+    """
     after = delivery
     told = [excused(outcome, delivery, now_ms=now_ms) for outcome in outcomes]
     counts = Counter(outcome.verdict for outcome in told)

@@ -296,9 +296,17 @@ class Enqueue:
     def check(
         self, request: JobRequest, *, producer: str | None = None, reaches: Reaches = everything
     ) -> None:
-        """Raise the errors that `push` raises for this request, regardless of other jobs.
+        """Check one request like `push`, regardless of other jobs. Stores no job.
 
-        Creates the queue if it does not exist. Stores no job.
+        Creates the queue if it does not exist.
+
+        Args:
+            request: The job.
+            producer: Name of the caller, for queues that allow only certain producers.
+            reaches: Whether the caller can use a queue.
+
+        Raises:
+            OjsError: The errors of `push` for an invalid or rejected request.
         """
         push = self.prepare([request], producer, reaches)
         resolved = self._resolve(push)
@@ -394,8 +402,19 @@ class Enqueue:
     ) -> list[Pushed]:
         """Store up to 1,000 jobs, all or none, in array order.
 
-        Raises the errors of `push`, with the index of the job in `details.index`. Nothing is stored
-        then.
+        Args:
+            requests: The jobs.
+            producer: See `push`.
+            reaches: See `push`.
+            wait_ms: See `push`.
+            trace: See `push`.
+
+        Returns:
+            The stored jobs, in the same order.
+
+        Raises:
+            OjsError: The errors of `push`, with the index of the job in `details.index`. Nothing
+                is stored.
         """
         if not requests:
             raise InvalidRequest("jobs", "must hold at least one job")
@@ -416,7 +435,19 @@ class Enqueue:
     ) -> PushRequest:
         """Prepare a push: resolve the requests and pass them through the middleware.
 
-        With `as_sent`, the middleware is skipped. Raises the errors of `push`.
+        Args:
+            requests: The jobs.
+            producer: See `push`.
+            reaches: See `push`.
+            batch: Whether errors contain the index of the job.
+            trace: See `push`.
+            as_sent: Whether to skip the middleware.
+
+        Returns:
+            The prepared push, for `store`.
+
+        Raises:
+            OjsError: The errors of `push` for invalid or rejected requests.
         """
         now_ms = self._clock.now_ms()
         resolved = []

@@ -256,7 +256,16 @@ class MiddlewareChain:
         raise _at(self.failed(error, jobs[index], name), index, batch) from None
 
     def failed(self, cause: BaseException, job: Envelope, name: str | None = None) -> OjsError:
-        """Log and count a failure, and return the error for the client. `job` is the sent job."""
+        """Log and count a failure.
+
+        Args:
+            cause: The failure.
+            job: The job as sent.
+            name: Name of the middleware, if known.
+
+        Returns:
+            The error for the client.
+        """
         self._tell(str(cause), job, name, cause)
         return MiddlewareError(name)
 

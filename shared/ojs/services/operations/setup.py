@@ -1,4 +1,4 @@
-"""Steps of a deployment before its functions change: check the table, create the first key."""
+"""Deployment steps before the functions are updated: check the table, create the first key."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from ojs.store.table.errors import LostRace
 from ojs.store.table.schema import SCHEMA_VERSION
 
 FIRST_KEY_NAME = "first"
-# Secrets Manager accepts one value for this token, so a repeated write changes nothing.
+# Secrets Manager stores only one value per token, so a repeated write changes nothing.
 _WRITE = "ojs-first-key-0000000000000000000"
 
 
 class SecretStore(Protocol):
-    """The secret that holds the first key; it has no value at first."""
+    """The secret that contains the first key. It has no value initially."""
 
     def read(self) -> str | None:
-        """The value; None if there is none yet."""
+        """Return the value. None if it has no value yet."""
         ...
 
     def write_once(self, text: str, token: str) -> str:
-        """Set the value, unless it was set with this token before; returns the value then."""
+        """Set the value, unless it was set with this token before. Return the current value."""
         ...
 
 
 class SetupError(Exception):
-    """The deployment must stop; the message gives the reason."""
+    """The deployment must stop. The message contains the reason."""
 
 
 class Setup:
-    """The steps of one deployment. Each may be repeated."""
+    """The steps of one deployment. Each can be repeated."""
 
     def __init__(
         self,
@@ -58,15 +58,16 @@ class Setup:
         self._random_bytes = random_bytes
 
     def prepare_keys(self) -> KeyMac:
-        """Have what MACs of keys are made with, before `check_table`: a table that no deployment
-        has used yet has no keys without a MAC.
+        """Create the secret of the key MACs if it doesn't exist. Call this before `check_table`.
+
+        A table that no deployment has used has no keys without a MAC.
         """
         old_s = 0 if self._deployment.read() is None else OLD_KEYS_S
         until_ms = self._clock.now_ms() + 1_000 * old_s
         return self._keys.made_mac(self._random_bytes, until_ms)
 
     def check_table(self, schema: int = SCHEMA_VERSION) -> None:
-        """Record which code uses the table. Raises SetupError for code that is too old for it."""
+        """Record the version that uses the table. Raises SetupError if it is too old."""
         if not self._deployment.note(
             version=self._version, now_ms=self._clock.now_ms(), schema=schema
         ):
@@ -77,8 +78,10 @@ class Setup:
             )
 
     def check_deliveries(self, egress_hosts: Collection[str], *, push: bool) -> None:
-        """Raise SetupError for active deliveries that would stop: all without `push`, and those to
-        endpoints while the deployment allows no host. One call more for each delivery.
+        """Raise SetupError if the deployment would stop active deliveries.
+
+        Without `push`, this applies to all deliveries. If `egress_hosts` is empty, it applies to
+        deliveries to endpoints. Makes one call per delivery.
         """
         if push and egress_hosts:
             return
@@ -99,10 +102,11 @@ class Setup:
             )
 
     def leave_first_key(self, secret: SecretStore) -> str:
-        """Create a key with all permissions, and store its text in the secret; returns its id.
+        """Create a key with all permissions, and store its text in the secret. Return its ID.
 
-        Safe to repeat after a crash. The secret is written first, so no key exists whose text is
-        lost; that the key exists is recorded last, so a key that was revoked is not created again.
+        Safe to repeat after a crash. The secret is written first, so that the text of no key is
+        lost. The existence of the key is recorded last, so that a revoked key is not created
+        again.
         """
         mac, text = self.prepare_keys(), secret.read()
         if text is None:
@@ -112,7 +116,7 @@ class Setup:
             raise SetupError("The secret of the first key does not hold a valid key.")
         signed = mac.sign(credential)
         if credential.mac not in (None, signed.mac):
-            # It was left by a deployment with another table.
+            # An earlier deployment with another table stored it.
             secret.write_once(signed.text, f"ojs-first-key-{credential.id}{signed.mac}")
             credential = signed
         noted = self._deployment.read()
@@ -137,10 +141,23 @@ class Setup:
         scopes: Iterable[str],
         queues: Iterable[str] | None,
     ) -> str:
-        """Create a key, and store its text in the secret, whatever that held; returns its id.
+        """Create a key, and store its text in the secret, whatever the secret contains.
 
-        With the same token, safe to repeat after a crash: the secret is written first. Raises
-        SetupError for a scope that there is not.
+        With the same token, this is safe to repeat after a crash, because the secret is written
+        first.
+
+        Args:
+            secret: The secret.
+            token: Identifies this write of the secret.
+            name: Name of the key.
+            scopes: Scopes of the key.
+            queues: Queue scope of the key. None: all queues.
+
+        Returns:
+            The ID of the key.
+
+        Raises:
+            SetupError: A scope is unknown, or the ID of the key is in use.
         """
         if unknown := sorted(set(scopes) - set(Scope)):
             raise SetupError(f"Unknown scope: {', '.join(unknown)}.")
@@ -159,9 +176,9 @@ class Setup:
         return key.id
 
     def take_back_key(self, key_id: str) -> None:
-        """Revoke a key, if there is one of this id."""
+        """Revoke a key, if a key with this ID exists."""
         key = self._keys.get(key_id)
         if key is not None:
-            # Race: it ended so long ago that it is removed at this moment. It opens nothing.
+            # Race: the key expired long ago and is being deleted. It is invalid either way.
             with suppress(LostRace):
                 self._keys.revoke(key.revoked(self._clock.now_ms()))

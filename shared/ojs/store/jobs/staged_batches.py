@@ -186,12 +186,12 @@ class StagedBatches:
             raise self.refusal(lost, [job])
 
     def _undo_abandoned(self, found: Item, now_ms: int) -> bool:
-        """Undo the batch of a stored record, if its request cannot be in progress any more."""
+        """Undo the batch of a stored record, if its request has ended."""
         token = str(found.get("batch") or "")
         batch = self._table.get(keys.batch(token), keys.RECORD) if token else None
         if batch is None or now_ms - int(str(batch["created"])) < _ABANDONED_MS:
             return False
-        # Race: the request is in progress all the same. If it commits first, nothing is undone.
+        # Race: the request is still in progress. If it commits first, nothing is undone.
         self.undo(token, now_ms=now_ms)
         return True
 
@@ -243,8 +243,9 @@ class StagedBatches:
         return True
 
     def refusal(self, lost: LostRace, jobs: Sequence[Job]) -> Exception:
-        """The error for new jobs that could not be stored: the reason of the first whose id is in
-        use, else the lost race itself.
+        """Return the error for new jobs that could not be stored.
+
+        It is the error of the first job whose ID is in use, or otherwise the lost race.
         """
         for found, _ in zip(lost.items, jobs, strict=False):
             if found:
@@ -252,9 +253,7 @@ class StagedBatches:
         return lost
 
     def id_in_use(self, job_id: str, token: Value | None) -> JobIdTaken | BackendUnavailable:
-        """The error for a new job whose id a stored record has, of the batch of this token, if of
-        any.
-        """
+        """Return the error for a new job whose ID is in use, in the batch of this token, if any."""
         # Not from a job: the record may have a state that only a newer version knows.
         if token is not None:
             batch = self._table.get(keys.batch(str(token)), keys.RECORD)
@@ -372,8 +371,9 @@ class StagedBatches:
             )
 
     def uncommitted(self, tokens: Iterable[str]) -> set[str]:
-        """Those of these batches, read from job records, that are not committed. Each container
-        asks once about a committed one.
+        """Return the uncommitted batches of these, which were read from job records.
+
+        Each container reads a committed one once.
         """
         # An item is stored before the first record that names its batch, and is never stored again.
         unknown = {token for token in tokens if token not in self._committed}
@@ -385,7 +385,7 @@ class StagedBatches:
 
     @staticmethod
     def undone(batches: Iterable[Item]) -> set[str]:
-        """Tokens of those of these batches' items that are being undone, or have been."""
+        """Return the tokens of the batches whose undo has started or finished."""
         return {
             str(item["pk"]).removeprefix(keys.batch(""))
             for item in batches
@@ -415,7 +415,13 @@ class StagedBatches:
 
 
 def batch_item(token: str, prepared: Sequence[PreparedJob], now_ms: int) -> dict[str, Value]:
-    """A staged batch: all that its undoing, and its commit's stream record, need to know."""
+    """Return the item of a staged batch, with all data for its undo and its commit's stream record.
+
+    Args:
+        token: Token of the batch.
+        prepared: Jobs of the batch.
+        now_ms: Current time in milliseconds since the epoch.
+    """
     jobs = [job for job, _ in prepared]
     item: dict[str, Value] = {
         "pk": keys.batch(token),
@@ -448,7 +454,7 @@ def batch_item(token: str, prepared: Sequence[PreparedJob], now_ms: int) -> dict
 
 
 def _runs(jobs: Sequence[Job]) -> bytes:
-    """Jobs in order as runs of equals: [how many, type, queue, state, priority, start], packed."""
+    """Pack jobs in order as runs of equals: [number, type, queue, state, priority, start]."""
     alike = groupby(
         (job.type, job.queue, job.state, job.priority, job.scheduled_ms) for job in jobs
     )

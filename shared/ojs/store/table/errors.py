@@ -80,8 +80,11 @@ def readable(
 ) -> Iterator[R]:
     """Yield the result of `read` for each item, without items that only a newer version can read.
 
-    Items that raise UnreadableItem are reported to `unreadable` and left out. If it is None, the
-    error is raised.
+    Args:
+        read: Reads one item.
+        each: The items.
+        unreadable: Receives items that raise UnreadableItem, which are then left out. If None, the
+            error is raised.
     """
     for one in each:
         try:
@@ -97,7 +100,7 @@ def readable(
 
 
 def pass_over(_what: str, _error: UnreadableItem) -> None:
-    """For requests: the other items are shown or dispatched. The sweep reports unreadable items."""
+    """Skip the item, because requests show or dispatch the others. The sweep reports it."""
 
 
 class LostRace(Exception):
@@ -119,7 +122,7 @@ class LostRace(Exception):
 
 
 def classify(error: BotoCoreError | ClientError) -> LostRace | OjsError:
-    """The meaning of an error of the SDK."""
+    """Return the meaning of an error of the SDK."""
     if isinstance(error, ReadTimeoutError):
         return BackendTimeout("The store did not answer in time; the outcome is unknown.")
     if isinstance(error, NoConnection):
@@ -147,7 +150,7 @@ def classify(error: BotoCoreError | ClientError) -> LostRace | OjsError:
 
 
 def _cancelled(reasons: Sequence[Any]) -> LostRace | OjsError:
-    """Why a transaction was cancelled, from the reasons of its writes."""
+    """Return why a transaction was cancelled, from the reasons of its writes."""
     codes = [reason.get("Code", "None") for reason in reasons]
     if _FAILED_CONDITION in codes:
         found = zip(codes, reasons, strict=True)
