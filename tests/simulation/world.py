@@ -416,7 +416,8 @@ class World:
             promise.ask_again()
         if self.workflows is not None:
             self.workflows.ask_again()
-        for ms in (LONG_MS, MINUTE_MS, MINUTE_MS, MINUTE_MS):
+        # Four sweeps undo what is left of staged batches, and three more repair the counters.
+        for ms in (LONG_MS, *[MINUTE_MS] * 6):
             self.clock.advance(ms)
             self.look_after()
 
