@@ -148,6 +148,7 @@ def test_a_member_costs_two_units_to_start_later(exact: World, size: int) -> Non
 # --- crashes --------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kinds", KINDS)
 @pytest.mark.parametrize("by", ["ack", "sweep"])
 def test_a_start_goes_on_wherever_it_ended(
@@ -261,6 +262,7 @@ def test_others_leave_a_start_to_the_request_that_does_it(small: None, exact: Wo
     assert counts["p"] == 2 * MEMBERS
 
 
+@pytest.mark.exhaustive
 def test_a_slice_is_stored_once_though_the_workflow_changes_meanwhile(
     small: None, dynoxide: Engine, dynamodb: DynamoDBClient
 ) -> None:
@@ -330,6 +332,7 @@ def test_a_start_that_has_no_time_left_is_continued_by_others(
 # --- cancellation ---------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_a_cancellation_during_a_start_ends_it(
     small: None, dynoxide: Engine, dynamodb: DynamoDBClient
 ) -> None:

@@ -137,9 +137,9 @@ class StepStarts:
 
         def again() -> list[Put | Update] | None:
             nonlocal stored
-            found = self._workflows.get(after.id)
+            found = None if before is None else self._workflows.get(after.id)
             current = found and _started(found, starting, ids, fan_ins)
-            if before is None or found is None or current is None:
+            if found is None or current is None:
                 return None
             stored, write = self._workflows.replacing(found, current)
             return [write]
