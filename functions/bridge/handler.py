@@ -138,7 +138,7 @@ def _job(record: Record, settings: Settings) -> dict[str, Any]:
             "options": {"queue": settings.bridge_queue},
         }
     elif not isinstance(body, dict):
-        raise InvalidRequest("body", "must be a JSON object: a job")
+        raise InvalidRequest("body", "must be a JSON object that describes a job")
     meta = body.get("meta", {})
     if isinstance(meta, dict):
         meta = {**_attributes(record), **meta, "sqs_message_id": record["messageId"]}

@@ -43,8 +43,8 @@ _SECURITY = {
     "x-frame-options": "DENY",
 }
 _NOT_BUILT = (
-    "The dashboard was not built: run `make dashboard`, which takes Node.js 20 or later with npm. "
-    "The API works without it.\n"
+    "The dashboard was not built. Run `make dashboard`, which requires Node.js 20 or later with "
+    "npm. The API works without the dashboard.\n"
 )
 
 
@@ -76,7 +76,9 @@ class Dashboard:
             return _text(503, f"{unknown.message}\n", **again)
         method = event["requestContext"]["http"]["method"].upper()
         if method not in {"GET", "HEAD"}:
-            return _text(405, "Only GET and HEAD.\n", allow="GET, HEAD")
+            return _text(
+                405, "This path doesn't support the method. Use GET or HEAD.\n", allow="GET, HEAD"
+            )
         path = event["rawPath"].removeprefix(ROOT)
         if path == "/served.json":
             body = json.dumps({"authorizer": self._authorizer}).encode()
@@ -101,7 +103,7 @@ class Dashboard:
                     return _answer(304, b"", extra, kept)
                 return _answer(200, body, extra, kept)
         if asset:
-            return _text(404, "There is no such file. Load the page anew: it may be older.\n")
+            return _text(404, "This file doesn't exist. Reload the page, which might be older.\n")
         return _text(503, _NOT_BUILT)
 
     def _read(self, name: str) -> tuple[bytes, str] | None:

@@ -75,7 +75,7 @@ def _body(asked: Mapping[str, Any]) -> str | None:
         return text
     found = {name: access_runtime.secret(arn).read() for name, arn in asked["Secrets"].items()}
     if empty := [name for name, value in found.items() if not value]:
-        raise Refused(f"{', '.join(empty)}: the secret has no value")
+        raise Refused(f"{', '.join(empty)}: the secret must have a value")
     return json.dumps(json.loads(text) | found)
 
 

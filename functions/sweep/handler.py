@@ -54,7 +54,7 @@ _warned: WeakSet[Runtime] = WeakSet()
 
 
 @record(frozen=True)
-class Part:
+class SweepConfig:
     """Parameters of one sweep: its limit, the time for later sweeps, and its log message."""
 
     # Maximum per run. The next minute continues with other queues, pools, or jobs.
@@ -67,34 +67,40 @@ class Part:
 
 
 PARTS = {
-    "jobs": Part(PASS_LIMIT, SPARE_MS, passes=MAX_PASSES),
+    "jobs": SweepConfig(PASS_LIMIT, SPARE_MS, passes=MAX_PASSES),
     # Workflows to check.
-    "workflows": Part(200, BULK_SPARE_MS, "Workflows checked"),
+    "workflows": SweepConfig(200, BULK_SPARE_MS, "Workflows checked"),
     # Queues of deliveries.
-    "deliveries": Part(2_000, BULK_SPARE_MS),
+    "deliveries": SweepConfig(2_000, BULK_SPARE_MS),
     # Dead letters that bulk operations retry or purge.
-    "bulk": Part(10_000, BULK_SPARE_MS, "Bulk operations continued", frozenset({"more"})),
+    "bulk": SweepConfig(10_000, BULK_SPARE_MS, "Bulk operations continued", frozenset({"more"})),
     # Jobs that get start tags.
-    "fairness_backfill": Part(
+    "fairness_backfill": SweepConfig(
         10_000, BULK_SPARE_MS, "Start tags set", frozenset({"tagging", "passes"})
     ),
     # Queues whose jobs are recounted.
-    "reconcile": Part(RECOUNTS, RECONCILE_SPARE_MS, "Queue counters reconciled", _USUAL_COUNTS),
+    "reconcile": SweepConfig(
+        RECOUNTS, RECONCILE_SPARE_MS, "Queue counters reconciled", _USUAL_COUNTS
+    ),
     # Workers whose permits are counted.
-    "pool_permits": Part(2_000, RECONCILE_SPARE_MS, "Pool permits repaired", _USUAL_COUNTS),
+    "pool_permits": SweepConfig(2_000, RECONCILE_SPARE_MS, "Pool permits repaired", _USUAL_COUNTS),
     # Limits that throttle.
-    "throttle": Part(100, RECONCILE_SPARE_MS, "Rate limits checked", frozenset({"holding"})),
+    "throttle": SweepConfig(100, RECONCILE_SPARE_MS, "Rate limits checked", frozenset({"holding"})),
     # Cron jobs to recompute after the rules of time zones have changed.
-    "zones": Part(5_000, DEAD_LETTERS_SPARE_MS, "Cron jobs rescheduled"),
+    "zones": SweepConfig(5_000, DEAD_LETTERS_SPARE_MS, "Cron jobs rescheduled"),
     # Dead letters that replay rules check, and that are pruned.
-    "replay": Part(10_000, DEAD_LETTERS_SPARE_MS, "Dead letters replayed", frozenset({"looked"})),
-    "prune": Part(10_000, DEAD_LETTERS_SPARE_MS, "Dead letters pruned"),
+    "replay": SweepConfig(
+        10_000, DEAD_LETTERS_SPARE_MS, "Dead letters replayed", frozenset({"looked"})
+    ),
+    "prune": SweepConfig(10_000, DEAD_LETTERS_SPARE_MS, "Dead letters pruned"),
     # Worker pools.
-    "pool_health": Part(100, DEAD_LETTERS_SPARE_MS, "Worker pools checked", frozenset({"pools"})),
+    "pool_health": SweepConfig(
+        100, DEAD_LETTERS_SPARE_MS, "Worker pools checked", frozenset({"pools"})
+    ),
     # Queues that are checked before they become idle.
-    "rest": Part(500, DEAD_LETTERS_SPARE_MS),
+    "rest": SweepConfig(500, DEAD_LETTERS_SPARE_MS),
     # Reads to find the oldest jobs.
-    "metrics": Part(PROBES, GAUGES_SPARE_MS),
+    "metrics": SweepConfig(PROBES, GAUGES_SPARE_MS),
 }
 
 
@@ -151,7 +157,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, int]:
     finally:
         logger.thread_safe_remove_keys(["correlation_id"])
     if failed:
-        raise SweepFailed(f"Failed in part: {', '.join(failed)}.")
+        raise SweepFailed(f"These steps of the sweep failed: {', '.join(failed)}.")
     return dict(reports["jobs"])
 
 
@@ -187,7 +193,7 @@ def _broke_off(report: SweepReport) -> bool:
     }
 
 
-def _run(current: Runtime, sweep: Sweep, part: Part, go_on: GoOn) -> SweepReport:
+def _run(current: Runtime, sweep: Sweep, part: SweepConfig, go_on: GoOn) -> SweepReport:
     """Run a sweep. One with several passes runs until it is done, only fails, or its time is up.
 
     An error is returned in the report, because a failing sweep must not stop later ones.

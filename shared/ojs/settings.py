@@ -169,7 +169,7 @@ class Settings:
             ("middleware_timeout_ms", self.middleware_timeout_ms > 0),
         ):
             if not right:
-                raise ValueError(f"{name} must not be {getattr(self, name)!r}")
+                raise ValueError(f"{name} has an invalid value: {getattr(self, name)!r}")
 
     @property
     def old_keys_until_ms(self) -> int | None:

@@ -40,7 +40,7 @@ def producer(headers: Mapping[str, str], principal: Principal) -> str | None:
     name = header.strip()
     if not 1 <= len(name) <= MAX_PRODUCER or not name.isprintable():
         raise InvalidRequest(
-            "X-OJS-Producer", f"must hold 1 to {MAX_PRODUCER} printable characters", value=header
+            "X-OJS-Producer", f"must have 1 to {MAX_PRODUCER} printable characters", value=header
         )
     if principal.name is not None and name != principal.name:
         raise forbidden()
@@ -64,7 +64,7 @@ def wait_ms(headers: Mapping[str, str], remaining_ms: Callable[[], int]) -> int:
         return 0
     if not _SECONDS.fullmatch(header.strip()):
         raise InvalidRequest(
-            "OJS-Block-Timeout", "must be a number of seconds, such as 10 or 2.5", value=header
+            "OJS-Block-Timeout", "must be a number of seconds, for example 10 or 2.5", value=header
         )
     # Limited before the multiplication: a text of thousands of digits is an infinite float.
     requested_ms = int(min(float(header), MAX_BLOCK_S) * 1_000)

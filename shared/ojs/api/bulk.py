@@ -22,7 +22,7 @@ from ojs.http.answers import Count, Id, Moment, Positive
 from ojs.http.binding import paging
 from ojs.http.binding.paging import Listed, Paged
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import Implementation, Permission, Reach, Reply, Resource, Success
+from ojs.http.endpoint import Implementation, Permission, QueueScope, Reply, Resource, Success
 from ojs.http.models import NoOptions
 from ojs.http.parameters import PAGING
 
@@ -103,7 +103,7 @@ def limited(found: JobFilter, action: Action, field: str) -> JobFilter:
     for state in found.states:
         if state not in action.states:
             states = ", ".join(sorted(action.states))
-            rule = f"must be of {states}: no other job can be {_DONE[action]}"
+            rule = f"must be one of {states}. Jobs in other states can't be {_DONE[action]}"
             raise InvalidRequest(field, rule, value=state)
     return job_filter.limited(found, action.states)
 
@@ -285,9 +285,9 @@ def _items(
 
 # --- endpoints ------------------------------------------------------------------------------------
 
-_LOOK = Permission(Scope.ADMIN_READ, Reach.ALL)
-_MANAGE = Permission(Scope.ADMIN_WRITE, Reach.NAMED)
-_PURGES = Permission(Scope.ADMIN_WRITE, Reach.PATH)
+_LOOK = Permission(Scope.ADMIN_READ, QueueScope.ALL)
+_MANAGE = Permission(Scope.ADMIN_WRITE, QueueScope.NAMED)
+_PURGES = Permission(Scope.ADMIN_WRITE, QueueScope.PATH)
 _MANY = Success(ManyJobsAnswer, "The processed jobs, and the operation that continues.")
 _ONE = Success(JobOperationAnswer, "The operation.")
 _PURGED = Success(QueuePurgedAnswer, "The deleted jobs, and the operation that continues.")
@@ -302,7 +302,7 @@ def _verb(verb: str, example: Mapping[str, Any]) -> Callable[[Implementation], I
     """Declare a bulk operation on jobs twice: for producers and for operators."""
     here = jobs.endpoint(
         f"POST /{verb}",
-        Permission(Scope.JOBS_WRITE, Reach.NAMED),
+        Permission(Scope.JOBS_WRITE, QueueScope.NAMED),
         _MANY,
         request=models.ManyJobsRequest,
         example=example,
@@ -398,7 +398,7 @@ def get_job_operation(request: Request) -> Reply:
 
 @operations.endpoint(
     "POST /{id}/stop",
-    Permission(Scope.ADMIN_WRITE, Reach.ALL),
+    Permission(Scope.ADMIN_WRITE, QueueScope.ALL),
     _ONE,
     errors=(404, 409),
     request=NoOptions,

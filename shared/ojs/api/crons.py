@@ -31,7 +31,7 @@ from ojs.http.answers import Count, CreatedBy, Id, Job, Moment, Omitted, Warning
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Paged, Pagination
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import BASE, Parameter, Permission, Reach, Reply, Resource, Success
+from ojs.http.endpoint import BASE, Parameter, Permission, QueueScope, Reply, Resource, Success
 from ojs.http.models import NoOptions
 from ojs.http.parameters import LIMIT, MOMENT_SCHEMA, PAGING, SEALED, one_of, whole
 from ojs.records import record
@@ -281,8 +281,8 @@ _HISTORY = (
 )
 _CHANGED = Success(CronSetAnswer, "The updated cron job.")
 
-_READS = Permission(Scope.JOBS_READ, Reach.CRON)
-_WRITES = Permission(Scope.JOBS_WRITE, Reach.CRON)
+_READS = Permission(Scope.JOBS_READ, QueueScope.CRON)
+_WRITES = Permission(Scope.JOBS_WRITE, QueueScope.CRON)
 crons = Resource("cron", "cron", also={"crons_{}": "crons"})
 
 
@@ -347,7 +347,7 @@ def list_crons(request: Request) -> Reply:
 
 
 @crons.endpoint(
-    "GET /preview", Permission(Scope.JOBS_READ, Reach.NONE), CronPreviewAnswer, query=_PREVIEW
+    "GET /preview", Permission(Scope.JOBS_READ, QueueScope.NONE), CronPreviewAnswer, query=_PREVIEW
 )
 def preview_cron(request: Request) -> Reply:
     """Show when an expression fires.
@@ -356,7 +356,7 @@ def preview_cron(request: Request) -> Reply:
     """
     given = query.either(request.query, *EXPRESSION_NAMES)
     if given is None:
-        raise InvalidRequest(EXPRESSION_NAMES[0], "is required")
+        raise InvalidRequest(EXPRESSION_NAMES[0], "is required, for example 0 9 * * 1-5")
     field, expression = given
     timezone = request.query.get("timezone") or "UTC"
     now_ms = runtime.current().clock.now_ms()

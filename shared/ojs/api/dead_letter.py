@@ -29,7 +29,7 @@ from ojs.http.answers import Count, Id, JobAnswer, JobDetailAnswer, Moment
 from ojs.http.binding import paging
 from ojs.http.binding.paging import Listed, Paged
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import Parameter, Permission, Reach, Reply, Resource, Success
+from ojs.http.endpoint import Parameter, Permission, QueueScope, Reply, Resource, Success
 from ojs.http.parameters import MOMENT_SCHEMA, PAGING, QUEUE_SCHEMA, one_of, text
 from ojs.records import record
 
@@ -207,9 +207,9 @@ _ALL = Parameter(
     "all dead letters; required, here or in the body, without a filter, and rejected with one",
 )
 _DONE = "The processed dead letters, and the operation that continues."
-_LOOK = Permission(Scope.ADMIN_READ, Reach.ALL)
-_ONE = Permission(Scope.ADMIN_WRITE, Reach.JOB)
-_MANY = Permission(Scope.ADMIN_WRITE, Reach.NAMED)
+_LOOK = Permission(Scope.ADMIN_READ, QueueScope.ALL)
+_ONE = Permission(Scope.ADMIN_WRITE, QueueScope.JOB)
+_MANY = Permission(Scope.ADMIN_WRITE, QueueScope.NAMED)
 
 both = Resource("dead-letter", "dead-letter", also={"admin_{}": "admin/dead-letter"})
 dead_letters = Resource("dead-letter", "dead-letter")
@@ -234,7 +234,7 @@ def _begun(request: Request, action: Action, wanted: DeadLetterFilter) -> _Done:
 
 @both.endpoint(
     "GET",
-    Permission(Scope.ADMIN_READ, Reach.FILTER),
+    Permission(Scope.ADMIN_READ, QueueScope.FILTER),
     Success(views.JobsPageAnswer, "One page of dead letters, latest first."),
     query=(*_FILTERS, _STATE, *PAGING),
 )
@@ -267,7 +267,7 @@ def dead_letter_stats(_request: Request) -> Reply:
 
 @both.endpoint(
     "GET /{id}",
-    Permission(Scope.ADMIN_READ, Reach.JOB),
+    Permission(Scope.ADMIN_READ, QueueScope.JOB),
     Success(JobDetailAnswer, "The job with its whole error history."),
     errors=(404,),
 )
@@ -392,7 +392,7 @@ def purge_dead_letters(request: Request) -> Reply:
 
 @both.endpoint(
     "POST /purge",
-    Permission(Scope.ADMIN_WRITE, Reach.FILTER),
+    Permission(Scope.ADMIN_WRITE, QueueScope.FILTER),
     Success(DeadLettersPurgedAnswer, _DONE),
     query=_FILTERS,
 )
@@ -400,7 +400,9 @@ def purge_old_dead_letters(request: Request) -> Reply:
     """Delete dead letters of an age permanently."""
     _once(request)
     if not request.query.get("older_than"):
-        raise InvalidRequest("older_than", "is required: a duration such as P30D, or a time")
+        raise InvalidRequest(
+            "older_than", "is required. Send a duration, for example P30D, or an RFC 3339 timestamp"
+        )
     asked = {name: request.query[name] for name in FIELDS if name in request.query}
     now_ms = runtime.current().clock.now_ms()
     wanted = dead_letter_filter.parse_bulk({"": asked}, None, now_ms=now_ms)
@@ -427,7 +429,7 @@ def get_dead_letter_operation(request: Request) -> Reply:
 
 @both.endpoint(
     "POST /operations/{id}/stop",
-    Permission(Scope.ADMIN_WRITE, Reach.ALL),
+    Permission(Scope.ADMIN_WRITE, QueueScope.ALL),
     BulkOperationAnswer,
     errors=(404, 409),
     request=models.NoOptions,

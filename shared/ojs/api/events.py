@@ -19,7 +19,7 @@ from ojs.http.answers import Moment
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Position
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import Parameter, Permission, Reach, Reply, Resource
+from ojs.http.endpoint import Parameter, Permission, QueueScope, Reply, Resource
 from ojs.http.parameters import MAX_OFFSET, MOMENT_SCHEMA, listed, whole
 from ojs.records import record
 
@@ -53,14 +53,14 @@ def _read(parameters: Mapping[str, str], *, now_ms: int) -> _Asked:
     page = paging.integer(parameters, "page", default=1, least=1, most=MAX_OFFSET + 1)
     window = paging.PageWindow(limit, offset=(page - 1) * limit)
     if window.offset > MAX_OFFSET:
-        rule = f"must not skip more than {MAX_OFFSET} events; use cursor instead"
+        rule = f"must not skip more than {MAX_OFFSET} events. Use cursor instead"
         raise InvalidRequest("page", rule, value=parameters["page"])
     position = query.either(parameters, "after", "cursor")
     if position is None:
         return _Asked(wanted, window)
     name, text = position
     if page > 1:
-        raise InvalidRequest("page", f"cannot be combined with {name}", value=parameters["page"])
+        raise InvalidRequest("page", f"can't be combined with {name}", value=parameters["page"])
     # An event ID is not an encoded cursor.
     opened = (
         text if text.startswith(EVENT_PREFIX) and name == "after" else paging.opened(text, name)
@@ -161,7 +161,11 @@ events = Resource("events", "events")
 
 
 @events.endpoint(
-    "GET", Permission(Scope.ADMIN_READ, Reach.FILTER), EventsAnswer, query=_EVENTS, derived=True
+    "GET",
+    Permission(Scope.ADMIN_READ, QueueScope.FILTER),
+    EventsAnswer,
+    query=_EVENTS,
+    derived=True,
 )
 def list_events(request: Request) -> Reply:
     """List lifecycle events.

@@ -338,7 +338,10 @@ def progress(
             which adds a warning.
     """
     if report and reported.state is not State.ACTIVE:
-        rule = f"The report was ignored: the job is '{reported.state.value}', not 'active'."
+        rule = (
+            f"The report was ignored, because the state of the job is '{reported.state.value}', "
+            "not 'active'."
+        )
         warnings = [*warnings, rule]
     answer = reported.to_dict()
     if warnings:

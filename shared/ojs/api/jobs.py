@@ -50,7 +50,7 @@ from ojs.http.answers import (
 from ojs.http.binding import paging
 from ojs.http.binding.errors import JobsRefused
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import BASE, Parameter, Permission, Reach, Reply, Resource, Success
+from ojs.http.endpoint import BASE, Parameter, Permission, QueueScope, Reply, Resource, Success
 from ojs.http.models import NoOptions
 from ojs.http.parameters import (
     DEFAULT_LIMIT,
@@ -246,11 +246,11 @@ _PUSHING = (
 _RATE_LIMIT = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
 _PRESSURE = ("X-OJS-Queue-Depth", "X-OJS-Queue-Bound", "X-OJS-Queue-Pressure")
 _COUNTED = ("X-OJS-Batch-Size",)
-_PUSHES = Permission(Scope.JOBS_WRITE, Reach.NAMED)
-_WRITES = Permission(Scope.JOBS_WRITE, Reach.JOB)
-_READS = Permission(Scope.JOBS_READ, Reach.JOB)
-_WORKS = Permission(Scope.WORK, Reach.JOB)
-_MANAGE = Permission(Scope.ADMIN_WRITE, Reach.JOB)
+_PUSHES = Permission(Scope.JOBS_WRITE, QueueScope.NAMED)
+_WRITES = Permission(Scope.JOBS_WRITE, QueueScope.JOB)
+_READS = Permission(Scope.JOBS_READ, QueueScope.JOB)
+_WORKS = Permission(Scope.WORK, QueueScope.JOB)
+_MANAGE = Permission(Scope.ADMIN_WRITE, QueueScope.JOB)
 _TWICE = Success(JobDetailAnswer, "The job, wrapped and at the top level.")
 _MAIL = {"type": "email.send", "args": ["alice@example.com"], "options": {"queue": "email"}}
 _MAILS = [_MAIL, {**_MAIL, "args": ["bob@example.com"]}]
@@ -319,7 +319,7 @@ def enqueue_batch(request: Request) -> Reply:
     body = request.object()
     raw = body.get("jobs")
     if raw is None:
-        raise InvalidRequest("jobs", "is required")
+        raise InvalidRequest("jobs", f"is required. Send 1 to {envelope.MAX_BATCH} jobs")
     if not isinstance(raw, list) or not 1 <= len(raw) <= envelope.MAX_BATCH:
         rule = f"must be an array of 1 to {envelope.MAX_BATCH} jobs"
         raise InvalidRequest("jobs", rule, value=raw)
@@ -484,7 +484,7 @@ def _absent(pushed: Sequence[Pushed]) -> Iterator[str]:
     """Yield a warning for each job that an earlier attempt stored and that no longer exists."""
     for one in pushed:
         if one.absent:
-            yield f"Job '{one.job.id}' no longer exists. The response shows the pushed job."
+            yield f"Job '{one.job.id}' was deleted. The response has the enqueued job."
 
 
 def _job_request(raw: Any, index: int) -> JobRequest:
@@ -502,7 +502,7 @@ def get_job(request: Request) -> Reply:
 
 @admin_jobs.endpoint(
     "GET /{id}",
-    Permission(Scope.ADMIN_READ, Reach.JOB),
+    Permission(Scope.ADMIN_READ, QueueScope.JOB),
     AdminJobAnswer,
     errors=(404,),
     name="get_job",

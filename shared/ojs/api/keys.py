@@ -15,7 +15,7 @@ from ojs.http.answers import Count, Moment
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Pagination
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import BASE, Parameter, Permission, Reach, Reply, Resource, Success
+from ojs.http.endpoint import BASE, Parameter, Permission, QueueScope, Reply, Resource, Success
 from ojs.http.parameters import PAGING, one_of
 from ojs.records import record
 
@@ -126,8 +126,8 @@ class KeysAnswer(Answer[Listed[_Known]]):
 
 # --- endpoints ------------------------------------------------------------------------------------
 
-_LOOK = Permission(Scope.ADMIN_READ, Reach.ALL)
-_MANAGE = Permission(Scope.ADMIN_WRITE, Reach.ALL)
+_LOOK = Permission(Scope.ADMIN_READ, QueueScope.ALL)
+_MANAGE = Permission(Scope.ADMIN_WRITE, QueueScope.ALL)
 
 keys = Resource("admin/keys", "keys")
 _roles = Resource("admin/roles", "keys")
@@ -137,8 +137,11 @@ def _with(*authorizers: str) -> runtime.Runtime:
     current = runtime.current()
     if current.settings.authorizer not in authorizers:
         # The deployment would ignore such a key or role.
-        what = "roles" if authorizers == ("iam",) else "keys"
-        raise Unsupported(f"This deployment does not know callers by {what}.")
+        what = "IAM roles" if authorizers == ("iam",) else "access keys"
+        raise Unsupported(
+            f"This deployment does not support {what}: its setting authorizer is "
+            f"{current.settings.authorizer}, and must be {' or '.join(authorizers)}."
+        )
     return current
 
 
@@ -200,7 +203,9 @@ def create_role(request: Request) -> Reply:
     now_ms = current.clock.now_ms()
     if current.roles.operates(body.role):
         raise InvalidRequest(
-            "role", "may do everything: the deployment names it in iam_operators", value=body.role
+            "role",
+            "can't be restricted, because the setting iam_operators contains it",
+            value=body.role,
         )
     key = current.access_keys.name_role(
         request.principal,

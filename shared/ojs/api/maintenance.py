@@ -13,7 +13,7 @@ from ojs.domain.requests import Field
 from ojs.http.answer import Answer, maybe, moment, shown, source
 from ojs.http.answers import Moment
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import Permission, Reach, Reply, Resource
+from ojs.http.endpoint import Permission, QueueScope, Reply, Resource
 from ojs.http.models import Configuration
 from ojs.records import record
 
@@ -44,11 +44,11 @@ class MaintenanceRequest(Configuration):
         }
         if not self.enabled and sent:
             name, value = next(iter(sent.items()))
-            rule = "is for the beginning of maintenance; leave it out where enabled is false"
+            rule = "requires enabled true. Omit it when you disable maintenance"
             raise InvalidRequest(f"{prefix}{name}", rule, value=value)
         lengths = {times.duration_ms(value) for name, value in sent.items() if name != "reason"}
         if len(lengths) > 1:
-            rule = "is the same as estimated_duration, which says something else"
+            rule = "must have the same value as estimated_duration. Send only one of them"
             raise InvalidRequest(f"{prefix}duration", rule, value=self.duration)
 
     @property
@@ -95,7 +95,7 @@ class MaintenanceAnswer(Answer[_Mode]):
 maintenance = Resource("admin/system/maintenance", "system", also={"{}_alias": "admin/maintenance"})
 
 
-@maintenance.endpoint("GET", Permission(Scope.ADMIN_READ, Reach.ALL), MaintenanceAnswer)
+@maintenance.endpoint("GET", Permission(Scope.ADMIN_READ, QueueScope.ALL), MaintenanceAnswer)
 def get_maintenance(_request: Request) -> Reply:
     """Read whether maintenance mode is on.
 
@@ -106,7 +106,7 @@ def get_maintenance(_request: Request) -> Reply:
 
 @maintenance.endpoint(
     "POST",
-    Permission(Scope.ADMIN_WRITE, Reach.ALL),
+    Permission(Scope.ADMIN_WRITE, QueueScope.ALL),
     MaintenanceAnswer,
     request=MaintenanceRequest,
     example={

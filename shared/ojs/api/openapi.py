@@ -49,32 +49,35 @@ _REF = "#/components/schemas/{model}"
 
 # Status → name and description of the response.
 _ERRORS = {
-    400: ("BadRequest", "The request is malformed: a field, the body, a header or a parameter."),
-    401: ("Unauthenticated", "The key is missing or invalid."),
+    400: ("BadRequest", "A field, the body, a header, or a parameter is invalid."),
+    401: ("Unauthenticated", "The access key is missing or invalid."),
     403: (
         "Forbidden",
-        "The key does not allow this, or the queue does not take this producer's jobs.",
+        "The key doesn't allow the operation, or the queue doesn't allow the producer.",
     ),
     404: (
         "NotFound",
-        "The job, workflow, queue, worker, pool, delivery, key, or route was not found.",
+        "The job, workflow, queue, worker, pool, delivery, key, or route doesn't exist.",
     ),
-    409: ("Conflict", "The job is in another state, or exists already; nothing was changed."),
-    413: ("TooLarge", "Something is larger than allowed."),
+    409: (
+        "Conflict",
+        "The resource is in a different state or already exists. Nothing was changed.",
+    ),
+    413: ("TooLarge", "The job, the result, or the request is too large."),
     422: (
         "Unprocessable",
-        "Understood, but against a policy's rules, or not offered by this server.",
+        "The request breaks a rule of a policy, or is not supported by this server.",
     ),
     429: (
         "QueueFull",
-        "A queue is full, and nothing was stored; try again after `Retry-After` seconds, if given.",
+        "A queue is at capacity. Nothing was stored. Retry after `Retry-After` seconds, if set.",
     ),
     500: ("InternalError", "An internal error."),
     503: (
         "Unavailable",
-        "The store is busy or cannot be reached; try again after `Retry-After` seconds.",
+        "DynamoDB throttles requests or can't be reached. Retry after `Retry-After` seconds.",
     ),
-    504: ("Timeout", "The store did not answer in time; the outcome is unknown."),
+    504: ("Timeout", "The storage service did not respond in time. The outcome is unknown."),
 }
 
 _HEADERS: Mapping[str, tuple[dict[str, Any], str]] = {
@@ -86,7 +89,7 @@ _HEADERS: Mapping[str, tuple[dict[str, Any], str]] = {
         {"type": "string"},
         "path of the new job, queue, pool, delivery, cron job, workflow or key",
     ),
-    "Retry-After": ({"type": "integer", "minimum": 1}, "seconds to wait before trying again"),
+    "Retry-After": ({"type": "integer", "minimum": 1}, "seconds to wait before a retry"),
     "X-OJS-Queue-Depth": (
         {"type": "integer", "minimum": 0},
         "number of jobs in the queue that are not final, or their bytes if the limit is in bytes",
@@ -245,7 +248,10 @@ _SHOWN_BACK = {"description": "as shown; without effect, but a name must be that
 _TYPE_RULES: Mapping[str, dict[str, Any]] = {
     "JobRequest": {
         "properties": {
-            envelope.RESULT_TTL: {"type": "null", "description": "422 unless null: not offered"}
+            envelope.RESULT_TTL: {
+                "type": "null",
+                "description": "422 unless null: the field is not supported",
+            }
         }
     },
     "RateLimitRequest": _RATE_LIMIT,
@@ -359,7 +365,7 @@ _SHARED: Mapping[str, Mapping[str, Any]] = {
 _ANNOTATIONS = frozenset({"title", "description", "default"})
 
 
-def _said(schema: Mapping[str, Any]) -> str:
+def _schema_signature(schema: Mapping[str, Any]) -> str:
     """Return a comparable text of a schema, without annotations and with sorted values."""
     said = {word: schema[word] for word in sorted(schema) if word not in _ANNOTATIONS}
     return repr(
@@ -367,7 +373,7 @@ def _said(schema: Mapping[str, Any]) -> str:
     )
 
 
-_NAMES = {_said(schema): name for name, schema in _SHARED.items()}
+_NAMES = {_schema_signature(schema): name for name, schema in _SHARED.items()}
 
 
 def _shared(schema: Any) -> Any:
@@ -376,7 +382,7 @@ def _shared(schema: Any) -> Any:
         return [_shared(part) for part in schema]
     if not isinstance(schema, Mapping):
         return schema
-    if (name := _NAMES.get(_said(schema))) is None:
+    if (name := _NAMES.get(_schema_signature(schema))) is None:
         return {word: _shared(value) for word, value in schema.items()}
     about = {word: schema[word] for word in ("description", "default") if word in schema}
     return {"$ref": _REF.format(model=name), **about}
@@ -582,7 +588,10 @@ def _define_request(model: type[Model], schemas: dict[str, Any]) -> None:
         schema["additionalProperties"] = model.unknown == "kept"
     if issubclass(model, models.RequestModel):
         for key, reason in model.not_offered.items():
-            properties[key] = {"type": "null", "description": f"422 unless null: {reason}"}
+            properties[key] = {
+                "type": "null",
+                "description": f"422 unless null: the field {reason}",
+            }
         properties |= model.described.get("properties", {})
         schema |= {**model.described, "properties": properties}
     schemas[name] = _anchored(_checked_together(_completed(name, schema)))
@@ -655,7 +664,7 @@ def _named(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
     """Define a class under its name, and return a reference, or the schema of a shared type."""
     name, about = kind.__name__, cleandoc(kind.__doc__ or "")
     if issubclass(kind, StrEnum):
-        if _said(_one_of(kind)) in _NAMES:
+        if _schema_signature(_one_of(kind)) in _NAMES:
             return _one_of(kind)
         schemas[name] = {**_one_of(kind), "title": name, "description": about}
     elif issubclass(kind, Model):

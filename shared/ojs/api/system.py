@@ -15,7 +15,7 @@ from ojs.domain.requests import Field
 from ojs.http.answer import Answer, AsIs, derived, given, made, shown, source
 from ojs.http.answers import Count, Positive
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import Permission, Reach, Reply, Resource, Success
+from ojs.http.endpoint import Permission, QueueScope, Reply, Resource, Success
 from ojs.records import record
 
 if TYPE_CHECKING:
@@ -65,8 +65,8 @@ AUTHENTICATION: dict[str, list[Literal["api-key", "jwt", "aws-sigv4"]]] = {
 }
 AuthorizerName = Literal["keys", "jwt", "iam", "none"]
 _RETRY_AFTER = {"Retry-After": "5"}
-_ANYBODY = Permission(None, Reach.NONE)
-_LOOK = Permission(Scope.ADMIN_READ, Reach.ALL)
+_ANYBODY = Permission(None, QueueScope.NONE)
+_LOOK = Permission(Scope.ADMIN_READ, QueueScope.ALL)
 
 
 @derived
@@ -85,7 +85,7 @@ class Implementation(Answer["Settings"]):
     language: str = "python"
 
 
-class Extensions(Answer["Settings"]):
+class ConformanceExtensions(Answer["Settings"]):
     """Extensions that are offered as a whole."""
 
     official: list[dict[str, str]] = _extensions(EXTENSIONS, "ojs", "1.0.0-rc.1")
@@ -111,7 +111,7 @@ class ManifestAnswer(Answer["Settings"]):
     protocols: list[str] = ["http"]
     backend: str = BACKEND
     capabilities: dict[str, bool] = CAPABILITIES
-    extensions: Extensions = Extensions.of(_c)
+    extensions: ConformanceExtensions = ConformanceExtensions.of(_c)
     authentication: Authentication = Authentication.of(_c)
     # One transaction writes the lock and the job.
     unique_job_strength: str = "strong"
@@ -268,8 +268,8 @@ def manifest(_request: Request) -> Reply:
     "GET /health",
     _ANYBODY,
     {
-        200: Success(HealthAnswer, "Both work."),
-        503: Success(HealthAnswer, "The store does not answer.", ("Retry-After",)),
+        200: Success(HealthAnswer, "The server and DynamoDB work."),
+        503: Success(HealthAnswer, "DynamoDB does not respond.", ("Retry-After",)),
     },
     strict_query=False,
 )

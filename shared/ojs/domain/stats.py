@@ -123,17 +123,17 @@ def rates(current: Activity, previous: Activity, now_ms: int) -> Rates:
 
 
 @record(frozen=True)
-class Levels:
+class StateCounts:
     """Number of jobs by state. `dead` of the discarded jobs are dead letters."""
 
     states: Mapping[State, int] = field(default_factory=dict)
     dead: int = 0
 
-    def __add__(self, other: Levels) -> Levels:
+    def __add__(self, other: StateCounts) -> StateCounts:
         states = {
             state: self.of(state) + other.of(state) for state in {*self.states, *other.states}
         }
-        return Levels(states, self.dead + other.dead)
+        return StateCounts(states, self.dead + other.dead)
 
     def of(self, state: State) -> int:
         """Number of jobs in a state."""
@@ -180,7 +180,7 @@ class QueueSummary:
 
     name: str
     queue: Queue | None
-    levels: Levels
+    levels: StateCounts
     now_ms: int
     rates: Rates
     oldest_available_ms: int | None
@@ -191,7 +191,7 @@ class QueueDay:
     """The jobs of a queue, and its activity today (UTC)."""
 
     name: str
-    levels: Levels
+    levels: StateCounts
     today: Activity
 
 
@@ -225,7 +225,7 @@ class Totals:
 
     at_ms: int | None = None
     queues: int = 0
-    levels: Levels = Levels()
+    levels: StateCounts = StateCounts()
     workers: WorkerCounts = WorkerCounts()
     rates: Rates = Rates()
     oldest_ms: int | None = None
@@ -241,7 +241,7 @@ class QueueGauges:
     """
 
     queue: Queue
-    levels: Levels
+    levels: StateCounts
     changed_ms: int = 0
     oldest_ms: int | None = None
     filling: Filling | None = None

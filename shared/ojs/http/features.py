@@ -24,14 +24,14 @@ class MissingFeature:
     @property
     def message(self) -> str:
         """The error message."""
-        told = f"{self.called} not offered by this server."
+        told = f"{self.called} not supported by this server."
         return f"{told} {self.instead}" if self.instead else told
 
 
 # fmt: off
 MISSING: tuple[MissingFeature, ...] = (
     MissingFeature("webhooks", "Webhooks are", ("webhooks",),
-        "Poll /ojs/v1/events, or take events from the EventBridge bus."),
+        "Poll /ojs/v1/events, or receive events from the EventBridge bus."),
     MissingFeature("schemas", "Schemas of jobs are", ("schemas", "admin/schemas")),
     # The durable helpers of official SDKs request the last path: they repeat the base path.
     MissingFeature("checkpoints", "Checkpoints are",
@@ -51,6 +51,6 @@ MISSING: tuple[MissingFeature, ...] = (
 )
 # fmt: on
 NO_TENANTS = (
-    "tenants are not kept apart by this server; leave the header out, and separate them by queues "
-    "and keys"
+    "is not supported, because this server does not isolate tenants. Omit the header and give each "
+    "tenant its own queues and keys"
 )

@@ -74,7 +74,7 @@ MAX_PID = 2**32
 MAX_CONCURRENCY = 100_000
 MAX_PROGRESS_MESSAGE = 10_000
 MAX_REASON = 1_000
-CONFIRM = "must be true: this changes many jobs at once, and can't be undone"
+CONFIRM = "must be true, because the operation affects many jobs and can't be undone"
 _TRUE: dict[str, Any] = {"const": True}
 
 # The states that a worker can report. The first three are also directives (ojs-worker-protocol).
@@ -195,17 +195,17 @@ def _check_strategy(
     for name in weights or ():
         if queues is not None and name not in queues:
             raise InvalidRequest(
-                f"{prefix}weights.{name}", "is not one of the queues of this request", value=name
+                f"{prefix}weights.{name}", "names a queue that is missing in queues", value=name
             )
     if strategy == DispatchStrategy.WEIGHTED:
         for name in queues or ():
             if name not in (weights or {}):
-                rule = "is required: with the strategy weighted each queue needs a weight"
+                rule = "is required, because each queue must have a weight with strategy weighted"
                 raise InvalidRequest(f"{prefix}weights.{name}", rule)
         if not weights:
-            raise InvalidRequest(f"{prefix}weights", "is required with the strategy weighted")
+            raise InvalidRequest(f"{prefix}weights", "is required with strategy weighted")
     elif strategy is not None and weights:
-        rule = f"has no effect with the strategy {strategy}; use weighted"
+        rule = f"can't be combined with strategy {strategy}. Use strategy weighted"
         raise InvalidRequest(f"{prefix}weights", rule)
 
 
@@ -234,10 +234,10 @@ class FetchRequest(RequestModel):
     )
 
     not_offered: ClassVar[Mapping[str, str]] = {
-        "types": "fetching by job type is not offered by this server.",
-        "job_types": "fetching by job type is not offered by this server.",
-        "tags": "fetching by tag is not offered by this server.",
-        "wait": "blocking fetch is not offered by this server; poll instead.",
+        "types": "is not supported. Use a separate queue for each job type.",
+        "job_types": "is not supported. Use a separate queue for each job type.",
+        "tags": "is not supported. Use a separate queue for each tag.",
+        "wait": "is not supported, because a fetch does not block. Poll instead.",
     }
     described: ClassVar[Mapping[str, Any]] = {
         "anyOf": [{"required": [name]} for name in ("queues", "pool", "worker_id")]
@@ -246,11 +246,11 @@ class FetchRequest(RequestModel):
     def check(self, prefix: str = "") -> None:
         """Raise InvalidRequest for invalid weights, an invalid nack, or too many entries."""
         if not (self.queues or self.pool or self.worker_id):
-            raise InvalidRequest(f"{prefix}queues", "is required")
+            raise InvalidRequest(f"{prefix}queues", "is required, or pool or worker_id")
         _check_strategy(self.queues or None, self.strategy, self.weights, prefix)
         _check_nacks(self.nacks or (), prefix)
         if len(self.acks or ()) + len(self.nacks or ()) > MAX_ENDINGS:
-            rule = f"must have at most {MAX_ENDINGS} items, those of acks included"
+            rule = f"must have at most {MAX_ENDINGS} items together with acks"
             raise InvalidRequest(f"{prefix}nacks", rule)
 
     def order(self) -> str | None:
@@ -295,7 +295,7 @@ def _texts(value: Any) -> Any:
         return value
     if isinstance(value, list) and all(isinstance(line, str) for line in value):
         return value
-    raise ValueError("must be an array of strings, or a string")
+    raise ValueError("must be a string or an array of strings")
 
 
 def _queue_pattern(value: str) -> str:
@@ -425,7 +425,7 @@ def _inside(one: type[Model]) -> dict[str, str]:
     """Return the fields that belong to each entry of a batch, with the error for other places."""
     return dict.fromkeys(
         sorted(one.model_fields.keys() - {"worker_id"}),
-        "cannot be combined with a list: it belongs into each of its items",
+        "can't be combined with the list. Set it in each item",
     )
 
 
@@ -457,7 +457,7 @@ class AcksRequest(_Many):
     misplaced = _inside(AckRequest)
     described: ClassVar[Mapping[str, Any]] = _none_of(misplaced)
     not_offered: ClassVar[Mapping[str, str]] = {
-        "nacks": "send them to /workers/nack, or both with the next fetch."
+        "nacks": "can't be sent to this path. Use /workers/nack, or send both with the next fetch."
     }
 
     def endings(self) -> list[Ending]:
@@ -473,7 +473,7 @@ class NacksRequest(_Many):
     misplaced = _inside(NackRequest)
     described: ClassVar[Mapping[str, Any]] = _none_of(misplaced)
     not_offered: ClassVar[Mapping[str, str]] = {
-        "acks": "send them to /workers/ack, or both with the next fetch."
+        "acks": "can't be sent to this path. Use /workers/ack, or send both with the next fetch."
     }
 
     def check(self, prefix: str = "") -> None:
@@ -490,7 +490,7 @@ def _labels(value: Any) -> Any:
         return None
     names, texts = (value, value.values()) if isinstance(value, dict) else ((), value)
     if not isinstance(value, list | dict) or not all(isinstance(text, str) for text in texts):
-        raise ValueError("must be an array of strings, or an object of strings")
+        raise ValueError("must be an array of strings or an object with string values")
     if len(value) > MAX_LABELS or any(len(text) > MAX_NAME_BYTES for text in (*texts, *names)):
         raise ValueError(
             f"must have at most {MAX_LABELS} labels of at most {MAX_NAME_BYTES} characters"
@@ -526,8 +526,8 @@ class WorkerInfo(RequestModel):
     pool: PoolName | None = _POOL
 
     not_offered: ClassVar[Mapping[str, str]] = {
-        "handlers": "dispatch by type and version is not supported by this server; use "
-        "separate queues."
+        "handlers": "is not supported, because jobs are not dispatched by type or version. Use a "
+        "separate queue for each."
     }
 
     def check(self, prefix: str = "") -> None:
@@ -545,7 +545,7 @@ def _active(value: Any) -> Any:
         return value
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_ACTIVE_COUNT:
         return value
-    raise ValueError(f"must be an array of at most {MAX_ACTIVE_JOBS} job ids, or a number of jobs")
+    raise ValueError(f"must be an array of at most {MAX_ACTIVE_JOBS} job ids or a number of jobs")
 
 
 ActiveJobs = Annotated[
@@ -582,7 +582,7 @@ class _Busy(WorkerInfo):
                     place = f"{prefix}{field}[{index}]"
                     raise InvalidRequest(place, "must be a lowercase UUIDv7", value=value)
         if len(self.job_ids()) > MAX_ACTIVE_JOBS:
-            rule = f"must have at most {MAX_ACTIVE_JOBS} ids, those of active_jobs included"
+            rule = f"must have at most {MAX_ACTIVE_JOBS} ids together with active_jobs"
             raise InvalidRequest(f"{prefix}active_job_ids", rule)
 
     def job_ids(self) -> list[str]:
@@ -652,12 +652,13 @@ def registration(raw: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
         _check_slips(inner, prefix)
         for name in _REGISTERED & raw.keys() - {"worker"}:
             if raw[name] != inner.get(name):
-                raise InvalidRequest(name, "differs from that inside worker, which alone counts")
+                rule = f"must have the same value as worker.{name}. Send only worker.{name}"
+                raise InvalidRequest(name, rule)
         raw = inner
     if "id" in raw:
         worker_id = raw.get("worker_id", raw["id"])
         if worker_id != raw["id"]:
-            rule = f"differs from {prefix}worker_id, which is another name for it"
+            rule = f"must have the same value as {prefix}worker_id. Send only one of them"
             raise InvalidRequest(f"{prefix}id", rule)
         raw = {**raw, "worker_id": worker_id}
     return raw, prefix
@@ -667,7 +668,7 @@ def _check_slips(raw: Mapping[str, Any], prefix: str) -> None:
     for name in raw:
         meant = None if name in _REGISTERED else nearest(name, _REGISTERED, least=SLIP)
         if meant is not None:
-            rule = f"{NOT_KNOWN}; did you mean '{meant}'?"
+            rule = f"{NOT_KNOWN}. Did you mean '{meant}'?"
             raise InvalidRequest(prefix + name[:MAX_SHOWN], rule)
 
 
@@ -683,7 +684,7 @@ class _Report(RequestModel):
         """Return warnings about the parts of the report that are not stored."""
         if self.checkpoint is None:
             return []
-        return ["'checkpoint' is not kept: this server has no checkpoints."]
+        return ["'checkpoint' is not stored, because this server does not support checkpoints."]
 
 
 class ProgressRequest(_Report):
@@ -817,7 +818,7 @@ class QueueLimitsRequest(Configuration):
     """
 
     not_offered: ClassVar[Mapping[str, str]] = {
-        "throttle": "queues have no throttle; jobs may have one."
+        "throttle": "is not supported for queues. Set throttle in the rate_limit of a job."
     }
 
     limit: Annotated[int, Field(ge=1, le=MAX_RATE)] | None = None
@@ -847,11 +848,11 @@ class QueueLimitsRequest(Configuration):
         flat = named & {"limit", "period"}
         if flat and (self.limit is None or self.period is None):
             missing, other = ("limit", "period") if self.limit is None else ("period", "limit")
-            raise InvalidRequest(prefix + missing, f"is required together with {other}")
+            raise InvalidRequest(prefix + missing, f"is required with {other}")
         ways = [*(["limit"] if flat else []), *sorted(named & {"rate", "rate_limit"})]
         if len(ways) > 1:
             # The two could have different values.
-            raise InvalidRequest(prefix + ways[1], f"cannot be combined with {ways[0]}")
+            raise InvalidRequest(prefix + ways[1], f"can't be combined with {ways[0]}")
         if not ways and "concurrency" not in named:
             raise InvalidRequest(
                 f"{prefix}rate_limit", "is required, or limit and period, or concurrency"
@@ -895,16 +896,16 @@ class DeleteQueueRequest(Configuration):
 def _key_name(value: str) -> str:
     # The name is compared with the producers of queues, and logs contain it.
     if not value.isprintable() or value != value.strip():
-        raise ValueError("must be printable, without space around it")
+        raise ValueError("must have only printable characters and no space at its start or end")
     if '"' in value or "\\" in value:
         # API Gateway writes the name to the access log without escaping.
-        raise ValueError("must hold no '\"' and no '\\'")
+        raise ValueError('must not contain " or \\')
     return value
 
 
 def _scopes(value: list[str]) -> list[str]:
     if len(set(value)) != len(value):
-        raise ValueError("must name each scope once")
+        raise ValueError("must not contain a scope twice")
     return value
 
 
@@ -936,7 +937,8 @@ def _role(value: str) -> str:
     found = access.role_arn(value)
     if found is None:
         raise ValueError(
-            "must be the ARN of an IAM role or user, as arn:aws:iam::123456789012:role/mailer"
+            "must be the ARN of an IAM role or user, for example "
+            "arn:aws:iam::123456789012:role/mailer"
         )
     return found
 
@@ -966,10 +968,10 @@ class ChangeJobRequest(Configuration):
     def check(self, prefix: str = "") -> None:
         """Raise InvalidRequest if the request changes nothing."""
         if self.priority is None and self.queue is None:
-            raise InvalidRequest(f"{prefix}priority", "is required, or 'queue', or both")
+            raise InvalidRequest(f"{prefix}priority", "is required, or queue, or both")
 
 
-_NOT_ATOMIC = "many jobs are dealt with one by one: only 'partial' is offered by this server."
+_NOT_ATOMIC = "must be partial, because the server processes each job separately."
 
 
 class JobsRequest(Configuration):
@@ -988,7 +990,7 @@ class JobsRequest(Configuration):
     atomicity: Literal["partial"] | None = None
 
     not_offered: ClassVar[Mapping[str, str]] = {
-        "idempotency_key": "repeated requests are not recognized by this server.",
+        "idempotency_key": "is not supported for this operation. Omit it.",
     }
     described: ClassVar[Mapping[str, Any]] = {
         "oneOf": [{"required": ["job_ids"]}, {"required": ["filter"]}]
@@ -1006,11 +1008,11 @@ class JobsRequest(Configuration):
         if self.confirm is False:
             raise InvalidRequest(f"{prefix}confirm", CONFIRM, value=False)
         if self.job_ids is not None and self.filter is not None:
-            raise InvalidRequest(f"{prefix}filter", "cannot be combined with job_ids")
+            raise InvalidRequest(f"{prefix}filter", "can't be combined with job_ids")
         if self.job_ids is None and self.filter is None:
-            raise InvalidRequest(f"{prefix}filter", "is required, or 'job_ids'")
+            raise InvalidRequest(f"{prefix}filter", "is required, or job_ids")
         if self.filter is not None and not self.filter.model_fields_set:
-            rule = f"must have one of {', '.join(JOB_FIELDS)}"
+            rule = f"must have at least one of {', '.join(JOB_FIELDS)}"
             raise InvalidRequest(f"{prefix}filter", rule)
 
     def wanted(self) -> dict[str, Any] | None:
@@ -1069,13 +1071,13 @@ class EraseRequest(Configuration):
         if self.confirm is False:
             raise InvalidRequest(f"{prefix}confirm", CONFIRM, value=False)
         if self.job_ids is not None and self.filter is not None:
-            raise InvalidRequest(f"{prefix}filter", "cannot be combined with job_ids")
+            raise InvalidRequest(f"{prefix}filter", "can't be combined with job_ids")
         if self.job_ids is None and self.filter is None:
-            raise InvalidRequest(f"{prefix}filter", "is required, or 'job_ids'")
+            raise InvalidRequest(f"{prefix}filter", "is required, or job_ids")
         for name, value in ({} if self.filter is None else self.filter.meta).items():
             # An unset variable in a client must not erase all jobs that have no value.
             if value is None or value in ("", [], {}):
-                rule = "must not be empty or null: name the data to erase"
+                rule = "must not be empty or null, because an erasure must name its value"
                 raise InvalidRequest(f"{prefix}filter.meta.{name}", rule, value=value)
         if self.confirm is None and not self.dry_run:
             raise InvalidRequest(f"{prefix}confirm", CONFIRM)

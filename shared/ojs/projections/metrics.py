@@ -16,7 +16,7 @@ from ojs.domain.stats import OTHER_TYPES
 from ojs.projections.counters import Tally
 from ojs.projections.crons import CronRunChange
 from ojs.projections.limits import ThrottleChange
-from ojs.projections.transitions import Happened
+from ojs.projections.transitions import JobEvent
 from ojs.records import record
 
 NAMESPACE = "OJS"
@@ -153,7 +153,7 @@ def write(to: MetricsOutlet, measurements: Iterable[Measurement]) -> None:
         to.put(dict(names), by_name)
 
 
-def of_jobs(what: Iterable[tuple[Happened, str]]) -> Iterator[Measurement]:
+def of_jobs(what: Iterable[tuple[JobEvent, str]]) -> Iterator[Measurement]:
     """Measure the events of jobs. Each has the job type that counts it."""
     for one, kind in what:
         dimensions = {"queue": one.job.queue, "type": kind}
@@ -164,7 +164,7 @@ def of_jobs(what: Iterable[tuple[Happened, str]]) -> Iterator[Measurement]:
             yield dimensions, metric.name, one.length_ms / 1_000
 
 
-def of_pools(what: Iterable[Happened]) -> Iterator[Measurement]:
+def of_pools(what: Iterable[JobEvent]) -> Iterator[Measurement]:
     """Measure the jobs that were dispatched to worker pools."""
     for one in what:
         if one.kind is EventType.JOB_STARTED and one.job.pool is not None:

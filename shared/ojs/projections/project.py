@@ -48,13 +48,13 @@ from ojs.domain.events.types import EventType
 from ojs.projections import counters, dead_letters, events, metrics, records
 from ojs.projections.counters import StatsKey, Tally, counted_as, day_of, named_types
 from ojs.projections.crons import CronRunChange
-from ojs.projections.dead_letters import CopyMaker, came_to_wait, due
+from ojs.projections.dead_letters import CopyMaker, due, new_copies
 from ojs.projections.deliveries import DeliveryStream, placed
 from ojs.projections.limits import ThrottleChange
 from ojs.projections.metrics import MetricsOutlet
 from ojs.projections.outlets import Bus, FailureQueue
 from ojs.projections.records import Change, Malformed
-from ojs.projections.transitions import Happened, happened
+from ojs.projections.transitions import JobEvent, happened
 from ojs.projections.workflows import WorkflowStream, ended
 from ojs.records import record
 from ojs.store.derived.projection import (
@@ -68,7 +68,7 @@ from ojs.store.derived.projection import (
 from ojs.store.jobs.records import JobStore
 from ojs.store.queues.registry import QueueRegistry
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace, NotDone, UnreadableItem
+from ojs.store.table.errors import LostRace, UnreadableItem, WriteNotApplied
 from ojs.store.table.schema import STREAM_MAX_AGE_S
 
 logger = Logger()
@@ -98,7 +98,7 @@ class _Effect:
     """The counts and events of one change."""
 
     change: Change
-    happened: list[Happened]
+    happened: list[JobEvent]
     tally: Tally
     events: list[Event] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
@@ -238,9 +238,9 @@ class Projector:
                 # It is not counted, and nothing is lost: the item itself is not changed.
                 _log_unknown(unknown.message)
                 continue
-            except Exception as error:  # noqa: BLE001 - whatever it is, it would stop the shard
+            except Exception as error:  # noqa: BLE001 - any error would stop the shard
                 # The text of an error can quote the item's content.
-                reason = f"cannot be projected: {type(error).__name__}"
+                reason = f"can't be projected: {type(error).__name__}"
                 malformed = error if isinstance(error, Malformed) else Malformed(reason, raw)
                 if not self._put_aside(malformed):
                     batch.failed.add(_name(raw))
@@ -258,7 +258,7 @@ class Projector:
         written_ms = records.written_ms(raw)
         if written_ms is None or written_ms > self._clock.now_ms() - _GIVE_UP_MS:
             return False
-        return self._put_aside(Malformed("could not be projected in time", raw))
+        return self._put_aside(Malformed("was not projected in time", raw))
 
     def _follow(self, effects: list[_Effect], batch: _Batch) -> None:
         what = [thing for one in effects for thing in one.happened]
@@ -383,7 +383,7 @@ class Projector:
             return
         by_limit: defaultdict[tuple[str, int], list[_Effect]] = defaultdict(list)
         for one in effects:
-            for limit in came_to_wait(one.change.jobs):
+            for limit in new_copies(one.change.jobs):
                 by_limit[limit].append(one)
         for (queue, most), ones in by_limit.items():
             if all(one.change.sequence in batch.failed for one in ones):
@@ -511,7 +511,7 @@ class Projector:
                 self._registry.note(name)
             after = self._store.count(after, at_once, hand_over=hand_over)
         except (LostRace, BackendUnavailable, BackendTimeout) as error:
-            known = isinstance(error, NotDone) or (
+            known = isinstance(error, WriteNotApplied) or (
                 isinstance(error, LostRace) and not error.repeated
             )
             batch.unsure += [] if known else mine

@@ -180,7 +180,7 @@ def parse(raw: Mapping[str, Any]) -> list[Change]:
         if isinstance(cause, KeyError):
             raise Malformed(f"{cause.args[0]!r} is missing", raw) from None
         # The text of such an error can quote the item's content.
-        raise Malformed(f"cannot be read: {type(cause).__name__}", raw) from None
+        raise Malformed(f"can't be read: {type(cause).__name__}", raw) from None
 
 
 def written_ms(raw: Any) -> int | None:

@@ -80,16 +80,17 @@ class HttpsTarget:
                     # response.
                     raise TimeoutError
             except Blocked as refusal:
-                return outcome.trouble(Verdict.FORBIDDEN, "endpoint_blocked", str(refusal))
+                message = f"The endpoint {refusal}."
+                return outcome.trouble(Verdict.FORBIDDEN, "endpoint_blocked", message)
             # ValueError: a host name that look-ups reject, or that the DNS can't represent.
             except (OSError, http.client.HTTPException, ValueError) as error:
                 if limit.over or isinstance(error, TimeoutError):
-                    message = f"the endpoint did not answer within {timeout_ms} ms"
+                    message = f"The endpoint did not respond within {timeout_ms} ms."
                     return outcome.trouble(Verdict.FAULT, "timeout", message)
-                told = f"no answer of the endpoint: {type(error).__name__}: {error}"
+                told = f"The endpoint did not respond: {type(error).__name__}: {error}"
                 return outcome.trouble(Verdict.FAULT, "delivery_error", told[:1_000])
         if len(answer) > MAX_ANSWER_BYTES and 200 <= status < 300:
-            return outcome.invalid(f"the answer has more than {MAX_ANSWER_BYTES} bytes")
+            return outcome.invalid(f"The response has more than {MAX_ANSWER_BYTES} bytes.")
         return outcome.of_response(
             status, headers, answer, job_id=push.job.id, now_ms=self._clock.now_ms()
         )

@@ -140,12 +140,14 @@ class LambdaTarget:
             return _refused(error, now_ms=self._clock.now_ms())
         except (ConnectTimeoutError, EndpointConnectionError, NoCredentialsError) as error:
             # Nothing was sent.
-            return outcome.throttled(f"Lambda cannot be reached: {error}")
+            return outcome.throttled(f"Lambda can't be reached: {error}")
         except ReadTimeoutError:
-            message = f"the function did not answer within {delivery.timeout_ms} ms"
+            message = f"The function did not respond within {delivery.timeout_ms} ms."
             return self._unknown(event, message, "timeout", waits=waits)
         except (BotoCoreError, OSError) as error:
-            return self._unknown(event, f"no answer: {error}", "delivery_error", waits=waits)
+            return self._unknown(
+                event, f"Lambda did not respond: {error}", "delivery_error", waits=waits
+            )
         return {"failed": answer.get("FunctionError"), "payload": payload}
 
     @staticmethod
@@ -185,7 +187,7 @@ def _read(answer: dict[str, Any], event: PushEvent, form: Form) -> Sequence[Outc
         told = jsontext.loads(payload) if payload else None
     except InvalidPayload as broken:
         if not answer["failed"]:
-            return [outcome.invalid(f"the answer cannot be read ({broken})")] * len(ids)
+            return [outcome.invalid(f"The response can't be read: {broken}")] * len(ids)
         told = payload.decode("utf-8", errors="replace")
     if answer["failed"]:
         return [outcome.of_function_error(told)] * len(ids)

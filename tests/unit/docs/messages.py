@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[3]
 VALUE = "{}"
-FOLDERS = ("shared/ojs/domain",)
+FOLDERS = ("shared", "functions")
 # Error types: the position and the name of the argument that has the text.
 REASONS = {"InvalidRequest": (1, "reason"), "ValidationFailed": (1, "reason")}
 REASONS |= {"naming_field": (2, "rule"), "ValueError": (0, "")}
@@ -24,7 +24,7 @@ REASONS |= {"_note": (1, "rule"), "note": (1, "rule")}
 # In other folders, these have other texts.
 DOMAIN_ONLY = {"ValueError", "_note", "note"}
 DOMAIN = Path("shared/ojs/domain")
-WAITS = {"BackendUnavailable", "BackendContended", "Contended", "NotDone", "UnknownOutcome"}
+WAITS = {"BackendUnavailable", "BackendContended", "Contended", "WriteNotApplied", "UnknownOutcome"}
 MESSAGES = {
     **dict.fromkeys(
         {"OjsError", "InvalidPayload", "Unsupported", "PermissionDenied", "Conflict", "Duplicate"}

@@ -133,7 +133,7 @@ def test_a_job_that_is_gone_is_told(api: Api) -> None:
     api("DELETE", f"{BASE}/admin/jobs/{ids(batch)[1]}")
     reply = push(api, "jobs", ONE)
     assert (reply.status, ids(reply)) == (201, [job])
-    said = "no longer exists. The response shows the pushed job."
+    said = "was deleted. The response has the enqueued job."
     assert reply.json["warnings"] == [f"Job '{job}' {said}"]
     assert reply.json["job"]["args"] == ONE["args"]
     again = push(api, "jobs/batch", MANY, key="batch")

@@ -70,7 +70,7 @@ def test_what_stands_beside_a_wrapper_counts(api: Api) -> None:
     register = f"{BASE}/workers/register"
     worker = {"worker_id": "w"}
     refused(api.post(register, {"worker": worker, "pol": "general"}), "pol", "'pool'")
-    refused(api.post(register, {"worker": worker, "pool": "x"}), "pool", "inside worker")
+    refused(api.post(register, {"worker": worker, "pool": "x"}), "pool", "worker.pool")
 
 
 @pytest.mark.parametrize(

@@ -297,7 +297,7 @@ def _raises(error: BaseException) -> Middleware:
     [
         (_raises(KeyError("secret-name")), "secret-name"),
         (_raises(SystemExit("the end")), "the end"),
-        (_raises(Refused(5)), "must be texts"),  # type: ignore[arg-type]
+        (_raises(Refused(5)), "must be strings"),  # type: ignore[arg-type]
         (_raises(Refused("no", details={"k": object()})), "details is not JSON"),
         (_raises(Refused("no", details={"k": DEEP})), "levels of nesting"),
         (lambda _job, _following: None, "not NoneType"),
@@ -428,7 +428,7 @@ def test_calls_that_do_not_come_back_do_not_pile_up(
             busy.changed(resolved({}), now_ms=NOW_MS)
     running = [thread for thread in threading.enumerate() if thread.name == "middleware"]
     assert len(running) == MAX_OVERDUE
-    assert "have not come back" in caplog.records[-1].__dict__["reason"]
+    assert "have not returned" in caplog.records[-1].__dict__["reason"]
     stuck.may_end.set()
     for thread in running:
         thread.join(30)

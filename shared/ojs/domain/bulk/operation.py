@@ -171,7 +171,7 @@ class BulkOperation:
         return replace(self, failed=self.failed + 1, errors=errors)
 
     @property
-    def goes_round(self) -> bool:
+    def needs_second_pass(self) -> bool:
         """Whether an erasure needs another round when it reaches the end.
 
         A round can skip a job that changes its state, and the log doesn't contain a job that has

@@ -97,10 +97,10 @@ class CronRequest(Model):
     starts_at: str | None = Field(None, description="RFC 3339: it does not fire earlier")
     ends_at: str | None = Field(None, description="RFC 3339: it does not fire later")
     catchup_window: Duration | None = Field(
-        None, description="how late a tick may still fire; without it, however late"
+        None, description="maximum delay of a tick that still fires; default: no maximum"
     )
     jitter: Duration | None = Field(
-        None, description="each firing is put off by up to so long, at most an hour"
+        None, description="maximum random delay of each firing, at most an hour"
     )
     pause_on_failure: bool | None = Field(
         None, description="whether it pauses when one of its jobs is discarded"

@@ -159,7 +159,7 @@ class RetryRequest(Model):
                 return None
         return value
 
-    def _given(self, setting: str) -> Any:
+    def _provided(self, setting: str) -> Any:
         """The value of a setting, under any of its names."""
         names = (setting, *RETRY_ALIASES[setting])
         return next(filter(None, (getattr(self, name) for name in names)), None)
@@ -173,7 +173,7 @@ class RetryRequest(Model):
         def interval(name: str, default: int) -> int:
             text = getattr(self, name)
             if text is None:
-                return default if (ms := self._given(name)) is None else int(ms)
+                return default if (ms := self._provided(name)) is None else int(ms)
             try:
                 found = times.short_duration_ms(text)
             except ValueError as error:
@@ -197,7 +197,7 @@ class RetryRequest(Model):
                 f"{field}.non_retryable_errors",
                 f"must have at most {MAX_NAMES_BYTES} bytes in total",
             )
-        strategy = chosen(self._given("backoff_strategy"), base.strategy)
+        strategy = chosen(self._provided("backoff_strategy"), base.strategy)
         return RetryPolicy(
             max_attempts=chosen(self.max_attempts, base.max_attempts),
             initial_ms=initial,

@@ -84,30 +84,31 @@ class StarvationPreventionRequest(Model):
 
 
 class PoolRequest(Model):
-    """A worker pool. It replaces the whole configuration: what is left out gets its default."""
+    """A worker pool. Replaces the whole configuration: omitted fields get their defaults."""
 
     queues: (
         Annotated[list[QueueName], Field(min_length=1, max_length=MAX_POOL_QUEUES)]
         | Annotated[dict[QueueName, QueueOfPool], Field(min_length=1, max_length=MAX_POOL_QUEUES)]
     )
     concurrency: Annotated[int, NumberRange(1, MAX_POOL_CONCURRENCY)] | None = Field(
-        None, description="most jobs that run at a time over all workers of the pool"
+        None, description="maximum number of jobs that all workers of the pool run at a time"
     )
     strategy: DispatchStrategy | None = Field(
-        None, description="round-robin when not given; weighted when there are weights"
+        None, description="default: weighted if there are weights, otherwise round-robin"
     )
     weights: dict[str, Weight] | None = None
     isolated: bool | None = Field(
-        None, description="whether workers outside the pool get nothing of its queues"
+        None, description="whether workers outside the pool get no jobs of its queues"
     )
     starvation_prevention: StarvationPreventionRequest | None = None
     tenant_fairness: TenantFairnessRequest | None = Field(
-        None, description="how tenants share its queues, where these do not say so themselves"
+        None,
+        description="how tenants share its queues; default for queues without their own setting",
     )
 
 
 @record(frozen=True)
-class Prevention:
+class StarvationPrevention:
     """Guarantees of each queue of a pool: a dispatch per interval, and a share of dispatches."""
 
     interval: str = DEFAULT_ROTATION
@@ -143,12 +144,12 @@ class Pool:
     limiting: bool = False
 
     @property
-    def prevention(self) -> Prevention | None:
+    def prevention(self) -> StarvationPrevention | None:
         """The starvation prevention in force, or None if it is not enabled."""
         given = self.prevention_config
         if not given.get("enabled"):
             return None
-        return Prevention(given["rotation_interval"], float(given["min_dispatch_ratio"]))
+        return StarvationPrevention(given["rotation_interval"], float(given["min_dispatch_ratio"]))
 
     @property
     def limits_concurrency(self) -> bool:

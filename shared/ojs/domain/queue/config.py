@@ -108,7 +108,7 @@ Producer = Annotated[Printable, Field(min_length=1, max_length=MAX_NAME_BYTES), 
 
 
 class QueueRateLimit(Model):
-    """At most `limit` jobs handed out in each `period`."""
+    """Maximum number of jobs that are dispatched in each `period`."""
 
     limit: Annotated[int, NumberRange(1, MAX_RATE)]
     period: Duration
@@ -123,7 +123,7 @@ class RetentionRequest(Model):
 
 
 class DeadLetterRetentionRequest(Model):
-    """Which dead letters are kept: older ones, or more than the latest so many, are pruned."""
+    """Retention of dead letters: older ones, and those above the maximum number, are pruned."""
 
     max_age: Duration | None = None
     max_count: Annotated[int, NumberRange(1, MAX_DEAD_LETTERS)] | None = None
@@ -255,12 +255,12 @@ class Layers:
     @property
     def document(self) -> dict[str, Any]:
         """All fields that are set. The queue's own fields override the inherited ones."""
-        return _over(self.own, self.inherited)
+        return _merged(self.own, self.inherited)
 
     @property
     def full(self) -> dict[str, Any]:
         """All fields that are set, merged over the system defaults."""
-        return _over(self.document, SYSTEM)
+        return _merged(self.document, SYSTEM)
 
     @property
     def max_age(self) -> str:
@@ -431,7 +431,7 @@ def merge(layer: Layer, changes: Mapping[str, Any], *, prefix: str = "") -> dict
         if value is None:
             merged.pop(name, None)
         elif name in _NESTED:
-            merged[name] = _without_nulls(_over(value, merged.get(name, {})))
+            merged[name] = _without_nulls(_merged(value, merged.get(name, {})))
             if not merged[name]:
                 del merged[name]
         else:
@@ -450,13 +450,13 @@ def merge(layer: Layer, changes: Mapping[str, Any], *, prefix: str = "") -> dict
     return merged
 
 
-def _over(above: Mapping[str, Any], below: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(above: Mapping[str, Any], below: Mapping[str, Any]) -> dict[str, Any]:
     """Merge two layers field by field. Fields of `above` take precedence."""
     merged = dict(below)
     for name, value in above.items():
         there = merged.get(name)
         both = isinstance(value, Mapping) and isinstance(there, Mapping)
-        merged[name] = _over(value, there) if both and there is not None else value
+        merged[name] = _merged(value, there) if both and there is not None else value
     return merged
 
 
@@ -491,7 +491,7 @@ def check(before: Layers, own: Layer) -> None:
 
 def shown(layers: Layers) -> dict[str, Any]:
     """The merged configuration in responses. A limit that is not set is absent."""
-    full = _over({"dead_letter": {"retention": {"max_age": layers.max_age}}}, layers.full)
+    full = _merged({"dead_letter": {"retention": {"max_age": layers.max_age}}}, layers.full)
     if "tenant_fairness" in full:
         full["tenant_fairness"] = tenants.shown(full["tenant_fairness"])
     full = {name: value for name, value in full.items() if value or name not in _UNLIMITED_AT_ZERO}

@@ -7,7 +7,7 @@ from dataclasses import field
 from enum import StrEnum
 
 from ojs.domain.job.states import State
-from ojs.domain.stats import Activity, Levels, QueueGauges
+from ojs.domain.stats import Activity, QueueGauges, StateCounts
 from ojs.records import record
 
 # Maximum number of queues that are sorted: those with the largest depth.
@@ -45,7 +45,7 @@ class QueueOrders:
         sign = 1 if order is QueueOrder.OLDEST else -1
         return sorted((sign * row[at], name) for name, row in self.rows.items() if row[at])
 
-    def levels(self) -> dict[str, Levels]:
+    def levels(self) -> dict[str, StateCounts]:
         """The jobs that are not in a final state, by queue and state.
 
         Scheduled and retryable jobs are not counted separately. Both states have their sum.
@@ -55,7 +55,7 @@ class QueueOrders:
             states = {State.AVAILABLE: available, State.ACTIVE: active, State.SCHEDULED: later}
             pending = depth - sum(states.values())
             states |= {State.RETRYABLE: later, State.PENDING: pending}
-            found[name] = Levels(states)
+            found[name] = StateCounts(states)
         return found
 
 

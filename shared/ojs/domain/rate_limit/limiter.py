@@ -236,9 +236,8 @@ Starts = Number | StartsRequest
 
 
 class RateLimitRequest(Model):
-    """A job's rate limit, in one of three forms: that of ojs-rate-limiting, section 6, with a
-    number as `rate` beside `period`, or with `max_per_second`. Without a key the queue's own is
-    used.
+    """A job's rate limit, in one of three forms: as in ojs-rate-limiting, section 6; a number as
+    `rate` with a `period`; or `max_per_second`. Without a key it uses the queue's limit.
     """
 
     key: Key | None = None

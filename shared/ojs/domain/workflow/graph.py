@@ -99,7 +99,7 @@ class Step:
 
 
 @record(frozen=True, slots=True)
-class Mark:
+class StepSignal:
     """The signal of an ended node to the node `target`, which waits for it.
 
     `slot` is the number of the mark at the target, from 0. If `bad`, the step failed or was
@@ -189,7 +189,7 @@ class Graph:
         """Whether a node is a job."""
         return _is_job(self.steps[node])
 
-    def marks(self, node: int, state: StepState) -> list[Mark]:
+    def marks(self, node: int, state: StepState) -> list[StepSignal]:
         """The marks that an ended node makes.
 
         `node` is a job, a settle node, or the opening of a composite that never starts. For an
@@ -199,7 +199,7 @@ class Graph:
         for target, slot in self.followers[self.exits[node]]:
             ignored = slot in self._ignored.get(target, ())
             bad, skipped = state in BAD, state is StepState.SKIPPED
-            found.append(Mark(target, slot, bad and not ignored, skipped and not ignored))
+            found.append(StepSignal(target, slot, bad and not ignored, skipped and not ignored))
         return found
 
     def verdict(self, node: int, *, bad: bool, skipped: bool) -> StepState:

@@ -30,7 +30,7 @@ class Dependency:
 
 
 @record(frozen=True, slots=True)
-class Place:
+class StepSpec:
     """The place of a step in a graph, from its request.
 
     `callback` is the callback type in its options. If `job` is false, the step is a workflow.
@@ -62,7 +62,7 @@ class PlacedSteps:
         return sum(len(self.needs[at]) for at in self.body)
 
 
-def arrange(places: Sequence[Place], path: str, note: Note) -> PlacedSteps:
+def arrange(places: Sequence[StepSpec], path: str, note: Note) -> PlacedSteps:
     """Find callbacks and check dependencies.
 
     Args:
@@ -86,7 +86,7 @@ def arrange(places: Sequence[Place], path: str, note: Note) -> PlacedSteps:
     return PlacedSteps(needs, body, callbacks)
 
 
-def _resolved(places: Sequence[Place], note: Note) -> list[tuple[int, ...]]:
+def _resolved(places: Sequence[StepSpec], note: Note) -> list[tuple[int, ...]]:
     """The positions of the dependencies of each step, without unknown ones."""
     positions = {place.id: at for at, place in enumerate(places)}
     found = []
@@ -111,7 +111,7 @@ def _unknown(name: str, positions: dict[str, int]) -> str:
 
 
 def _by_id(
-    places: Sequence[Place], needs: Sequence[tuple[int, ...]], told: Collection[int]
+    places: Sequence[StepSpec], needs: Sequence[tuple[int, ...]], told: Collection[int]
 ) -> dict[int, Callback]:
     """The callbacks that are marked by ID: they need all other steps, and no step needs them."""
     needed = {need for each in needs for need in each}
@@ -140,7 +140,7 @@ def _lacking(needs: Sequence[int], count: int, callbacks: set[int]) -> list[int]
 
 
 def _check_callbacks(
-    places: Sequence[Place],
+    places: Sequence[StepSpec],
     needs: Sequence[tuple[int, ...]],
     callbacks: Collection[int],
     body: Sequence[int],

@@ -27,7 +27,7 @@ from ojs.domain.job import envelope
 from ojs.domain.job.envelope import MAX_META_BYTES, MAX_NAME_BYTES, OnConflict
 from ojs.domain.requests import MAX_SHOWN, not_known
 from ojs.domain.workflow.graph import Callback, Graph, Step, StepKind, StepTrigger
-from ojs.domain.workflow.places import Dependency, Place, PlacedSteps, arrange
+from ojs.domain.workflow.places import Dependency, PlacedSteps, StepSpec, arrange
 from ojs.records import record
 
 # Maximum jobs of a workflow, including callbacks.
@@ -297,10 +297,10 @@ class _Reading:
             )
         return seen.setdefault(name, path) and name
 
-    def _place(self, raw: object, path: str, step_id: str | None) -> Place:
+    def _place(self, raw: object, path: str, step_id: str | None) -> StepSpec:
         """Read the place of a step in a graph: its dependencies, trigger, and callback type."""
         if not isinstance(raw, dict):
-            return Place(path, step_id or path)
+            return StepSpec(path, step_id or path)
         job = not _is_composite(raw)
         options = raw.get("options")
         told = options.get(_CALLBACK) if job and isinstance(options, dict) else None
@@ -318,7 +318,7 @@ class _Reading:
             for at in (at for at, need in enumerate(needs) if need.ignored):
                 rule = "requires the trigger all_succeeded"
                 self._note(f"{path}.depends_on[{at}].ignore_failed", rule)
-        return Place(path, step_id or path, needs, trigger, callback, job)
+        return StepSpec(path, step_id or path, needs, trigger, callback, job)
 
     def _needs(self, raw: object, path: str) -> tuple[Dependency, ...]:
         """Read the dependencies of a step."""
@@ -480,7 +480,7 @@ def _as_callback(read: _Read, callback: Callback) -> _Read:
 
 
 def _arranged(
-    arranged: PlacedSteps, places: Sequence[Place], steps: Sequence[_Read], *, inferred: bool
+    arranged: PlacedSteps, places: Sequence[StepSpec], steps: Sequence[_Read], *, inferred: bool
 ) -> _Read:
     """Build the graph. If it has callbacks, the result is a batch."""
     # Positions among the steps without the callbacks.

@@ -14,6 +14,7 @@ from ojs.domain.errors import (
     QueueFull,
     TooManyJobs,
     Unauthenticated,
+    any_of,
     without_retry,
 )
 from ojs.records import record
@@ -48,58 +49,59 @@ class ErrorKind:
 KINDS: dict[str, ErrorKind] = {
     "invalid_payload": ErrorKind(400, "OJS-1000", "Send one JSON object, encoded as UTF-8."),
     "invalid_request": ErrorKind(400, "OJS-1000",
-        "Correct the field named in details and send again."),
+        "Correct the field that details.field names and send the request again."),
     "invalid_workflow": ErrorKind(400, "OJS-1000",
-        "Correct what details.validation_errors names and send again."),
+        "Correct the faults in details.validation_errors and send the request again."),
     "validation_error": ErrorKind(422, "OJS-1006",
-        "Correct the policy field named in details and send again."),
+        "Correct the policy field that details.field names and send the request again."),
     "unsupported": ErrorKind(422, "OJS-7000",
         "See /ojs/manifest and /ojs/v1/openapi.json for the supported features."),
     "not_found": ErrorKind(404, "OJS-3000",
-        "Check the id or path; finished jobs are removed after their retention."),
+        "Check the id or path. Finished jobs are deleted after their retention."),
     "queue_not_found": ErrorKind(404, "OJS-3000",
-        "Make the queue first: POST /ojs/v1/queues. This server is in strict mode."),
+        "Create the queue first: POST /ojs/v1/queues. This server is in strict mode."),
     "too_many_queues": ErrorKind(422, "OJS-1001",
-        "Push to a queue that is there, or let an operator make it: POST /ojs/v1/queues."),
+        "Use an existing queue, or ask an operator to create one: POST /ojs/v1/queues."),
     "JOB_TYPE_NOT_ALLOWED": ErrorKind(422, "OJS-1001",
-        "Push to a queue that takes this type, or let an operator allow it."),
+        "Use a queue that allows this job type, or ask an operator to allow it."),
     "unauthenticated": ErrorKind(401, "OJS-5000",
-        "Ask an operator for a key, or for a new one if yours has ended."),
+        "Ask an operator for a key, or for a new one if yours has expired."),
     "permission_denied": ErrorKind(403, "OJS-5001",
-        "Ask an operator for a key that allows it, or to add you to the producers."),
+        "Ask an operator for a key with this permission, or to add you to the producers."),
     "method_not_allowed": ErrorKind(405, "OJS-1000", "Use one of the methods in the Allow header."),
     "conflict": ErrorKind(409, "OJS-1005",
-        "Read the job or queue again: another client can have changed it."),
+        "Read the job or queue again. Another client might have changed it."),
     "limit_reached": ErrorKind(409, "OJS-1005",
-        "Delete unused entries and repeat the request."),
+        "Delete an entry that is not used, then send the request again."),
     "queue_draining": ErrorKind(409, "OJS-1005",
-        "Push again after Retry-After, if the header is present. Otherwise push to another "
-        "queue, or after this one is deleted: the push creates it again."),
+        "If the response has Retry-After, send the request again after it. Otherwise use another "
+        "queue, or wait until this one is deleted: the next job creates it again."),
     "duplicate": ErrorKind(409, "OJS-3001",
-        "The job named in details exists already; use that one."),
+        "Use the existing job that details names."),
     "payload_too_large": ErrorKind(413, "OJS-1009",
-        "Store large data elsewhere and send a reference to it."),
+        "Store large data elsewhere and send a reference."),
     "BATCH_SIZE_EXCEEDED": ErrorKind(413, "OJS-1009",
         "Send the jobs in several requests of at most details.limit."),
     "jobs_refused": ErrorKind(422, "OJS-1000",
         "Nothing was stored. If retryable is true, send the same request after Retry-After. "
-        "Otherwise correct the jobs that `items` names and send again."),
+        "Otherwise correct the jobs that `items` names and send the request again."),
     "not_stored": ErrorKind(422, "OJS-1000",
-        "Correct the jobs that have another error and send all of them again."),
-    "metadata_too_large": ErrorKind(413, "OJS-1010", "Keep meta for small facts about the job."),
+        "Correct the jobs that have a different error and send all jobs again."),
+    "metadata_too_large": ErrorKind(413, "OJS-1010",
+        "Put large values into args, and only small values into meta."),
     "QUEUE_FULL": ErrorKind(429, "OJS-6001",
-        "Nothing was stored; try again after Retry-After, or with fewer jobs if there is none."),
+        "Nothing was stored. Retry after the time in Retry-After. Without it, send fewer jobs."),
     "middleware_refused": ErrorKind(422, "OJS-1000",
-        "Correct what the message names, a rule of this deployment, and send again."),
+        "The message names a rule of this deployment. Correct the job and send it again."),
     "middleware_error": ErrorKind(500, "OJS-7003",
-        "Nothing was stored; try again, and report it with the request id if it stays."),
+        "Nothing was stored. Retry. If the error persists, report it with the request id."),
     "middleware_timeout": ErrorKind(504, "OJS-7004",
-        "Nothing was stored; try again, and report it with the request id if it stays."),
+        "Nothing was stored. Retry. If the error persists, report it with the request id."),
     "backend_error": ErrorKind(500, "OJS-2000",
-        "Try again; report it with the request id if it stays."),
-    "backend_unavailable": ErrorKind(503, "OJS-2001", "Try again after the time in Retry-After."),
+        "Retry. If the error persists, report it with the request id."),
+    "backend_unavailable": ErrorKind(503, "OJS-2001", "Retry after the time in Retry-After."),
     "backend_timeout": ErrorKind(504, "OJS-2002",
-        "The outcome is unknown: read the job before trying again."),
+        "The outcome is unknown. Read the job before you retry."),
 }
 # fmt: on
 
@@ -113,7 +115,8 @@ class MethodNotAllowed(OjsError):
 
     def __init__(self, method: str, allowed: Sequence[str]) -> None:
         super().__init__(
-            f"This path does not take {method[:20]}.", details={"allowed": list(allowed)}
+            f"This path doesn't support the method {method[:20]}. Use {any_of(allowed)}.",
+            details={"allowed": list(allowed)},
         )
         self.allowed = tuple(allowed)
 
@@ -206,6 +209,8 @@ def headers(error: OjsError) -> dict[str, str]:
 
 def internal() -> OjsError:
     """Return the error for a defect of the server. It contains no details of the defect."""
-    unexpected = OjsError("The request could not be served because of an internal error.")
+    unexpected = OjsError(
+        "The request failed because of an internal error. Report it with the request id."
+    )
     unexpected.retryable = True  # type: ignore[misc]
     return unexpected

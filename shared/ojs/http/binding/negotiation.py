@@ -139,7 +139,8 @@ def check_version(requested: str | None) -> None:
     """Raise Unsupported if the requested version of the specification is not supported."""
     if requested is not None and not _VERSION.fullmatch(requested.strip()):
         raise Unsupported(
-            f"OJS version '{shorten(requested, 40)}' is not supported by this server.",
+            f"The OJS version '{shorten(requested, 40)}' is not supported. "
+            f"Send OJS-Version: {VERSION}, or omit the header.",
             field="OJS-Version",
             details={"requested": shorten(requested, 40), "supported": [VERSION]},
         )

@@ -86,7 +86,7 @@ def limit(query: Mapping[str, str], *, default: int, most: int) -> int:
     per_page = integer(query, "per_page", default=default, least=1, most=most)
     found = integer(query, "limit", default=per_page, least=1, most=most)
     if query.get("per_page") and found != per_page:
-        rule = "is another name of limit; send one of them"
+        rule = "must have the same value as limit. Send only one of them"
         raise InvalidRequest("per_page", rule, value=query["per_page"])
     return found
 
@@ -118,15 +118,16 @@ def window(
     offset = integer(query, "offset", default=0, least=0, most=any_page)
     name = "offset" if offset else "page"
     if query.get("offset") and query.get("page") and offset != (page - 1) * most:
-        raise InvalidRequest("page", "does not begin at offset; send one of them", value=str(page))
+        rule = "doesn't match offset. Send only one of them"
+        raise InvalidRequest("page", rule, value=str(page))
     offset = offset or (page - 1) * most
     cursor = opened(query["cursor"]) if query.get("cursor") else None
     if cursor is not None and offset:
-        raise InvalidRequest(name, "cannot be combined with cursor", value=query.get(name))
+        raise InvalidRequest(name, "can't be combined with cursor", value=query.get(name))
     if offset > farthest:
         raise InvalidRequest(
             name,
-            f"must not skip more than {farthest} items; use cursor instead",
+            f"must not skip more than {farthest} items. Use cursor instead",
             value=query.get(name),
         )
     return PageWindow(most, offset, cursor)
@@ -160,7 +161,7 @@ def collect(window: PageWindow, listing: _Listing[T]) -> Page[T]:
         if cursor is None or len(found) == window.offset + window.limit:
             break
     if len(found) < window.offset and cursor is not None:
-        raise InvalidRequest("offset", "skips too many items; use cursor instead")
+        raise InvalidRequest("offset", "skips too many items. Use cursor instead")
     return Page(found[window.offset :], cursor)
 
 

@@ -33,7 +33,7 @@ def either(query: Mapping[str, str], *names: str) -> tuple[str, str] | None:
     """Return the name and value of the one parameter that has a value, or None."""
     found = [(name, query[name]) for name in names if query.get(name)]
     if len(found) > 1:
-        raise InvalidRequest(found[1][0], f"cannot be combined with {found[0][0]}")
+        raise InvalidRequest(found[1][0], f"can't be combined with {found[0][0]}")
     return found[0] if found else None
 
 
@@ -125,6 +125,6 @@ def span(query: Mapping[str, str], *, now_ms: int) -> tuple[int | None, int | No
     since_ms = moment(query, "since", now_ms=now_ms)
     until_ms = moment(query, "until", now_ms=now_ms)
     if since_ms is not None and since_ms >= (now_ms + 1 if until_ms is None else until_ms):
-        rule = "must be before 'until'" if until_ms is not None else "must not be in the future"
+        rule = "must be before until" if until_ms is not None else "must not be in the future"
         raise InvalidRequest("since", rule, value=query["since"])
     return since_ms, until_ms

@@ -33,13 +33,13 @@ Body = TypeVar("Body", bound=models.RequestModel)
 
 def _check_key_id(value: str) -> str:
     if not KEY_ID.fullmatch(value):
-        raise ValueError("must be the 16 hex digits that name a key, not the key itself")
+        raise ValueError("must be the 16 hex digits of a key id, not the key itself")
     return value
 
 
 def _check_queue(value: str) -> str:
     if value == DEFAULT_QUEUE_POLICY:
-        raise ValueError("is not a queue, but the policy for new queues. Use its path /config")
+        raise ValueError("is the policy for new queues, not a queue. Use its path /config")
     return envelope.check_queue(value)
 
 
@@ -123,7 +123,9 @@ class Request:
             # decoding a path twice has no effect.
             value = unquote(self.path_value, errors="strict")
         except UnicodeDecodeError:
-            raise InvalidRequest(parameter, "must be UTF-8", value=self.path_value) from None
+            raise InvalidRequest(
+                parameter, "must be percent-encoded UTF-8", value=self.path_value
+            ) from None
         name = checked(parameter, _CHECKS[subject], value)
         if subject in _LOGGED:
             self.about(**{_LOGGED[subject]: name})
@@ -195,8 +197,9 @@ class Request:
         known = [parameter.name for parameter in self.operation.query]
         for name in self.query:
             if name not in known:
-                taken = f"it takes {', '.join(known)}" if known else "it takes none"
-                rule = f"is not a parameter of this operation; {taken}"
+                rule = "is unknown. This operation has no parameters"
+                if known:
+                    rule = f"is unknown. The parameters are {', '.join(known)}"
                 raise InvalidRequest(shorten(name), rule)
 
     def check_no_body(self) -> None:
@@ -216,7 +219,7 @@ class Request:
             inside = body[1:-1] if body[:1] + body[-1:] == b"{}" else body
             empty = not inside.strip(_WHITE_SPACE)
         if not empty:
-            raise InvalidRequest("body", "must be empty or {}: this operation takes no body")
+            raise InvalidRequest("body", "must be empty or {}, because this operation has no body")
 
     def _bytes(self) -> bytes:
         text = self.raw_body or ""
@@ -226,7 +229,10 @@ class Request:
             return text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise InvalidPayload(
-                "The body is not valid UTF-8.", details={"position": error.start}
+                "The body is not valid UTF-8. Send one JSON object, encoded as UTF-8.",
+                details={"position": error.start},
             ) from None
         except ValueError:  # binascii.Error, or non-ASCII characters
-            raise InvalidPayload("The body is not valid base64.") from None
+            raise InvalidPayload(
+                "The body is not valid base64. Send one JSON object, encoded as UTF-8."
+            ) from None

@@ -25,7 +25,7 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.trace import TraceContext
 from ojs.domain.page import Page
 from ojs.records import record
-from ojs.services.jobs.enqueue import Alongside, Enqueue, Overtaken, Pushed
+from ojs.services.jobs.enqueue import JobEnqueuer, Pushed, StaleRead, TransactionExtras
 from ojs.services.operations.key_states import KeyStates, check_time
 from ojs.services.sweeps import GoOn, always
 from ojs.store.crons.crons import CronStore
@@ -34,7 +34,7 @@ from ojs.store.queues.workers import WorkerStore
 from ojs.store.table.errors import LostRace
 from ojs.store.table.races import retry_on_race
 
-_BUSY = "Others are changing this cron job; try again."
+_BUSY = "Concurrent requests changed this cron job."
 _TRIES = 8
 # A worker whose last heartbeat is within this time polls its queues.
 _POLLS_MS = 60_000
@@ -42,8 +42,7 @@ _WORKERS = 100
 _PAGE = 100
 MAX_BY_KEY = 100
 UNREAD_SECONDS = (
-    "no worker polls the queue '{queue}': between two polls jobs are due on the minute at best, "
-    "not on the second"
+    "no worker polls the queue '{queue}': jobs are due on the minute, not on the second"
 )
 
 
@@ -64,7 +63,7 @@ class CronJobs:
         *,
         crons: CronStore,
         jobs: JobStore,
-        enqueue: Enqueue,
+        enqueue: JobEnqueuer,
         workers: WorkerStore,
         makers: KeyStates,
         clock: Clock,
@@ -156,7 +155,8 @@ class CronJobs:
         """
         settings = CronSettings.read(raw)
         if settings.name not in (None, name):
-            raise InvalidRequest("name", "cannot be changed", value=settings.name)
+            rule = "can't be changed. Omit it, or send the name in the path"
+            raise InvalidRequest("name", rule, value=settings.name)
         # Only to pause it does not make it the caller's.
         pauses = settings.enabled is False and not settings.values
         line = None if pauses else self._makers.line(caller)
@@ -181,15 +181,15 @@ class CronJobs:
         if 0 < self._most <= count:
             raise LimitReached(
                 "name",
-                f"There are {count} cron jobs, and the setting max_crons allows {self._most}. "
-                "Delete a cron job, or raise max_crons.",
+                f"The server has {count} cron jobs, and its setting max_crons allows {self._most}. "
+                "Delete a cron job, or increase max_crons.",
                 self._most,
             )
         if own >= MAX_BY_KEY:
             raise LimitReached(
                 "name",
-                f"This key set {own} cron jobs, and a key can set {MAX_BY_KEY}. Delete one of "
-                "them, or use another key.",
+                f"This access key has created {own} cron jobs, and at most {MAX_BY_KEY} are "
+                "allowed. Delete one of them, or use another key.",
                 MAX_BY_KEY,
             )
 
@@ -328,7 +328,7 @@ class CronJobs:
         Raises:
             NotFound: The cron job doesn't exist.
             PermissionDenied: The caller can't use the queue of the cron job.
-            OjsError: The errors of `Enqueue.push`.
+            OjsError: The errors of `JobEnqueuer.push`.
         """
 
         def attempt() -> Pushed:
@@ -342,9 +342,9 @@ class CronJobs:
                     producer=producer,
                     reaches=caller.reaches,
                     trace=trace,
-                    alongside=Alongside([update, self._crons.logging(run, after)]),
+                    alongside=TransactionExtras([update, self._crons.logging(run, after)]),
                 )
-            except Overtaken:
+            except StaleRead:
                 raise LostRace([]) from None
 
         return retry_on_race(attempt, tries=_TRIES, busy=_BUSY)

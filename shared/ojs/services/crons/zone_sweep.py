@@ -77,4 +77,4 @@ class ZoneSweep:
             self._crons.replace(seen, after)
             return True
 
-        return retry_on_race(attempt, busy="Others are changing this cron job; try again.")
+        return retry_on_race(attempt, busy="Concurrent requests changed this cron job.")

@@ -31,7 +31,7 @@ from ojs.domain.job.workflow_step import WorkflowStep
 from ojs.domain.queue.queue import Queue
 from ojs.records import record
 from ojs.services.for_each import ForEach
-from ojs.services.jobs.empty_lines import EmptyLines
+from ojs.services.jobs.empty_lines import EmptyIndexCache
 from ojs.services.jobs.new_queues import NewQueues
 from ojs.services.jobs.placement import FairQueuePlacement, FinishTags
 from ojs.services.jobs.time_transitions import TimeTransitions
@@ -49,7 +49,7 @@ from ojs.store.jobs.new_jobs import JobIdTaken
 from ojs.store.jobs.records import JobStore
 from ojs.store.jobs.staged_batches import Again, never_again
 from ojs.store.jobs.unique_locks import UniqueLock, UniqueLocks
-from ojs.store.table.errors import LostRace, NotDone
+from ojs.store.table.errors import LostRace, WriteNotApplied
 from ojs.store.table.races import losing_as, retry_on_race
 from ojs.store.table.table import MAX_TRANSACTION, Put, Update
 
@@ -87,7 +87,7 @@ class Pushed:
 
 
 @record(frozen=True)
-class Alongside:
+class TransactionExtras:
     """Additional changes in the transaction of a push.
 
     Attributes:
@@ -106,7 +106,7 @@ class Alongside:
     again: Again = never_again
 
 
-class Overtaken(Exception):
+class StaleRead(Exception):
     """An additional change of a push was based on an outdated read. Nothing is stored."""
 
 
@@ -138,7 +138,7 @@ class PushRequest:
     seed: str | None = None
     stored: Mapping[str, Job] = field(default_factory=dict)
     before_commit: Callable[[], None] = lambda: None
-    alongside: Alongside | None = None
+    alongside: TransactionExtras | None = None
     # The sort key of its single job in the ready index. Default: by the time of the write.
     position: str | None = None
 
@@ -194,7 +194,7 @@ class _Plan:
         return [write.values for write in self.also]
 
 
-class Enqueue:
+class JobEnqueuer:
     """Enqueues jobs."""
 
     def __init__(
@@ -209,7 +209,7 @@ class Enqueue:
         ids: IdSource,
         limits: RateLimits,
         placement: FairQueuePlacement,
-        empty_lines: EmptyLines,
+        empty_lines: EmptyIndexCache,
         new_queues: NewQueues,
         for_each: ForEach,
         middleware: MiddlewareChain | None = None,
@@ -241,7 +241,7 @@ class Enqueue:
         reaches: Reaches = everything,
         wait_ms: int = 0,
         trace: TraceContext | None = None,
-        alongside: Alongside | None = None,
+        alongside: TransactionExtras | None = None,
     ) -> Pushed:
         """Store one job durably, with its additional changes: all of them, or nothing.
 
@@ -269,7 +269,7 @@ class Enqueue:
             TooManyQueues: The server has the maximum number of queues.
             QueueFull: The queue is full.
             Duplicate: The ID or the unique key is in use.
-            Overtaken: A condition of an additional change failed.
+            StaleRead: A condition of an additional change failed.
             BackendUnavailable: DynamoDB rejected a request.
         """
         push = self.prepare([request], producer, reaches, trace=trace)
@@ -343,7 +343,7 @@ class Enqueue:
             ):
                 if entering.order is not None:
                     # Only once: after a lost race, the job keeps its sort key.
-                    (job,) = self._placed(resolved, reservation, [job])
+                    (job,) = self._with_positions(resolved, reservation, [job])
                     entering = replace(entering, order=job.order)
                 try:
                     stored = self._jobs.create(entering, (*plan.also, *alongside))
@@ -353,7 +353,7 @@ class Enqueue:
             self._release([plan], resolved.now_ms)
             return Pushed(stored, pressure=reservation.pressure(stored.queue))
 
-        busy = "Others are pushing the same unique job; try again."
+        busy = "Concurrent requests enqueued jobs with the same unique key."
         return retry_on_race(attempt, tries=_TRIES, busy=busy, pause=self._bounds.pause)
 
     def _alongside(self, resolved: _ResolvedPush) -> list[Put | Update]:
@@ -417,9 +417,12 @@ class Enqueue:
                 is stored.
         """
         if not requests:
-            raise InvalidRequest("jobs", "must hold at least one job")
+            raise InvalidRequest("jobs", "must have at least 1 job")
         if len(requests) > MAX_BATCH:
-            raise InvalidRequest("jobs", f"must hold at most {MAX_BATCH} jobs")
+            raise InvalidRequest(
+                "jobs",
+                f"must have at most {MAX_BATCH} jobs, but has {len(requests)}. Split the request",
+            )
         push = self.prepare(requests, producer, reaches, batch=True, trace=trace)
         return self.store(push, wait_ms)
 
@@ -486,7 +489,7 @@ class Enqueue:
             specifications=[specification for _, specification in resolved],
         )
 
-    def as_of(self, push: PushRequest, came_ms: int) -> PushRequest:
+    def with_start_time(self, push: PushRequest, came_ms: int) -> PushRequest:
         """Return the push with relative times that count from another time (ms)."""
         return replace(
             push,
@@ -509,7 +512,7 @@ class Enqueue:
         except OjsError:
             return None
 
-    def as_pushed(self, push: PushRequest, index: int) -> Job:
+    def to_job(self, push: PushRequest, index: int) -> Job:
         """Return a job of a push with its original values, for a queue with default settings."""
         specification = push.specifications[index]
         queue = Queue(specification.queue)
@@ -602,13 +605,13 @@ class Enqueue:
 
     def _store_batch(self, resolved: _ResolvedPush) -> list[Pushed]:
         # Only the additional writes have conditions that concurrent requests can break.
-        with losing_as(lambda _: Overtaken()):
+        with losing_as(lambda _: StaleRead()):
             return self._store_all(resolved)
 
     def _store_all(self, resolved: _ResolvedPush) -> list[Pushed]:
         also = self._alongside(resolved)
         with self._room(resolved, [_Plan(job) for job in resolved.jobs]) as reservation:
-            jobs = self._placed(resolved, reservation, resolved.jobs)
+            jobs = self._with_positions(resolved, reservation, resolved.jobs)
             try:
                 if not resolved.push.staged:
                     stored = self._jobs.create_all(jobs, also)
@@ -635,7 +638,8 @@ class Enqueue:
         jobs = resolved.jobs
         if 2 * len(jobs) > MAX_TRANSACTION:
             raise Unsupported(
-                f"A batch with unique jobs may hold at most {MAX_TRANSACTION // 2} jobs.",
+                f"The batch has unique jobs and can have at most {MAX_TRANSACTION // 2} jobs. "
+                "Split it.",
                 field="jobs",
             )
         _check_fingerprints(resolved.specifications)
@@ -650,10 +654,10 @@ class Enqueue:
             also = [write for plan in new for write in plan.also]
             if len(new) + len(also) > MAX_TRANSACTION:
                 raise Unsupported(
-                    "The batch replaces more jobs than one transaction can.", field="jobs"
+                    "The batch replaces too many jobs for one transaction. Split it.", field="jobs"
                 )
             with self._room(resolved, plans) as reservation:
-                entering = self._placed(resolved, reservation, [plan.job for plan in new])
+                entering = self._with_positions(resolved, reservation, [plan.job for plan in new])
                 try:
                     created = self._jobs.create_all(entering, also) if new else []
                 except JobIdTaken as taken:
@@ -668,16 +672,16 @@ class Enqueue:
                 for plan in plans
             ]
 
-        busy = "Others are pushing the same unique jobs; try again."
+        busy = "Concurrent requests enqueued jobs with the same unique keys."
         return retry_on_race(attempt, tries=_TRIES, busy=busy, pause=self._bounds.pause)
 
-    def _placed(
+    def _with_positions(
         self, resolved: _ResolvedPush, reservation: Reservation, jobs: Sequence[Job]
     ) -> list[Job]:
         """Return the jobs with their sort keys. Raises OjsError after releasing the capacity."""
         try:
             return self._placement.assign_positions(jobs, resolved.finish_tags)
-        except NotDone:
+        except WriteNotApplied:
             raise  # `room` releases it
         except BackendError:
             # Nothing is stored yet, so the capacity is not used.
@@ -850,7 +854,7 @@ def _check_ids(specifications: Sequence[Specification]) -> None:
         if specification.id is not None and specification.id in seen:
             raise InvalidRequest(
                 f"jobs[{index}].id",
-                f"is the id of jobs[{seen[specification.id]}] too",
+                f"is a duplicate of jobs[{seen[specification.id]}].id",
                 value=specification.id,
                 details={"index": index},
             )
@@ -868,7 +872,7 @@ def _check_fingerprints(specifications: Sequence[Specification]) -> None:
         if digest in seen:
             raise InvalidRequest(
                 f"jobs[{index}]",
-                f"has the same unique key as jobs[{seen[digest]}]",
+                f"has the same unique key as jobs[{seen[digest]}]. Send only one of them",
                 details={"index": index},
             )
         seen[digest] = index
@@ -890,14 +894,14 @@ def _cancelled(resolved: _ResolvedPush) -> tuple[Job, ...]:
     return () if resolved.push.alongside is None else resolved.push.alongside.cancels
 
 
-def _overtaken(lost: LostRace, own: int) -> Overtaken | LostRace:
-    """Return Overtaken if an additional write (after the first `own`) failed, else `lost`."""
-    return Overtaken() if any(found is not None for found in lost.items[own:]) else lost
+def _overtaken(lost: LostRace, own: int) -> StaleRead | LostRace:
+    """Return StaleRead if an additional write (after the first `own`) failed, else `lost`."""
+    return StaleRead() if any(found is not None for found in lost.items[own:]) else lost
 
 
 def _taken(job_id: str) -> Duplicate:
     return Duplicate(
-        f"A job with the id '{job_id}' exists already.", details={"existing_job_id": job_id}
+        f"A job with the id '{job_id}' already exists.", details={"existing_job_id": job_id}
     )
 
 

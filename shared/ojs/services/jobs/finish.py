@@ -31,7 +31,7 @@ from ojs.store.table.errors import LostRace
 from ojs.store.table.races import retry_on_race, won_or
 
 
-class Finish:
+class JobFinisher:
     """Ends attempts at a worker's request."""
 
     def __init__(
@@ -220,15 +220,15 @@ class Finish:
         except Conflict as conflict:
             return conflict
         if worker_id is not None and job.worker_id not in (None, worker_id):
-            reason, field = "another worker holds the job", "worker_id"
+            reason, field = "another worker has its lease", "worker_id"
         elif attempt not in (None, job.attempt):
-            reason, field = f"the job is at attempt {job.attempt}", "attempt"
+            reason, field = f"its current attempt is {job.attempt}", "attempt"
         elif lease_token is not None:
-            reason, field = "the lease has another token now", "lease_token"
+            reason, field = "its lease has a different token", "lease_token"
         else:
-            reason, field = "the job has changed", "job_id"
+            reason, field = "it was changed by a concurrent request", "job_id"
         return Conflict(
-            f"Cannot {trigger} the job: {reason}.",
+            f"Can't {trigger.replace('_', ' ')} the job, because {reason}.",
             current_state=job.state,
             expected_states=[State.ACTIVE],
             details={"job_id": job.id, "field": field, "reason": reason},
@@ -240,7 +240,8 @@ def _check_token(job: Job, lease_token: str | None) -> None:
     if job.fenced and lease_token is None:
         raise InvalidRequest(
             "lease_token",
-            f"is required: the queue '{job.queue}' has require_lease_token",
+            f"is required, because queue '{job.queue}' has require_lease_token. Send the "
+            "lease_token of the job from the fetch response",
             details={"job_id": job.id, "queue": job.queue},
         )
 

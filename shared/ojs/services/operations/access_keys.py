@@ -84,7 +84,7 @@ class AccessKeys:
             # creator's key is being revoked, which the next attempt detects.
             if self._keys.add(key, credential):
                 return key, credential
-        raise BackendUnavailable("No new key could be made; try again.")
+        raise BackendUnavailable("The access key was not created, because of concurrent requests.")
 
     def name_role(
         self,
@@ -120,14 +120,14 @@ class AccessKeys:
             there = None if before is None else self._keys.get(before)
             if there is not None and there.state(key.created_ms) == "active":
                 raise Conflict(
-                    f"The role has a record already, '{there.id}': revoke that first.",
+                    f"The role already has the active entry '{there.id}'. Revoke that entry first.",
                     current_state="active",
                     details={"field": "role", "id": there.id},
                 )
             key = replace(key, role=role)
             if self._keys.add_role(key, role, instead_of=before):
                 return key
-        raise BackendUnavailable("The role could not be named; try again.")
+        raise BackendUnavailable("The role was not stored, because of concurrent requests.")
 
     def _new(
         self,
@@ -239,7 +239,8 @@ class AccessKeys:
         while line:
             if not go_on():
                 raise BackendUnavailable(
-                    f"{len(revoked)} keys that it made are revoked, others are left; ask again."
+                    f"The key and {len(revoked)} keys that it created are revoked. Other keys "
+                    "that it created are still valid. Repeat the request."
                 )
             made = self._keys.first_made(line[-1])
             if made is not None:
@@ -269,5 +270,7 @@ def _end(expires_ms: int | None, maker: AccessKey | None) -> int | None:
         return expires_ms
     if expires_ms is not None and expires_ms > maker.expires_ms:
         end = times.format_ms(maker.expires_ms)
-        raise InvalidRequest("expires_at", f"must not be after {end}, when the key ends that asks")
+        raise InvalidRequest(
+            "expires_at", f"must not be later than {end}, when your own key expires"
+        )
     return maker.expires_ms if expires_ms is None else expires_ms

@@ -222,7 +222,7 @@ class Events:
         position.
         """
         if not ids.is_uuid7(event_id.removeprefix(EVENT_PREFIX)):
-            rule = "must be the id of an event, or a cursor this server gave"
+            rule = "must be the id of an event or a cursor from a previous response"
             raise InvalidRequest("after", rule, value=event_id)
         happened_ms = int(event_id.removeprefix(EVENT_PREFIX).replace("-", "")[:12], 16)
         happened_ms = min(happened_ms, now_ms + _AHEAD_MS)

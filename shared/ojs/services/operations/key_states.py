@@ -66,6 +66,6 @@ def check_time(go_on: GoOn) -> None:
     """Raise BackendUnavailable if no time is left to pause more of a key's jobs and deliveries."""
     if not go_on():
         raise BackendUnavailable(
-            "The key is revoked. Some crons or deliveries it set are not paused yet. Repeat the "
-            "request."
+            "The key is revoked, but some cron jobs or deliveries that it created are not paused "
+            "yet. Repeat the request."
         )

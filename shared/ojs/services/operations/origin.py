@@ -49,9 +49,12 @@ class OriginGuard:
             if any(right):
                 return
             if self._failed is not None:
-                message = "Where this request came from cannot be checked now."
+                message = (
+                    "The server can't verify the origin of this request, because its secret "
+                    "can't be read."
+                )
                 raise BackendUnavailable(message, retry_after_s=5) from self._failed
-        raise PermissionDenied("Requests must come through the deployment's own name.")
+        raise PermissionDenied("Requests must use the domain name of the deployment.")
 
     def _read(self) -> None:
         now_ms = self._clock.now_ms()

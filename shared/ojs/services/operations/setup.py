@@ -73,8 +73,8 @@ class Setup:
         ):
             found = self._deployment.read()
             raise SetupError(
-                f"Version {self._version} knows tables of schema {schema}, and this one needs "
-                f"{found.needs if found else 'a newer one'}: deploy a newer version."
+                f"Version {self._version} supports schema {schema}, but the table has schema "
+                f"{found.needs if found else 'of a newer version'}. Deploy a newer version."
             )
 
     def check_deliveries(self, egress_hosts: Collection[str], *, push: bool) -> None:
@@ -89,7 +89,7 @@ class Setup:
         active = [each for each in stored if each and each.state is DeliveryState.ACTIVE]
         if active and not push:
             raise SetupError(
-                f"Deliveries push jobs: {', '.join(sorted(each.name for each in active))}, but "
+                f"The deliveries {', '.join(sorted(each.name for each in active))} are active, but "
                 "push=false would stop them. Set push=true, or pause or delete the deliveries "
                 "first."
             )
@@ -97,8 +97,7 @@ class Setup:
         if hosts:
             raise SetupError(
                 f"Deliveries send jobs to {', '.join(hosts)}, but the setting egress_hosts allows "
-                "no host. Set egress_hosts to the hosts that may get jobs, or pause or delete the "
-                "deliveries first."
+                "no host. Add the hosts to egress_hosts, or pause or delete the deliveries first."
             )
 
     def leave_first_key(self, secret: SecretStore) -> str:
@@ -113,7 +112,7 @@ class Setup:
             text = secret.write_once(mac.sign(Credential.make(self._random_bytes)).text, _WRITE)
         credential = Credential.parse(text.strip())
         if credential is None:
-            raise SetupError("The secret of the first key does not hold a valid key.")
+            raise SetupError("The secret of the bootstrap key must contain a valid key.")
         signed = mac.sign(credential)
         if credential.mac not in (None, signed.mac):
             # An earlier deployment with another table stored it.
@@ -128,7 +127,9 @@ class Setup:
                 created_ms=self._clock.now_ms(),
             )
             if not self._keys.add(key, credential):
-                raise SetupError("The first key's id belongs to another key.")
+                raise SetupError(
+                    "The secret of the bootstrap key contains the id of a different key."
+                )
             self._deployment.note_first_key(credential.id)
         return credential.id
 
@@ -172,7 +173,9 @@ class Setup:
             queues=None if queues is None else tuple(queues),
         )
         if credential is None or not self._keys.add(key, credential):
-            raise SetupError(f"The secret of key {name} must contain a key that no other key has.")
+            raise SetupError(
+                f"The secret of key {name} must contain a valid key with an unused id."
+            )
         return key.id
 
     def take_back_key(self, key_id: str) -> None:

@@ -34,9 +34,9 @@ from ojs.domain.job.states import State
 from ojs.domain.queue.config import OverflowPolicy
 from ojs.domain.queue.queue import Queue
 from ojs.records import record
-from ojs.store.bounds.depth_counter import BoundReached, DepthCounter, DepthValue, Room
+from ojs.store.bounds.depth_counter import BoundReached, CapacityUse, DepthCounter, DepthValue
 from ojs.store.jobs.records import JobStore
-from ojs.store.table.errors import LostRace, NotDone
+from ojs.store.table.errors import LostRace, WriteNotApplied
 from ojs.store.table.table import MAX_TRANSACTION
 
 # API Gateway ends a request after 29 s.
@@ -74,9 +74,9 @@ class _CapacityRequest:
     count: int
     size: int
     job_type: str
-    wanted: Room
+    wanted: CapacityUse
 
-    def beyond(self, value: DepthValue, taken: Room) -> tuple[int, int]:
+    def beyond(self, value: DepthValue, taken: CapacityUse) -> tuple[int, int]:
         """Return the jobs and bytes that must leave the queue first, given `taken`."""
         config = self.queue.config
         return (
@@ -106,7 +106,7 @@ class Reservation:
     """
 
     requests: Sequence[_CapacityRequest] = ()
-    taken: dict[str, Room] = field(default_factory=dict)
+    taken: dict[str, CapacityUse] = field(default_factory=dict)
     values: dict[str, DepthValue] = field(default_factory=dict)
     kept: Sequence[Job] = ()
     freed: Sequence[Job] = ()
@@ -118,21 +118,21 @@ class Reservation:
         """
         self.kept, self.freed = stored, freed
 
-    def room(self, queue: str) -> Room:
+    def room(self, queue: str) -> CapacityUse:
         """Return the space that is reserved in a queue."""
-        return self.taken.get(queue, Room())
+        return self.taken.get(queue, CapacityUse())
 
-    def take(self, queue: str, room: Room) -> None:
+    def take(self, queue: str, room: CapacityUse) -> None:
         """Record that more space is reserved in a queue."""
         self.taken[queue] = self.room(queue).with_all(room)
 
-    def left(self) -> Mapping[str, Room]:
+    def left(self) -> Mapping[str, CapacityUse]:
         """Return the space to release, by queue."""
         left = dict(self.taken)
         for jobs, sign in ((self.kept, -1), (_leaving(self.freed, self.kept), 1)):
             for job in jobs:
-                room = left.get(job.queue, Room())
-                left[job.queue] = room.with_all(Room.of([job]), sign)
+                room = left.get(job.queue, CapacityUse())
+                left[job.queue] = room.with_all(CapacityUse.of([job]), sign)
         return left
 
     def pressure(self, queue: str) -> QueuePressure | None:
@@ -148,7 +148,7 @@ class Reservation:
 
 
 @record(frozen=True)
-class _Doubt:
+class _UnresolvedReservation:
     """A reservation whose outcome is unknown: the jobs are stored or not.
 
     `job` is the first of the jobs. From `ripe_ms` on, the write of the jobs can't take effect.
@@ -160,7 +160,7 @@ class _Doubt:
     ripe_ms: int
 
 
-class NoRoomYet(Exception):
+class CapacityPending(Exception):
     """A full queue with the policy `block`. `QueueBounds.wait` repeats the attempt."""
 
     def __init__(self, request: _CapacityRequest, value: DepthValue) -> None:
@@ -203,7 +203,7 @@ class QueueBounds:
         self._sleep = sleep
         self._chance = chance
         # Oldest first.
-        self._doubts: deque[_Doubt] = deque(maxlen=_MOST_DOUBTS)
+        self._doubts: deque[_UnresolvedReservation] = deque(maxlen=_MOST_DOUBTS)
 
     def enter(
         self,
@@ -248,7 +248,7 @@ class QueueBounds:
         if isinstance(full, Reservation):
             return full
         if waits and request.queue.config.overflow_policy.allows(waiting=True):
-            raise NoRoomYet(request, full.value)
+            raise CapacityPending(request, full.value)
         raise self._refusal(request, full.value)
 
     def _check_fits(self, request: _CapacityRequest) -> None:
@@ -289,7 +289,7 @@ class QueueBounds:
         while True:
             try:
                 return attempt()
-            except NoRoomYet as full:
+            except CapacityPending as full:
                 left_ms = until_ms - self._clock.now_ms()
                 if left_ms <= 0:
                     raise self._refusal(full.request, full.value) from None
@@ -344,7 +344,7 @@ class QueueBounds:
         try:
             yield reservation
         except OjsError as error:
-            if isinstance(error, NotDone) or not isinstance(error, BackendError):
+            if isinstance(error, WriteNotApplied) or not isinstance(error, BackendError):
                 self.leave(reservation)
             elif not replaced:
                 # A part of the space belongs to the replaced jobs, so the sweep corrects it.
@@ -374,7 +374,7 @@ class QueueBounds:
         job = self._jobs.unsettled.get(jobs[0].id) if jobs else None
         if job is not None and not reservation.kept:
             ripe_ms = self._clock.now_ms() + IN_DOUBT_MS
-            self._doubts.append(_Doubt(reservation, job, reserved_ms, ripe_ms))
+            self._doubts.append(_UnresolvedReservation(reservation, job, reserved_ms, ripe_ms))
 
     def note_leaving(self, job: Job) -> None:
         """Record that a job's record is about to move to another queue, as if it was removed."""
@@ -462,7 +462,7 @@ class QueueBounds:
         request. Raises BackendContended after 16 rounds, or at `until_ms`.
         """
         if lost == _TRIES or self._clock.now_ms() >= until_ms:
-            raise BackendContended("Others are coming into this queue; try again.")
+            raise BackendContended("Too many concurrent requests for this queue.")
         self.pause(lost)
         return lost + 1
 
@@ -587,12 +587,12 @@ class QueueBounds:
             if job.reserved_bytes is None:
                 untracked, untracked_bytes = untracked + 1, untracked_bytes + job.size
             else:
-                reservation.take(name, Room.of([job]))
+                reservation.take(name, CapacityUse.of([job]))
         # Jobs stored before the queue had a size limit are in the untracked part of the counter.
         untracked = min(untracked, value.untracked)
         untracked_bytes = min(untracked_bytes, value.untracked_bytes)
         if untracked and self._depth.take_over(name, value, count=untracked, size=untracked_bytes):
-            reservation.take(name, Room().plus(untracked, untracked_bytes, 0))
+            reservation.take(name, CapacityUse().plus(untracked, untracked_bytes, 0))
         return len(dropped)
 
     def _drop_some(self, jobs: Sequence[Job]) -> list[Job]:
@@ -683,7 +683,7 @@ def _requests(
     requests = []
     for name in sorted({job.queue for job in jobs if job.reserved_bytes is not None}):
         entering = [job for job in jobs if job.queue == name]
-        room = wanted = Room.of(entering)
+        room = wanted = CapacityUse.of(entering)
         for job in _leaving(replaced, entering):
             if job.queue == name and job.reserved_bytes is not None:
                 # At most the required space. The rest is released when the job has left.

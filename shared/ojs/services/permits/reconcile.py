@@ -106,7 +106,7 @@ class ReconcileSweep:
             and `more` (1 if the run ended early and another run should follow).
         """
         counts = SweepCounts()
-        staged = cache(partial(self._recount.staged, (_over(now_ms) + 1) * PERIOD_MS))
+        staged = cache(partial(self._recount.staged, (_last_closed_period(now_ms) + 1) * PERIOD_MS))
         for part in self._counted(counts):
             found: Sequence[RecountedQueue] = ()
             read_ms = self._clock.now_ms()
@@ -229,7 +229,7 @@ class ReconcileSweep:
         shown, others = value.tracked_room, projected.tracked_room
         if shown == others:
             return False
-        if max(value.until(_over(now_ms))) <= 0:
+        if max(value.until(_last_closed_period(now_ms))) <= 0:
             # Under traffic the projection lags slightly. In an idle queue it includes all jobs.
             at_rest = read_ms - value.changed_ms >= SETTLED_MS
             return at_rest and any(_minus(others, shown))
@@ -290,7 +290,7 @@ class ReconcileSweep:
             excess = _minus(value.until(last.period), of_both)
             at_most = _minus(value.tracked_room, known.projected.tracked_room)
             excess = min(excess[0], at_most[0]), min(excess[1], at_most[1])
-        period = _over(now_ms)
+        period = _last_closed_period(now_ms)
         there = counted.reserved.until(period)
         noted = LastRecount(period, there.count, there.size, self._clock.now_ms())
         if self._depth.subtract(known.queue.name, value, noted, count=excess[0], size=excess[1]):
@@ -387,7 +387,7 @@ def _most_untracked(counted: Occupancy, projected: Occupancy) -> tuple[int, int]
     )
 
 
-def _over(now_ms: int) -> int:
+def _last_closed_period(now_ms: int) -> int:
     """Return the last period for which no process stores jobs any longer."""
     return period_of(now_ms - SETTLED_MS) - 1
 

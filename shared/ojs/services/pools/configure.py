@@ -19,7 +19,7 @@ from ojs.store.queues import pools as store
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table.races import retry_on_race
 
-_BUSY = "Others are changing this pool or its queues; try again."
+_BUSY = "Concurrent requests changed this pool or its queues."
 
 
 class PoolConfiguration:
@@ -177,16 +177,28 @@ def _check(wanted: Pool, queues: Mapping[str, Queue]) -> None:
         queue = queues[name]
         others = [other for other in queue.pools if other != wanted.name]
         if queue.state is QueueState.DRAINING:
-            raise _conflict(at, name, "is being deleted", [])
+            raise _conflict(at, name, "is being deleted. Remove it from queues", [])
         if queue.isolated_by not in (None, wanted.name):
-            raise _conflict(at, name, f"is isolated by the pool '{queue.isolated_by}'", others)
+            raise _conflict(
+                at,
+                name,
+                f"is isolated by pool '{queue.isolated_by}'. Remove it there first",
+                others,
+            )
         configured = [queue.pools[other].fairness for other in others]
         if wanted.fairness is not None and _differs(configured, wanted):
-            raise _conflict(at, name, "has another tenant_fairness by another pool", others)
+            raise _conflict(
+                at,
+                name,
+                "has a different tenant_fairness in another pool. Use the same value",
+                others,
+            )
         if wanted.isolated and others:
-            raise _conflict(at, name, "cannot be isolated: another pool has it", others)
+            raise _conflict(at, name, "can't be isolated, because another pool contains it", others)
         if len(others) >= MAX_POOLS_OF_QUEUE:
-            raise _conflict(at, name, f"is in {MAX_POOLS_OF_QUEUE} pools already", others)
+            raise _conflict(
+                at, name, f"is already in {MAX_POOLS_OF_QUEUE} pools, which is the maximum", others
+            )
 
 
 def _differs(configured: Sequence[Fairness | None], wanted: Pool) -> bool:
@@ -196,6 +208,6 @@ def _differs(configured: Sequence[Fairness | None], wanted: Pool) -> bool:
 
 def _conflict(at: int, name: str, reason: str, pools: Sequence[str]) -> Conflict:
     return Conflict(
-        f"The queue '{name}' {reason}.",
+        f"Queue '{name}' {reason}.",
         details={"field": f"queues[{at}]", "queue": name, "reason": reason, "pools": sorted(pools)},
     )

@@ -101,7 +101,8 @@ class QueueConfiguration:
         queue_config.whole(Layers(own, self._queues.policy().own), prefix=prefix)
         with losing_as(
             lambda lost: Conflict(
-                f"The queue '{name}' exists already.",
+                f"Queue '{name}' already exists. To change it, send PUT "
+                f"/ojs/v1/queues/{name}/config.",
                 current_state=store.from_item(name, lost.item or {}).state,
                 details={"queue": name},
             )
@@ -222,7 +223,8 @@ class QueueConfiguration:
             _, created = self._queues.create_or_find(name, now_ms=now_ms, explicit=True)
         with losing_as(
             lambda _: Conflict(
-                f"The queue '{name}' is being deleted.",
+                f"Can't pause or resume queue '{name}', because it is being deleted (state "
+                "'draining'). The state must be 'active' or 'paused'.",
                 current_state=QueueState.DRAINING,
                 expected_states=[QueueState.ACTIVE, QueueState.PAUSED],
                 details={"queue": name},
@@ -241,4 +243,4 @@ def _check_name(name: str) -> None:
 
 def until_won(change: Callable[[], T]) -> T:
     """Repeat a change that lost a race. Raises BackendUnavailable."""
-    return retry_on_race(change, busy="Others are changing this queue; try again.")
+    return retry_on_race(change, busy="Concurrent requests changed this queue.")

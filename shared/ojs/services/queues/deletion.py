@@ -24,6 +24,7 @@ from ojs.domain.errors import (
     OjsError,
     QueueFull,
     QueueNotFound,
+    any_of,
     naming_field,
 )
 from ojs.domain.job import envelope, lifecycle
@@ -32,7 +33,7 @@ from ojs.domain.job.states import State
 from ojs.domain.queue.queue import Deletion, DeletionStrategy, Queue, QueueState
 from ojs.records import record
 from ojs.services.for_each import ForEach, in_threads
-from ojs.services.jobs.moving import JobMove
+from ojs.services.jobs.moving import JobMover
 from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.jobs.transitions import JobChanges
 from ojs.services.queues.configure import until_won
@@ -83,7 +84,7 @@ class QueueDeletion:
         jobs: JobStore,
         changes: JobChanges,
         transitions: TimeTransitions,
-        moves: JobMove,
+        moves: JobMover,
         clock: Clock,
         depth: DepthCounter,
         semaphore: ConcurrencySemaphore,
@@ -163,7 +164,7 @@ class QueueDeletion:
             return deletion, True
         counted = self._depth(name)
         done = SweepCounts()
-        self.carry_on([queue], done, limit=_REQUEST_JOBS, go_on=go_on)
+        self.resume([queue], done, limit=_REQUEST_JOBS, go_on=go_on)
         if done["queues_deleted"]:
             return replace(deletion, affected=done["ended"]), True
         remaining = self._waiting(queue, pages=_PAGES, running=True)
@@ -172,7 +173,7 @@ class QueueDeletion:
         affected = max(counted, done["ended"] + left) if left else done["ended"]
         return replace(deletion, affected=affected, refused=done["refused"]), False
 
-    def carry_on(
+    def resume(
         self,
         queues: Sequence[Queue],
         counts: SweepCounts,
@@ -256,7 +257,7 @@ class QueueDeletion:
 
         Args:
             limit: Maximum number of jobs.
-            counts: Receives the counts of `carry_on`, and `crons` (cron jobs fired).
+            counts: Receives the counts of `resume`, and `crons` (cron jobs fired).
             go_on: Returns whether enough time is left to continue.
         """
         for gone in self._queues.tombstones(limit=_PAGE, unreadable=counts.fail):
@@ -326,23 +327,23 @@ class QueueDeletion:
 
     @staticmethod
     def _parse_request(name: str, strategy: object, target: object) -> Deletion:
-        choices = f"one of {', '.join(DeletionStrategy)}"
+        choices = any_of(DeletionStrategy)
         if strategy is None:
-            raise InvalidRequest("strategy", f"is required: {choices}")
+            raise InvalidRequest("strategy", f"is required. Send {choices}")
         with naming_field("strategy", strategy, f"must be {choices}"):
             chosen = DeletionStrategy(str(strategy))
         if chosen is not DeletionStrategy.MOVE:
             if target is not None:
-                raise InvalidRequest("target_queue", "is for the strategy 'move' only")
+                raise InvalidRequest("target_queue", "requires strategy move")
             return Deletion(chosen)
         if target is None:
-            raise InvalidRequest("target_queue", "is required for the strategy 'move'")
+            raise InvalidRequest("target_queue", "is required with strategy move")
         if not isinstance(target, str):
-            raise InvalidRequest("target_queue", "must be a queue's name", value=target)
+            raise InvalidRequest("target_queue", "must be the name of a queue", value=target)
         with naming_field("target_queue", target):
             envelope.check_queue(target)
         if target == name:
-            raise InvalidRequest("target_queue", "must be another queue", value=target)
+            raise InvalidRequest("target_queue", "must be a different queue", value=target)
         return Deletion(chosen, target)
 
     def _begin(self, name: str, deletion: Deletion, producer: str | None = None) -> Queue:
@@ -374,7 +375,7 @@ class QueueDeletion:
             raise QueueNotFound(target)
         if found is not None and found.state is QueueState.DRAINING:
             raise Conflict(
-                f"The target queue '{target}' is being deleted, too.",
+                f"Target queue '{target}' is being deleted. Use another target_queue.",
                 current_state=found.state,
                 details={"queue": target, "field": "target_queue"},
             )
@@ -424,7 +425,7 @@ class QueueDeletion:
         """
         slots = self._jobs.notes.slots() if running else ()
         for lane in range(queue.lanes):
-            yield from self._jobs.index.lined_up(
+            yield from self._jobs.index.query_waiting(
                 queue.name, lane, pages=pages, running=running, crons=crons
             )
         for item in self._jobs.notes.running(queue.name, slots):
@@ -517,13 +518,14 @@ def _check_may_end(queue: Queue) -> None:
     if queue.pools:
         # A pool must not lose a queue accidentally. An operator removes it from the pool first.
         raise Conflict(
-            f"The queue '{queue.name}' is in a worker pool; take it out first.",
+            f"Can't delete queue '{queue.name}', because it is in a worker pool. Remove it from "
+            "the pool first.",
             current_state=queue.state,
             details={"queue": queue.name, "pools": sorted(queue.pools)},
         )
     if queue.state is QueueState.DRAINING:
         raise Conflict(
-            f"The queue '{queue.name}' is being deleted already.",
+            f"Queue '{queue.name}' is already being deleted.",
             current_state=QueueState.DRAINING,
             details={"queue": queue.name},
         )
@@ -533,7 +535,8 @@ def _still_holds_jobs(queue: Queue) -> Conflict:
     """Return the error of a rejected deletion, with the state before the deletion."""
     state = queue.state if queue.deletion is None else queue.deletion.before
     return Conflict(
-        f"The queue '{queue.name}' still holds jobs.",
+        f"Can't delete queue '{queue.name}' with strategy 'reject', because it contains jobs. Use "
+        "another strategy.",
         current_state=state,
         details={"queue": queue.name, "strategy": DeletionStrategy.REJECT.value},
     )

@@ -10,7 +10,14 @@ from ojs.bounded import BoundedMap
 from ojs.clock import Clock
 from ojs.domain import jsontext, times
 from ojs.domain.access import ANYBODY, Principal
-from ojs.domain.errors import BAD_CURSOR, InvalidRequest, NotFound, PayloadTooLarge, naming_field
+from ojs.domain.errors import (
+    BAD_CURSOR,
+    InvalidRequest,
+    NotFound,
+    PayloadTooLarge,
+    any_of,
+    naming_field,
+)
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.page import Page
@@ -277,7 +284,7 @@ class WorkerRegistry:
             NotFound: The worker does not exist.
             InvalidRequest: The directive is unknown.
         """
-        with naming_field("directive", directive, f"must be one of {', '.join(Directive)}"):
+        with naming_field("directive", directive, f"must be {any_of(Directive)}"):
             chosen = Directive(directive)
         done: list[Worker] = []
         # All processes with this ID, regardless of their access keys.

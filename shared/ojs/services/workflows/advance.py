@@ -38,7 +38,7 @@ from ojs.store.table.races import retry_on_race
 from ojs.store.workflows.workflows import StoredDefinition, WorkflowRecord, WorkflowStore
 
 _TRIES = 16
-_BUSY = "Others are changing this workflow; try again."
+_BUSY = "Concurrent requests changed this workflow."
 # Regular checks of a workflow: the first one 5 minutes after its creation, later ones after an
 # interval that equals its age, up to one hour.
 FIRST_CHECK_MS, LAST_CHECK_MS = 300_000, 3_600_000
@@ -92,7 +92,7 @@ class _Reported:
 
 
 @record
-class _Course:
+class _WorkflowTransition:
     """The progress of one change while its jobs are started: the stored and the intended root.
 
     Attributes:
@@ -309,7 +309,7 @@ class WorkflowAdvance:
             after = decide(definition, before)
             if after is before:
                 return before
-            return self.carry_on(definition, before, after, slices_ms=slices_ms)
+            return self.resume(definition, before, after, slices_ms=slices_ms)
 
         return retry_on_race(attempt, tries=_TRIES, busy=_BUSY, pause=self._pause)
 
@@ -354,7 +354,7 @@ class WorkflowAdvance:
             lengths={**record.lengths, **reported.lengths},
         )
 
-    def carry_on(
+    def resume(
         self,
         definition: StoredDefinition,
         before: WorkflowRecord | None,
@@ -382,7 +382,7 @@ class WorkflowAdvance:
             OjsError: The first jobs of a new workflow were rejected.
         """
         until_ms = self._clock.now_ms() + slices_ms
-        course = _Course(definition, before, after)
+        course = _WorkflowTransition(definition, before, after)
         self._share(course)
         while self._clock.now_ms() < until_ms and self._start_some(course):
             pass
@@ -402,7 +402,7 @@ class WorkflowAdvance:
                 self._workflows.fan_ins.remove(after.id, gone)
         return course.after
 
-    def _share(self, course: _Course) -> None:
+    def _share(self, course: _WorkflowTransition) -> None:
         """Reserve the slices of a start for this request, or leave them to the one that has them.
 
         Raises LostRace: another request changed the workflow first.
@@ -420,7 +420,7 @@ class WorkflowAdvance:
             course.before = course.after = self._workflows.write(before, written)
             course.stored = True
 
-    def _start_some(self, course: _Course) -> bool:
+    def _start_some(self, course: _WorkflowTransition) -> bool:
         """Start a slice of jobs. Return false if none is left, or if another request continues."""
         part = self._starts.next_slice(
             course.after, course.passed_over, course.full, singly=course.singly
@@ -445,7 +445,7 @@ class WorkflowAdvance:
             return self._take_refusal(course, part, error)
         return True
 
-    def _written(self, course: _Course, after: WorkflowRecord) -> WorkflowRecord:
+    def _written(self, course: _WorkflowTransition, after: WorkflowRecord) -> WorkflowRecord:
         """Return the workflow to write, with its next check and the ends for the event."""
         graph, state = course.definition.graph, after.graph_state
         ended = 0 if course.before is None else course.before.graph_state.ended
@@ -470,7 +470,7 @@ class WorkflowAdvance:
         )
 
     def _take_refusal(
-        self, course: _Course, part: Mapping[int, Mapping[str, Any]], error: OjsError
+        self, course: _WorkflowTransition, part: Mapping[int, Mapping[str, Any]], error: OjsError
     ) -> bool:
         """Handle a rejected slice: retry its jobs singly or later, or fail the step.
 
@@ -493,7 +493,7 @@ class WorkflowAdvance:
             course.after = self._refused(course.definition, course.after, node, error)
         return True
 
-    def _is_started(self, course: _Course, node: int, error: OjsError) -> bool:
+    def _is_started(self, course: _WorkflowTransition, node: int, error: OjsError) -> bool:
         """Return whether the job ID exists because another request has started the step."""
         taken = error.details.get("existing_job_id") == course.after.job_id(node)
         if course.before is None or not taken:

@@ -96,7 +96,7 @@ class WorkflowControl:
     def _running(self, definition: StoredDefinition, record: WorkflowRecord) -> tuple[int, int]:
         """Return how many jobs of a cancelled workflow are active, and how many completed.
 
-        Reads the jobs that are to be cancelled. No fetch claims the waiting ones (`Fetch`).
+        Reads the jobs that are to be cancelled. No fetch claims the waiting ones (`JobFetcher`).
         """
         running = bits(record.graph_state.running(definition.graph))
         left = [record.job_id(node) for node in numbers(running & record.leaving)]

@@ -199,7 +199,7 @@ class WorkflowReading:
         """
         definition = self._workflows.definition(workflow_id)
         if node not in definition.graph.jobs:
-            raise InvalidRequest("step", "is the `node` of no job of this workflow", value=node)
+            raise InvalidRequest("step", "must be the node of a job of this workflow", value=node)
         return _node(cursor)
 
 

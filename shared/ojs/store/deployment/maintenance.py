@@ -26,7 +26,7 @@ MAINTENANCE = Record(
     "the maintenance mode",
     {_SINCE: "since_ms", "reason": "reason", "duration": "duration_ms"},
 )
-_BUSY = "Others are changing the maintenance mode; try again."
+_BUSY = "Concurrent requests changed the maintenance mode."
 
 
 class MaintenanceStore:

@@ -51,5 +51,5 @@ class Secret:
             with suppress(self._client.exceptions.ResourceNotFoundException):
                 found.append(read(SecretId=self._arn, VersionStage="AWSPREVIOUS")["SecretString"])
         except (BotoCoreError, ClientError, KeyError) as error:
-            raise BackendUnavailable("A secret of this deployment cannot be read.") from error
+            raise BackendUnavailable("A secret of this deployment can't be read.") from error
         return found

@@ -133,7 +133,7 @@ class TenantFinishTags:
                 )
             return int(self._table.update(update)["last"]) - ticks
 
-        busy = "Others are pushing jobs of this tenant; try again."
+        busy = "Too many concurrent requests enqueue jobs of this tenant."
         return retry_as_found(attempt, seen, lambda lost: _last(lost.item), tries=_TRIES, busy=busy)
 
 

@@ -161,7 +161,7 @@ class JobIndex:
                     after, skipped = keys.below(priority), 0
         return [job_id for _, job_id in sorted(found)[:limit]]
 
-    def lined_up(
+    def query_waiting(
         self,
         queue: str,
         lane: int,
@@ -204,7 +204,7 @@ class JobIndex:
         Args:
             queue: Name of the queue.
             lane: Lane of the queue.
-            crons: Receives the cron jobs among the entries, as in `lined_up`.
+            crons: Receives the cron jobs among the entries, as in `query_waiting`.
         """
         for line in (keys.ready(queue, lane), keys.pending(queue, lane), keys.due(queue, lane)):
             after, size = None, 1

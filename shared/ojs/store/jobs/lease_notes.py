@@ -161,7 +161,7 @@ def _checksum(key: str) -> int:
     return zlib.crc32(key.encode("utf-8"))
 
 
-class LeaseNotes:
+class ClaimIntents:
     """The store of lease notes, and the slot of this container."""
 
     def __init__(
@@ -301,7 +301,7 @@ class LeaseNotes:
             at_ms = max(job.at_ms for job in part)
             self._put(LeaseNote(slot.number, key, at_ms, queue, listed))
             if clock.now_ms() - began_ms >= VALID_MS:
-                raise BackendTimeout("The store took too long to write a lease note.")
+                raise BackendTimeout("DynamoDB took too long to store a claim intent.")
 
     def advance(self, slot: int, seen: str) -> None:
         """Store that all notes up to this key were checked."""

@@ -20,7 +20,7 @@ from ojs.domain.errors import BackendContended, BackendUnavailable, OjsError
 from ojs.domain.ids import IdSource
 from ojs.domain.job.job import Job
 from ojs.records import record
-from ojs.store.bounds.depth_counter import DepthCounter, Room
+from ojs.store.bounds.depth_counter import CapacityUse, DepthCounter
 from ojs.store.jobs import items
 from ojs.store.jobs.new_jobs import IS_NEW, JobIdTaken, PreparedJob, any_own, prepare
 from ojs.store.jobs.payloads import PayloadRef, PayloadStore
@@ -216,7 +216,9 @@ class StagedBatches:
 
     def _commit(self, token: str, *also: Put | Update) -> None:
         if not self._end_staging(token, also):
-            raise BackendUnavailable("The batch took too long and was undone.")
+            raise BackendUnavailable(
+                "The batch took too long and was rolled back. Nothing was stored."
+            )
 
     def _end_staging(self, token: str, also: Sequence[Put | Update] = ()) -> bool:
         # Race: the sweep undoes the batch at the same time. The first to change the item wins; a
@@ -264,7 +266,7 @@ class StagedBatches:
                     # This record was written after the batch was undone: it goes now.
                     self._remove_jobs(str(token), batch)
                 return BackendUnavailable(
-                    "A batch with this id is being stored or undone; try again.", retry_after_s=5
+                    "A batch with this id is being stored or rolled back.", retry_after_s=5
                 )
         return JobIdTaken(job_id)
 
@@ -353,7 +355,7 @@ class StagedBatches:
         reserved: dict[str, list[int]] = _unpacked(batch["held"]) if "held" in batch else {}
         for queue, (count, size) in reserved.items():
             # In a batch of an earlier version the period is unknown.
-            room = Room().plus(count, size, number(batch, "held_in"))
+            room = CapacityUse().plus(count, size, number(batch, "held_in"))
             self._depth.release(queue, room, now_ms=int(batch["created"]))
 
     def _close(self, token: str, now_ms: int) -> None:

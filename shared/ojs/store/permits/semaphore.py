@@ -93,7 +93,7 @@ def taken(found: Iterable[Item | None]) -> int:
     return sum(number(item or {}, "n") for item in found)
 
 
-def unnamed(item: Item) -> int:
+def unnamed_permits(item: Item) -> int:
     """Return the number of permits without a name in a shard. Version 0.2 acquired them."""
     return number(item, "n") - sum(1 for name in item if name.startswith(_PERMIT))
 
@@ -526,7 +526,7 @@ class ConcurrencySemaphore:
         Returns:
             Whether the permits were released.
         """
-        count = unnamed(item)
+        count = unnamed_permits(item)
         noted = number(item, "c") == count and "c_at" in item
         if noted and now_ms - number(item, "c_at") < _UNNAMED_MS:
             return False

@@ -81,7 +81,7 @@ def refused(worker_id: str, pool: str | None, lost: LostRace) -> Conflict:
     """
     there = str((lost.item or {}).get("pool", ""))
     return Conflict(
-        f"The worker '{worker_id}' belongs to the pool '{there}'.",
+        f"Worker '{worker_id}' belongs to pool '{there}', not to '{pool}'. Use another worker_id.",
         details={"worker_id": worker_id, "field": "pool", "pool": there, "requested": str(pool)},
     )
 

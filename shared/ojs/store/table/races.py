@@ -17,7 +17,7 @@ def retry_on_race(
     attempt: Callable[[], T],
     *,
     tries: int = 5,
-    busy: str = "Others are changing this job; try again.",
+    busy: str = "Concurrent requests changed this job.",
     pause: Callable[[int], None] = lambda _: None,
 ) -> T:
     """Return the result of the first attempt that loses no race.
@@ -46,7 +46,7 @@ def retry_as_found(
     found: Callable[[LostRace], S],
     *,
     tries: int = 5,
-    busy: str = "Others are changing this job; try again.",
+    busy: str = "Concurrent requests changed this job.",
 ) -> T:
     """Do the same as `retry_on_race`, for a caller that has read the data already.
 

@@ -15,7 +15,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from ojs.domain.errors import BackendTimeout, BackendUnavailable, OjsError
 from ojs.records import record
-from ojs.store.table.errors import LostRace, NotDone, UnknownOutcome, classify
+from ojs.store.table.errors import LostRace, UnknownOutcome, WriteNotApplied, classify
 from ojs.store.table.values import Item, Value, pack, unpack
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ class Table:
                     meaning.items = [item and unpack(item) for item in meaning.items]
                     meaning.repeated = unanswered and operation != _TRANSACT
                     raise meaning from error
-                refused = isinstance(meaning, NotDone)
+                refused = isinstance(meaning, WriteNotApplied)
                 unanswered = unanswered or not refused
                 if not self._may_repeat(meaning, tried, unanswered=unanswered):
                     if refused and unanswered:
@@ -239,7 +239,7 @@ class Table:
 
     def _may_repeat(self, meaning: OjsError, tried: int, *, unanswered: bool) -> bool:
         """Return whether a call is repeated after `tried` attempts."""
-        if isinstance(meaning, NotDone):
+        if isinstance(meaning, WriteNotApplied):
             return tried < _REFUSED_TRIES and (self._repeats or not unanswered)
         if isinstance(meaning, UnknownOutcome):
             return tried < _UNDER_WAY_TRIES and self._repeats
@@ -298,7 +298,7 @@ class Table:
             # several rounds the table is throttled and the caller should try again later.
             fruitless = fruitless + 1 if left and not items else 0
             if fruitless >= _BATCH_ROUNDS:
-                raise BackendUnavailable("The store is busy.")
+                raise BackendUnavailable("DynamoDB throttled the request.")
             if fruitless:
                 self._back_off(fruitless - 1)
             wanted = list(left) + rest
@@ -351,7 +351,7 @@ class Table:
                 raise
             return item
         except (BackendUnavailable, BackendTimeout) as error:
-            if own is None or not self._repeats or isinstance(error, NotDone):
+            if own is None or not self._repeats or isinstance(error, WriteNotApplied):
                 raise
             found: Item | None = None
             with suppress(OjsError):
@@ -509,7 +509,7 @@ class Table:
             left = answer.get("UnprocessedItems", {}).get(self.name, [])
             fruitless = fruitless + 1 if len(left) == len(chunk) else 0
             if fruitless >= _BATCH_ROUNDS:
-                raise BackendUnavailable("The store is busy.")
+                raise BackendUnavailable("DynamoDB throttled the request.")
             if left:
                 # The remaining writes were throttled: an immediate retry would be throttled too.
                 self._back_off(fruitless)
