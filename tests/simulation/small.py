@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from typing import Any
-from unittest import mock
 
 from ojs.store.queues.registry import QUIET_MS
 from tests.simulation.actors import Operator, Producer, Worker
@@ -170,12 +169,7 @@ def every_order(small: str) -> list[tuple[int, ...]]:
 
     def once(choose: Any) -> None:
         world = World(1)
-        # So short that a commit and the sweep can meet, which is the one thing the mark is for. One
-        # slot, because a sweep reads a quarter of them.
-        with (
-            mock.patch("ojs.store.table.keys.STAGED_SLOTS", 1),
-            mock.patch("ojs.store.jobs.staged_batches._SLOTS_A_TURN", 1),
-        ):
-            play(world, SMALL[small], choose, staging_grace_ms=2_000)
+        # So short that a commit and the sweep can meet, which is the one thing the mark is for.
+        play(world, SMALL[small], choose, staging_grace_ms=2_000)
 
     return [tuple(way) for way in all_ways(once, most=MOST, switches=SWITCHES.get(small))]

@@ -416,8 +416,7 @@ class World:
             promise.ask_again()
         if self.workflows is not None:
             self.workflows.ask_again()
-        # Four sweeps undo what is left of staged batches, and three more repair the counters.
-        for ms in (LONG_MS, *[MINUTE_MS] * 6):
+        for ms in (LONG_MS, MINUTE_MS, MINUTE_MS, MINUTE_MS):
             self.clock.advance(ms)
             self.look_after()
 
