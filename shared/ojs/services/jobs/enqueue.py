@@ -33,6 +33,7 @@ from ojs.domain.job.unique import fingerprint, held
 from ojs.domain.job.workflow_step import WorkflowStep
 from ojs.domain.queue.queue import Queue
 from ojs.records import record
+from ojs.services.for_each import ForEach
 from ojs.services.jobs.empty_lines import EmptyIndexCache
 from ojs.services.jobs.new_queues import NewQueues
 from ojs.services.jobs.placement import FairQueuePlacement, FinishTags
@@ -49,6 +50,7 @@ from ojs.services.permits.rate_limits import RateLimits, RateLimitStatus, regist
 from ojs.store.bounds.depth_counter import period_of
 from ojs.store.jobs.new_jobs import JobIdTaken
 from ojs.store.jobs.records import JobStore
+from ojs.store.jobs.staged_batches import Again, never_again
 from ojs.store.jobs.unique_locks import UniqueLock, UniqueLocks
 from ojs.store.table.errors import LostRace, WriteNotApplied
 from ojs.store.table.races import losing_as, retry_on_race
@@ -96,12 +98,15 @@ class TransactionExtras:
         cancels: Jobs to cancel.
         bypasses_unique: Whether unique keys are ignored.
         steps: The workflow steps of the jobs, if they belong to a workflow.
+        again: If the condition of an additional write failed: returns the writes with current
+            conditions, for another commit of the same staged jobs, or None.
     """
 
     writes: Sequence[Put | Update]
     cancels: tuple[Job, ...] = ()
     bypasses_unique: bool = False
     steps: Sequence[WorkflowStep] = ()
+    again: Again = never_again
 
 
 class StaleRead(Exception):
@@ -213,6 +218,7 @@ class JobEnqueuer:
         placement: FairQueuePlacement,
         empty_lines: EmptyIndexCache,
         new_queues: NewQueues,
+        for_each: ForEach,
         middleware: MiddlewareChain | None = None,
         choose: Callable[[int], int] = random.randrange,
         ended: JobEnded = ends_nothing,
@@ -231,6 +237,7 @@ class JobEnqueuer:
         self._ids = ids
         self._chain = middleware
         self._new_queues = new_queues
+        self._for_each = for_each
         self._choose = choose
 
     def push(
@@ -627,6 +634,7 @@ class JobEnqueuer:
                     # From now on, undoing the batch releases the capacity, which is recorded in the
                     # batch's item.
                     reservation.keep(jobs)
+                    alongside = resolved.push.alongside
                     stored = self._jobs.batches.create(
                         jobs,
                         now_ms=resolved.now_ms,
@@ -634,6 +642,8 @@ class JobEnqueuer:
                         token=resolved.push.seed,
                         before_commit=resolved.push.before_commit,
                         also=also,
+                        again=never_again if alongside is None else alongside.again,
+                        each=self._for_each if alongside and alongside.steps else None,
                     )
             except JobIdTaken as taken:
                 raise _taken_in_batch(taken.job_id, jobs) from None
@@ -901,9 +911,7 @@ def _cancelled(resolved: _ResolvedPush) -> tuple[Job, ...]:
 
 
 def _overtaken(lost: LostRace, own: int) -> StaleRead | LostRace:
-    """Return StaleRead if an additional write (after the first `own` writes) failed, otherwise
-    `lost`.
-    """
+    """Return StaleRead if an additional write (after the first `own`) failed, else `lost`."""
     return StaleRead() if any(found is not None for found in lost.items[own:]) else lost
 
 

@@ -306,6 +306,20 @@ def batch(token: str) -> str:
     return f"B|{token}"
 
 
+def staged(token: str) -> str:
+    """Return the index partition of a staged batch.
+
+    The sort key is the time by which a batch must be committed, or the time when an undone batch is
+    undone again.
+    """
+    return staged_slot(zlib.crc32(token.encode("utf-8")) % STAGED_SLOTS)
+
+
+def staged_slot(slot: int) -> str:
+    """Return the index partition of a slot of staged batches."""
+    return f"B|{slot:02d}"
+
+
 # Sort key of the item with the slots in use and the last checked lease note of each slot.
 LEASE_SLOTS = "LEASES"
 
@@ -401,9 +415,9 @@ def dead_at(discarded_ms: int, job_id: str) -> str:
     return f"{instant(discarded_ms)}|{job_id}"
 
 
-# Index partition of staged batches. The sort key is the time by which a batch must be committed, or
-# the next time to undo a batch that failed.
-STAGED = "B"
+# Slots of the index partition of staged batches, and the partition that versions without slots use.
+STAGED_SLOTS = 16
+STAGED_WITHOUT_SLOT = "B"
 # Index partition of bulk operations. In the index `work`: unfinished operations, by the time of
 # their next step. In the index `expiry`: all retained operations, by ID.
 OPERATIONS = "O"

@@ -56,10 +56,10 @@ _BLOB = "bucket"
 class WorkflowRecord:
     """A workflow, as stored in its root item. Times in ms.
 
-    `starting` are the jobs that must start and are not stored yet, as a bit set of nodes. `leaving`
-    are the started jobs that a cancellation has not processed yet. `check_ms` is the time of the
-    next check for finished jobs that were missed. The jobs of an open fan-in are counted when it
-    closes.
+    `starting` are the jobs that must start and are not stored yet, as a bit set of nodes. Until
+    `starter_ms`, only the request that set this time starts them. `leaving` are the started jobs
+    that a cancellation has not processed yet. `check_ms` is the time of the next check for finished
+    jobs that were missed. The jobs of an open fan-in are counted when it closes.
     """
 
     id: str
@@ -87,6 +87,7 @@ class WorkflowRecord:
     # duration (ms) or null.
     told: str | None = None
     starting: int = 0
+    starter_ms: int | None = None
     leaving: int = 0
     fan_ins: tuple[FanIn, ...] = ()
     check_ms: int | None = None
@@ -502,6 +503,7 @@ WORKFLOW = Record(
         "def": "definition",
         "told": "told",
         "starting": Attribute("starting", _packed, _unpacked, "B"),
+        "starter": "starter_ms",
         "leaving": Attribute("leaving", _packed, _unpacked, "B"),
         "fans": Attribute("fan_ins", _fans, _fan_ins, "B"),
         "ttl": "ttl_s",
