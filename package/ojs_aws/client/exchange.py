@@ -26,7 +26,7 @@ _NOT_DONE = frozenset({429})
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How many times a call is attempted, and the pauses between attempts.
+    """The maximum number of attempts of a request, and the pauses between them.
 
     A pause doubles after each attempt, up to `most_s`, and is multiplied by a random factor from
     0.5 to 1. If `Retry-After` is longer, the client waits for that time, up to `longest_s`.

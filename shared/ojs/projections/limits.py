@@ -77,7 +77,7 @@ class ThrottleChange(TableChange):
 
     @property
     def throttled_ms(self) -> int:
-        """How long the limit throttled, in milliseconds."""
+        """The duration of the throttling in milliseconds."""
         return max(0, self.at_ms - self.since_ms)
 
     def events(self, written_ms: int) -> Iterator[NewEvent]:

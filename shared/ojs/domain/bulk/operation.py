@@ -27,7 +27,7 @@ CLOCKS_MS = 5_000
 
 
 class Action(StrEnum):
-    """What an operation does to each dead letter or job.
+    """The action of an operation on each dead letter or job.
 
     Actions on jobs have separate names, so that a version without support for them skips them.
     """
@@ -85,7 +85,7 @@ class Phase(StrEnum):
 
 @record(frozen=True)
 class Refusal:
-    """Why the action failed for one job."""
+    """The reason why the action failed for one job."""
 
     job_id: str
     code: str

@@ -42,7 +42,9 @@ _MOMENTS = ("scheduled_at", "delay_until", "expires_at")
 
 
 class OverlapPolicy(StrEnum):
-    """What happens at a tick if an earlier job is not in a final state (section 6)."""
+    """The action at a tick if an earlier job of the cron job is not in a
+    final state (section 6).
+    """
 
     SKIP = "skip"
     ALLOW = "allow"

@@ -76,7 +76,7 @@ class DeliveryState(StrEnum):
 
 
 class DisabledReason(StrEnum):
-    """Why a delivery is disabled.
+    """The reason why a delivery is disabled.
 
     The target does not exist or denies access, the deployment does not allow the target, or the
     access key that configured the delivery is revoked.
@@ -95,7 +95,7 @@ OF_DEPLOYMENT = frozenset(DisabledReason) - {DisabledReason.GONE, DisabledReason
 
 @record(frozen=True)
 class Disabled:
-    """Why and since when (ms) a delivery is disabled, with the target's error message."""
+    """The reason why a delivery is disabled, since when (ms), and the target's error message."""
 
     reason: DisabledReason
     since_ms: int

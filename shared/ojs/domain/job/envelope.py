@@ -318,7 +318,7 @@ def warnings(request: JobRequest, prefix: str = "") -> list[str]:
 
 
 class OnConflict(StrEnum):
-    """What happens if another job has the unique key of a new job."""
+    """The action if another job has the unique key of a new job."""
 
     REJECT = "reject"
     REPLACE = "replace"

@@ -33,7 +33,7 @@ def next_pruning_ms(now_ms: int) -> int:
 
 
 class PruningPolicy(StrEnum):
-    """What happens to a dead letter that is pruned."""
+    """The action on a dead letter that is pruned."""
 
     DELETE = "delete"
     ARCHIVE = "archive"

@@ -17,7 +17,7 @@ MAX_ATTEMPTS = 10_000
 
 
 class BackoffStrategy(StrEnum):
-    """How the delay grows with each failure."""
+    """The growth of the retry delay with each failure."""
 
     EXPONENTIAL = "exponential"
     LINEAR = "linear"
@@ -26,7 +26,7 @@ class BackoffStrategy(StrEnum):
 
 
 class OnExhaustion(StrEnum):
-    """What happens to a job that has no attempts left."""
+    """The action on a job that has no attempts left."""
 
     DEAD_LETTER = "dead_letter"
     DISCARD = "discard"

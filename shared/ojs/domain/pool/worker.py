@@ -29,7 +29,7 @@ def check_worker_id(value: str) -> str:
 
 
 def check_new_worker_id(value: str) -> str:
-    """Like `check_worker_id`, with the additional rules for new workers."""
+    """Check a worker ID as `check_worker_id`, with the additional rules for new workers."""
     if "/" in value or "%" in value:
         # Proxies in front of this server may or may not decode these characters in a path.
         raise ValueError("must not contain '/' or '%', because paths contain worker IDs")

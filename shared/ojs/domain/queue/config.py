@@ -58,7 +58,7 @@ Layer = Mapping[str, Any]
 
 
 class OverflowPolicy(StrEnum):
-    """What happens to a new job if its queue is at capacity.
+    """The action on a new job if its queue is at capacity.
 
     The job is rejected, waits for capacity, or displaces the oldest available job.
     """

@@ -26,7 +26,7 @@ class QueueState(StrEnum):
 
 
 class DeletionStrategy(StrEnum):
-    """What happens to the jobs of a queue that is deleted.
+    """The action on the jobs of a queue that is deleted.
 
     With `reject`, a queue with jobs is not deleted. With `drain`, the queue is deleted after its
     jobs have finished.

@@ -44,7 +44,7 @@ CONCURRENCY, RATE, THROTTLE, PAUSE = "concurrency", "rate", "throttle", "pause"
 
 
 class OnLimit(StrEnum):
-    """What happens to an available job while its rate limit is reached."""
+    """The action on an available job while its rate limit is reached."""
 
     WAIT = "wait"
     RESCHEDULE = "reschedule"

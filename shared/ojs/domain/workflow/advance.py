@@ -36,7 +36,7 @@ class WorkflowState(StrEnum):
 
 
 class RetryMode(StrEnum):
-    """Which steps run again in a retry. With each mode, steps that never ran can run."""
+    """The steps that run again in a retry. With each mode, steps that never ran can run."""
 
     ALL = "all"
     # Completed steps keep their results.

@@ -42,7 +42,7 @@ class StepTrigger(StrEnum):
 
 
 class Callback(StrEnum):
-    """When a callback runs, after all jobs of its batch have ended."""
+    """The condition under which a callback runs, after all jobs of its batch have ended."""
 
     ON_COMPLETE = "on_complete"
     ON_SUCCESS = "on_success"

@@ -73,8 +73,8 @@ class CronJobs:
     ) -> None:
         """Create the service.
 
-        `most` is the maximum number of cron jobs (0: no limit). `least_s` is the minimum time
-        between two ticks in seconds.
+        `max_crons` is the maximum number of cron jobs (0: no limit). `min_cron_interval_s` is the
+        minimum time between two ticks in seconds.
         """
         self._most = max_crons
         self._least_s = min_cron_interval_s

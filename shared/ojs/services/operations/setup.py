@@ -142,7 +142,7 @@ class Setup:
         scopes: Iterable[str],
         queues: Iterable[str] | None,
     ) -> str:
-        """Create a key, and store its text in the secret, whatever the secret contains.
+        """Create a key, and store its text in the secret. Replaces the text in the secret.
 
         With the same token, this is safe to repeat after a crash, because the secret is written
         first.

@@ -229,7 +229,7 @@ class QueueBounds:
             waits: Whether the caller can wait. Applies to queues with the policy `block`.
             drops: Whether `drop_oldest` may discard other jobs.
             copies: Whether the jobs are copies of dead letters. Copies displace only other copies,
-                whatever the policy.
+                regardless of the policy.
             may_enter: Called before a job is discarded. Can raise an error to reject the request.
 
         Returns:
@@ -313,7 +313,7 @@ class QueueBounds:
         copies: bool = False,
         may_enter: Callable[[], None] = lambda: None,
     ) -> Iterator[Reservation]:
-        """Reserve space while the jobs are stored, and release what isn't kept afterwards.
+        """Reserve space while the jobs are stored, and release unused space afterwards.
 
         If the store fails without a response, it is unknown whether the jobs are stored. The
         space then stays reserved until a later request of this container, or a sweep, finds
@@ -363,7 +363,7 @@ class QueueBounds:
         self.leave(reservation)
 
     def leave(self, reservation: Reservation, *, doubted_since_ms: int | None = None) -> None:
-        """Release the space that isn't kept.
+        """Release the space of the reservation that was not kept.
 
         For a reservation with unknown outcome, `doubted_since_ms` is its time
         (`DepthCounter.release`).

@@ -84,7 +84,10 @@ class Candidate(NamedTuple):
 
     @property
     def entry(self) -> str:
-        """The job at this position. Differs from the same job at another position."""
+        """A value that identifies the job at this position.
+
+        It differs for the same job elsewhere.
+        """
         return self.job_id + self.key
 
 
@@ -102,10 +105,10 @@ class KeyGrant:
 
 @record
 class QueueGrant:
-    """How many jobs of a queue a fetch may claim, and how many it claimed.
+    """The number of jobs of a queue that a fetch can claim, and the number that it claimed.
 
-    If `closed` is true, the queue granted fewer jobs than requested. The fetch then doesn't
-    request more.
+    If `closed` is true, the queue granted fewer jobs than requested. The fetch then doesn't request
+    more.
     """
 
     queue: Queue

@@ -393,7 +393,7 @@ def _most_untracked(counted: Occupancy, projected: Occupancy) -> tuple[int, int]
 
 
 def _last_closed_period(now_ms: int) -> int:
-    """Return the last period for which no process stores jobs any longer."""
+    """Return the last period for which no process can store jobs now."""
     return period_of(now_ms - SETTLED_MS) - 1
 
 

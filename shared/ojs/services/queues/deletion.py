@@ -387,7 +387,7 @@ class QueueDeletion:
 
         The depth counter includes jobs that are being stored or that the index does not show yet.
         The sweep corrects a counter that a crash left too high. Statistics are not used, because
-        they lag by seconds.
+        they are delayed by some seconds.
         """
         counted = queue.tracks_depth and self._counter.value(queue.name).tracked > 0
         return counted or self._occupied(queue)

@@ -5,7 +5,7 @@ time, the job would wait until no tagged job is left. So the write that enables 
 the queue, and passes then visit all its jobs. Available jobs get tags, in order. Jobs that become
 available later get the share that makes them request a tag.
 
-A request in progress may still enqueue a job without a tag, and the index lags. So passes are
+A request in progress may still enqueue a job without a tag, and the index is delayed. So passes are
 repeated until one that started SETTLED_MS after the change finds no such job. Then the mark is
 removed. The request that enables fairness starts the first pass. The sweep continues it, with one
 run at a time. Each step is a conditional write of one job record: a concurrent claim or

@@ -168,7 +168,7 @@ class WorkflowAdvance:
     def job_ended(self, job: Job) -> None:
         """Advance the workflow of a finished job, if the job is a step.
 
-        Suppresses store errors: the job has finished whatever happens to the workflow, and the
+        Suppresses store errors: the job has finished regardless of the workflow, and the
         stream repeats the advance.
         """
         if job.workflow is None or not job.state.terminal:

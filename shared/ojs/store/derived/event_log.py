@@ -83,9 +83,9 @@ class StoredPage:
 
 @record
 class Budget:
-    """What a request can still read from the event log.
+    """The remaining reads of a request of the event log.
 
-    `exhausted` is true after the first page that exceeds it.
+    `exhausted` is true after the first page that exceeds them.
     """
 
     queries: int = MAX_QUERIES

@@ -147,7 +147,9 @@ PUSHES = "d_"
 
 @record(frozen=True)
 class Oldest:
-    """When the oldest available job became available (None: not found), and the read count."""
+    """The time when the oldest available job became available (None: not found), and the read
+    count.
+    """
 
     ms: int | None
     probes: int
