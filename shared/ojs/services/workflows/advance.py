@@ -407,7 +407,7 @@ class WorkflowAdvance:
         return course.after
 
     def _share(self, course: _WorkflowTransition) -> None:
-        """Reserve the slices of a start for this request, or leave them to the one that has them.
+        """Reserve the slices of a start for this request, if no other request has reserved them.
 
         Raises LostRace: another request changed the workflow first.
         """
