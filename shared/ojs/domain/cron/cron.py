@@ -44,7 +44,7 @@ class Cron:
     created_ms: int
     updated_ms: int
     enabled: bool = True
-    # When the cron job was enabled. Jobs that were discarded earlier do not pause it.
+    # Time when the cron job was enabled. Jobs that were discarded earlier do not pause it.
     enabled_ms: int = 0
     tick_ms: int | None = None
     gap_ms: int | None = None

@@ -179,9 +179,8 @@ Named = Annotated[str, After(_named)]
 
 
 class TenantFairnessRequest(Model):
-    """How tenants share a queue (ojs-fair-scheduling, section 9.2).
-
-    Null resets a field, or a weight.
+    """How tenants share a queue (ojs-fair-scheduling, section 9.2). Null resets a field, or a
+    weight.
     """
 
     enabled: bool | None = None

@@ -32,7 +32,7 @@ MOST_DELAY_S = 900
 ARMED_MS = MOST_DELAY_S * 1_000
 # Time (ms) between two wake-ups of a delivery.
 _EVERY_MS = 1_000
-# By how much (ms) the clocks of two containers can differ.
+# Maximum difference (ms) between the clocks of two containers.
 _CLOCKS_MS = 100
 # Delay (ms) before a retry if a concurrency key is at its limit and its release time is unknown.
 KEY_AGAIN_MS = 5_000

@@ -280,7 +280,7 @@ class MiddlewareChain:
         name: str | None = None,
         cause: BaseException | None = None,
     ) -> None:
-        # Also logged, not only returned: a cron job that fires has no client.
+        # The failure is also logged, because a cron job that fires has no client.
         logger.error(
             "Middleware failed",
             middleware=name or ",".join(self.names),

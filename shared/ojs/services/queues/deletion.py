@@ -168,7 +168,7 @@ class QueueDeletion:
         if done["queues_deleted"]:
             return replace(deletion, affected=done["ended"]), True
         remaining = self._waiting(queue, pages=_PAGES, running=True)
-        # The counted number can lag. Only _PAGES * _PAGE of the remaining jobs are read.
+        # The counted number can be delayed. Only _PAGES * _PAGE of the remaining jobs are read.
         left = sum(1 for _ in islice(remaining, _PAGES * _PAGE))
         affected = max(counted, done["ended"] + left) if left else done["ended"]
         return replace(deletion, affected=affected, refused=done["refused"]), False

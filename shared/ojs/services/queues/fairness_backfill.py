@@ -174,7 +174,7 @@ class FairnessBackfill:
             for job_id, _ in found
             if job_id in records and _lacks_tag(records[job_id], queue)
         ]
-        # Also the jobs that were claimed recently.
+        # Includes the jobs that were claimed recently.
         noted = readable(job_of, self._jobs.notes.running(queue.name, slots), counts.fail)
         jobs += [
             job
