@@ -63,7 +63,10 @@ OverlapName = Literal[
 
 
 def check_name(value: str) -> str:
-    """Return `value` if it is a valid cron job name. Raises ValueError with the rule if not."""
+    """Return `value` if it is a valid cron job name.
+
+    Raises ValueError with the violated rule if it is invalid.
+    """
     if value == RESERVED_NAME:
         raise ValueError("is reserved. Use another name")
     return envelope.check_queue(value)

@@ -79,7 +79,7 @@ class _Field(NamedTuple):
     def read(self, text: str) -> tuple[frozenset[int], list[_Days]]:
         """Parse a field. Returns its values, and functions for its items with `L`, `W`, or `#`.
 
-        Raises ValueError with the rule.
+        Raises ValueError with the violated rule.
         """
         values: set[int] = set()
         special: list[_Days] = []

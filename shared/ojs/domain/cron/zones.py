@@ -37,7 +37,7 @@ class TimeZones:
     def zone(self, name: str) -> TimeZone:
         """Return the zone with this name.
 
-        Raises ValueError with the rule if the name is invalid.
+        Raises ValueError with the violated rule if the name is invalid.
         """
         if name != "UTC" and ("/" not in name or name.startswith("Etc/GMT")):
             raise ValueError(_RULE)

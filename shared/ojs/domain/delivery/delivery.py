@@ -234,7 +234,10 @@ def unqualified(arn: str) -> str:
 
 
 def check_delivery(value: str) -> str:
-    """Return `value` if it is a valid delivery name. Raises ValueError with the rule if not."""
+    """Return `value` if it is a valid delivery name.
+
+    Raises ValueError with the violated rule if it is invalid.
+    """
     if not _DELIVERY.fullmatch(value):
         raise ValueError(
             "must start with a letter or digit and contain only letters, digits, '-', '_', and '.'"

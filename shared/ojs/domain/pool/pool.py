@@ -43,7 +43,10 @@ _POOL = re.compile(POOL_PATTERN)
 
 
 def check_pool(value: str) -> str:
-    """Return `value` if it is a valid pool name. Raises ValueError with the rule if not."""
+    """Return `value` if it is a valid pool name.
+
+    Raises ValueError with the violated rule if it is invalid.
+    """
     if not _POOL.fullmatch(value):
         raise ValueError(
             "must start with a letter or digit and contain only letters, digits, '-', '_', and '.'"

@@ -19,7 +19,10 @@ MAX_FETCH_QUEUES = 50
 
 
 def check_worker_id(value: str) -> str:
-    """Return `value` if it is a valid worker ID. Raises ValueError with the rule if not."""
+    """Return `value` if it is a valid worker ID.
+
+    Raises ValueError with the violated rule if it is invalid.
+    """
     # Must be first: an unpaired surrogate is not printable and can't be encoded.
     if "|" in value or not value.isprintable():
         raise ValueError("must contain only printable characters, except '|'")

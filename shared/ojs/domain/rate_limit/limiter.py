@@ -52,7 +52,10 @@ class OnLimit(StrEnum):
 
 
 def check_key(value: str) -> str:
-    """Return `value` if it is a valid rate limit key. Raises ValueError with the rule if not."""
+    """Return `value` if it is a valid rate limit key.
+
+    Raises ValueError with the violated rule if it is invalid.
+    """
     if len(value) > MAX_KEY:
         raise ValueError(f"must have at most {MAX_KEY} characters")
     if not _KEY.fullmatch(value):

@@ -253,7 +253,7 @@ class StatisticsStore:
     def available(self, names: Sequence[str]) -> dict[str, int]:
         """Return the number of available jobs of these queues, from the projection.
 
-        Makes one call for 100.
+        Makes one call for 100 items.
         """
         found = self._sharded.batch_get(
             ((keys.stats(name), keys.NOW) for name in names), consistent=False
@@ -384,7 +384,7 @@ class StatisticsStore:
         return names / 2 + self._sharded.shards * among / _SHARD_ITEMS_A_UNIT + 2
 
     def lanes(self, names: Sequence[str]) -> dict[str, int]:
-        """Return the number of lanes of queues. Makes one call for each 100.
+        """Return the number of lanes of queues. Makes one call for each 100 items.
 
         The number is 1 for a queue that is deleted or can't be read.
         """

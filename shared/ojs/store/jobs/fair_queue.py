@@ -78,7 +78,7 @@ class TenantFinishTags:
     def finish_tags(self, wanted: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int | None]:
         """Return the finish tags of tenants by `FairLine.key_of`, or None for tenants without one.
 
-        Makes one call for each 100.
+        Makes one call for each 100 items.
         """
         wanted = list(wanted)
         return finish_tags_of(wanted, self._table.batch_get(wanted))

@@ -85,7 +85,9 @@ class JobReader:
         return changed(job, progress=progress_of(found.get(progress), job))
 
     def load(self, job_id: str) -> Job | None:
-        """Return the whole job: record, content, errors, result, progress. One consistent query.
+        """Return the whole job: record, content, errors, result, progress.
+
+        Makes one consistent query.
 
         If the query stops at DynamoDB's 1 MB because of a long error history, the latest 1 MB of
         the errors is read, and the other parts by key.

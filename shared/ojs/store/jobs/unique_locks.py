@@ -65,7 +65,7 @@ class UniqueLocks:
     def get_many(self, digests: Iterable[str]) -> dict[str, UniqueLock]:
         """Return the locks of fingerprints, by fingerprint. The read is eventually consistent.
 
-        Makes one call for each 100.
+        Makes one call for each 100 items.
         """
         wanted = {(keys.unique(digest), keys.RECORD): digest for digest in digests}
         found = self._table.batch_get(wanted, consistent=False)
