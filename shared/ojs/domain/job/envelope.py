@@ -62,7 +62,10 @@ SYSTEM_FIELDS = frozenset(SHOWN) - {
 
 
 def check_type(value: str) -> str:
-    """Return `value` if it is a valid job type. Raises ValueError with the violated rule if it is invalid."""
+    """Return `value` if it is a valid job type.
+
+    Raises ValueError with the violated rule if it is invalid.
+    """
     if len(value) > MAX_NAME_BYTES:
         raise ValueError(f"must have at most {MAX_NAME_BYTES} characters")
     if not _TYPE.fullmatch(value):
@@ -89,7 +92,10 @@ def check_queue(value: str) -> str:
 
 
 def check_job_id(value: str) -> str:
-    """Return `value` if it is a valid job ID. Raises ValueError with the violated rule if it is invalid."""
+    """Return `value` if it is a valid job ID.
+
+    Raises ValueError with the violated rule if it is invalid.
+    """
     if not ids.is_uuid7(value):
         raise ValueError("must be a lowercase UUIDv7")
     return value

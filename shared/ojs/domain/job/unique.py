@@ -19,7 +19,10 @@ KEY_PATTERN = r"[0-9a-f]{64}"
 
 
 def check_key(value: str) -> str:
-    """Return `value` if it is a fingerprint. Raises ValueError with the violated rule if it is invalid."""
+    """Return `value` if it is a fingerprint.
+
+    Raises ValueError with the violated rule if it is invalid.
+    """
     if not re.fullmatch(KEY_PATTERN, value):
         raise ValueError("must be a unique key of 64 hexadecimal digits, as in responses")
     return value
