@@ -1,0 +1,125 @@
+"""Realtime: names, limits, and records of connections. A message to a connection is a hint."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import field
+from enum import Enum, auto
+
+from ojs.domain.access import Principal
+from ojs.records import record
+
+# The subprotocol of the WebSocket binding.
+SUBPROTOCOL = "ojs.v1"
+# How long a ticket is valid (s), and a connection: API Gateway closes one after two hours.
+TICKET_S = 60
+CONNECTION_MS = 125 * 60_000
+# Maximum number of channels of a connection, of subscribers of a channel, and of watchers of a job.
+MAX_CHANNELS = 50
+MAX_SUBSCRIBERS = 100
+MAX_WATCHERS = 10
+# Maximum size (bytes) of a message that a client sends, and of one that is sent to it.
+MAX_RECEIVED = 4_096
+MAX_SENT = 32 * 1_024
+
+
+class Posted(Enum):
+    """The outcome of a message to a connection."""
+
+    POSTED = auto()
+    # The connection does not exist any more.
+    GONE = auto()
+    FAILED = auto()
+
+
+@record(frozen=True)
+class Connection:
+    """A WebSocket connection.
+
+    Attributes:
+        id: ID of the connection, from API Gateway.
+        principal: The caller that the ticket was issued to.
+        line: IDs of the caller's key and of the keys that it descends from.
+        until_ms: When the connection ends at the latest (ms since the epoch).
+        group: Group of queues that it listens to as a worker.
+        channels: Channels that it is subscribed to.
+    """
+
+    id: str
+    principal: Principal
+    line: tuple[str, ...] = ()
+    until_ms: int = 0
+    group: str | None = None
+    channels: tuple[str, ...] = ()
+
+
+@record(frozen=True)
+class Listener:
+    """The connection of a worker that has a free slot."""
+
+    connection: str
+    worker_id: str | None = None
+    until_ms: int = 0
+
+
+@record(frozen=True)
+class Subscriber:
+    """A connection that is subscribed to a channel.
+
+    Attributes:
+        connection: ID of the connection.
+        channel: `queue:{name}`, `job:{id}` or `all`.
+        principal: The caller of the connection.
+        line: As in `Connection`.
+        until_ms: When the subscription ends at the latest (ms since the epoch).
+        event_types: Types of events that are sent; empty: all.
+        batch: Whether one message can have several events.
+        detail: Whether messages include the envelopes of the event log.
+        digest: Whether it receives only the names of changed queues.
+    """
+
+    connection: str
+    channel: str
+    principal: Principal
+    line: tuple[str, ...] = ()
+    until_ms: int = 0
+    event_types: tuple[str, ...] = ()
+    batch: bool = False
+    detail: bool = False
+    digest: bool = False
+
+
+@record(frozen=True)
+class Directory:
+    """Who listens and subscribes, as read at one time.
+
+    Attributes:
+        groups: The queues of each group of workers that listens.
+        queues: Queues that have subscribers.
+        everything: Whether there are subscribers of all events.
+        jobs: Whether any job has watchers.
+        revoked: IDs of revoked keys.
+        whole: False if the directory is too large: workers poll then.
+    """
+
+    groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    queues: frozenset[str] = frozenset()
+    everything: bool = False
+    jobs: bool = False
+    revoked: frozenset[str] = frozenset()
+    whole: bool = True
+
+    def groups_of(self, queue: str) -> list[str]:
+        """Return the groups that may take jobs of a queue."""
+        return [group for group, queues in self.groups.items() if queue in queues]
+
+    def has_subscribers(self) -> bool:
+        """Whether anybody is subscribed to anything."""
+        return bool(self.queues) or self.everything or self.jobs
+
+
+def group_of(queues: Iterable[str]) -> str:
+    """Return the name of the group of workers of these queues: a hash of their sorted names."""
+    text = "\n".join(sorted(set(queues)))
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]
