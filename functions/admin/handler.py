@@ -18,6 +18,7 @@ from ojs.api import (
     pools,
     queues,
     rate_limits,
+    realtime,
     statistics,
     system,
     workers,
@@ -30,7 +31,7 @@ from ojs.http.binding.application import Application
 app = Application("admin", Guard(runtime.current), ActionLog(runtime.current))
 handler = (
     app.serve(actions, bulk, crons, dead_letter, deliveries, events, jobs, keys, listing)
-    .serve(maintenance, metrics, pools, queues, rate_limits, statistics, system)
+    .serve(maintenance, metrics, pools, queues, rate_limits, realtime, statistics, system)
     .serve(workers, workflows)
 )
 runtime.prepare("dead_letter", "queues")

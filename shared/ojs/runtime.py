@@ -107,6 +107,8 @@ if TYPE_CHECKING:
     from ojs.services.queues.deletion import QueueDeletion
     from ojs.services.queues.fairness_backfill import FairnessBackfill
     from ojs.services.queues.rest import RestSweep
+    from ojs.services.realtime.sockets import Sockets
+    from ojs.services.realtime.tickets import Tickets
     from ojs.services.sweeping.jobs import JobSweep
     from ojs.services.sweeps import Sweep, SweepQueues
     from ojs.services.workers.workers import WorkerRegistry
@@ -133,6 +135,11 @@ if TYPE_CHECKING:
     from ojs.store.jobs.fair_queue import BackfillCursors
     from ojs.store.jobs.idempotency_keys import IdempotencyKeys
     from ojs.store.jobs.payload_change import PayloadChange
+    from ojs.store.realtime.connections import ConnectionStore
+    from ojs.store.realtime.directory import RealtimeDirectory
+    from ojs.store.realtime.listeners import ListenerStore
+    from ojs.store.realtime.subscribers import SubscriberStore
+    from ojs.store.realtime.tickets import TicketStore
     from ojs.store.workflows.workflows import WorkflowStore
     from ojs.targets.queues import SqsOutcomeQueue
 
@@ -242,6 +249,13 @@ class Stores:
     payload_change: PayloadChange = provided("ojs.store.jobs.payload_change:PayloadChange")
     backfill_cursors: BackfillCursors = provided("ojs.store.jobs.fair_queue:BackfillCursors")
     actions: ActionStore = provided("ojs.store.deployment.actions:ActionStore")
+    tickets: TicketStore = provided("ojs.store.realtime.tickets:TicketStore")
+    connections: ConnectionStore = provided("ojs.store.realtime.connections:ConnectionStore")
+    listeners: ListenerStore = provided("ojs.store.realtime.listeners:ListenerStore")
+    subscribers: SubscriberStore = provided("ojs.store.realtime.subscribers:SubscriberStore")
+    realtime_directory: RealtimeDirectory = provided(
+        "ojs.store.realtime.directory:RealtimeDirectory"
+    )
 
     def deployed_ms(self) -> int:
         """When the latest deployment began (ms); 0 if that is not stored."""
@@ -274,6 +288,10 @@ def _pushes(runtime: Runtime) -> bool:
 
 def _remembered_ms(runtime: Runtime) -> int:
     return 1_000 * runtime.settings.authorizer_cache_s
+
+
+def _subscriptions(runtime: Runtime) -> RealtimeDirectory | None:
+    return runtime.stores.realtime_directory if runtime.settings.realtime == "all" else None
 
 
 class Runtime:
@@ -431,6 +449,11 @@ class Runtime:
         "ojs.services.deliveries.sweep:DeliverySweep", when=_pushes
     )
 
+    # --- realtime -------------------------------------------------------------------------------
+
+    tickets: Tickets = provided("ojs.services.realtime.tickets:Tickets")
+    sockets: Sockets = provided("ojs.services.realtime.sockets:Sockets")
+
     # --- for operators --------------------------------------------------------------------------
 
     queues: QueueConfiguration = provided(
@@ -445,7 +468,9 @@ class Runtime:
     actions: Actions = provided("ojs.services.operations.actions:Actions")
     keys: AccessKeyStore = provided("ojs.store.deployment.access_keys:AccessKeyStore")
     makers: KeyStates = provided("ojs.services.operations.key_states:KeyStates")
-    access_keys: AccessKeys = provided("ojs.services.operations.access_keys:AccessKeys")
+    access_keys: AccessKeys = provided(
+        "ojs.services.operations.access_keys:AccessKeys", directory=_subscriptions
+    )
     authentication: Authentication = provided(
         "ojs.services.operations.authentication:Authentication"
     )

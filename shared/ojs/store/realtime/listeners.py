@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 
 from ojs.domain.realtime import Listener
-from ojs.store.realtime.connections import ttl_s
+from ojs.store.realtime.tickets import ttl_s
 from ojs.store.table import keys
 from ojs.store.table.record import Record
 from ojs.store.table.table import Put, Table
