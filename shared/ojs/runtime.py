@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from ojs.domain.delivery.push import Target
     from ojs.domain.job.job import Job
     from ojs.domain.queue.queue import Queue
+    from ojs.domain.realtime import Connections
     from ojs.middleware import Middleware
     from ojs.services.bulk.acts import JobActs
     from ojs.services.bulk.of_jobs import JobSlices
@@ -310,9 +311,11 @@ class Runtime:
         sleep: Callable[[float], None],
         for_each: ForEach,
         push: Callable[[], PushParts] | None,
+        realtime: Callable[[], Connections] | None,
     ) -> None:
         self.settings = settings
         self._push = push
+        self._realtime = realtime
         self.stores = stores
         self.clock = clock
         self.ids = ids
@@ -451,6 +454,11 @@ class Runtime:
 
     # --- realtime -------------------------------------------------------------------------------
 
+    @cached_property
+    def messages(self) -> Connections | None:
+        """What sends messages to connections; None where there are no connections."""
+        return None if self._realtime is None else self._realtime()
+
     tickets: Tickets = provided("ojs.services.realtime.tickets:Tickets")
     sockets: Sockets = provided("ojs.services.realtime.sockets:Sockets")
 
@@ -568,11 +576,13 @@ def build(
     sleep: Callable[[float], None] = time.sleep,
     for_each: ForEach = in_threads,
     push: PushParts | None = None,
+    realtime: Callable[[], Connections] | None = None,
 ) -> Runtime:
     """Wire the services together; the default of each part is that of AWS.
 
     `middleware` comes after that of the settings. `sleep` takes seconds. `for_each` may make calls
     at the same time. `push` has what deliveries need, in place of what the settings name.
+    `realtime` makes what sends messages to connections, in place of the address in the settings.
     """
     clock = clock or SystemClock()
     ids = ids or IdSource(clock)
@@ -589,6 +599,7 @@ def build(
         sleep=sleep,
         for_each=for_each,
         push=_pushing(settings, clock, for_each, push),
+        realtime=_messages(settings, realtime),
     )
 
 
@@ -614,6 +625,22 @@ def _pushing(
             ),
             sends=None if settings.send_queue is None else SqsSendQueue(settings.send_queue),
         )
+
+    return make
+
+
+def _messages(
+    settings: Settings, given: Callable[[], Connections] | None
+) -> Callable[[], Connections] | None:
+    """Makes what sends messages, on first use; None where there are no connections."""
+    endpoint = settings.socket_endpoint
+    if settings.realtime == "off" or given is not None or endpoint is None:
+        return None if settings.realtime == "off" else given
+
+    def make() -> Connections:
+        from ojs.targets.connections import ApiGatewayConnections
+
+        return ApiGatewayConnections(endpoint)
 
     return make
 
