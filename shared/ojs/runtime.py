@@ -108,6 +108,8 @@ if TYPE_CHECKING:
     from ojs.services.queues.deletion import QueueDeletion
     from ojs.services.queues.fairness_backfill import FairnessBackfill
     from ojs.services.queues.rest import RestSweep
+    from ojs.services.realtime.event_replay import EventReplay
+    from ojs.services.realtime.event_sender import EventSender
     from ojs.services.realtime.sockets import Sockets
     from ojs.services.realtime.tickets import Tickets
     from ojs.services.sweeping.jobs import JobSweep
@@ -291,6 +293,10 @@ def _remembered_ms(runtime: Runtime) -> int:
     return 1_000 * runtime.settings.authorizer_cache_s
 
 
+def _sends(runtime: Runtime) -> bool:
+    return runtime.messages is not None
+
+
 def _subscriptions(runtime: Runtime) -> RealtimeDirectory | None:
     return runtime.stores.realtime_directory if runtime.settings.realtime == "all" else None
 
@@ -461,6 +467,12 @@ class Runtime:
 
     tickets: Tickets = provided("ojs.services.realtime.tickets:Tickets")
     sockets: Sockets = provided("ojs.services.realtime.sockets:Sockets")
+    event_sender: EventSender | None = provided(
+        "ojs.services.realtime.event_sender:EventSender", when=_sends
+    )
+    event_replay: EventReplay | None = provided(
+        "ojs.services.realtime.event_replay:EventReplay", when=_sends
+    )
 
     # --- for operators --------------------------------------------------------------------------
 

@@ -149,6 +149,12 @@ class Events:
             return self._older(wanted, limit, _backward_cursor(cursor, now_ms), now_ms=now_ms)
         return self._forward(wanted, limit, forward, Budget(), now_ms=now_ms)
 
+    def since(self, wanted: EventFilter, *, limit: int) -> EventPage:
+        """The first `limit` events that match, oldest first, from the filter's `since_ms` on."""
+        now_ms = self._clock.now_ms()
+        first = ForwardCursor(_earliest(wanted, now_ms))
+        return self._forward(wanted, limit, first, Budget(), now_ms=now_ms)
+
     # --- forward ------------------------------------------------------------------------------
 
     def _forward(
