@@ -201,14 +201,15 @@ def _job_id(raw: Mapping[str, Any]) -> str:
 
 
 def _progress(raw: Mapping[str, Any], jobs: Mapping[str, Job]) -> Iterator[LiveEvent]:
-    """The event of a report of progress; none for data without a value, or a removed job."""
+    """The event of a report of progress; none for data alone, or a removed job."""
     job = jobs.get(_job_id(raw))
     image = raw["dynamodb"].get("NewImage")
     if job is None or image is None:
         return
-    item = values.unpack(image)
+    item, before = values.unpack(image), values.unpack(raw["dynamodb"].get("OldImage", {}))
     value, at_ms = number(item, "value"), number(item, "updated")
-    if value >= 0:
-        message = jsontext.stored(str(item["told"])).get("message")
+    message = jsontext.stored(str(item["told"])).get("message")
+    same = (before.get("run"), before.get("value")) == (item["run"], value) and message is None
+    if value >= 0 and not same:
         cause = f"{item['run']!s}|{value}"
         yield progressed(cause, job.id, job.queue, value // _PERCENT, message, at_ms)
