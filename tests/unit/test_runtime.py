@@ -76,7 +76,12 @@ def fits(value: object, hint: Any) -> bool:
 
 @pytest.mark.parametrize(("root", "name"), ROWS, ids=lambda part: getattr(part, "__name__", part))
 def test_a_row_gives_each_parameter_a_value_of_its_type(root: type, name: str) -> None:
-    run = built(outcome_queue="https://queue", worker_groups={"web": ["a"]})
+    run = built(
+        outcome_queue="https://queue",
+        worker_groups={"web": ["a"]},
+        realtime="all",
+        socket_endpoint="https://sockets",
+    )
     owner = run if root is Runtime else run.stores
     value = getattr(owner, name)
     assert getattr(owner, name) is value
