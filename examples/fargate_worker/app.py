@@ -13,7 +13,7 @@ from aws_cdk import App, CfnOutput, Stack
 from aws_cdk import aws_ecr_assets as assets
 from aws_cdk import aws_ecs as ecs
 
-from ojs_aws.cdk import DeploymentSettings, OpenJobSpec, Place
+from ojs_aws.cdk import DeploymentSettings, OpenJobSpec, TaskNetwork
 
 if TYPE_CHECKING:
     from aws_cdk import aws_lambda as lambda_
@@ -47,7 +47,7 @@ class TextsStack(Stack):
             max_tasks=20,
             # Each task runs ten at once, and may have as many in front of it.
             jobs_per_task=20,
-            place=Place(spot=True),
+            place=TaskNetwork(spot=True),
         )
         CfnOutput(self, "Url", value=jobs.url)
         CfnOutput(self, "Service", value=worker.service.service_name)

@@ -52,7 +52,7 @@ _warned: WeakSet[Runtime] = WeakSet()
 
 
 @record(frozen=True)
-class Part:
+class SweepConfig:
     """How one sweep is run: its limit, the time that it leaves to others, and what is logged."""
 
     # What one run does at most; the next minute goes on with other queues, pools or jobs.
@@ -65,34 +65,40 @@ class Part:
 
 
 PARTS = {
-    "jobs": Part(PASS_LIMIT, SPARE_MS, passes=MAX_PASSES),
+    "jobs": SweepConfig(PASS_LIMIT, SPARE_MS, passes=MAX_PASSES),
     # Workflows that are to be looked at.
-    "workflows": Part(200, BULK_SPARE_MS, "Workflows checked"),
+    "workflows": SweepConfig(200, BULK_SPARE_MS, "Workflows checked"),
     # Queues that deliveries serve.
-    "deliveries": Part(2_000, BULK_SPARE_MS),
+    "deliveries": SweepConfig(2_000, BULK_SPARE_MS),
     # Dead letters that bulk operations retry or purge.
-    "bulk": Part(10_000, BULK_SPARE_MS, "Bulk operations continued", frozenset({"more"})),
+    "bulk": SweepConfig(10_000, BULK_SPARE_MS, "Bulk operations continued", frozenset({"more"})),
     # Jobs that get start tags.
-    "fairness_backfill": Part(
+    "fairness_backfill": SweepConfig(
         10_000, BULK_SPARE_MS, "Start tags set", frozenset({"tagging", "passes"})
     ),
     # Queues whose jobs are counted one by one.
-    "reconcile": Part(RECOUNTS, RECONCILE_SPARE_MS, "Queue counters reconciled", _USUAL_COUNTS),
+    "reconcile": SweepConfig(
+        RECOUNTS, RECONCILE_SPARE_MS, "Queue counters reconciled", _USUAL_COUNTS
+    ),
     # Workers whose permits are counted.
-    "pool_permits": Part(2_000, RECONCILE_SPARE_MS, "Pool permits repaired", _USUAL_COUNTS),
+    "pool_permits": SweepConfig(2_000, RECONCILE_SPARE_MS, "Pool permits repaired", _USUAL_COUNTS),
     # Limits that throttle.
-    "throttle": Part(100, RECONCILE_SPARE_MS, "Rate limits checked", frozenset({"holding"})),
+    "throttle": SweepConfig(100, RECONCILE_SPARE_MS, "Rate limits checked", frozenset({"holding"})),
     # Cron jobs that are looked at when the rules of time zones have changed.
-    "zones": Part(5_000, DEAD_LETTERS_SPARE_MS, "Cron jobs rescheduled"),
+    "zones": SweepConfig(5_000, DEAD_LETTERS_SPARE_MS, "Cron jobs rescheduled"),
     # Dead letters that replay rules look at, and that are pruned.
-    "replay": Part(10_000, DEAD_LETTERS_SPARE_MS, "Dead letters replayed", frozenset({"looked"})),
-    "prune": Part(10_000, DEAD_LETTERS_SPARE_MS, "Dead letters pruned"),
+    "replay": SweepConfig(
+        10_000, DEAD_LETTERS_SPARE_MS, "Dead letters replayed", frozenset({"looked"})
+    ),
+    "prune": SweepConfig(10_000, DEAD_LETTERS_SPARE_MS, "Dead letters pruned"),
     # Worker pools.
-    "pool_health": Part(100, DEAD_LETTERS_SPARE_MS, "Worker pools checked", frozenset({"pools"})),
+    "pool_health": SweepConfig(
+        100, DEAD_LETTERS_SPARE_MS, "Worker pools checked", frozenset({"pools"})
+    ),
     # Queues that are looked at before they rest.
-    "rest": Part(500, DEAD_LETTERS_SPARE_MS),
+    "rest": SweepConfig(500, DEAD_LETTERS_SPARE_MS),
     # Reads in search of the oldest jobs.
-    "metrics": Part(PROBES, GAUGES_SPARE_MS),
+    "metrics": SweepConfig(PROBES, GAUGES_SPARE_MS),
 }
 
 
@@ -181,7 +187,7 @@ def _broke_off(report: SweepReport) -> bool:
     }
 
 
-def _run(current: Runtime, sweep: Sweep, part: Part, go_on: GoOn) -> SweepReport:
+def _run(current: Runtime, sweep: Sweep, part: SweepConfig, go_on: GoOn) -> SweepReport:
     """Run a sweep; one with several passes until it is done, only fails, or time is up.
 
     What it raises is in the report: a sweep in trouble must not stop those after it.

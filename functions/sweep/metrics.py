@@ -30,7 +30,7 @@ from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 from ojs.domain.counters import definitions as rows
 from ojs.domain.job.states import TERMINAL, State
-from ojs.domain.stats import Levels, PoolMetrics, QueueGauges
+from ojs.domain.stats import PoolMetrics, QueueGauges, StateCounts
 from ojs.services.operations.metrics_sweep import MetricsReport
 from ojs.settings import Settings
 
@@ -114,7 +114,7 @@ def _chosen(
     return sorted([*named, *fullest], key=lambda gauges: gauges.queue.name)
 
 
-def _depths(levels: Levels) -> dict[State, int]:
+def _depths(levels: StateCounts) -> dict[State, int]:
     # Zeros matter, since a count may have been higher before. Final states are left out at zero.
     depths = {state: levels.of(state) for state in State}
     return {state: depth for state, depth in depths.items() if depth or state not in TERMINAL}

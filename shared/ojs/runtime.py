@@ -54,27 +54,27 @@ if TYPE_CHECKING:
     from ojs.services.crons.zone_sweep import ZoneSweep
     from ojs.services.dead_letter.archive import Archive
     from ojs.services.dead_letter.prune import PruneSweep
-    from ojs.services.dead_letter.redrive import Redrive
+    from ojs.services.dead_letter.redrive import DeadLetterRetrier
     from ojs.services.dead_letter.replay import ReplaySweep
     from ojs.services.dead_letter.statistics import DeadLetterStatistics
-    from ojs.services.deliveries.dispatch import Dispatch
+    from ojs.services.deliveries.dispatch import DeliveryDispatcher
     from ojs.services.deliveries.manage import Deliveries
-    from ojs.services.deliveries.parts import PushParts
-    from ojs.services.deliveries.settle import Settle
+    from ojs.services.deliveries.parts import DeliveryDependencies
+    from ojs.services.deliveries.settle import OutcomeProcessor
     from ojs.services.deliveries.sweep import DeliverySweep
     from ojs.services.deliveries.wake import DeliveryWake
     from ojs.services.jobs.batch_finish import BatchFinish
     from ojs.services.jobs.bulk_push import BulkPush
     from ojs.services.jobs.dead_letter_copies import DeadLetterCopies
-    from ojs.services.jobs.empty_lines import EmptyLines
-    from ojs.services.jobs.enqueue import Enqueue
-    from ojs.services.jobs.fetch import Fetch
-    from ojs.services.jobs.finish import Finish
+    from ojs.services.jobs.empty_lines import EmptyIndexCache
+    from ojs.services.jobs.enqueue import JobEnqueuer
+    from ojs.services.jobs.fetch import JobFetcher
+    from ojs.services.jobs.finish import JobFinisher
     from ojs.services.jobs.idempotent_push import IdempotentPush, KeyTurn
     from ojs.services.jobs.lost_leases import LostLeases
     from ojs.services.jobs.manage import JobManagement
     from ojs.services.jobs.middleware import MiddlewareChain
-    from ojs.services.jobs.moving import JobMove
+    from ojs.services.jobs.moving import JobMover
     from ojs.services.jobs.new_queues import NewQueues
     from ojs.services.jobs.placement import FairQueuePlacement
     from ojs.services.jobs.time_transitions import TimeTransitions
@@ -316,7 +316,7 @@ class Runtime:
         middleware: MiddlewareChain | None,
         sleep: Callable[[float], None],
         for_each: ForEach,
-        push: Callable[[], PushParts] | None,
+        push: Callable[[], DeliveryDependencies] | None,
         realtime: Callable[[], Connections] | None,
     ) -> None:
         self.settings = settings
@@ -342,13 +342,13 @@ class Runtime:
     permit_repair: PermitRepair = provided("ojs.services.permits.repair:PermitRepair")
     bounds: QueueBounds = provided("ojs.services.permits.backpressure:QueueBounds")
     limits: RateLimits = provided("ojs.services.permits.rate_limits:RateLimits")
-    empty_lines: EmptyLines = provided("ojs.services.jobs.empty_lines:EmptyLines")
+    empty_lines: EmptyIndexCache = provided("ojs.services.jobs.empty_lines:EmptyIndexCache")
     changes: JobChanges = provided("ojs.services.jobs.transitions:JobChanges")
     placement: FairQueuePlacement = provided("ojs.services.jobs.placement:FairQueuePlacement")
     copies: DeadLetterCopies = provided("ojs.services.jobs.dead_letter_copies:DeadLetterCopies")
     transitions: TimeTransitions = provided("ojs.services.jobs.time_transitions:TimeTransitions")
     new_queues: NewQueues = provided("ojs.services.jobs.new_queues:NewQueues")
-    enqueue: Enqueue = provided("ojs.services.jobs.enqueue:Enqueue")
+    enqueue: JobEnqueuer = provided("ojs.services.jobs.enqueue:JobEnqueuer")
     key_turn: KeyTurn = provided("ojs.services.jobs.idempotent_push:KeyTurn")
     idempotent_push: IdempotentPush = provided(
         "ojs.services.jobs.idempotent_push:IdempotentPush", management=lambda run: run.jobs
@@ -359,11 +359,11 @@ class Runtime:
     )
     membership: Membership = provided("ojs.services.pools.membership:Membership")
     planner: DispatchPlanner = provided("ojs.services.pools.dispatch:DispatchPlanner")
-    fetch: Fetch = provided("ojs.services.jobs.fetch:Fetch")
-    finish: Finish = provided("ojs.services.jobs.finish:Finish")
+    fetch: JobFetcher = provided("ojs.services.jobs.fetch:JobFetcher")
+    finish: JobFinisher = provided("ojs.services.jobs.finish:JobFinisher")
     batch_finish: BatchFinish = provided("ojs.services.jobs.batch_finish:BatchFinish")
     jobs: JobManagement = provided("ojs.services.jobs.manage:JobManagement")
-    moves: JobMove = provided("ojs.services.jobs.moving:JobMove")
+    moves: JobMover = provided("ojs.services.jobs.moving:JobMover")
     acts: JobActs = provided("ojs.services.bulk.acts:JobActs")
     job_slices: JobSlices = provided("ojs.services.bulk.of_jobs:JobSlices")
     workers: WorkerRegistry = provided("ojs.services.workers.workers:WorkerRegistry")
@@ -424,12 +424,12 @@ class Runtime:
     # --- deliveries -----------------------------------------------------------------------------
 
     @cached_property
-    def push_parts(self) -> PushParts | None:
+    def push_parts(self) -> DeliveryDependencies | None:
         """Queues and targets of deliveries; None where nothing is pushed."""
         return None if self._push is None else self._push()
 
     @property
-    def pushing(self) -> PushParts:
+    def pushing(self) -> DeliveryDependencies:
         """As `push_parts`. Raises Unsupported where nothing is pushed."""
         if self.push_parts is None:
             raise Unsupported("This deployment pushes no jobs.")
@@ -440,9 +440,9 @@ class Runtime:
         when=_pushes,
         queue=lambda run: run.pushing.wakes,
     )
-    settle: Settle = provided("ojs.services.deliveries.settle:Settle")
-    dispatch: Dispatch = provided(
-        "ojs.services.deliveries.dispatch:Dispatch",
+    settle: OutcomeProcessor = provided("ojs.services.deliveries.settle:OutcomeProcessor")
+    dispatch: DeliveryDispatcher = provided(
+        "ojs.services.deliveries.dispatch:DeliveryDispatcher",
         target=lambda run: run.pushing.target,
         sends=lambda run: run.pushing.sends,
         allowed=lambda run: run.pushing.allowed,
@@ -484,7 +484,7 @@ class Runtime:
     deletion: QueueDeletion = provided("ojs.services.queues.deletion:QueueDeletion")
     pools: PoolConfiguration = provided("ojs.services.pools.configure:PoolConfiguration")
     dead_letter: DeadLetterSearch = provided("ojs.services.listing.dead_letters:DeadLetterSearch")
-    redrive: Redrive = provided("ojs.services.dead_letter.redrive:Redrive")
+    redrive: DeadLetterRetrier = provided("ojs.services.dead_letter.redrive:DeadLetterRetrier")
     actions: Actions = provided("ojs.services.operations.actions:Actions")
     keys: AccessKeyStore = provided("ojs.store.deployment.access_keys:AccessKeyStore")
     makers: KeyStates = provided("ojs.services.operations.key_states:KeyStates")
@@ -587,7 +587,7 @@ def build(
     measure: bool = False,
     sleep: Callable[[float], None] = time.sleep,
     for_each: ForEach = in_threads,
-    push: PushParts | None = None,
+    push: DeliveryDependencies | None = None,
     realtime: Callable[[], Connections] | None = None,
 ) -> Runtime:
     """Wire the services together; the default of each part is that of AWS.
@@ -616,8 +616,8 @@ def build(
 
 
 def _pushing(
-    settings: Settings, clock: Clock, for_each: ForEach, given: PushParts | None
-) -> Callable[[], PushParts] | None:
+    settings: Settings, clock: Clock, for_each: ForEach, given: DeliveryDependencies | None
+) -> Callable[[], DeliveryDependencies] | None:
     """Makes what deliveries need, on first use; None where nothing is pushed."""
     if given is not None:
         return lambda: given
@@ -625,11 +625,11 @@ def _pushing(
     if url is None:
         return None
 
-    def make() -> PushParts:
-        from ojs.services.deliveries.parts import AllowedTargets, PushParts
+    def make() -> DeliveryDependencies:
+        from ojs.services.deliveries.parts import AllowedTargets, DeliveryDependencies
         from ojs.targets.queues import SqsSendQueue, SqsWakeQueue
 
-        return PushParts(
+        return DeliveryDependencies(
             wakes=SqsWakeQueue(url, clock),
             target=_Targets(clock, for_each, destinations=settings.destinations).of,
             allowed=AllowedTargets(

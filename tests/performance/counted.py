@@ -30,7 +30,7 @@ from ojs.domain.ids import IdSource
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import TERMINAL, State
 from ojs.domain.queue.queue import Queue
-from ojs.domain.stats import Levels, QueueGauges, Totals, WorkerCounts
+from ojs.domain.stats import QueueGauges, StateCounts, Totals, WorkerCounts
 from ojs.services.deliveries.wake import LOOKED_AT
 from ojs.services.for_each import one_by_one
 from ojs.services.operations.metrics_sweep import MetricsReport
@@ -500,7 +500,7 @@ _LEVELS: tuple[MetricsLevel, ...] = ("alarms", "deployment")
 
 def _of_level(settings: Settings) -> set[tuple[tuple[tuple[str, str], ...], str]]:
     """The gauges of a deployment with jobs in each state, of which none waits for long."""
-    levels = Levels(dict.fromkeys(set(State) - TERMINAL, 1), dead=1)
+    levels = StateCounts(dict.fromkeys(set(State) - TERMINAL, 1), dead=1)
     queue = QueueGauges(Queue("default"), levels, oldest_ms=0)
     written = StringIO()
     with redirect_stdout(written):

@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, TypeVar
 
 from ojs.domain.ids import IdSource
-from ojs.services.deliveries.parts import AllowedTargets, PushParts
+from ojs.services.deliveries.parts import AllowedTargets, DeliveryDependencies
 from tests.store.pushing import DONE, FUNCTION, FakeTarget, Wakes, settled
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Pushed:
         self.bench, self.rate = bench, rate
         self._wakes, self._target = Wakes(bench.clock), FakeTarget()
         allowed = AllowedTargets([FUNCTION], ["*"], check_endpoint=lambda _: None)
-        parts = PushParts(
+        parts = DeliveryDependencies(
             wakes=self._wakes, target=lambda _: self._target, allowed=allowed, sends=None
         )
         self._runs = [

@@ -247,7 +247,7 @@ def test_deletions_take_turns(exact: World) -> None:
         draining(exact, name, size)
     report = exact.run.sweep.run_once(exact.clock.now_ms(), 15)
     left = {
-        name: sum(1 for _ in exact.run.stores.jobs.index.lined_up(name, 0, pages=5))
+        name: sum(1 for _ in exact.run.stores.jobs.index.query_waiting(name, 0, pages=5))
         for name in sizes
     }
     assert report.more

@@ -21,9 +21,9 @@ from ojs.domain.stats import (
     HOUR_MS,
     MINUTE_MS,
     Activity,
-    Levels,
     Period,
     Point,
+    StateCounts,
     Totals,
     WorkerCounts,
 )
@@ -206,7 +206,7 @@ def test_totals_are_the_sum_of_all_queues(exact: World) -> None:
     assert replace(totals, orders="") == Totals(
         at_ms=exact.clock.now_ms(),
         queues=40,
-        levels=Levels(
+        levels=StateCounts(
             {
                 State.AVAILABLE: 80, State.COMPLETED: 780, State.DISCARDED: 40, State.SCHEDULED: 0,
                 State.PENDING: 0, State.ACTIVE: 0, State.RETRYABLE: 0, State.CANCELLED: 0,

@@ -19,7 +19,7 @@ from ojs.domain.delivery.delivery import Delivery
 from ojs.domain.delivery.push import Target
 from ojs.domain.errors import Unsupported
 from ojs.runtime import Runtime, Stores, provided
-from ojs.services.deliveries.parts import AllowedTargets, PushParts
+from ojs.services.deliveries.parts import AllowedTargets, DeliveryDependencies
 from ojs.settings import Settings
 from tests.architecture.modules import ROOT
 
@@ -38,7 +38,7 @@ def built(*, pushes: bool = True, **settings: Any) -> Runtime:
     def target(_: Delivery) -> Target:
         raise AssertionError
 
-    parts = PushParts(wakes=NoWakes(), target=target, allowed=AllowedTargets((), ()))
+    parts = DeliveryDependencies(wakes=NoWakes(), target=target, allowed=AllowedTargets((), ()))
     client = typing.cast("Any", object())
     return runtime.build(
         Settings("jobs", bucket="blobs", **settings), client=client, push=parts if pushes else None

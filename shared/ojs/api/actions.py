@@ -11,7 +11,7 @@ from ojs.http.answers import Moment
 from ojs.http.binding import paging
 from ojs.http.binding.paging import Listed, Pagination
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import Permission, Reach, Reply, Resource
+from ojs.http.endpoint import Permission, QueueScope, Reply, Resource
 from ojs.http.parameters import PAGING
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class ActionsAnswer(Answer["Listed[domain.OperatorAction]"]):
 actions = Resource("admin/actions", "system")
 
 
-@actions.endpoint("GET", Permission(Scope.ADMIN_READ, Reach.ALL), ActionsAnswer, query=PAGING)
+@actions.endpoint("GET", Permission(Scope.ADMIN_READ, QueueScope.ALL), ActionsAnswer, query=PAGING)
 def list_actions(request: Request) -> Reply:
     """List the actions of operators.
 

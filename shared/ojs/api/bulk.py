@@ -22,7 +22,7 @@ from ojs.http.answers import Count, Id, Moment, Positive
 from ojs.http.binding import paging
 from ojs.http.binding.paging import Listed, Paged
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import Implementation, Permission, Reach, Reply, Resource, Success
+from ojs.http.endpoint import Implementation, Permission, QueueScope, Reply, Resource, Success
 from ojs.http.models import NoOptions
 from ojs.http.parameters import PAGING
 
@@ -257,9 +257,9 @@ def _items(
 
 # --- endpoints ------------------------------------------------------------------------------------
 
-_LOOK = Permission(Scope.ADMIN_READ, Reach.ALL)
-_MANAGE = Permission(Scope.ADMIN_WRITE, Reach.NAMED)
-_PURGES = Permission(Scope.ADMIN_WRITE, Reach.PATH)
+_LOOK = Permission(Scope.ADMIN_READ, QueueScope.ALL)
+_MANAGE = Permission(Scope.ADMIN_WRITE, QueueScope.NAMED)
+_PURGES = Permission(Scope.ADMIN_WRITE, QueueScope.PATH)
 _MANY = Success(ManyJobsAnswer, "What was done, and what goes on.")
 _ONE = Success(JobOperationAnswer, "The operation.")
 _PURGED = Success(QueuePurgedAnswer, "What was deleted, and what goes on.")
@@ -274,7 +274,7 @@ def _verb(verb: str, example: Mapping[str, Any]) -> Callable[[Implementation], I
     """An operation on many jobs, for their producers and for operators."""
     here = jobs.endpoint(
         f"POST /{verb}",
-        Permission(Scope.JOBS_WRITE, Reach.NAMED),
+        Permission(Scope.JOBS_WRITE, QueueScope.NAMED),
         _MANY,
         request=models.ManyJobsRequest,
         example=example,
@@ -370,7 +370,7 @@ def get_job_operation(request: Request) -> Reply:
 
 @operations.endpoint(
     "POST /{id}/stop",
-    Permission(Scope.ADMIN_WRITE, Reach.ALL),
+    Permission(Scope.ADMIN_WRITE, QueueScope.ALL),
     _ONE,
     errors=(404, 409),
     request=NoOptions,

@@ -31,7 +31,7 @@ from ojs.http.answers import Count, CreatedBy, Id, Job, Moment, Omitted, Warning
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Paged, Pagination
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import BASE, Parameter, Permission, Reach, Reply, Resource, Success
+from ojs.http.endpoint import BASE, Parameter, Permission, QueueScope, Reply, Resource, Success
 from ojs.http.models import NoOptions
 from ojs.http.parameters import LIMIT, MOMENT_SCHEMA, PAGING, SEALED, one_of, whole
 from ojs.records import record
@@ -280,8 +280,8 @@ _HISTORY = (
 )
 _CHANGED = Success(CronSetAnswer, "The cron job as it is now.")
 
-_READS = Permission(Scope.JOBS_READ, Reach.CRON)
-_WRITES = Permission(Scope.JOBS_WRITE, Reach.CRON)
+_READS = Permission(Scope.JOBS_READ, QueueScope.CRON)
+_WRITES = Permission(Scope.JOBS_WRITE, QueueScope.CRON)
 crons = Resource("cron", "cron", also={"crons_{}": "crons"})
 
 
@@ -346,7 +346,7 @@ def list_crons(request: Request) -> Reply:
 
 
 @crons.endpoint(
-    "GET /preview", Permission(Scope.JOBS_READ, Reach.NONE), CronPreviewAnswer, query=_PREVIEW
+    "GET /preview", Permission(Scope.JOBS_READ, QueueScope.NONE), CronPreviewAnswer, query=_PREVIEW
 )
 def preview_cron(request: Request) -> Reply:
     """Show when an expression fires.

@@ -29,7 +29,7 @@ from ojs.http.answers import Count, Id, JobAnswer, JobDetailAnswer, Moment
 from ojs.http.binding import paging
 from ojs.http.binding.paging import Listed, Paged
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import Parameter, Permission, Reach, Reply, Resource, Success
+from ojs.http.endpoint import Parameter, Permission, QueueScope, Reply, Resource, Success
 from ojs.http.parameters import MOMENT_SCHEMA, PAGING, QUEUE_SCHEMA, one_of, text
 from ojs.records import record
 
@@ -205,9 +205,9 @@ _ALL = Parameter(
     "all dead letters; needed, here or in the body, where there is no filter, and refused with one",
 )
 _DONE = "What was done, and what goes on."
-_LOOK = Permission(Scope.ADMIN_READ, Reach.ALL)
-_ONE = Permission(Scope.ADMIN_WRITE, Reach.JOB)
-_MANY = Permission(Scope.ADMIN_WRITE, Reach.NAMED)
+_LOOK = Permission(Scope.ADMIN_READ, QueueScope.ALL)
+_ONE = Permission(Scope.ADMIN_WRITE, QueueScope.JOB)
+_MANY = Permission(Scope.ADMIN_WRITE, QueueScope.NAMED)
 
 both = Resource("dead-letter", "dead-letter", also={"admin_{}": "admin/dead-letter"})
 dead_letters = Resource("dead-letter", "dead-letter")
@@ -232,7 +232,7 @@ def _begun(request: Request, action: Action, wanted: DeadLetterFilter) -> _Done:
 
 @both.endpoint(
     "GET",
-    Permission(Scope.ADMIN_READ, Reach.FILTER),
+    Permission(Scope.ADMIN_READ, QueueScope.FILTER),
     Success(views.JobsPageAnswer, "One page of dead letters, latest first."),
     query=(*_FILTERS, _STATE, *PAGING),
 )
@@ -265,7 +265,7 @@ def dead_letter_stats(_request: Request) -> Reply:
 
 @both.endpoint(
     "GET /{id}",
-    Permission(Scope.ADMIN_READ, Reach.JOB),
+    Permission(Scope.ADMIN_READ, QueueScope.JOB),
     Success(JobDetailAnswer, "The job with its whole error history."),
     errors=(404,),
 )
@@ -386,7 +386,7 @@ def purge_dead_letters(request: Request) -> Reply:
 
 @both.endpoint(
     "POST /purge",
-    Permission(Scope.ADMIN_WRITE, Reach.FILTER),
+    Permission(Scope.ADMIN_WRITE, QueueScope.FILTER),
     Success(DeadLettersPurgedAnswer, _DONE),
     query=_FILTERS,
 )
@@ -421,7 +421,7 @@ def get_dead_letter_operation(request: Request) -> Reply:
 
 @both.endpoint(
     "POST /operations/{id}/stop",
-    Permission(Scope.ADMIN_WRITE, Reach.ALL),
+    Permission(Scope.ADMIN_WRITE, QueueScope.ALL),
     BulkOperationAnswer,
     errors=(404, 409),
     request=models.NoOptions,

@@ -21,7 +21,7 @@ from ojs.http.answers import Count, CreatedBy, Moment, Positive
 from ojs.http.binding import paging
 from ojs.http.binding.paging import Paged
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import BASE, Permission, Reach, Reply, Resource, Success
+from ojs.http.endpoint import BASE, Permission, QueueScope, Reply, Resource, Success
 from ojs.http.models import NoOptions
 from ojs.http.parameters import PAGING
 from ojs.records import record
@@ -145,8 +145,8 @@ class DeliveryTestAnswer(Answer["tuple[Outcome, int]"]):
 
 # --- endpoints ------------------------------------------------------------------------------------
 
-_LOOK = Permission(Scope.ADMIN_READ, Reach.ALL)
-_MANAGE = Permission(Scope.ADMIN_WRITE, Reach.ALL)
+_LOOK = Permission(Scope.ADMIN_READ, QueueScope.ALL)
+_MANAGE = Permission(Scope.ADMIN_WRITE, QueueScope.ALL)
 _NOW = Success(DeliveryAnswer, "The delivery as it is now.")
 _PUT = {200: _NOW, 201: Success(DeliveryAnswer, "The delivery, which is new.", ("Location",))}
 deliveries = Resource("admin/deliveries", "deliveries")

@@ -19,7 +19,7 @@ from ojs.http.answers import Moment
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Position
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import Parameter, Permission, Reach, Reply, Resource
+from ojs.http.endpoint import Parameter, Permission, QueueScope, Reply, Resource
 from ojs.http.parameters import MAX_OFFSET, MOMENT_SCHEMA, listed, whole
 from ojs.records import record
 
@@ -161,7 +161,11 @@ events = Resource("events", "events")
 
 
 @events.endpoint(
-    "GET", Permission(Scope.ADMIN_READ, Reach.FILTER), EventsAnswer, query=_EVENTS, derived=True
+    "GET",
+    Permission(Scope.ADMIN_READ, QueueScope.FILTER),
+    EventsAnswer,
+    query=_EVENTS,
+    derived=True,
 )
 def list_events(request: Request) -> Reply:
     """List lifecycle events.

@@ -50,7 +50,7 @@ from ojs.http.answers import (
 from ojs.http.binding import paging
 from ojs.http.binding.errors import JobsRefused
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import BASE, Parameter, Permission, Reach, Reply, Resource, Success
+from ojs.http.endpoint import BASE, Parameter, Permission, QueueScope, Reply, Resource, Success
 from ojs.http.models import NoOptions
 from ojs.http.parameters import (
     DEFAULT_LIMIT,
@@ -244,11 +244,11 @@ _PUSHING = (
 _RATE_LIMIT = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
 _PRESSURE = ("X-OJS-Queue-Depth", "X-OJS-Queue-Bound", "X-OJS-Queue-Pressure")
 _COUNTED = ("X-OJS-Batch-Size",)
-_PUSHES = Permission(Scope.JOBS_WRITE, Reach.NAMED)
-_WRITES = Permission(Scope.JOBS_WRITE, Reach.JOB)
-_READS = Permission(Scope.JOBS_READ, Reach.JOB)
-_WORKS = Permission(Scope.WORK, Reach.JOB)
-_MANAGE = Permission(Scope.ADMIN_WRITE, Reach.JOB)
+_PUSHES = Permission(Scope.JOBS_WRITE, QueueScope.NAMED)
+_WRITES = Permission(Scope.JOBS_WRITE, QueueScope.JOB)
+_READS = Permission(Scope.JOBS_READ, QueueScope.JOB)
+_WORKS = Permission(Scope.WORK, QueueScope.JOB)
+_MANAGE = Permission(Scope.ADMIN_WRITE, QueueScope.JOB)
 _TWICE = Success(JobDetailAnswer, "The job, wrapped and at the top level.")
 _MAIL = {"type": "email.send", "args": ["alice@example.com"], "options": {"queue": "email"}}
 _MAILS = [_MAIL, {**_MAIL, "args": ["bob@example.com"]}]
@@ -485,7 +485,7 @@ def get_job(request: Request) -> Reply:
 
 @admin_jobs.endpoint(
     "GET /{id}",
-    Permission(Scope.ADMIN_READ, Reach.JOB),
+    Permission(Scope.ADMIN_READ, QueueScope.JOB),
     AdminJobAnswer,
     errors=(404,),
     name="get_job",

@@ -15,7 +15,7 @@ from ojs.http.answers import Count, Moment
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Pagination
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import BASE, Parameter, Permission, Reach, Reply, Resource, Success
+from ojs.http.endpoint import BASE, Parameter, Permission, QueueScope, Reply, Resource, Success
 from ojs.http.parameters import PAGING, one_of
 from ojs.records import record
 
@@ -122,8 +122,8 @@ class KeysAnswer(Answer[Listed[_Known]]):
 
 # --- endpoints ------------------------------------------------------------------------------------
 
-_LOOK = Permission(Scope.ADMIN_READ, Reach.ALL)
-_MANAGE = Permission(Scope.ADMIN_WRITE, Reach.ALL)
+_LOOK = Permission(Scope.ADMIN_READ, QueueScope.ALL)
+_MANAGE = Permission(Scope.ADMIN_WRITE, QueueScope.ALL)
 
 keys = Resource("admin/keys", "keys")
 _roles = Resource("admin/roles", "keys")

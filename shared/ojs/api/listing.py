@@ -20,7 +20,7 @@ from ojs.http.answers import Id, Moment
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Paged
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import Parameter, Permission, Reach, Reply, Resource, Success
+from ojs.http.endpoint import Parameter, Permission, QueueScope, Reply, Resource, Success
 from ojs.http.parameters import MAX_OFFSET, MOMENT_SCHEMA, QUEUE_SCHEMA, one_of, paged, text, whole
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ _LOCKS = (
     *_PAGING,
 )
 # fmt: on
-_LOOK = Permission(Scope.ADMIN_READ, Reach.FILTER)
+_LOOK = Permission(Scope.ADMIN_READ, QueueScope.FILTER)
 _PAGE = Success(JobsListAnswer, "One page of jobs. It may be short, and have a cursor.")
 jobs = Resource("jobs", "jobs", also={"admin_{}": "admin/jobs"})
 locks = Resource("unique-jobs", "jobs")
@@ -118,7 +118,7 @@ locks = Resource("unique-jobs", "jobs")
 
 @jobs.endpoint(
     "GET",
-    Permission(Scope.JOBS_READ, Reach.FILTER),
+    Permission(Scope.JOBS_READ, QueueScope.FILTER),
     _PAGE,
     admin=_LOOK,
     query=_JOBS,

@@ -13,7 +13,7 @@ from ojs.domain.requests import Field
 from ojs.http.answer import Answer, maybe, moment, shown, source
 from ojs.http.answers import Moment
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import Permission, Reach, Reply, Resource
+from ojs.http.endpoint import Permission, QueueScope, Reply, Resource
 from ojs.http.models import Configuration
 from ojs.records import record
 
@@ -95,7 +95,7 @@ class MaintenanceAnswer(Answer[_Mode]):
 maintenance = Resource("admin/system/maintenance", "system", also={"{}_alias": "admin/maintenance"})
 
 
-@maintenance.endpoint("GET", Permission(Scope.ADMIN_READ, Reach.ALL), MaintenanceAnswer)
+@maintenance.endpoint("GET", Permission(Scope.ADMIN_READ, QueueScope.ALL), MaintenanceAnswer)
 def get_maintenance(_request: Request) -> Reply:
     """Read whether maintenance mode is on.
 
@@ -106,7 +106,7 @@ def get_maintenance(_request: Request) -> Reply:
 
 @maintenance.endpoint(
     "POST",
-    Permission(Scope.ADMIN_WRITE, Reach.ALL),
+    Permission(Scope.ADMIN_WRITE, QueueScope.ALL),
     MaintenanceAnswer,
     request=MaintenanceRequest,
     example={

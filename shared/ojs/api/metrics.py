@@ -24,7 +24,7 @@ from ojs.http.answer import AsIs, absent
 from ojs.http.answers import Count, Moment, Rate
 from ojs.http.binding import query
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import Parameter, Permission, Reach, Reply, Resource, Success
+from ojs.http.endpoint import Parameter, Permission, QueueScope, Reply, Resource, Success
 from ojs.http.parameters import one_of
 from ojs.records import record
 
@@ -232,7 +232,7 @@ def _shown(sample: Sample) -> Mapping[str, Any]:
 # --- endpoints ------------------------------------------------------------------------------------
 
 FORMATS = ("json", "prometheus")
-_LOOK = Permission(Scope.ADMIN_READ, Reach.ALL)
+_LOOK = Permission(Scope.ADMIN_READ, QueueScope.ALL)
 
 metrics = Resource("metrics", "system")
 _scraped = Resource("/metrics", "system")

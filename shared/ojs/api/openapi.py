@@ -359,7 +359,7 @@ _SHARED: Mapping[str, Mapping[str, Any]] = {
 _ANNOTATIONS = frozenset({"title", "description", "default"})
 
 
-def _said(schema: Mapping[str, Any]) -> str:
+def _schema_signature(schema: Mapping[str, Any]) -> str:
     """What a schema says, without what only explains it, and with its values in one order."""
     said = {word: schema[word] for word in sorted(schema) if word not in _ANNOTATIONS}
     return repr(
@@ -367,7 +367,7 @@ def _said(schema: Mapping[str, Any]) -> str:
     )
 
 
-_NAMES = {_said(schema): name for name, schema in _SHARED.items()}
+_NAMES = {_schema_signature(schema): name for name, schema in _SHARED.items()}
 
 
 def _shared(schema: Any) -> Any:
@@ -376,7 +376,7 @@ def _shared(schema: Any) -> Any:
         return [_shared(part) for part in schema]
     if not isinstance(schema, Mapping):
         return schema
-    if (name := _NAMES.get(_said(schema))) is None:
+    if (name := _NAMES.get(_schema_signature(schema))) is None:
         return {word: _shared(value) for word, value in schema.items()}
     about = {word: schema[word] for word in ("description", "default") if word in schema}
     return {"$ref": _REF.format(model=name), **about}
@@ -651,7 +651,7 @@ def _named(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
     """The schema of a class, which is defined under its name."""
     name, about = kind.__name__, cleandoc(kind.__doc__ or "")
     if issubclass(kind, StrEnum):
-        if _said(_one_of(kind)) in _NAMES:
+        if _schema_signature(_one_of(kind)) in _NAMES:
             return _one_of(kind)
         schemas[name] = {**_one_of(kind), "title": name, "description": about}
     elif issubclass(kind, Model):

@@ -19,7 +19,7 @@ from ojs.http.answers import Count, Fraction, Moment, Positive
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Paged, Pagination
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import BASE, Parameter, Permission, Reach, Reply, Resource, Success
+from ojs.http.endpoint import BASE, Parameter, Permission, QueueScope, Reply, Resource, Success
 from ojs.http.parameters import PAGING, POOL_SCHEMA, QUEUES_PAGING
 
 if TYPE_CHECKING:
@@ -127,8 +127,8 @@ class SchedulingStatsAnswer(Answer["tuple[SchedulingStats, Listed[Any]]"]):
 
 # --- endpoints ------------------------------------------------------------------------------------
 
-_LOOK = Permission(Scope.ADMIN_READ, Reach.ALL)
-_MANAGE = Permission(Scope.ADMIN_WRITE, Reach.ALL)
+_LOOK = Permission(Scope.ADMIN_READ, QueueScope.ALL)
+_MANAGE = Permission(Scope.ADMIN_WRITE, QueueScope.ALL)
 
 pools = Resource("admin/pools", "scheduling")
 scheduling = Resource("admin/scheduling", "scheduling")

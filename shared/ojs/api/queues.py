@@ -18,7 +18,7 @@ from ojs.http import models
 from ojs.http.answer import Answer, if_true, made, moment, shown, source, unless_empty
 from ojs.http.answers import Count, Moment, Positive
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import BASE, Parameter, Permission, Reach, Reply, Resource, Success
+from ojs.http.endpoint import BASE, Parameter, Permission, QueueScope, Reply, Resource, Success
 from ojs.http.models import NoOptions
 from ojs.http.parameters import one_of
 from ojs.records import record
@@ -143,8 +143,8 @@ _PAYMENTS = {
         "backoff_coefficient": 3.0,
     },
 }
-_LOOK = Permission(Scope.ADMIN_READ, Reach.PATH)
-_MANAGE = Permission(Scope.ADMIN_WRITE, Reach.PATH)
+_LOOK = Permission(Scope.ADMIN_READ, QueueScope.PATH)
+_MANAGE = Permission(Scope.ADMIN_WRITE, QueueScope.PATH)
 
 queues = Resource("queues", "queues")
 both = Resource("queues/{name}", "queues", also={"admin_{}": "admin/queues/{name}"})
@@ -181,7 +181,7 @@ def _named(config: Mapping[str, Any]) -> list[str]:
 
 @queues.endpoint(
     "POST",
-    Permission(Scope.ADMIN_WRITE, Reach.NAMED),
+    Permission(Scope.ADMIN_WRITE, QueueScope.NAMED),
     {201: Success(QueueConfigAnswer, "The queue and its configuration.", ("Location",))},
     errors=(409,),
     request=models.CreateQueueRequest,
@@ -248,7 +248,7 @@ def delete_queue(request: Request) -> Reply:
     return Reply(QueueDeletedAnswer.of(_Deleted(request.named, deletion, gone)), 202)
 
 
-@policy.endpoint("GET", Permission(Scope.ADMIN_READ, Reach.ALL), _POLICY)
+@policy.endpoint("GET", Permission(Scope.ADMIN_READ, QueueScope.ALL), _POLICY)
 def get_queue_policy(_request: Request) -> Reply:
     """Read the policy for new queues."""
     return _policy(runtime.current().queues.policy())
@@ -256,7 +256,7 @@ def get_queue_policy(_request: Request) -> Reply:
 
 @policy.endpoint(
     "PUT",
-    Permission(Scope.ADMIN_WRITE, Reach.ALL),
+    Permission(Scope.ADMIN_WRITE, QueueScope.ALL),
     _POLICY,
     request=models.ConfigureQueueRequest,
     example={

@@ -24,7 +24,7 @@ from ojs.http.answers import Count, Moment
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Paged
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import Permission, Reach, Reply, Resource
+from ojs.http.endpoint import Permission, QueueScope, Reply, Resource
 from ojs.http.parameters import PAGING
 from ojs.records import record
 
@@ -264,8 +264,8 @@ class RateLimitsAnswer(Paged["RateLimitStatus"]):
 
 # --- endpoints ------------------------------------------------------------------------------------
 
-_LOOK = Permission(Scope.ADMIN_READ, Reach.ALL)
-_MANAGE = Permission(Scope.ADMIN_WRITE, Reach.ALL)
+_LOOK = Permission(Scope.ADMIN_READ, QueueScope.ALL)
+_MANAGE = Permission(Scope.ADMIN_WRITE, QueueScope.ALL)
 
 limits = Resource("rate-limits", "rate limits")
 both = Resource(
@@ -351,7 +351,7 @@ def delete_rate_limit(request: Request) -> Reply:
 
 @of_queues.endpoint(
     "PUT",
-    Permission(Scope.ADMIN_WRITE, Reach.PATH),
+    Permission(Scope.ADMIN_WRITE, QueueScope.PATH),
     QueueLimitsAnswer,
     request=models.QueueLimitsRequest,
     example={"concurrency": 20, "rate": {"limit": 1_000, "period": "PT1H"}},

@@ -21,13 +21,13 @@ from ojs.domain.queue.order import QueueOrder
 from ojs.domain.queue.queue import DeletionStrategy
 from ojs.domain.queue.queue import Queue as StoredQueue
 from ojs.domain.requests import Field
-from ojs.domain.stats import DAY_MS, HOUR_MS, Activity, Levels, Period, Point, Rates, Totals
+from ojs.domain.stats import DAY_MS, HOUR_MS, Activity, Period, Point, Rates, StateCounts, Totals
 from ojs.http.answer import Answer, derived, made, moment, shown, source, unless_empty
 from ojs.http.answers import Bound, Count, Fraction, Moment, Rate
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Paged, Pagination
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import Parameter, Permission, Reach, Reply, Resource
+from ojs.http.endpoint import Parameter, Permission, QueueScope, Reply, Resource
 from ojs.http.parameters import (
     MOMENT_SCHEMA,
     QUEUE_SCHEMA,
@@ -120,7 +120,7 @@ _s: domain.QueueSummary = source()
 _full: domain.QueueStats = source()
 _named: tuple[domain.QueueStats, str | None] = source()
 _stats = _named[0]
-_v: Levels = source()
+_v: StateCounts = source()
 _r: Rates = source()
 _a: Activity = source()
 _d: domain.QueueDay = source()
@@ -150,7 +150,7 @@ class QueueState(Answer[StoredQueue]):
     resumed_at: Moment = shown(moment(_state_ms(_q, False)), absent=True)
 
 
-class JobCounts(Answer[Levels]):
+class JobCounts(Answer[StateCounts]):
     """Jobs by state."""
 
     scheduled: Count = _v.of(State.SCHEDULED)
@@ -382,8 +382,8 @@ _HISTORY = (
     Parameter("until", MOMENT_SCHEMA, "points begin before this time; now when not given"),
     Parameter("queue", QUEUE_SCHEMA, "this queue instead of all"),
 )
-_ONE = Permission(Scope.ADMIN_READ, Reach.PATH)
-_ALL = Permission(Scope.ADMIN_READ, Reach.ALL)
+_ONE = Permission(Scope.ADMIN_READ, QueueScope.PATH)
+_ALL = Permission(Scope.ADMIN_READ, QueueScope.ALL)
 
 queues = Resource("queues", "queues")
 for_operators = Resource("admin/queues", "admin")
@@ -492,7 +492,7 @@ def admin_stats(request: Request) -> Reply:
 
 @together.endpoint(
     "GET /history",
-    Permission(Scope.ADMIN_READ, Reach.FILTER),
+    Permission(Scope.ADMIN_READ, QueueScope.FILTER),
     StatsHistoryAnswer,
     query=_HISTORY,
     derived=True,

@@ -15,7 +15,7 @@ from ojs.domain.requests import Field
 from ojs.http.answer import Answer, AsIs, derived, given, made, shown, source
 from ojs.http.answers import Count, Positive
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import Permission, Reach, Reply, Resource, Success
+from ojs.http.endpoint import Permission, QueueScope, Reply, Resource, Success
 from ojs.records import record
 
 if TYPE_CHECKING:
@@ -65,8 +65,8 @@ AUTHENTICATION: dict[str, list[Literal["api-key", "jwt", "aws-sigv4"]]] = {
 }
 AuthorizerName = Literal["keys", "jwt", "iam", "none"]
 _RETRY_AFTER = {"Retry-After": "5"}
-_ANYBODY = Permission(None, Reach.NONE)
-_LOOK = Permission(Scope.ADMIN_READ, Reach.ALL)
+_ANYBODY = Permission(None, QueueScope.NONE)
+_LOOK = Permission(Scope.ADMIN_READ, QueueScope.ALL)
 
 
 @derived
@@ -94,7 +94,7 @@ class Realtime(Answer["Settings"]):
     )
 
 
-class Extensions(Answer["Settings"]):
+class ConformanceExtensions(Answer["Settings"]):
     """Extensions that are offered as a whole, and the bindings of realtime."""
 
     realtime: Realtime = Realtime.of(_c)
@@ -121,7 +121,7 @@ class ManifestAnswer(Answer["Settings"]):
     protocols: list[str] = ["http"]
     backend: str = BACKEND
     capabilities: dict[str, bool] = CAPABILITIES
-    extensions: Extensions = Extensions.of(_c)
+    extensions: ConformanceExtensions = ConformanceExtensions.of(_c)
     authentication: Authentication = Authentication.of(_c)
     # The lock and the job are one transaction.
     unique_job_strength: str = "strong"

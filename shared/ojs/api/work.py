@@ -17,7 +17,7 @@ from ojs.http.answer import Answer, AsIs, absent, present, source
 from ojs.http.answers import Count, Id, Job, Moment, OutcomeError, ProgressAnswer
 from ojs.http.binding import errors
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import Permission, Reach, Reply, Resource, Success
+from ojs.http.endpoint import Permission, QueueScope, Reply, Resource, Success
 
 if TYPE_CHECKING:
     from ojs.services.jobs.batch_finish import BatchOutcome
@@ -116,8 +116,8 @@ class BeatAnswer(AsIs):
 
 # --- endpoints ------------------------------------------------------------------------------------
 
-_WORKS = Permission(Scope.WORK, Reach.NAMED)
-_OF_JOB = Permission(Scope.WORK, Reach.JOB)
+_WORKS = Permission(Scope.WORK, QueueScope.NAMED)
+_OF_JOB = Permission(Scope.WORK, QueueScope.JOB)
 _JOB_ID = "019414d4-8b2e-7c3a-b5d1-f0e2a3b4c5d6"
 _ACKED = Success(AckAnswer, "The job is completed.")
 _NACKED = Success(NackAnswer, "What the failure led to.")

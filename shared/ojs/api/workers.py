@@ -17,7 +17,7 @@ from ojs.http.answers import Count, Moment
 from ojs.http.binding import paging
 from ojs.http.binding.paging import Listed, Paged
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import Permission, Reach, Reply, Resource
+from ojs.http.endpoint import Permission, QueueScope, Reply, Resource
 from ojs.http.parameters import PAGING
 from ojs.records import record
 
@@ -132,9 +132,9 @@ class WorkersAnswer(Paged[_Known]):
 
 # --- endpoints ------------------------------------------------------------------------------------
 
-_LOOK = Permission(Scope.ADMIN_READ, Reach.ALL)
-_MANAGE = Permission(Scope.ADMIN_WRITE, Reach.ALL)
-_ITSELF = Permission(Scope.WORK, Reach.NONE)
+_LOOK = Permission(Scope.ADMIN_READ, QueueScope.ALL)
+_MANAGE = Permission(Scope.ADMIN_WRITE, QueueScope.ALL)
+_ITSELF = Permission(Scope.WORK, QueueScope.NONE)
 
 workers = Resource("workers", "workers")
 for_operators = Resource("admin/workers", "admin")

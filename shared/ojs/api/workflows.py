@@ -38,7 +38,7 @@ from ojs.http.answers import Count, Fraction, Id, JobError, Moment, Omitted
 from ojs.http.binding import negotiation, paging, query
 from ojs.http.binding.paging import Listed, Paged, Position
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import BASE, Parameter, Permission, Reach, Reply, Resource, Success
+from ojs.http.endpoint import BASE, Parameter, Permission, QueueScope, Reply, Resource, Success
 from ojs.http.models import (
     NoOptions,
     RetryWorkflowRequest,
@@ -95,7 +95,7 @@ def _outer(graph: Graph, opening: int) -> Sequence[int]:
 
 
 @record(frozen=True)
-class Place:
+class StepPlace:
     """A step among those beside it."""
 
     view: WorkflowPart
@@ -189,7 +189,7 @@ class _Tree:
         return self.after_last is None or jobs[at] < self.after_last
 
     def _step(self, node: int, index: int, outer: Sequence[int]) -> WorkflowStep:
-        view, graph, place = self._view, self._graph, Place(self._view, index, node)
+        view, graph, place = self._view, self._graph, StepPlace(self._view, index, node)
         step, job = place.step, view.jobs.get(node)
         told: dict[str, Any] = {
             "index": index,
@@ -349,16 +349,16 @@ def _errors(view: WorkflowPart) -> list[WorkflowError] | None:
     return cast("list[WorkflowError]", found) if view.failed else None
 
 
-def _places(view: WorkflowPart) -> list[Place]:
+def _places(view: WorkflowPart) -> list[StepPlace]:
     outer = _outer(view.graph, 0)[:MAX_SHOWN_STEPS]
-    return [Place(view, index, node) for index, node in enumerate(outer)]
+    return [StepPlace(view, index, node) for index, node in enumerate(outer)]
 
 
 _s: _Stage = source()
 _r = _s.record
 _c = maybe(_s.done)
 _v: WorkflowPart = source()
-_p: Place = source()
+_p: StepPlace = source()
 _l: Listed[_Stage] = source()
 _e: Results = source()
 
@@ -492,7 +492,7 @@ class WorkflowCancelledAnswer(Answer[_Stage]):
     _top: WorkflowCancelled = workflow
 
 
-class StepProgress(Answer[Place]):
+class StepProgress(Answer[StepPlace]):
     """How far a step of a workflow is."""
 
     id: str = shown(_p.id, says="as the client named it, or its place")
@@ -570,8 +570,8 @@ _RESULTS = (
     ),
     _CURSOR_OF,
 )
-_READS = Permission(Scope.JOBS_READ, Reach.WORKFLOW)
-_WRITES = Permission(Scope.JOBS_WRITE, Reach.WORKFLOW)
+_READS = Permission(Scope.JOBS_READ, QueueScope.WORKFLOW)
+_WRITES = Permission(Scope.JOBS_WRITE, QueueScope.WORKFLOW)
 _WORKFLOW = Success(WorkflowAnswer, "The workflow, wrapped and at the top level.")
 _NO_KEY = "not taken here; send an `id` in the body instead: of one id there is one workflow"
 workflows = Resource("workflows", "workflows")

@@ -118,17 +118,17 @@ def rates(current: Activity, previous: Activity, now_ms: int) -> Rates:
 
 
 @record(frozen=True)
-class Levels:
+class StateCounts:
     """How many jobs there are by state; `dead` of the discarded ones are dead letters."""
 
     states: Mapping[State, int] = field(default_factory=dict)
     dead: int = 0
 
-    def __add__(self, other: Levels) -> Levels:
+    def __add__(self, other: StateCounts) -> StateCounts:
         states = {
             state: self.of(state) + other.of(state) for state in {*self.states, *other.states}
         }
-        return Levels(states, self.dead + other.dead)
+        return StateCounts(states, self.dead + other.dead)
 
     def of(self, state: State) -> int:
         """How many jobs are in this state."""
@@ -175,7 +175,7 @@ class QueueSummary:
 
     name: str
     queue: Queue | None
-    levels: Levels
+    levels: StateCounts
     now_ms: int
     rates: Rates
     oldest_available_ms: int | None
@@ -186,7 +186,7 @@ class QueueDay:
     """A queue's jobs, and what happened there today (UTC)."""
 
     name: str
-    levels: Levels
+    levels: StateCounts
     today: Activity
 
 
@@ -220,7 +220,7 @@ class Totals:
 
     at_ms: int | None = None
     queues: int = 0
-    levels: Levels = Levels()
+    levels: StateCounts = StateCounts()
     workers: WorkerCounts = WorkerCounts()
     rates: Rates = Rates()
     oldest_ms: int | None = None
@@ -236,7 +236,7 @@ class QueueGauges:
     """
 
     queue: Queue
-    levels: Levels
+    levels: StateCounts
     changed_ms: int = 0
     oldest_ms: int | None = None
     filling: Filling | None = None

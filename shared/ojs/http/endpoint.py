@@ -41,7 +41,7 @@ _SUBJECTS: Mapping[str, Subject] = {
 }  # fmt: skip
 
 
-class Reach(StrEnum):
+class QueueScope(StrEnum):
     """Which queues an operation touches; a key that is limited to some queues must reach them."""
 
     NONE = "none"
@@ -66,7 +66,7 @@ class Permission:
     """What an operation needs: a scope (None: any valid key), and the queues it touches."""
 
     scope: Scope | None
-    reach: Reach
+    reach: QueueScope
 
 
 @record(frozen=True)

@@ -20,7 +20,7 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.queue.config import OverflowPolicy
 from ojs.domain.stats import DURATION_BUCKETS_S, OTHER_TYPES, QUEUE_TIME_BUCKETS_S
-from ojs.projections.transitions import Happened
+from ojs.projections.transitions import JobEvent
 from ojs.records import record
 from ojs.store.dead_letter import counters as dead_letters
 from ojs.store.derived.projection import COPIES, Delta
@@ -81,7 +81,7 @@ class Tally:
                 now["held"] += difference
                 now["held_b"] += difference * job.reserved_bytes
 
-    def add(self, what: Happened) -> None:
+    def add(self, what: JobEvent) -> None:
         """Count something that happened, if it is counted at all."""
         if (row := rows.DAILY.get(what.kind)) is not None:
             # In the queue whose dead letter it was: a retry may have moved the job.
@@ -190,14 +190,14 @@ def _dead_delta(counts: Counter[tuple[str, str]], known: set[str]) -> dict[str, 
     return dict(add)
 
 
-def _pushed(what: Happened) -> bool:
+def _pushed(what: JobEvent) -> bool:
     """Whether a delivery runs, or ran, the job."""
     jobs = (what.job, what.before)
     worker_id = next((job.worker_id for job in jobs if job is not None and job.worker_id), None)
     return delivery_of(worker_id) is not None
 
 
-def types_of(what: Iterable[Happened]) -> set[StatsKey]:
+def types_of(what: Iterable[JobEvent]) -> set[StatsKey]:
     """The items of days that will have counters by job type."""
     return {day_of(one) for one in what if one.kind in rows.BY_TYPE}
 
@@ -207,12 +207,12 @@ def _bucket(length_ms: int, bounds_s: tuple[float, ...]) -> int:
     return bisect_left(bounds_s, length_ms / 1_000)
 
 
-def day_of(what: Happened) -> StatsKey:
+def day_of(what: JobEvent) -> StatsKey:
     """The day's item in which something is counted, by its time in UTC."""
     return what.job.queue, keys.day(times.format_ms(what.at_ms)[:10])
 
 
-def counted_as(what: Happened, named: set[str]) -> str:
+def counted_as(what: JobEvent, named: set[str]) -> str:
     """The job type under which something is counted; `named` are those counted by name that day."""
     room = what.job.type in named or len(named) < MAX_TYPES
     return what.job.type if room else OTHER_TYPES

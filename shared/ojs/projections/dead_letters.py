@@ -16,7 +16,7 @@ from ojs.domain.events.event import Event
 from ojs.domain.events.types import EventType
 from ojs.domain.job.job import Job
 from ojs.projections.changes import NewEvent
-from ojs.projections.transitions import Happened
+from ojs.projections.transitions import JobEvent
 from ojs.records import record
 
 _Changed = Iterable[tuple[Job | None, Job | None]]
@@ -39,7 +39,7 @@ def due(jobs: _Changed) -> Iterator[Job]:
     return (job for _, job in jobs if job is not None and job.copy_due)
 
 
-def came_to_wait(jobs: _Changed) -> Iterator[tuple[str, int]]:
+def new_copies(jobs: _Changed) -> Iterator[tuple[str, int]]:
     """Queues in which one more copy waits now, each with how many may wait."""
     for before, job in jobs:
         if job is None or job.copy_of is None or job.copy_of.max_size is None:
@@ -57,7 +57,7 @@ class Pruned:
     changes: frozenset[bytes]
 
 
-def pruned(what: Iterable[tuple[bytes, Sequence[Happened]]], service: str) -> list[Pruned]:
+def pruned(what: Iterable[tuple[bytes, Sequence[JobEvent]]], service: str) -> list[Pruned]:
     """The events of changes, with their identities, that one transaction counts."""
     by_queue: defaultdict[str, list[tuple[bytes, int]]] = defaultdict(list)
     for identity, things in what:

@@ -14,7 +14,7 @@ from ojs.domain.job import failure as failures
 from ojs.domain.job.failure import ErrorEntry, Failure
 from ojs.domain.job.job import MISSING
 from ojs.domain.job.states import State
-from ojs.projections.transitions import Happened, replayed
+from ojs.projections.transitions import JobEvent, replayed
 from ojs.store.derived.projection import ErrorKey, error_key
 from ojs.store.jobs import items
 
@@ -52,14 +52,14 @@ _WITH_ERROR = frozenset(
 )
 
 
-def error_key_of(what: Happened) -> ErrorKey | None:
+def error_key_of(what: JobEvent) -> ErrorKey | None:
     """The key of the error that an event contains; None if it has none, or none is stored."""
     if what.kind not in _WITH_ERROR or what.before is None or _stalled(what):
         return None
     return error_key(what.before, what.job.attempt)
 
 
-def to_read(what: Iterable[Happened]) -> set[ErrorKey]:
+def to_read(what: Iterable[JobEvent]) -> set[ErrorKey]:
     """The keys of errors that must be read: the job record does not say all there is of them."""
     return {
         key
@@ -69,7 +69,7 @@ def to_read(what: Iterable[Happened]) -> set[ErrorKey]:
 
 
 def failures_of(
-    what: Iterable[Happened], read: Mapping[ErrorKey, ErrorEntry]
+    what: Iterable[JobEvent], read: Mapping[ErrorKey, ErrorEntry]
 ) -> dict[ErrorKey, Failure]:
     """The errors that events contain: those that were read, and those of the job records."""
     entries = dict(read)
@@ -82,7 +82,7 @@ def failures_of(
     return {key: entry.failure for key, entry in entries.items()}
 
 
-def explained(what: Iterable[Happened], errors: Mapping[ErrorKey, Failure]) -> Iterator[Happened]:
+def explained(what: Iterable[JobEvent], errors: Mapping[ErrorKey, Failure]) -> Iterator[JobEvent]:
     """Add which jobs were dropped, and why, which only their errors show."""
     all_of_it = list(what)
     dropped = [(one, kinds) for one in all_of_it if (kinds := _dropped(one, errors))]
@@ -95,7 +95,7 @@ def explained(what: Iterable[Happened], errors: Mapping[ErrorKey, Failure]) -> I
         yield from (replace(one, kind=kind) for kind in kinds)
 
 
-def _dropped(what: Happened, errors: Mapping[ErrorKey, Failure]) -> tuple[EventType, ...]:
+def _dropped(what: JobEvent, errors: Mapping[ErrorKey, Failure]) -> tuple[EventType, ...]:
     """What else happened if a job in line was dropped; nothing if it was discarded otherwise."""
     key = error_key_of(what) if what.kind is EventType.JOB_DISCARDED and not _ran(what) else None
     stored = errors.get(key) if key is not None else None
@@ -103,7 +103,7 @@ def _dropped(what: Happened, errors: Mapping[ErrorKey, Failure]) -> tuple[EventT
 
 
 def of_job(
-    what: Happened, service: str, errors: Mapping[ErrorKey, Failure], *, results: bool = True
+    what: JobEvent, service: str, errors: Mapping[ErrorKey, Failure], *, results: bool = True
 ) -> Event:
     """The event of something that happened to a job; of its end with the result, if `results`."""
     key = error_key_of(what)
@@ -130,14 +130,14 @@ def bare(event: Event) -> Event:
     return replace(event, data=kept)
 
 
-def _stalled(what: Happened) -> bool:
+def _stalled(what: JobEvent) -> bool:
     """Whether a lease ended and the job goes on: the error stored may be that of a nack."""
     return (
         what.kind is EventType.JOB_FAILED and not what.job.state.terminal and what.length_ms is None
     )
 
 
-def _failure(what: Happened, stored: Failure | None) -> Failure:
+def _failure(what: JobEvent, stored: Failure | None) -> Failure:
     """The error as stored, or what is known without it."""
     if stored is not None and stored.occurred_ms >= what.job.created_ms:
         return stored
@@ -160,22 +160,22 @@ def _error(failure: Failure, *, stack: bool = False) -> dict[str, Any]:
     return shown
 
 
-def _ran(what: Happened) -> bool:
+def _ran(what: JobEvent) -> bool:
     return what.before is not None and what.before.state is State.ACTIVE
 
 
 # --- a row for each type ------------------------------------------------------------------------
 
-_Data = Callable[[Happened, Failure], dict[str, Any]]
+_Data = Callable[[JobEvent, Failure], dict[str, Any]]
 # Component and instance of the event's source, as far as the job record shows them.
-_Component = Callable[[Happened, Failure], tuple[str, ...]]
+_Component = Callable[[JobEvent, Failure], tuple[str, ...]]
 
 
-def _none(_what: Happened, _failure: Failure) -> dict[str, Any]:
+def _none(_what: JobEvent, _failure: Failure) -> dict[str, Any]:
     return {}
 
 
-def _enqueued(what: Happened, _failure: Failure) -> dict[str, Any]:
+def _enqueued(what: JobEvent, _failure: Failure) -> dict[str, Any]:
     job = what.job
     data: dict[str, Any] = {"priority": job.priority}
     if job.scheduled_ms is not None:
@@ -185,30 +185,30 @@ def _enqueued(what: Happened, _failure: Failure) -> dict[str, Any]:
     return data
 
 
-def _scheduled(what: Happened, _failure: Failure) -> dict[str, Any]:
+def _scheduled(what: JobEvent, _failure: Failure) -> dict[str, Any]:
     return {"scheduled_at": times.format_ms(what.job.scheduled_ms or 0)}
 
 
-def _run(what: Happened, _failure: Failure) -> dict[str, Any]:
+def _run(what: JobEvent, _failure: Failure) -> dict[str, Any]:
     return {"worker_id": what.job.worker_id or ANONYMOUS, "attempt": what.job.attempt}
 
 
-def _heartbeat(what: Happened, failure: Failure) -> dict[str, Any]:
+def _heartbeat(what: JobEvent, failure: Failure) -> dict[str, Any]:
     until_ms = what.job.lease.until_ms if what.job.lease else what.at_ms
     return {**_run(what, failure), "visible_until": times.format_ms(until_ms)}
 
 
-def _completed(what: Happened, _failure: Failure) -> dict[str, Any]:
+def _completed(what: JobEvent, _failure: Failure) -> dict[str, Any]:
     result = {} if what.job.result is MISSING else {"result": what.job.result}
     return {"duration_ms": what.length_ms or 0, "attempt": what.job.attempt, **result}
 
 
-def _failed(what: Happened, failure: Failure) -> dict[str, Any]:
+def _failed(what: JobEvent, failure: Failure) -> dict[str, Any]:
     ran = {} if what.length_ms is None else {"duration_ms": what.length_ms}
     return {"attempt": what.job.attempt, "error": _error(failure, stack=True), **ran}
 
 
-def _retrying(what: Happened, failure: Failure) -> dict[str, Any]:
+def _retrying(what: JobEvent, failure: Failure) -> dict[str, Any]:
     return {
         "attempt": what.job.attempt,
         "max_attempts": what.job.max_attempts,
@@ -217,11 +217,11 @@ def _retrying(what: Happened, failure: Failure) -> dict[str, Any]:
     }
 
 
-def _given_up(what: Happened, failure: Failure) -> dict[str, Any]:
+def _given_up(what: JobEvent, failure: Failure) -> dict[str, Any]:
     return {"total_attempts": what.job.attempt, "last_error": _error(failure)}
 
 
-def _expired(what: Happened, _failure: Failure) -> dict[str, Any]:
+def _expired(what: JobEvent, _failure: Failure) -> dict[str, Any]:
     created_ms, ends_ms = what.job.created_ms, what.before.expires_ms if what.before else None
     return {
         "created_at": times.format_ms(created_ms),
@@ -230,33 +230,33 @@ def _expired(what: Happened, _failure: Failure) -> dict[str, Any]:
     }
 
 
-def _dropped_by_limit(what: Happened, _failure: Failure) -> dict[str, Any]:
+def _dropped_by_limit(what: JobEvent, _failure: Failure) -> dict[str, Any]:
     job = what.job
     return {"job_id": job.id} | ({"key": job.limit.key_in(job.queue)} if job.limit else {})
 
 
-def _api(_what: Happened, _failure: Failure) -> tuple[str, ...]:
+def _api(_what: JobEvent, _failure: Failure) -> tuple[str, ...]:
     return ("api",)
 
 
-def _scheduler(_what: Happened, _failure: Failure) -> tuple[str, ...]:
+def _scheduler(_what: JobEvent, _failure: Failure) -> tuple[str, ...]:
     return ("scheduler",)
 
 
-def _worker(what: Happened, _failure: Failure) -> tuple[str, ...]:
+def _worker(what: JobEvent, _failure: Failure) -> tuple[str, ...]:
     return "workers", what.job.worker_id or ANONYMOUS
 
 
-def _queue(what: Happened, _failure: Failure) -> tuple[str, ...]:
+def _queue(what: JobEvent, _failure: Failure) -> tuple[str, ...]:
     return "queues", what.job.queue
 
 
-def _detector(what: Happened, failure: Failure) -> tuple[str, ...]:
+def _detector(what: JobEvent, failure: Failure) -> tuple[str, ...]:
     observed = not _ran(what) or failure.code in _OBSERVED
     return ("scheduler",) if observed else _worker(what, failure)
 
 
-def _enqueuer(what: Happened, _failure: Failure) -> tuple[str, ...]:
+def _enqueuer(what: JobEvent, _failure: Failure) -> tuple[str, ...]:
     before = what.before
     if before is None and what.job.copy_of is not None:
         return ("scheduler",)

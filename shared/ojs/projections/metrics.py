@@ -16,7 +16,7 @@ from ojs.domain.stats import OTHER_TYPES
 from ojs.projections.counters import Tally
 from ojs.projections.crons import CronRunChange
 from ojs.projections.limits import ThrottleChange
-from ojs.projections.transitions import Happened
+from ojs.projections.transitions import JobEvent
 from ojs.records import record
 
 NAMESPACE = "OJS"
@@ -152,7 +152,7 @@ def write(to: MetricsOutlet, measurements: Iterable[Measurement]) -> None:
         to.put(dict(names), by_name)
 
 
-def of_jobs(what: Iterable[tuple[Happened, str]]) -> Iterator[Measurement]:
+def of_jobs(what: Iterable[tuple[JobEvent, str]]) -> Iterator[Measurement]:
     """What happened to jobs, each with the job type it is counted under."""
     for one, kind in what:
         dimensions = {"queue": one.job.queue, "type": kind}
@@ -163,7 +163,7 @@ def of_jobs(what: Iterable[tuple[Happened, str]]) -> Iterator[Measurement]:
             yield dimensions, metric.name, one.length_ms / 1_000
 
 
-def of_pools(what: Iterable[Happened]) -> Iterator[Measurement]:
+def of_pools(what: Iterable[JobEvent]) -> Iterator[Measurement]:
     """Jobs that were handed out to worker pools."""
     for one in what:
         if one.kind is EventType.JOB_STARTED and one.job.pool is not None:

@@ -48,13 +48,13 @@ from ojs.domain.events.types import EventType
 from ojs.projections import counters, dead_letters, events, metrics, records
 from ojs.projections.counters import StatsKey, Tally, counted_as, day_of, named_types
 from ojs.projections.crons import CronRunChange
-from ojs.projections.dead_letters import CopyMaker, came_to_wait, due
+from ojs.projections.dead_letters import CopyMaker, due, new_copies
 from ojs.projections.deliveries import DeliveryStream, placed
 from ojs.projections.limits import ThrottleChange
 from ojs.projections.metrics import MetricsOutlet
 from ojs.projections.outlets import Bus, FailureQueue
 from ojs.projections.records import Change, Malformed
-from ojs.projections.transitions import Happened, happened
+from ojs.projections.transitions import JobEvent, happened
 from ojs.projections.workflows import WorkflowStream, ended
 from ojs.records import record
 from ojs.store.derived.projection import (
@@ -68,7 +68,7 @@ from ojs.store.derived.projection import (
 from ojs.store.jobs.records import JobStore
 from ojs.store.queues.registry import QueueRegistry
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace, NotDone, UnreadableItem
+from ojs.store.table.errors import LostRace, UnreadableItem, WriteNotApplied
 from ojs.store.table.schema import STREAM_MAX_AGE_S
 
 logger = Logger()
@@ -97,7 +97,7 @@ class _Effect:
     """What follows from one change: counts and events."""
 
     change: Change
-    happened: list[Happened]
+    happened: list[JobEvent]
     tally: Tally
     events: list[Event] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
@@ -375,7 +375,7 @@ class Projector:
             return
         by_limit: defaultdict[tuple[str, int], list[_Effect]] = defaultdict(list)
         for one in effects:
-            for limit in came_to_wait(one.change.jobs):
+            for limit in new_copies(one.change.jobs):
                 by_limit[limit].append(one)
         for (queue, most), ones in by_limit.items():
             if all(one.change.sequence in batch.failed for one in ones):
@@ -502,7 +502,7 @@ class Projector:
                 self._registry.note(name)
             after = self._store.count(after, at_once, hand_over=hand_over)
         except (LostRace, BackendUnavailable, BackendTimeout) as error:
-            known = isinstance(error, NotDone) or (
+            known = isinstance(error, WriteNotApplied) or (
                 isinstance(error, LostRace) and not error.repeated
             )
             batch.unsure += [] if known else mine

@@ -33,7 +33,7 @@ from ojs.records import record
 
 
 @record(frozen=True)
-class Happened:
+class JobEvent:
     """One thing that happened to a job. Times and lengths in ms.
 
     `length_ms` is how long the job had waited when it started, or had run when that ended.
@@ -46,13 +46,13 @@ class Happened:
     length_ms: int | None = None
 
 
-def happened(before: Job | None, after: Job | None, *, written_ms: int) -> list[Happened]:
+def happened(before: Job | None, after: Job | None, *, written_ms: int) -> list[JobEvent]:
     """What happened, in order. `written_ms` is when the change was stored, to the second."""
     if after is None:
         if before is None or not before.dead_letter:
             return []
         kind = EventType.DEAD_LETTER_DELETED if before.deleting else EventType.DEAD_LETTER_PRUNED
-        return [Happened(kind, written_ms, before, before)]
+        return [JobEvent(kind, written_ms, before, before)]
     return list(_steps(before, after, written_ms))
 
 
@@ -61,7 +61,7 @@ def replayed(before: Job, after: Job) -> bool:
     return after.replayed is not None and after.replayed != before.replayed
 
 
-def _steps(before: Job | None, after: Job, written_ms: int) -> Iterator[Happened]:
+def _steps(before: Job | None, after: Job, written_ms: int) -> Iterator[JobEvent]:
     if after.state is State.ACTIVE and before is not None:
         yield from _active(before, after)
     elif before is None or before.state is not after.state:
@@ -71,65 +71,65 @@ def _steps(before: Job | None, after: Job, written_ms: int) -> Iterator[Happened
             case State.SCHEDULED:
                 # The record of a job that is put off does not have the time.
                 at_ms = after.created_ms if before is None else written_ms
-                yield Happened(EventType.JOB_SCHEDULED, at_ms, before, after)
+                yield JobEvent(EventType.JOB_SCHEDULED, at_ms, before, after)
             case State.COMPLETED:
                 at_ms = after.completed_ms or after.created_ms
-                yield Happened(EventType.JOB_COMPLETED, at_ms, before, after, _run_ms(after, at_ms))
+                yield JobEvent(EventType.JOB_COMPLETED, at_ms, before, after, _run_ms(after, at_ms))
             case State.RETRYABLE:
                 at_ms = (after.retry_at_ms or after.created_ms) - (after.retry_delay_ms or 0)
-                yield Happened(EventType.JOB_FAILED, at_ms, before, after, _run_ms(after, at_ms))
-                yield Happened(EventType.JOB_RETRYING, at_ms, before, after)
+                yield JobEvent(EventType.JOB_FAILED, at_ms, before, after, _run_ms(after, at_ms))
+                yield JobEvent(EventType.JOB_RETRYING, at_ms, before, after)
             case State.DISCARDED:
                 yield from _discarded(before, after)
             case State.CANCELLED:
                 at_ms = after.cancelled_ms or after.created_ms
-                yield Happened(EventType.JOB_CANCELLED, at_ms, before, after)
+                yield JobEvent(EventType.JOB_CANCELLED, at_ms, before, after)
             case _:
                 return
 
 
-def _available(before: Job | None, after: Job) -> Iterator[Happened]:
+def _available(before: Job | None, after: Job) -> Iterator[JobEvent]:
     at_ms = after.enqueued_ms or after.created_ms
     # The attempt of a job that was handed back does not count any more; after a lost lease it does.
     ran = before is not None and before.state is State.ACTIVE
     if before is not None and ran and after.attempt >= before.attempt:
-        yield Happened(EventType.JOB_FAILED, at_ms, before, after)
+        yield JobEvent(EventType.JOB_FAILED, at_ms, before, after)
     if before is not None and before.dead_letter:
         kind = (
             EventType.DEAD_LETTER_REPLAYED
             if replayed(before, after)
             else EventType.DEAD_LETTER_RETRIED
         )
-        yield Happened(kind, at_ms, before, after)
-    yield Happened(EventType.JOB_ENQUEUED, at_ms, before, after)
+        yield JobEvent(kind, at_ms, before, after)
+    yield JobEvent(EventType.JOB_ENQUEUED, at_ms, before, after)
 
 
-def _discarded(before: Job | None, after: Job) -> Iterator[Happened]:
+def _discarded(before: Job | None, after: Job) -> Iterator[JobEvent]:
     at_ms = after.discarded_ms or after.created_ms
     if before is not None and before.state is State.ACTIVE:
-        yield Happened(EventType.JOB_FAILED, at_ms, before, after, _run_ms(after, at_ms))
+        yield JobEvent(EventType.JOB_FAILED, at_ms, before, after, _run_ms(after, at_ms))
     elif before is not None and before.expires_ms is not None and before.expires_ms <= at_ms:
-        yield Happened(EventType.JOB_EXPIRED, at_ms, before, after)
-    yield Happened(EventType.JOB_DISCARDED, at_ms, before, after)
+        yield JobEvent(EventType.JOB_EXPIRED, at_ms, before, after)
+    yield JobEvent(EventType.JOB_DISCARDED, at_ms, before, after)
     if after.dead_letter:
-        yield Happened(EventType.DEAD_LETTER_ADDED, at_ms, before, after)
+        yield JobEvent(EventType.DEAD_LETTER_ADDED, at_ms, before, after)
 
 
-def _active(before: Job, after: Job) -> Iterator[Happened]:
+def _active(before: Job, after: Job) -> Iterator[JobEvent]:
     """A job that is active: from now on, again, or under a longer lease."""
     if before.state is not State.ACTIVE and after.attempt > before.attempt:
         at_ms = after.started_ms or after.created_ms
         if before.state is not State.AVAILABLE:
-            yield Happened(EventType.JOB_ENQUEUED, after.enqueued_ms or at_ms, before, after)
+            yield JobEvent(EventType.JOB_ENQUEUED, after.enqueued_ms or at_ms, before, after)
         waited_ms = max(0, at_ms - (after.enqueued_ms or after.created_ms))
-        yield Happened(EventType.JOB_STARTED, at_ms, before, after, waited_ms)
+        yield JobEvent(EventType.JOB_STARTED, at_ms, before, after, waited_ms)
         return
     lease = after.lease
     if lease is None:
         return
     if before.lease is None or before.lease.until_ms < lease.until_ms:
         at_ms = max(lease.until_ms - lease.length_ms, after.started_ms or 0)
-        yield Happened(EventType.JOB_HEARTBEAT, at_ms, before, after)
+        yield JobEvent(EventType.JOB_HEARTBEAT, at_ms, before, after)
 
 
 def _run_ms(job: Job, end_ms: int) -> int:

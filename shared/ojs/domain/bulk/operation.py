@@ -171,7 +171,7 @@ class BulkOperation:
         return replace(self, failed=self.failed + 1, errors=errors)
 
     @property
-    def goes_round(self) -> bool:
+    def needs_second_pass(self) -> bool:
         """Whether it is to look at everything once more when it comes to the end.
 
         A job that moves may be passed over, and one that has just ended is not in the log yet.

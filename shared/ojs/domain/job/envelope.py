@@ -156,7 +156,7 @@ class RetryRequest(Model):
                 return None
         return value
 
-    def _given(self, setting: str) -> Any:
+    def _provided(self, setting: str) -> Any:
         """The value of a setting, by whichever of its names."""
         names = (setting, *RETRY_ALIASES[setting])
         return next(filter(None, (getattr(self, name) for name in names)), None)
@@ -167,7 +167,7 @@ class RetryRequest(Model):
         def interval(name: str, default: int) -> int:
             text = getattr(self, name)
             if text is None:
-                return default if (ms := self._given(name)) is None else int(ms)
+                return default if (ms := self._provided(name)) is None else int(ms)
             try:
                 found = times.short_duration_ms(text)
             except ValueError as error:
@@ -192,7 +192,7 @@ class RetryRequest(Model):
             raise ValidationFailed(
                 f"{field}.non_retryable_errors", f"must have at most {MAX_NAMES_BYTES} bytes in all"
             )
-        strategy = chosen(self._given("backoff_strategy"), base.strategy)
+        strategy = chosen(self._provided("backoff_strategy"), base.strategy)
         return RetryPolicy(
             max_attempts=chosen(self.max_attempts, base.max_attempts),
             initial_ms=initial,

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from ojs.domain.job.states import State
 from ojs.domain.pool.worker import Worker
 from ojs.domain.queue.queue import Queue
-from ojs.domain.stats import Levels
+from ojs.domain.stats import StateCounts
 from ojs.records import record
 
 
@@ -44,7 +44,7 @@ def takes_from(worker: Worker, queues: Collection[str]) -> bool:
     return isinstance(told, list) and any(name in queues for name in told)
 
 
-def startable(queue: Queue, levels: Levels) -> int:
+def startable(queue: Queue, levels: StateCounts) -> int:
     """The jobs in line of a queue that more workers could start: none while it is paused or
     drained, and no more than its concurrency allows.
     """
@@ -56,7 +56,7 @@ def startable(queue: Queue, levels: Levels) -> int:
 
 def backlogs(
     groups: Mapping[str, Collection[str]],
-    queues: Mapping[str, tuple[Queue, Levels]],
+    queues: Mapping[str, tuple[Queue, StateCounts]],
     workers: Mapping[str, int],
 ) -> Iterable[Backlog]:
     """What each group has to do, by its queues as they are; `workers` by group."""

@@ -105,7 +105,7 @@ class PoolRequest(Model):
 
 
 @record(frozen=True)
-class Prevention:
+class StarvationPrevention:
     """What each queue of a pool is guaranteed: service each `interval_ms`, and a part of all."""
 
     interval: str = DEFAULT_ROTATION
@@ -139,12 +139,12 @@ class Pool:
     limiting: bool = False
 
     @property
-    def prevention(self) -> Prevention | None:
+    def prevention(self) -> StarvationPrevention | None:
         """The starvation prevention in force; None if it is not enabled."""
         given = self.prevention_config
         if not given.get("enabled"):
             return None
-        return Prevention(given["rotation_interval"], float(given["min_dispatch_ratio"]))
+        return StarvationPrevention(given["rotation_interval"], float(given["min_dispatch_ratio"]))
 
     @property
     def limits_concurrency(self) -> bool:

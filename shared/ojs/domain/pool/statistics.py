@@ -8,9 +8,9 @@ from typing import Final
 
 from ojs.domain.job.states import State
 from ojs.domain.pool.dispatch import DispatchStrategy
-from ojs.domain.pool.pool import DEFAULT_ROTATION, Pool, Prevention
+from ojs.domain.pool.pool import DEFAULT_ROTATION, Pool, StarvationPrevention
 from ojs.domain.queue.queue import Queue
-from ojs.domain.stats import MINUTE_MS, Activity, Levels, PoolMetrics
+from ojs.domain.stats import MINUTE_MS, Activity, PoolMetrics, StateCounts
 from ojs.records import record
 
 # The window of scheduling statistics.
@@ -18,7 +18,7 @@ WINDOW: Final = "PT1M"
 # Up to so many workers are counted when asked for; if there are more, the sweep's count is used.
 MAX_COUNTED_WORKERS = 1_000
 # How long no job may be started from a queue with jobs, in a pool without a rotation interval.
-_PATIENCE = Prevention(DEFAULT_ROTATION)
+_PATIENCE = StarvationPrevention(DEFAULT_ROTATION)
 
 
 def home_of(queue: Queue) -> str | None:
@@ -33,7 +33,7 @@ def patience_ms(pool: Pool) -> int:
     rotation interval, whether it is enforced or not.
     """
     interval = pool.prevention_config.get("rotation_interval")
-    return (_PATIENCE if interval is None else Prevention(str(interval))).interval_ms
+    return (_PATIENCE if interval is None else StarvationPrevention(str(interval))).interval_ms
 
 
 @record(frozen=True)
@@ -52,7 +52,7 @@ class QueueSnapshot:
     """
 
     queue: Queue
-    levels: Levels = field(default_factory=Levels)
+    levels: StateCounts = field(default_factory=StateCounts)
     dispatched: int = 0
     oldest_ms: int | None = None
     minute: Activity = field(default_factory=Activity)

@@ -250,12 +250,12 @@ class Layers:
     @property
     def document(self) -> dict[str, Any]:
         """All fields that are set: the queue's own over the inherited ones."""
-        return _over(self.own, self.inherited)
+        return _merged(self.own, self.inherited)
 
     @property
     def full(self) -> dict[str, Any]:
         """All fields that are set, over the system's defaults."""
-        return _over(self.document, SYSTEM)
+        return _merged(self.document, SYSTEM)
 
     @property
     def max_age(self) -> str:
@@ -410,7 +410,7 @@ def merge(layer: Layer, changes: Mapping[str, Any], *, prefix: str = "") -> dict
         if value is None:
             merged.pop(name, None)
         elif name in _NESTED:
-            merged[name] = _without_nulls(_over(value, merged.get(name, {})))
+            merged[name] = _without_nulls(_merged(value, merged.get(name, {})))
             if not merged[name]:
                 del merged[name]
         else:
@@ -429,13 +429,13 @@ def merge(layer: Layer, changes: Mapping[str, Any], *, prefix: str = "") -> dict
     return merged
 
 
-def _over(above: Mapping[str, Any], below: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(above: Mapping[str, Any], below: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of both; those of `above` count, objects are merged field by field."""
     merged = dict(below)
     for name, value in above.items():
         there = merged.get(name)
         both = isinstance(value, Mapping) and isinstance(there, Mapping)
-        merged[name] = _over(value, there) if both and there is not None else value
+        merged[name] = _merged(value, there) if both and there is not None else value
     return merged
 
 
@@ -467,7 +467,7 @@ def check(before: Layers, own: Layer) -> None:
 
 def shown(layers: Layers) -> dict[str, Any]:
     """The merged configuration as shown. A limit that is not set is absent."""
-    full = _over({"dead_letter": {"retention": {"max_age": layers.max_age}}}, layers.full)
+    full = _merged({"dead_letter": {"retention": {"max_age": layers.max_age}}}, layers.full)
     if "tenant_fairness" in full:
         full["tenant_fairness"] = tenants.shown(full["tenant_fairness"])
     full = {name: value for name, value in full.items() if value or name not in _UNLIMITED_AT_ZERO}

@@ -7,7 +7,7 @@ from dataclasses import field
 from enum import StrEnum
 
 from ojs.domain.job.states import State
-from ojs.domain.stats import Activity, Levels, QueueGauges
+from ojs.domain.stats import Activity, QueueGauges, StateCounts
 from ojs.records import record
 
 # More queues than that are not put in order: the deepest ones are.
@@ -43,7 +43,7 @@ class QueueOrders:
         sign = 1 if order is QueueOrder.OLDEST else -1
         return sorted((sign * row[at], name) for name, row in self.rows.items() if row[at])
 
-    def levels(self) -> dict[str, Levels]:
+    def levels(self) -> dict[str, StateCounts]:
         """The jobs of these queues that have not ended, by state. Of those that wait for a time it
         is not known which are retries: both states have all of them.
         """
@@ -52,7 +52,7 @@ class QueueOrders:
             states = {State.AVAILABLE: available, State.ACTIVE: active, State.SCHEDULED: later}
             pending = depth - sum(states.values())
             states |= {State.RETRYABLE: later, State.PENDING: pending}
-            found[name] = Levels(states)
+            found[name] = StateCounts(states)
         return found
 
 

@@ -99,7 +99,7 @@ class Step:
 
 
 @record(frozen=True, slots=True)
-class Mark:
+class StepSignal:
     """What the end of a node says to the node `target`, which waits for it.
 
     `slot` tells it from the other marks of the target: they are numbered from 0. `bad` is that of a
@@ -189,7 +189,7 @@ class Graph:
         """Whether a node is a job."""
         return _is_job(self.steps[node])
 
-    def marks(self, node: int, state: StepState) -> list[Mark]:
+    def marks(self, node: int, state: StepState) -> list[StepSignal]:
         """The marks that the end of a node makes: of a job, of a settle node, or of an opening that
         never starts, for which its settle node stands.
         """
@@ -197,7 +197,7 @@ class Graph:
         for target, slot in self.followers[self.exits[node]]:
             ignored = slot in self._ignored.get(target, ())
             bad, skipped = state in BAD, state is StepState.SKIPPED
-            found.append(Mark(target, slot, bad and not ignored, skipped and not ignored))
+            found.append(StepSignal(target, slot, bad and not ignored, skipped and not ignored))
         return found
 
     def verdict(self, node: int, *, bad: bool, skipped: bool) -> StepState:

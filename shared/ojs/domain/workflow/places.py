@@ -30,7 +30,7 @@ class Dependency:
 
 
 @record(frozen=True, slots=True)
-class Place:
+class StepSpec:
     """Where a step stands, as the request says it. `callback` is what its options say; a step whose
     `job` is false is a workflow itself.
     """
@@ -59,7 +59,7 @@ class PlacedSteps:
         return sum(len(self.needs[at]) for at in self.body)
 
 
-def arrange(places: Sequence[Place], path: str, note: Note) -> PlacedSteps:
+def arrange(places: Sequence[StepSpec], path: str, note: Note) -> PlacedSteps:
     """Find callbacks and check dependencies; `path` is that of the list of steps."""
     needs = _resolved(places, note)
     callbacks = {at: place.callback for at, place in enumerate(places) if place.callback}
@@ -74,7 +74,7 @@ def arrange(places: Sequence[Place], path: str, note: Note) -> PlacedSteps:
     return PlacedSteps(needs, body, callbacks)
 
 
-def _resolved(places: Sequence[Place], note: Note) -> list[tuple[int, ...]]:
+def _resolved(places: Sequence[StepSpec], note: Note) -> list[tuple[int, ...]]:
     """The positions of the steps that each step needs; those that are not there are left out."""
     positions = {place.id: at for at, place in enumerate(places)}
     found = []
@@ -99,7 +99,7 @@ def _unknown(name: str, positions: dict[str, int]) -> str:
 
 
 def _by_id(
-    places: Sequence[Place], needs: Sequence[tuple[int, ...]], told: Collection[int]
+    places: Sequence[StepSpec], needs: Sequence[tuple[int, ...]], told: Collection[int]
 ) -> dict[int, Callback]:
     """The callbacks that are told by their ids: they need all steps that are no callbacks, and no
     step needs them.
@@ -130,7 +130,7 @@ def _lacking(needs: Sequence[int], count: int, callbacks: set[int]) -> list[int]
 
 
 def _check_callbacks(
-    places: Sequence[Place],
+    places: Sequence[StepSpec],
     needs: Sequence[tuple[int, ...]],
     callbacks: Collection[int],
     body: Sequence[int],

@@ -27,7 +27,7 @@ from ojs.domain.job import envelope
 from ojs.domain.job.envelope import MAX_META_BYTES, MAX_NAME_BYTES, OnConflict
 from ojs.domain.requests import MAX_SHOWN, not_known
 from ojs.domain.workflow.graph import Callback, Graph, Step, StepKind, StepTrigger
-from ojs.domain.workflow.places import Dependency, Place, PlacedSteps, arrange
+from ojs.domain.workflow.places import Dependency, PlacedSteps, StepSpec, arrange
 from ojs.records import record
 
 # Jobs of a workflow, callbacks included.
@@ -292,10 +292,10 @@ class _Reading:
             self._note(f"{path}.id", f"'{shorten(name)}' is the id of {seen[name]} too")
         return seen.setdefault(name, path) and name
 
-    def _place(self, raw: object, path: str, step_id: str | None) -> Place:
+    def _place(self, raw: object, path: str, step_id: str | None) -> StepSpec:
         """Where a step of a graph stands."""
         if not isinstance(raw, dict):
-            return Place(path, step_id or path)
+            return StepSpec(path, step_id or path)
         job = not _is_composite(raw)
         options = raw.get("options")
         told = options.get(_CALLBACK) if job and isinstance(options, dict) else None
@@ -313,7 +313,7 @@ class _Reading:
             for at in (at for at, need in enumerate(needs) if need.ignored):
                 rule = "goes with the trigger 'all_succeeded' alone"
                 self._note(f"{path}.depends_on[{at}].ignore_failed", rule)
-        return Place(path, step_id or path, needs, trigger, callback, job)
+        return StepSpec(path, step_id or path, needs, trigger, callback, job)
 
     def _needs(self, raw: object, path: str) -> tuple[Dependency, ...]:
         """What a step depends on."""
@@ -473,7 +473,7 @@ def _as_callback(read: _Read, callback: Callback) -> _Read:
 
 
 def _arranged(
-    arranged: PlacedSteps, places: Sequence[Place], steps: Sequence[_Read], *, inferred: bool
+    arranged: PlacedSteps, places: Sequence[StepSpec], steps: Sequence[_Read], *, inferred: bool
 ) -> _Read:
     """A graph; a batch, if it has callbacks."""
     # Positions among the steps that are no callbacks.

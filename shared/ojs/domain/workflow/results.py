@@ -82,9 +82,9 @@ def parent_fields(
     steps = wanted(graph, node)
     if not steps:
         return {}
-    fields: dict[str, Any] = {"parent_results": [_given(graph, each, results) for each in steps]}
+    fields: dict[str, Any] = {"parent_results": [_provided(graph, each, results) for each in steps]}
     if any(job in errors for job in wanted_jobs(graph, node)):
-        fields["parent_errors"] = [_given(graph, each, errors) for each in steps]
+        fields["parent_errors"] = [_provided(graph, each, errors) for each in steps]
     named = {
         name: result
         for each, result in zip(steps, fields["parent_results"], strict=True)
@@ -93,8 +93,8 @@ def parent_fields(
     return fields | ({"parent_results_by_step": named} if named else {})
 
 
-def _given(graph: Graph, step: int, values: Mapping[int, Any]) -> Any:
+def _provided(graph: Graph, step: int, values: Mapping[int, Any]) -> Any:
     """What a step gives: a job's value or null, a composite's list of them."""
     if graph.is_job(step):
         return values.get(step)
-    return [_given(graph, each, values) for each in _members(graph, step)]
+    return [_provided(graph, each, values) for each in _members(graph, step)]

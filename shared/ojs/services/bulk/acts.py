@@ -19,8 +19,8 @@ from ojs.domain.job import lifecycle
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import TERMINAL, State, Trigger, sources
 from ojs.domain.queue.queue import Queue
-from ojs.services.dead_letter.redrive import Redrive
-from ojs.services.jobs.moving import JobMove
+from ojs.services.dead_letter.redrive import DeadLetterRetrier
+from ojs.services.jobs.moving import JobMover
 from ojs.services.jobs.placement import FairQueuePlacement
 from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.jobs.transitions import JobChanges
@@ -42,8 +42,8 @@ class JobActs:
         changes: JobChanges,
         transitions: TimeTransitions,
         placement: FairQueuePlacement,
-        moves: JobMove,
-        redrive: Redrive,
+        moves: JobMover,
+        redrive: DeadLetterRetrier,
         dead_letter: DeadLetterSearch,
         limits: RateLimits,
         clock: Clock,
@@ -68,7 +68,7 @@ class JobActs:
         Raises:
             NotFound: The job does not exist.
             Conflict: The job is in another state.
-            OjsError: Any error of `Redrive.bring_back`, for dead letters.
+            OjsError: Any error of `DeadLetterRetrier.bring_back`, for dead letters.
         """
 
         def attempt() -> Job:
@@ -141,12 +141,12 @@ class JobActs:
     ) -> Job:
         """Make a dead letter or a retryable job, as read, available.
 
-        The arguments are those of `Redrive.bring_back`.
+        The arguments are those of `DeadLetterRetrier.bring_back`.
 
         Raises:
             LostRace: Another request changed the job.
             Conflict: The job is in another state.
-            OjsError: Any error of `Redrive.bring_back`, for dead letters.
+            OjsError: Any error of `DeadLetterRetrier.bring_back`, for dead letters.
         """
         if job.state is State.RETRYABLE:
             return self._hastened(job)

@@ -33,7 +33,7 @@ from ojs.services.listing.jobs import JobListing
 from ojs.store.jobs.blobs import ARCHIVE
 from ojs.store.jobs.records import JobStore
 from ojs.store.queues.queues import QueueStore
-from ojs.store.table.errors import pass_over
+from ojs.store.table.errors import ignore_unreadable
 
 
 class JobSlices:
@@ -77,7 +77,7 @@ class JobSlices:
     def _handle_named(self, run: BulkRun, ids: tuple[str, ...], size: int) -> None:
         begin = int(run.operation.cursor or 0)
         part = ids[begin : begin + size]
-        found = self._jobs.read_records(part, pass_over)
+        found = self._jobs.read_records(part, ignore_unreadable)
         staged = self._jobs.batches.uncommitted(
             {job.batch for job in found.values() if job.batch is not None}
         )
@@ -146,7 +146,7 @@ class JobSlices:
             since_ms=0 if operation.round == 1 else operation.started_ms - DAY_MS,
         )
         for name, worth_a_look in names:
-            if not run.may_go_on:
+            if not run.has_budget:
                 return
             if worth_a_look:
                 for job_id in self._archive.erase(

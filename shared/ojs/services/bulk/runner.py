@@ -38,7 +38,7 @@ from ojs.domain.page import Page
 from ojs.domain.queue.queue import Queue
 from ojs.services.bulk.of_jobs import JobSlices
 from ojs.services.bulk.run import SLICE, BulkRun, loaded
-from ojs.services.dead_letter.redrive import Redrive
+from ojs.services.dead_letter.redrive import DeadLetterRetrier
 from ojs.services.listing.dead_letters import DeadLetterSearch, still_listed
 from ojs.services.sweeps import GoOn, SweepCounts, SweepReport, always, counting_failures
 from ojs.store.bulk.operations import BulkOperationStore, ClaimedOperation
@@ -83,7 +83,7 @@ class BulkRunner:
         jobs: JobStore,
         queues: QueueStore,
         dead_letter: DeadLetterSearch,
-        redrive: Redrive,
+        redrive: DeadLetterRetrier,
         job_slices: JobSlices,
         clock: Clock,
         ids: IdSource,
@@ -244,12 +244,12 @@ class BulkRunner:
                 # The next run detects whether the job was processed.
                 run.troubled = True
             run.now(replace(run.operation, updated_ms=self._clock.now_ms()))
-            if run.over or not run.may_go_on:
+            if run.over or not run.has_budget:
                 break
             run.claim = self._store.save(run.claim, until_ms=self._clock.now_ms() + CLAIM_MS)
         if run.over and not run.operation.phase.over:
             now_ms = self._clock.now_ms()
-            if run.operation.goes_round:
+            if run.operation.needs_second_pass:
                 run.waits, run.look_at_ms = True, now_ms + AGAIN_MS
                 run.now(run.operation.next_round())
             else:

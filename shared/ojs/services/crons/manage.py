@@ -25,7 +25,7 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.trace import TraceContext
 from ojs.domain.page import Page
 from ojs.records import record
-from ojs.services.jobs.enqueue import Alongside, Enqueue, Overtaken, Pushed
+from ojs.services.jobs.enqueue import JobEnqueuer, Pushed, StaleRead, TransactionExtras
 from ojs.services.operations.key_states import KeyStates, check_time
 from ojs.services.sweeps import GoOn, always
 from ojs.store.crons.crons import CronStore
@@ -64,7 +64,7 @@ class CronJobs:
         *,
         crons: CronStore,
         jobs: JobStore,
-        enqueue: Enqueue,
+        enqueue: JobEnqueuer,
         workers: WorkerStore,
         makers: KeyStates,
         clock: Clock,
@@ -283,7 +283,7 @@ class CronJobs:
     ) -> Pushed:
         """Enqueue a job of a cron job now, even if it is paused. Its next tick is unchanged.
 
-        Raises NotFound, and what `Enqueue.push` raises.
+        Raises NotFound, and what `JobEnqueuer.push` raises.
         """
 
         def attempt() -> Pushed:
@@ -297,9 +297,9 @@ class CronJobs:
                     producer=producer,
                     reaches=caller.reaches,
                     trace=trace,
-                    alongside=Alongside([update, self._crons.logging(run, after)]),
+                    alongside=TransactionExtras([update, self._crons.logging(run, after)]),
                 )
-            except Overtaken:
+            except StaleRead:
                 raise LostRace([]) from None
 
         return retry_on_race(attempt, tries=_TRIES, busy=_BUSY)

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _AS_IT_IS = JobOverride()
 
 
-class Redrive:
+class DeadLetterRetrier:
     """Retries dead letters."""
 
     def __init__(

@@ -36,7 +36,7 @@ from ojs.domain.ids import IdSource
 from ojs.domain.job.job import Job, Lease
 from ojs.domain.job.states import State
 from ojs.domain.page import Page
-from ojs.services.deliveries.parts import PushParts
+from ojs.services.deliveries.parts import DeliveryDependencies
 from ojs.services.deliveries.wake import DeliveryWake
 from ojs.services.operations.key_states import KeyStates, check_time
 from ojs.services.sweeps import GoOn, always
@@ -67,7 +67,7 @@ class Deliveries:
         pools: PoolStore,
         statistics: StatisticsStore,
         semaphore: ConcurrencySemaphore,
-        push_parts: PushParts | None,
+        push_parts: DeliveryDependencies | None,
         wake: DeliveryWake | None,
         makers: KeyStates,
         clock: Clock,
@@ -221,7 +221,7 @@ class Deliveries:
 
     # --- helpers --------------------------------------------------------------------------------
 
-    def _pushing(self) -> PushParts:
+    def _pushing(self) -> DeliveryDependencies:
         if self._parts is None:
             raise Unsupported(
                 "This deployment pushes no jobs: it has no dispatch queue. Fetch jobs instead: "

@@ -68,7 +68,7 @@ class AllowedTargets:
 
 
 @record(frozen=True)
-class PushParts:
+class DeliveryDependencies:
     """Parts that a deployment or a local server provides.
 
     `target` returns the target of a delivery. `sends` queues pushes that wait for their target. If

@@ -31,7 +31,7 @@ from ojs.domain.errors import (
 )
 from ojs.domain.job.job import Job
 from ojs.records import record
-from ojs.services.jobs.finish import Finish
+from ojs.services.jobs.finish import JobFinisher
 from ojs.services.permits.lifecycle import Permits
 from ojs.store.deliveries.deliveries import DeliveryStore
 from ojs.store.table.races import retry_on_race
@@ -66,11 +66,11 @@ class SettledReport:
     failed: dict[tuple[str, str], OjsError] = field(default_factory=dict)
 
 
-class Settle:
+class OutcomeProcessor:
     """Settles outcomes."""
 
     def __init__(
-        self, *, deliveries: DeliveryStore, finish: Finish, permits: Permits, clock: Clock
+        self, *, deliveries: DeliveryStore, finish: JobFinisher, permits: Permits, clock: Clock
     ) -> None:
         self._deliveries = deliveries
         self._finish = finish

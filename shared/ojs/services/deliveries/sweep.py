@@ -105,7 +105,7 @@ class DeliverySweep:
                 queue.name, lane, after_ms=after_ms, until_ms=until_ms, limit=_ENTRIES
             )
             for due_ms in sorted({ms // 1_000 * 1_000 for ms in found}):
-                self._wake.arm([each.name for each in deliveries], due_ms)
+                self._wake.schedule_wakeup([each.name for each in deliveries], due_ms)
                 run.counts["armed"] += 1
             # The next run arms the timers of later entries.
             reached_ms = found[-1] - 1 if len(found) == _ENTRIES else until_ms

@@ -15,12 +15,12 @@ from ojs.domain.errors import BackendUnavailable, InvalidRequest, OjsError, forb
 from ojs.domain.job.job import Job
 from ojs.records import record
 from ojs.services.for_each import ForEach
-from ojs.services.jobs.finish import Finish
+from ojs.services.jobs.finish import JobFinisher
 from ojs.services.sweeps import GoOn, always
 from ojs.store.jobs.records import JobStore
 from ojs.store.table.errors import UnreadableItem
 
-# The ID of a job, and the arguments of `Finish.ack` or `Finish.nack`.
+# The ID of a job, and the arguments of `JobFinisher.ack` or `JobFinisher.nack`.
 Ending = tuple[str, Mapping[str, Any]]
 
 
@@ -44,7 +44,7 @@ class _Step:
 class BatchFinish:
     """Ends the attempts of many jobs at a worker's request."""
 
-    def __init__(self, *, jobs: JobStore, finish: Finish, for_each: ForEach) -> None:
+    def __init__(self, *, jobs: JobStore, finish: JobFinisher, for_each: ForEach) -> None:
         self._jobs = jobs
         self._finish = finish
         self._for_each = for_each

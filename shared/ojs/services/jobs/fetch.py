@@ -27,7 +27,7 @@ from ojs.domain.queue.queue import Queue
 from ojs.domain.rate_limit.limiter import LimitDecision, OnLimit
 from ojs.records import record
 from ojs.services.for_each import ForEach, in_threads
-from ojs.services.jobs.empty_lines import EmptyLines, LineReader
+from ojs.services.jobs.empty_lines import EmptyIndexCache, IndexReader
 from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.jobs.transitions import JobChanges
 from ojs.services.permits.kinds import Candidate, FetchPermits
@@ -39,7 +39,7 @@ from ojs.store.jobs import items
 from ojs.store.jobs.lease_notes import MOST_JOBS, SHORT_MS, VALID_MS
 from ojs.store.jobs.records import JobStore, winner
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace, NotDone, UnreadableItem, pass_over
+from ojs.store.table.errors import LostRace, UnreadableItem, WriteNotApplied, ignore_unreadable
 from ojs.store.table.keys import Position
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class _FetchState:
     count: int
     worker_id: str | None
     visibility_ms: int | None
-    lines: LineReader
+    lines: IndexReader
     go_on: Callable[[], bool] = lambda: True
     jobs: list[Job] = field(default_factory=list)
     # Whether it claimed jobs of cancelled workflows. Their permits are released.
@@ -196,7 +196,7 @@ def due_lanes(queue: Queue) -> range:
 _IdsOrJob = list[str] | Job | None
 
 
-class _Source:
+class _CandidateSource:
     """Claims the jobs of one queue, one by one. Reads only when a job is requested.
 
     If a partition raises an OjsError, this fetch stops reading it. After the second error, it stops
@@ -255,7 +255,7 @@ class _Source:
             return None
 
 
-class Fetch:
+class JobFetcher:
     """Claims jobs for workers and deliveries."""
 
     def __init__(
@@ -267,7 +267,7 @@ class Fetch:
         transitions: TimeTransitions,
         changes: JobChanges,
         permits: Permits,
-        empty_lines: EmptyLines,
+        empty_lines: EmptyIndexCache,
         maintenance: MaintenanceStore,
         fire: Callable[[str], Job | None],
         clock: Clock,
@@ -412,7 +412,7 @@ class Fetch:
 
     def _line_reader(
         self, plan: DispatchPlan, queues: Sequence[Queue], *, remembers: bool
-    ) -> LineReader:
+    ) -> IndexReader:
         """Return a reader of the index partitions of these queues.
 
         It skips no empty partition if that could break a guarantee: with the strategy `strict`, new
@@ -435,12 +435,12 @@ class Fetch:
         plain = len(queues) == 1 and not state.permits.held
         if plain or state.plan.plain:
             for queue in queues:
-                source = _Source(self._all_parts(state, queue), state.errors)
+                source = _CandidateSource(self._all_parts(state, queue), state.errors)
                 while state.wanted and source.claim():
                     pass
             return
         strict = state.plan.strategy == DispatchStrategy.STRICT
-        sources = {queue.name: _Source([], state.errors) for queue in queues}
+        sources = {queue.name: _CandidateSource([], state.errors) for queue in queues}
         # While all permits of the pool are in use, only due jobs are read: expired leases release
         # permits.
         if not state.plan.full:
@@ -483,7 +483,7 @@ class Fetch:
         after: Any = None
         # To find the partition with most jobs, a full page of each is read.
         deep = state.plan.strategy == DispatchStrategy.LEAST_LOADED
-        aside = self._aside(queue.name, lane)
+        aside = self._random_offset(queue.name, lane)
         limit = PAGE if deep else max(aside, min(state.wanted + _SPARE, PAGE))
         losses = 1 if aside else 0
         # Due jobs are merged with the jobs of the ready index.
@@ -571,7 +571,7 @@ class Fetch:
                 return acquired
         return None
 
-    def _aside(self, queue: str, lane: int) -> int:
+    def _random_offset(self, queue: str, lane: int) -> int:
         """Among how many jobs at the front of a line to begin at a random one; 0 for the first."""
         until_ms, jobs = self._crowded.get((queue, lane), (0, 0))
         return jobs if self._clock.now_ms() < until_ms else 0
@@ -580,7 +580,7 @@ class Fetch:
         """Remember that another fetch won a claim in a line: fetches of this container begin
         elsewhere for some seconds, the further from the front the more races they lose.
         """
-        jobs = min(_MOST_ASIDE, max(_FIRST_ASIDE, 2 * self._aside(queue, lane)))
+        jobs = min(_MOST_ASIDE, max(_FIRST_ASIDE, 2 * self._random_offset(queue, lane)))
         self._crowded.put((queue, lane), (self._clock.now_ms() + _ASIDE_MS, jobs))
         return jobs
 
@@ -633,7 +633,7 @@ class Fetch:
     def _of_types(self, state: _FetchState, entries: list[Candidate]) -> list[Candidate]:
         """The entries of the types that the fetch takes: their records say it, each read once."""
         unknown = [each.job_id for each in entries if self._types.get(each.job_id) is None]
-        records = self._jobs.read_records(unknown, pass_over) if unknown else {}
+        records = self._jobs.read_records(unknown, ignore_unreadable) if unknown else {}
         for job_id, job in records.items():
             self._types.put(job_id, job.type)
         return [each for each in entries if self._types.get(each.job_id) in state.types]
@@ -671,7 +671,7 @@ class Fetch:
                 noted=noted,
                 due=state.due.get(entry),
             )
-        except NotDone:
+        except WriteNotApplied:
             self._permits.rollback(acquired, unknown=False)
             raise
         except UnreadableItem:
@@ -779,7 +779,7 @@ class Fetch:
         found = state.lines.due(queue.name, lane, limit=limit)
         fired = self._fired(state, found.crons, queue.name, lane) if found.crons else []
         ready = [(job.id, items.position(job).key()) for job in fired if _takes(state, job)]
-        records = self._jobs.read_records(found.jobs, pass_over) if found.jobs else {}
+        records = self._jobs.read_records(found.jobs, ignore_unreadable) if found.jobs else {}
         # A job of a batch that is not committed does not exist, and may never.
         tokens = {job.batch for job in records.values() if job.batch is not None}
         staged = self._jobs.batches.uncommitted(tokens)

@@ -31,7 +31,7 @@ from ojs.store.table.errors import LostRace
 from ojs.store.table.races import retry_on_race, won_or
 
 
-class Finish:
+class JobFinisher:
     """Ends attempts at a worker's request."""
 
     def __init__(

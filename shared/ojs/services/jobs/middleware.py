@@ -69,7 +69,7 @@ class _Link:
 
 
 @record
-class _Round:
+class _MiddlewareRun:
     """One call of the middleware, for the jobs of one request."""
 
     links: Sequence[_Link]
@@ -229,7 +229,7 @@ class MiddlewareChain:
             if len(self._overdue) >= MAX_OVERDUE:
                 reason = f"{MAX_OVERDUE} calls before this one have not come back"
                 raise self._late(reason, jobs[0])
-        called = _Round(self._links, jobs)
+        called = _MiddlewareRun(self._links, jobs)
         # The context contains log keys, for example.
         thread = threading.Thread(
             target=copy_context().run, args=(called.run,), name="middleware", daemon=True

@@ -8,10 +8,10 @@ from typing import Any, Literal
 from ojs.domain.job import lifecycle
 from ojs.domain.job.failure import Failure
 from ojs.domain.job.job import MISSING, Job
-from ojs.services.jobs.empty_lines import EmptyLines
+from ojs.services.jobs.empty_lines import EmptyIndexCache
 from ojs.services.permits.lifecycle import Permits
 from ojs.store.jobs.records import JobStore
-from ojs.store.table.errors import LostRace, NotDone
+from ojs.store.table.errors import LostRace, WriteNotApplied
 from ojs.store.table.table import Put, Update
 
 # Called with each changed job. If the job finished, it processes the consequences.
@@ -30,7 +30,7 @@ class JobChanges:
         *,
         jobs: JobStore,
         permits: Permits,
-        empty_lines: EmptyLines,
+        empty_lines: EmptyIndexCache,
         ended: JobEnded = ends_nothing,
         freed: JobEnded = ends_nothing,
     ) -> None:
@@ -140,7 +140,7 @@ class JobChanges:
         # Race: a fetch claims the job at the same time. The worker that loses has no lease then.
         try:
             self._jobs.replace(job, resumed)
-        except NotDone:
+        except WriteNotApplied:
             self._permits.undo_reacquire(resumed)
             raise
         except LostRace as lost:

@@ -17,7 +17,7 @@ from ojs.domain.page import Page
 from ojs.records import record
 from ojs.store.jobs import items
 from ojs.store.jobs.records import JobStore
-from ojs.store.table.errors import pass_over
+from ojs.store.table.errors import ignore_unreadable
 from ojs.store.table.races import retry_on_race
 
 # A sort key in an index partition of dead letters.
@@ -154,7 +154,7 @@ class DeadLetterSearch:
         searched, and then also the key of the first job whose payload is too much for one request.
         """
         # The other entries of the page are returned.
-        records = self._jobs.read_records((job_id for job_id, _ in entries), pass_over)
+        records = self._jobs.read_records((job_id for job_id, _ in entries), ignore_unreadable)
         likely = {
             key: records[job_id]
             for job_id, key in entries
@@ -171,7 +171,7 @@ class DeadLetterSearch:
                 break
             look.args_bytes += size
             within[key] = job
-        contents = self._jobs.with_contents(list(within.values()), pass_over)
+        contents = self._jobs.with_contents(list(within.values()), ignore_unreadable)
         return dict(zip(within, contents, strict=True)), too_much
 
     def _filled(self, found: Sequence[Job]) -> Sequence[Job]:
@@ -182,7 +182,7 @@ class DeadLetterSearch:
             if job.content_bytes <= room:
                 room -= job.content_bytes
                 loaded.append(job)
-        by_id = {job.id: job for job in self._jobs.with_contents(loaded, pass_over)}
+        by_id = {job.id: job for job in self._jobs.with_contents(loaded, ignore_unreadable)}
         # A search of args can have read the payload of a job above the limit.
         jobs = [by_id[job.id] if job.id in by_id else replace(job, content=None) for job in found]
         return self._jobs.with_errors(jobs, latest=ERRORS_LISTED)

@@ -27,9 +27,9 @@ from ojs.domain.stats import (
     HOUR_MS,
     MINUTE_MS,
     Activity,
-    Levels,
     Point,
     QueueGauges,
+    StateCounts,
     Totals,
     WorkerCounts,
     rates,
@@ -83,7 +83,7 @@ class MetricsReport(SweepReport):
 
 
 @record
-class _Run(SweepRun):
+class _MetricsRun(SweepRun):
     queues: dict[str, QueueGauges] = field(default_factory=dict)
     # The number of dead letters of deleted queues.
     left: dict[str, int] = field(default_factory=dict)
@@ -132,7 +132,7 @@ class MetricsSweep:
         the next run makes up for it. Oldest jobs are searched for from a random queue on, so that a
         small `limit` starves no queue.
         """
-        run = _Run(now_ms, limit, go_on)
+        run = _MetricsRun(now_ms, limit, go_on)
         with counting_failures(run.counts, "closed shards"):
             run.counts["folded"] += self._stats.fold_closed(now_ms=now_ms, go_on=go_on)
         totals = None
@@ -152,7 +152,7 @@ class MetricsSweep:
             counts, now_ms, gauges, totals, run.backlogs, failures=run.counts.failures
         )
 
-    def _read(self, run: _Run) -> bool:
+    def _read(self, run: _MetricsRun) -> bool:
         """Read the counters of all queues that do not rest; False when time is up before."""
         plan = self._every.plan()
         # Nothing was counted for these since.
@@ -173,7 +173,7 @@ class MetricsSweep:
             run.counts["queues"] += len(found)
         return self._read_left(run)
 
-    def _read_left(self, run: _Run) -> bool:
+    def _read_left(self, run: _MetricsRun) -> bool:
         """Read the dead letters of deleted queues; False when time is up before."""
         after: str | None = None
         while True:
@@ -191,7 +191,7 @@ class MetricsSweep:
             if after is None:
                 return True
 
-    def _measure(self, run: _Run) -> Sequence[Backlog]:
+    def _measure(self, run: _MetricsRun) -> Sequence[Backlog]:
         """What each group of workers has to do; nothing in maintenance mode, when no job starts. At
         most two calls more in a minute, and none without groups.
         """
@@ -211,7 +211,7 @@ class MetricsSweep:
 
     # --- totals -------------------------------------------------------------------------------
 
-    def _together(self, run: _Run) -> Totals | None:
+    def _together(self, run: _MetricsRun) -> Totals | None:
         """Compute and store totals and points; None when time is up before."""
         workers = self._count_workers(run)
         stored, through_ms = self._stats.totals()
@@ -229,7 +229,7 @@ class MetricsSweep:
             queues=len(run.queues),
             levels=sum(
                 (found.levels for found in run.queues.values()),
-                start=Levels(dead=sum(run.left.values())),
+                start=StateCounts(dead=sum(run.left.values())),
             ),
             workers=workers,
             rates=rates(
@@ -255,7 +255,7 @@ class MetricsSweep:
         self._stats.save_totals(totals, through_ms=this_minute, now_ms=now_ms)
         return totals
 
-    def _count_workers(self, run: _Run) -> WorkerCounts:
+    def _count_workers(self, run: _MetricsRun) -> WorkerCounts:
         counts: Counter[str] = Counter()
         pools: Counter[str] = Counter()
         after: str | None = None
@@ -279,7 +279,7 @@ class MetricsSweep:
             self._health.save_workers(dict(pools.most_common(_POOLS)), now_ms=run.now_ms)
         return WorkerCounts(running=counts["running"], quiet=counts["quiet"], stale=counts["stale"])
 
-    def _add_up(self, run: _Run, first_ms: int) -> dict[int, Activity] | None:
+    def _add_up(self, run: _MetricsRun, first_ms: int) -> dict[int, Activity] | None:
         """The activity of all queues since `first_ms`, by the minute's begin (ms)."""
         minutes: dict[int, Activity] = {}
         last_minute = run.now_ms - run.now_ms % MINUTE_MS - MINUTE_MS
@@ -297,7 +297,7 @@ class MetricsSweep:
                     run.minute[name] = point.activity
         return minutes
 
-    def _add_up_dead(self, run: _Run) -> None:
+    def _add_up_dead(self, run: _MetricsRun) -> None:
         """Store the numbers of dead letters by queue, error and type of job."""
         by_queue = {name: found.levels.dead for name, found in run.queues.items()} | run.left
         by_queue = {name: count for name, count in by_queue.items() if count}
@@ -316,7 +316,9 @@ class MetricsSweep:
         for each in counted:
             run.counts["tidied"] += self._dead_letters.tidy(each)
 
-    def _write_points(self, run: _Run, minutes: Mapping[int, Activity], first_ms: int) -> None:
+    def _write_points(
+        self, run: _MetricsRun, minutes: Mapping[int, Activity], first_ms: int
+    ) -> None:
         """Write the points of days, hours and minutes that have changed.
 
         Minutes are written last: so a minute that is correct implies that its hour and day are.
@@ -334,7 +336,7 @@ class MetricsSweep:
                 run.counts["points"] += 1
 
     def _sums(
-        self, run: _Run, of_ms: int, length_ms: int, news: Mapping[int, Activity]
+        self, run: _MetricsRun, of_ms: int, length_ms: int, news: Mapping[int, Activity]
     ) -> dict[int, Activity]:
         """The complete sums of the hours (days) that contain these minutes (hours)."""
         sums = {}
@@ -352,7 +354,7 @@ class MetricsSweep:
 
     # --- oldest jobs --------------------------------------------------------------------------
 
-    def _probe(self, run: _Run) -> None:
+    def _probe(self, run: _MetricsRun) -> None:
         """Look for the oldest available job of each queue that has any."""
         left = run.limit
         for name in rotated([name for name in run.queues if name not in run.resting], self._choose):

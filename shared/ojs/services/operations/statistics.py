@@ -24,7 +24,6 @@ from ojs.domain.stats import (
     HOUR_MS,
     MINUTE_MS,
     Activity,
-    Levels,
     LimitMetrics,
     MetricsSnapshot,
     Period,
@@ -33,13 +32,14 @@ from ojs.domain.stats import (
     QueueDay,
     QueueStats,
     QueueSummary,
+    StateCounts,
     Totals,
     rates,
 )
 from ojs.store.derived import statistics as store
 from ojs.store.derived.pool_health import PoolHealthStore
 from ojs.store.derived.statistics import Counters, ReadyLine
-from ojs.store.jobs.lease_notes import SLOTS_ITEM, LeaseNotes, slots_in_use
+from ojs.store.jobs.lease_notes import SLOTS_ITEM, ClaimIntents, slots_in_use
 from ojs.store.permits.key_limits import KeyLimits
 from ojs.store.permits.throttle_state import LimitName, ThrottleStates
 from ojs.store.queues import queues as queue_store
@@ -67,7 +67,7 @@ class Statistics:
         self,
         *,
         statistics: store.StatisticsStore,
-        notes: LeaseNotes,
+        notes: ClaimIntents,
         queues: queue_store.QueueStore,
         key_limits: KeyLimits,
         throttle_states: ThrottleStates,
@@ -127,7 +127,7 @@ class Statistics:
         return QueueStats(
             name=name,
             queue=counters.queue,
-            levels=Levels(states, counters.levels.dead),
+            levels=StateCounts(states, counters.levels.dead),
             now_ms=now_ms,
             today=counters.today,
             rates=rates(counters.minute, counters.minute_before, now_ms),

@@ -36,12 +36,12 @@ class Tidy:
         parts, suspects = 0, list[OrphanCandidate]()
         for page in self._orphans.pages():
             parts += len(page)
-            suspects += self._orphans.unnamed(page)
+            suspects += self._orphans.unreferenced(page)
         if not suspects:
             return Tidied(parts, 0)
         self._sleep(WAIT_S)
         # The writers of parts that are still unnamed have crashed.
-        left = self._orphans.unnamed(suspects)
+        left = self._orphans.unreferenced(suspects)
         if remove:
             self._orphans.remove(left)
         return Tidied(parts, len(left))

@@ -34,9 +34,9 @@ from ojs.domain.job.states import State
 from ojs.domain.queue.config import OverflowPolicy
 from ojs.domain.queue.queue import Queue
 from ojs.records import record
-from ojs.store.bounds.depth_counter import BoundReached, DepthCounter, DepthValue, Room
+from ojs.store.bounds.depth_counter import BoundReached, CapacityUse, DepthCounter, DepthValue
 from ojs.store.jobs.records import JobStore
-from ojs.store.table.errors import LostRace, NotDone
+from ojs.store.table.errors import LostRace, WriteNotApplied
 from ojs.store.table.table import MAX_TRANSACTION
 
 # API Gateway gives up after 29 s.
@@ -72,9 +72,9 @@ class _CapacityRequest:
     count: int
     size: int
     job_type: str
-    wanted: Room
+    wanted: CapacityUse
 
-    def beyond(self, value: DepthValue, taken: Room) -> tuple[int, int]:
+    def beyond(self, value: DepthValue, taken: CapacityUse) -> tuple[int, int]:
         """Jobs and bytes that must leave the queue first, with this room taken already."""
         config = self.queue.config
         return (
@@ -104,7 +104,7 @@ class Reservation:
     """
 
     requests: Sequence[_CapacityRequest] = ()
-    taken: dict[str, Room] = field(default_factory=dict)
+    taken: dict[str, CapacityUse] = field(default_factory=dict)
     values: dict[str, DepthValue] = field(default_factory=dict)
     kept: Sequence[Job] = ()
     freed: Sequence[Job] = ()
@@ -115,21 +115,21 @@ class Reservation:
         """
         self.kept, self.freed = stored, freed
 
-    def room(self, queue: str) -> Room:
+    def room(self, queue: str) -> CapacityUse:
         """What is reserved in a queue."""
-        return self.taken.get(queue, Room())
+        return self.taken.get(queue, CapacityUse())
 
-    def take(self, queue: str, room: Room) -> None:
+    def take(self, queue: str, room: CapacityUse) -> None:
         """Note more room in a queue as reserved."""
         self.taken[queue] = self.room(queue).with_all(room)
 
-    def left(self) -> Mapping[str, Room]:
+    def left(self) -> Mapping[str, CapacityUse]:
         """What is to be released, by queue."""
         left = dict(self.taken)
         for jobs, sign in ((self.kept, -1), (_leaving(self.freed, self.kept), 1)):
             for job in jobs:
-                room = left.get(job.queue, Room())
-                left[job.queue] = room.with_all(Room.of([job]), sign)
+                room = left.get(job.queue, CapacityUse())
+                left[job.queue] = room.with_all(CapacityUse.of([job]), sign)
         return left
 
     def pressure(self, queue: str) -> QueuePressure | None:
@@ -145,7 +145,7 @@ class Reservation:
 
 
 @record(frozen=True)
-class _Doubt:
+class _UnresolvedReservation:
     """Room of new jobs that are stored or not: the first of them, when their room was reserved, and
     from when on the write of the jobs takes effect no more (ms).
     """
@@ -156,7 +156,7 @@ class _Doubt:
     ripe_ms: int
 
 
-class NoRoomYet(Exception):
+class CapacityPending(Exception):
     """A queue has no room, and its policy is to wait for some; see `QueueBounds.wait`."""
 
     def __init__(self, request: _CapacityRequest, value: DepthValue) -> None:
@@ -190,7 +190,7 @@ class QueueBounds:
         self._sleep = sleep
         self._chance = chance
         # In the order of time.
-        self._doubts: deque[_Doubt] = deque(maxlen=_MOST_DOUBTS)
+        self._doubts: deque[_UnresolvedReservation] = deque(maxlen=_MOST_DOUBTS)
 
     def enter(
         self,
@@ -225,7 +225,7 @@ class QueueBounds:
         if isinstance(full, Reservation):
             return full
         if waits and request.queue.config.overflow_policy.allows(waiting=True):
-            raise NoRoomYet(request, full.value)
+            raise CapacityPending(request, full.value)
         raise self._refusal(request, full.value)
 
     def _check_fits(self, request: _CapacityRequest) -> None:
@@ -266,7 +266,7 @@ class QueueBounds:
         while True:
             try:
                 return attempt()
-            except NoRoomYet as full:
+            except CapacityPending as full:
                 left_ms = until_ms - self._clock.now_ms()
                 if left_ms <= 0:
                     raise self._refusal(full.request, full.value) from None
@@ -305,7 +305,7 @@ class QueueBounds:
         try:
             yield reservation
         except OjsError as error:
-            if isinstance(error, NotDone) or not isinstance(error, BackendError):
+            if isinstance(error, WriteNotApplied) or not isinstance(error, BackendError):
                 self.leave(reservation)
             elif not replaced:
                 # Where they replace others, a part of their room is of those.
@@ -332,7 +332,7 @@ class QueueBounds:
         job = self._jobs.unsettled.get(jobs[0].id) if jobs else None
         if job is not None and not reservation.kept:
             ripe_ms = self._clock.now_ms() + IN_DOUBT_MS
-            self._doubts.append(_Doubt(reservation, job, reserved_ms, ripe_ms))
+            self._doubts.append(_UnresolvedReservation(reservation, job, reserved_ms, ripe_ms))
 
     def note_leaving(self, job: Job) -> None:
         """Note that the record of a job is about to be another queue's, as its removal is noted."""
@@ -540,12 +540,12 @@ class QueueBounds:
             if job.reserved_bytes is None:
                 untracked, untracked_bytes = untracked + 1, untracked_bytes + job.size
             else:
-                reservation.take(name, Room.of([job]))
+                reservation.take(name, CapacityUse.of([job]))
         # Jobs stored before the bound existed are in the untracked part of the counter.
         untracked = min(untracked, value.untracked)
         untracked_bytes = min(untracked_bytes, value.untracked_bytes)
         if untracked and self._depth.take_over(name, value, count=untracked, size=untracked_bytes):
-            reservation.take(name, Room().plus(untracked, untracked_bytes, 0))
+            reservation.take(name, CapacityUse().plus(untracked, untracked_bytes, 0))
         return len(dropped)
 
     def _drop_some(self, jobs: Sequence[Job]) -> list[Job]:
@@ -624,7 +624,7 @@ def _requests(
     requests = []
     for name in sorted({job.queue for job in jobs if job.reserved_bytes is not None}):
         entering = [job for job in jobs if job.queue == name]
-        room = wanted = Room.of(entering)
+        room = wanted = CapacityUse.of(entering)
         for job in _leaving(replaced, entering):
             if job.queue == name and job.reserved_bytes is not None:
                 # No more than is needed: the rest is released when the job has left.

@@ -40,7 +40,7 @@ from ojs.services.permits.kinds import (
     semaphore_of,
 )
 from ojs.services.permits.semaphore_permits import ReleasedPermits, SemaphorePermits
-from ojs.store.bounds.depth_counter import DepthCounter, Room
+from ojs.store.bounds.depth_counter import CapacityUse, DepthCounter
 from ojs.store.permits.counter_items import ANY_VERSION, PermitGrant
 from ojs.store.permits.rate_window import RateWindowStore
 from ojs.store.permits.throttle_state import LimitName, ThrottleStates
@@ -279,7 +279,7 @@ class Permits:
         there, for `release_stopped`.
         """
         if job.reserved_bytes is not None:
-            self._depth.release(job.queue, Room.of([job]), now_ms=ended_ms)
+            self._depth.release(job.queue, CapacityUse.of([job]), now_ms=ended_ms)
         return self._release_run(job, ended_ms, stopped)
 
     def release_unused(self, before: Job, after: Job, stopped: list[Job] | None = None) -> bool:

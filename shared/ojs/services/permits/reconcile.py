@@ -114,7 +114,7 @@ class ReconcileSweep:
                     return SweepReport(counts, failures=counts.failures)
                 with counting_failures(counts, f"depth of queue {known.queue.name}"):
                     if not asked:
-                        before_ms = (_over(now_ms) + 1) * PERIOD_MS
+                        before_ms = (_last_closed_period(now_ms) + 1) * PERIOD_MS
                         staged, asked = self._recount.staged(before_ms), True
                     self._check(known, staged, now_ms, read_ms, counts)
         return SweepReport(counts, failures=counts.failures)
@@ -218,7 +218,7 @@ class ReconcileSweep:
         shown, others = value.tracked_room, projected.tracked_room
         if shown == others:
             return False
-        if max(value.until(_over(now_ms))) <= 0:
+        if max(value.until(_last_closed_period(now_ms))) <= 0:
             # Under traffic the projection is a little late; at rest it knows of all jobs.
             at_rest = read_ms - value.changed_ms >= SETTLED_MS
             return at_rest and any(_minus(others, shown))
@@ -278,7 +278,7 @@ class ReconcileSweep:
             excess = _minus(value.until(last.period), of_both)
             at_most = _minus(value.tracked_room, known.projected.tracked_room)
             excess = min(excess[0], at_most[0]), min(excess[1], at_most[1])
-        period = _over(now_ms)
+        period = _last_closed_period(now_ms)
         there = counted.reserved.until(period)
         noted = LastRecount(period, there.count, there.size, self._clock.now_ms())
         if self._depth.subtract(known.queue.name, value, noted, count=excess[0], size=excess[1]):
@@ -370,7 +370,7 @@ def _most_untracked(counted: Occupancy, projected: Occupancy) -> tuple[int, int]
     )
 
 
-def _over(now_ms: int) -> int:
+def _last_closed_period(now_ms: int) -> int:
     """The last period of which nobody stores a job any more."""
     return period_of(now_ms - SETTLED_MS) - 1
 

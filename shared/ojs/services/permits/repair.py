@@ -24,7 +24,7 @@ from ojs.services.permits.semaphore_permits import SemaphorePermits
 from ojs.store.derived.recount import Recount
 from ojs.store.jobs.records import JobStore
 from ojs.store.permits.counter_items import ANY_VERSION
-from ojs.store.permits.semaphore import taken, unnamed
+from ojs.store.permits.semaphore import taken, unnamed_permits
 from ojs.store.table import keys
 from ojs.store.table.values import Item
 
@@ -156,7 +156,7 @@ class PermitRepair:
             items = found[counted.semaphore]
             self._heal(counted.semaphore, items, now_ms, counts)
             lately = now_ms - counted.configured_ms < _CONFIGURED_MS
-            nameless = unnamed(items[0]) > 0
+            nameless = unnamed_permits(items[0]) > 0
             if lately or nameless or active[counted.stats] > taken(items):
                 given, running = self._give_all(counted, now_ms, most=MOST_COUNTED)
                 if given:
@@ -181,7 +181,7 @@ class PermitRepair:
         found = self._store.read({names[worker]: limit for worker, limit in workers.items()})
         for name, items in found.items():
             self._heal(name, items, now_ms, counts)
-        nameless = {worker for worker, name in names.items() if unnamed(found[name][0]) > 0}
+        nameless = {worker for worker, name in names.items() if unnamed_permits(found[name][0]) > 0}
         if not nameless:
             return
         for at, job in enumerate(self._running(counted)):

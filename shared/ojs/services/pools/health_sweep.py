@@ -58,7 +58,7 @@ class PoolHealthReport(SweepReport):
 
 
 @record
-class _Run(SweepRun):
+class _HealthRun(SweepRun):
     seen: list[PoolMetrics] = field(default_factory=list)
 
 
@@ -92,7 +92,7 @@ class PoolHealthSweep:
         that nothing was started from lately, and one for the first of them, to see whether there is
         maintenance; and one write for each pool whose alerts change.
         """
-        run = _Run(now_ms, limit, go_on)
+        run = _HealthRun(now_ms, limit, go_on)
         for chunk in self._chunks(run):
             if run.stop(0):
                 break
@@ -101,7 +101,7 @@ class PoolHealthSweep:
         run.seen.sort(key=lambda pool: pool.name)
         return PoolHealthReport(+run.counts, run.seen, failures=run.counts.failures)
 
-    def _chunks(self, run: _Run) -> Iterator[list[Pool]]:
+    def _chunks(self, run: _HealthRun) -> Iterator[list[Pool]]:
         """The pools to look at, in groups that are read together."""
         names: list[str] = []
         after: str | None = None
@@ -122,7 +122,7 @@ class PoolHealthSweep:
             if chunk:
                 yield chunk
 
-    def _look(self, run: _Run, pools: Sequence[Pool]) -> None:
+    def _look(self, run: _HealthRun, pools: Sequence[Pool]) -> None:
         names = list(dict.fromkeys(name for pool in pools for name in pool.queues))
         found = self._stats.snapshots(names, now_ms=run.now_ms)
         snapshots = {snapshot.queue.name: snapshot for snapshot in found}
@@ -156,7 +156,7 @@ class PoolHealthSweep:
 
     def _starved(
         self,
-        run: _Run,
+        run: _HealthRun,
         pool: Pool,
         health: PoolHealth,
         snapshots: Sequence[QueueSnapshot],
@@ -195,7 +195,7 @@ class PoolHealthSweep:
 
     def _save(
         self,
-        run: _Run,
+        run: _HealthRun,
         pool: Pool,
         health: PoolHealth,
         snapshots: Sequence[QueueSnapshot],

@@ -32,7 +32,7 @@ from ojs.domain.job.states import State
 from ojs.domain.queue.queue import Deletion, DeletionStrategy, Queue, QueueState
 from ojs.records import record
 from ojs.services.for_each import ForEach, in_threads
-from ojs.services.jobs.moving import JobMove
+from ojs.services.jobs.moving import JobMover
 from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.jobs.transitions import JobChanges
 from ojs.services.queues.configure import until_won
@@ -83,7 +83,7 @@ class QueueDeletion:
         jobs: JobStore,
         changes: JobChanges,
         transitions: TimeTransitions,
-        moves: JobMove,
+        moves: JobMover,
         clock: Clock,
         depth: DepthCounter,
         semaphore: ConcurrencySemaphore,
@@ -133,7 +133,7 @@ class QueueDeletion:
             return deletion, True
         counted = self._depth(name)
         done = SweepCounts()
-        self.carry_on([queue], done, limit=_REQUEST_JOBS, go_on=go_on)
+        self.resume([queue], done, limit=_REQUEST_JOBS, go_on=go_on)
         if done["queues_deleted"]:
             return replace(deletion, affected=done["ended"]), True
         remaining = self._waiting(queue, pages=_PAGES, running=True)
@@ -142,7 +142,7 @@ class QueueDeletion:
         affected = max(counted, done["ended"] + left) if left else done["ended"]
         return replace(deletion, affected=affected, refused=done["refused"]), False
 
-    def carry_on(
+    def resume(
         self,
         queues: Sequence[Queue],
         counts: SweepCounts,
@@ -375,7 +375,7 @@ class QueueDeletion:
         """
         slots = self._jobs.notes.slots() if running else ()
         for lane in range(queue.lanes):
-            yield from self._jobs.index.lined_up(
+            yield from self._jobs.index.query_waiting(
                 queue.name, lane, pages=pages, running=running, crons=crons
             )
         for item in self._jobs.notes.running(queue.name, slots):

@@ -85,7 +85,7 @@ class _Reported:
 
 
 @record
-class _Course:
+class _WorkflowTransition:
     """A workflow while its jobs are started: as it is stored, and as it is to be.
 
     `passed_over` are jobs, as bits, that cannot be started now, and `full` the queues in which none
@@ -273,7 +273,7 @@ class WorkflowAdvance:
                 raise NotFound("workflow", workflow_id)
             definition = self._workflows.definition(before)
             after = decide(definition, before)
-            return before if after is before else self.carry_on(definition, before, after)
+            return before if after is before else self.resume(definition, before, after)
 
         return retry_on_race(attempt, tries=_TRIES, busy=_BUSY, pause=self._pause)
 
@@ -308,7 +308,7 @@ class WorkflowAdvance:
             lengths={**record.lengths, **reported.lengths},
         )
 
-    def carry_on(
+    def resume(
         self,
         definition: StoredDefinition,
         before: WorkflowRecord | None,
@@ -321,7 +321,7 @@ class WorkflowAdvance:
         Raises LostRace, BackendError, and of a new workflow what refuses its jobs.
         """
         until_ms = self._clock.now_ms() + SLICES_MS
-        course = _Course(definition, before, after)
+        course = _WorkflowTransition(definition, before, after)
         while self._clock.now_ms() < until_ms and self._start_some(course):
             pass
         if course.after is not course.before:
@@ -337,7 +337,7 @@ class WorkflowAdvance:
                 self._workflows.fan_ins.remove(after.id, gone)
         return course.after
 
-    def _start_some(self, course: _Course) -> bool:
+    def _start_some(self, course: _WorkflowTransition) -> bool:
         """Start a slice of jobs; False if there is none, or if others go on from here."""
         part = self._starts.next_slice(
             course.after, course.passed_over, course.full, singly=course.singly
@@ -362,7 +362,7 @@ class WorkflowAdvance:
             return self._take_refusal(course, part, error)
         return True
 
-    def _written(self, course: _Course, after: WorkflowRecord) -> WorkflowRecord:
+    def _written(self, course: _WorkflowTransition, after: WorkflowRecord) -> WorkflowRecord:
         """A workflow as it is to be written: with its next check, and what the write tells."""
         graph, state = course.definition.graph, after.graph_state
         ended = 0 if course.before is None else course.before.graph_state.ended
@@ -386,7 +386,7 @@ class WorkflowAdvance:
         )
 
     def _take_refusal(
-        self, course: _Course, part: Mapping[int, Mapping[str, Any]], error: OjsError
+        self, course: _WorkflowTransition, part: Mapping[int, Mapping[str, Any]], error: OjsError
     ) -> bool:
         """A slice was refused: try its jobs one by one, or one job later, or its step has failed.
 
@@ -408,7 +408,7 @@ class WorkflowAdvance:
             course.after = self._refused(course.definition, course.after, node, error)
         return True
 
-    def _is_started(self, course: _Course, node: int, error: OjsError) -> bool:
+    def _is_started(self, course: _WorkflowTransition, node: int, error: OjsError) -> bool:
         """Whether the id of a job is taken as somebody else has started the step."""
         taken = error.details.get("existing_job_id") == course.after.job_id(node)
         if course.before is None or not taken:

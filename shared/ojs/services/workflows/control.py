@@ -93,7 +93,7 @@ class WorkflowControl:
     def _running(self, definition: StoredDefinition, record: WorkflowRecord) -> tuple[int, int]:
         """How many jobs of a cancelled workflow run, and how many have completed that it leaves.
 
-        Jobs that it leaves are read: those that wait are never claimed (`Fetch`).
+        Jobs that it leaves are read: those that wait are never claimed (`JobFetcher`).
         """
         running = bits(record.graph_state.running(definition.graph))
         left = [record.job_id(node) for node in numbers(running & record.leaving)]

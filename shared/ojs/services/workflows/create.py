@@ -19,7 +19,7 @@ from ojs.domain.workflow import advance as rules
 from ojs.domain.workflow.request import WorkflowDefinition
 from ojs.services.workflows.advance import WorkflowAdvance
 from ojs.store.queues.queues import QueueStore
-from ojs.store.table.errors import NotDone
+from ojs.store.table.errors import WriteNotApplied
 from ojs.store.table.races import losing_as
 from ojs.store.workflows.workflows import StoredDefinition, WorkflowRecord, WorkflowStore
 
@@ -90,9 +90,9 @@ class WorkflowCreation:
         first = self._advance.decided(stored, new, rules.start(graph))
         with losing_as(lambda _: self._overtaken(new)):
             try:
-                return self._advance.carry_on(stored, None, first)
+                return self._advance.resume(stored, None, first)
             except OjsError as error:
-                if isinstance(error, NotDone) or not isinstance(error, BackendError):
+                if isinstance(error, WriteNotApplied) or not isinstance(error, BackendError):
                     self._forget(new)
                 raise
 

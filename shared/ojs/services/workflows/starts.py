@@ -19,9 +19,9 @@ from ojs.domain.job.job import DEFAULT_QUEUE
 from ojs.domain.job.workflow_step import WorkflowStep
 from ojs.domain.workflow import results
 from ojs.domain.workflow.graph import Graph, bits, numbers
-from ojs.services.jobs.enqueue import Alongside, Enqueue, Overtaken
+from ojs.services.jobs.enqueue import JobEnqueuer, StaleRead, TransactionExtras
 from ojs.services.workflows.results import StepResults, step_name
-from ojs.store.table.errors import LostRace, NotDone
+from ojs.store.table.errors import LostRace, WriteNotApplied
 from ojs.store.workflows.fan_ins import MIN_SLOTS, FanIn
 from ojs.store.workflows.workflows import StoredDefinition, WorkflowRecord, WorkflowStore
 
@@ -40,7 +40,7 @@ class StepStarts:
         *,
         workflows: WorkflowStore,
         workflow_results: StepResults,
-        enqueue: Enqueue,
+        enqueue: JobEnqueuer,
         clock: Clock,
         ids: IdSource,
     ) -> None:
@@ -88,7 +88,7 @@ class StepStarts:
         try:
             return self._store(definition, before, after, starting, fan_ins)
         except (LostRace, OjsError) as error:
-            if isinstance(error, NotDone | LostRace) or not isinstance(error, BackendError):
+            if isinstance(error, WriteNotApplied | LostRace) or not isinstance(error, BackendError):
                 with suppress(OjsError):
                     self._workflows.fan_ins.remove(after.id, fan_ins)
             raise
@@ -111,11 +111,13 @@ class StepStarts:
             requests.append(self._request(definition.graph, after, node, raw, told))
         push = self._enqueue.prepare(requests, after.producer, everything, batch=len(requests) > 1)
         after, write = self._workflows.replacing(before, after)
-        alongside = Alongside([write], steps=_steps(definition, after, list(starting), fan_ins))
+        alongside = TransactionExtras(
+            [write], steps=_steps(definition, after, list(starting), fan_ins)
+        )
         ids = [after.job_id(node) for node in starting]
         try:
             self._enqueue.store(replace(push, ids=ids, alongside=alongside), 0)
-        except Overtaken:
+        except StaleRead:
             raise LostRace([]) from None
         return after
 

@@ -27,7 +27,7 @@ from ojs.domain.ids import IdSource
 from ojs.domain.job.job import Job
 from ojs.records import record
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace, NotDone
+from ojs.store.table.errors import LostRace, WriteNotApplied
 from ojs.store.table.races import losing_as, wins
 from ojs.store.table.table import Table, Update
 from ojs.store.table.values import Item, Value, number
@@ -65,7 +65,7 @@ def period_of(ms: int) -> int:
 
 
 @record(frozen=True)
-class Room:
+class CapacityUse:
     """Space for jobs and their bytes, by the period in which it was reserved; 0 if that is unknown.
     Either can be negative: less space than before.
     """
@@ -73,7 +73,7 @@ class Room:
     parts: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, jobs: Iterable[Job]) -> Room:
+    def of(cls, jobs: Iterable[Job]) -> CapacityUse:
         """Return the space of these jobs, without jobs that have none reserved."""
         return cls.sum(
             (job.reserved_in or 0, 1, job.reserved_bytes)
@@ -82,7 +82,7 @@ class Room:
         )
 
     @classmethod
-    def sum(cls, all_of: Iterable[tuple[int, int, int]]) -> Room:
+    def sum(cls, all_of: Iterable[tuple[int, int, int]]) -> CapacityUse:
         """The sum of these: period, jobs, bytes."""
         parts: dict[int, tuple[int, int]] = {}
         for period, count, size in all_of:
@@ -100,19 +100,19 @@ class Room:
         """Their bytes."""
         return sum(size for _, size in self.parts.values())
 
-    def plus(self, count: int, size: int, period: int) -> Room:
+    def plus(self, count: int, size: int, period: int) -> CapacityUse:
         """Return this space plus `count` jobs with `size` bytes in total, reserved in `period`."""
-        return self.with_all(Room({period: (count, size)}))
+        return self.with_all(CapacityUse({period: (count, size)}))
 
-    def with_all(self, other: Room, sign: int = 1) -> Room:
+    def with_all(self, other: CapacityUse, sign: int = 1) -> CapacityUse:
         """Add the other space, or subtract it with `sign` -1."""
         mine = ((period, *part) for period, part in self.parts.items())
         theirs = ((p, sign * count, sign * size) for p, (count, size) in other.parts.items())
-        return Room.sum(chain(mine, theirs))
+        return CapacityUse.sum(chain(mine, theirs))
 
-    def until(self, period: int) -> Room:
+    def until(self, period: int) -> CapacityUse:
         """Return the space that was reserved in this period or an earlier one."""
-        return Room({one: part for one, part in self.parts.items() if one <= period})
+        return CapacityUse({one: part for one, part in self.parts.items() if one <= period})
 
     def added(self, now_ms: int) -> dict[str, int]:
         """Return what a write of this space adds to each attribute of the item."""
@@ -152,7 +152,7 @@ class DepthValue:
     untracked_bytes: int = 0
     changed_ms: int = 0
     drain: int | None = None
-    parts: Room = Room()
+    parts: CapacityUse = CapacityUse()
     recount: LastRecount | None = None
 
     @property
@@ -237,7 +237,7 @@ class DepthCounter:
     def reserve(
         self,
         queue: str,
-        room: Room,
+        room: CapacityUse,
         *,
         max_count: int | None,
         max_size: int | None,
@@ -302,7 +302,7 @@ class DepthCounter:
         return value
 
     def release(
-        self, queue: str, room: Room, *, now_ms: int, doubted_since_ms: int | None = None
+        self, queue: str, room: CapacityUse, *, now_ms: int, doubted_since_ms: int | None = None
     ) -> None:
         """Subtract the space of finished jobs. If the write fails, the next write of this container
         repeats it, or a sweep detects that no job uses the space.
@@ -325,7 +325,7 @@ class DepthCounter:
             keys.counter(queue),
             keys.DEPTH,
             set={"at": now_ms},
-            add=Room().with_all(room, -1).added(now_ms),
+            add=CapacityUse().with_all(room, -1).added(now_ms),
             condition=condition,
             values=values,
         )
@@ -340,7 +340,7 @@ class DepthCounter:
         except OjsError as error:
             if tried:
                 self._owed.append((queue, update, tried[-1]))
-            elif isinstance(error, NotDone):
+            elif isinstance(error, WriteNotApplied):
                 self._owed.append((queue, update, None))
 
     def _settle(self) -> None:
@@ -565,7 +565,7 @@ class DepthCounter:
         )
         return wins(lambda: self._table.update(update))
 
-    def _remove_old_parts(self, queue: str, value: DepthValue, room: Room) -> None:
+    def _remove_old_parts(self, queue: str, value: DepthValue, room: CapacityUse) -> None:
         """Remove buckets that no sweep reads now, if there are many and this enqueue is the first
         of its period. This costs one write unit for many minutes of enqueues.
         """
@@ -607,7 +607,7 @@ def value_from(item: Item) -> DepthValue:
         untracked_bytes=number(item, "loose_b"),
         changed_ms=number(item, "at"),
         drain=number(item, "drain") if "drain" in item else None,
-        parts=Room(parts),
+        parts=CapacityUse(parts),
         recount=recount,
     )
 

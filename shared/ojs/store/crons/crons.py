@@ -25,7 +25,7 @@ from ojs.domain.page import Page
 from ojs.store.jobs.payloads import PayloadRef, PayloadStore
 from ojs.store.queues.registry import QueueRegistry
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace, NotDone, pass_over, readable
+from ojs.store.table.errors import LostRace, WriteNotApplied, ignore_unreadable, readable
 from ojs.store.table.races import lost_race
 from ojs.store.table.record import Attribute, Record, member, rewriting, words
 from ojs.store.table.table import Put, Table, Update
@@ -221,7 +221,7 @@ class CronStore:
         there = self._table.batch_get(wanted)
         whole = self._with_definitions([there[key] for key in wanted if key in there])
         more = names[limit - 1] if len(names) > limit else None
-        return Page(list(readable(CRON.of, whole, pass_over)), more)
+        return Page(list(readable(CRON.of, whole, ignore_unreadable)), more)
 
     def count(self, key_id: str | None, *, most: int) -> tuple[int, int]:
         """Return the number of cron jobs, and the number of them that this key set last, which is
@@ -291,7 +291,7 @@ class CronStore:
         """Remove the definition again, where the write that was to refer to it is not made."""
         try:
             yield
-        except (LostRace, NotDone):
+        except (LostRace, WriteNotApplied):
             with suppress(OjsError):
                 self._discard(cron)
             raise

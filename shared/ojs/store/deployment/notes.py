@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @record(frozen=True)
-class DeploymentNotes:
+class DeploymentRecords:
     """The schema of the table's items, the oldest schema that code must know to use them, the id of
     the first key once it is stored, and when the deployment began (ms).
     """
@@ -32,14 +32,14 @@ class DeploymentStore:
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def read(self) -> DeploymentNotes | None:
+    def read(self) -> DeploymentRecords | None:
         """The record of the latest deployment, read consistently; None if the table is new or has
         none yet.
         """
         item: dict[str, Any] | None = self._table.get(keys.DEPLOYMENT, keys.RECORD)
         if item is None:
             return None
-        return DeploymentNotes(
+        return DeploymentRecords(
             item["schema"], item["needs"], item.get("first_key"), item.get("at", 0)
         )
 

@@ -18,11 +18,11 @@ from ojs.domain.job.states import TERMINAL, State
 from ojs.domain.queue.queue import Queue
 from ojs.domain.stats import MINUTE_MS
 from ojs.records import record
-from ojs.store.bounds.depth_counter import DepthValue, Room, value_from
+from ojs.store.bounds.depth_counter import CapacityUse, DepthValue, value_from
 from ojs.store.derived.sharded import ShardCounters
 from ojs.store.derived.statistics import StatisticsStore
 from ojs.store.jobs import items
-from ojs.store.jobs.lease_notes import LeaseNotes
+from ojs.store.jobs.lease_notes import ClaimIntents
 from ojs.store.jobs.staged_batches import STAGING_GRACE_MS, StagedBatches
 from ojs.store.queues.queues import from_item
 from ojs.store.table import keys
@@ -50,7 +50,7 @@ class Occupancy:
     tracked_bytes: int = 0
     untracked: int = 0
     untracked_bytes: int = 0
-    reserved: Room = field(default_factory=Room)
+    reserved: CapacityUse = field(default_factory=CapacityUse)
     undated_ms: int = 0
     undone: tuple[int, int] = (0, 0)
 
@@ -77,7 +77,7 @@ class RecountedQueue:
 class Recount:
     """Counts jobs; changes nothing."""
 
-    def __init__(self, table: Table, notes: LeaseNotes) -> None:
+    def __init__(self, table: Table, notes: ClaimIntents) -> None:
         self._table = table
         self._notes = notes
         self._stats = StatisticsStore(table)
@@ -156,7 +156,7 @@ class Recount:
                     untracked += 1
                     body = record.get("body", "")
                     untracked_bytes += record.get("payload_bytes") or len(body.encode("utf-8"))
-        tracked = Room.sum(held)
+        tracked = CapacityUse.sum(held)
         sums = tracked.count, tracked.size, untracked, untracked_bytes
         return Occupancy(*sums, tracked, undated_ms, self._undone(in_batches)), whole
 

@@ -36,7 +36,7 @@ Key = tuple[str, str]
 
 
 @record(frozen=True)
-class ShardNote:
+class ShardPosition:
     """A shard in the list, and when it was last noted to be in use. `entry` is its attribute."""
 
     shard: str
@@ -44,10 +44,10 @@ class ShardNote:
     entry: str
 
 
-def _notes(item: Item) -> list[ShardNote]:
+def _notes(item: Item) -> list[ShardPosition]:
     texts = ((name, str(text)) for name, text in item.items() if name.startswith(_ENTRY))
     parts = ((name, *text.split("|", 1)) for name, text in texts)
-    return [ShardNote(shard, int(at_ms), name) for name, at_ms, shard in parts]
+    return [ShardPosition(shard, int(at_ms), name) for name, at_ms, shard in parts]
 
 
 class ShardCounters:
@@ -254,7 +254,7 @@ class ShardCounters:
             writes.append(Update(pk, keys.NOW, set=total, remove=gone, add=counts.levels))
         self._table.transact(writes)
 
-    def _forget(self, note: ShardNote) -> None:
+    def _forget(self, note: ShardPosition) -> None:
         # Race: the shard is used again. Then it stays in the list.
         with suppress(LostRace):
             self._table.update(

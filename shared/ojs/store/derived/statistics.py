@@ -33,13 +33,13 @@ from ojs.domain.stats import (
     Activity,
     Day,
     Filling,
-    Levels,
     Point,
     QueueDay,
     QueueGauges,
     QueueMetrics,
     QueueSummary,
     Rates,
+    StateCounts,
     Totals,
     WorkerCounts,
     rates,
@@ -48,7 +48,7 @@ from ojs.records import record
 from ojs.store.derived.sharded import Key, ShardActivity, ShardCounters
 from ojs.store.queues.queues import from_item
 from ojs.store.table import keys
-from ojs.store.table.errors import Unreadable, pass_over, readable
+from ojs.store.table.errors import Unreadable, ignore_unreadable, readable
 from ojs.store.table.races import wins
 from ojs.store.table.table import MAX_BATCH_GET, Put, Table
 from ojs.store.table.values import Item, Value, projected
@@ -107,7 +107,7 @@ class Counters:
     """
 
     queue: Queue | None
-    levels: Levels
+    levels: StateCounts
     priorities: Mapping[int, int]
     today: Activity
     minute: Activity
@@ -129,8 +129,8 @@ class QueuesOutline:
     """
 
     lanes: Mapping[str, int]
-    levels: Mapping[str, Levels]
-    total: Levels
+    levels: Mapping[str, StateCounts]
+    total: StateCounts
     total_ms: int | None
     queues: int
     units: float
@@ -318,7 +318,7 @@ class StatisticsStore:
             [*own.values(), *counted.values(), total, *others]
         )
         there = [(name, found[key]) for name, key in own.items() if key in found]
-        queues = list(readable(lambda one: from_item(*one), there, pass_over))
+        queues = list(readable(lambda one: from_item(*one), there, ignore_unreadable))
         older = {queue.name for queue in queues if queue.created_ms < now_ms - _COUNTED_MS}
         return QueuesOutline(
             # A queue that is deleted, or that can't be read, might have left jobs.
@@ -338,7 +338,7 @@ class StatisticsStore:
             recent=recent,
         )
 
-    def levels(self, names: Sequence[str]) -> tuple[dict[str, Levels], int, float]:
+    def levels(self, names: Sequence[str]) -> tuple[dict[str, StateCounts], int, float]:
         """Return the jobs of queues by state, where counted, and the calls and read units that this
         took. The names are in order. Eventually consistent.
         """
@@ -361,7 +361,7 @@ class StatisticsStore:
             ((keys.queue(name), keys.RECORD) for name in names), consistent=False
         )
         there = [(pk.removeprefix(keys.queue("")), item) for (pk, _), item in found.items()]
-        queues = readable(lambda one: from_item(*one), there, pass_over)
+        queues = readable(lambda one: from_item(*one), there, ignore_unreadable)
         return dict.fromkeys(names, 1) | {queue.name: queue.lanes for queue in queues}
 
     def outlined(self, units: int) -> int:
@@ -650,8 +650,10 @@ def _optional(item: Mapping[str, Any], name: str) -> int | None:
     return int(item[name]) if name in item else None
 
 
-def _levels(item: Item) -> Levels:
-    return Levels({state: projected(item, state.value) for state in State}, projected(item, "dead"))
+def _levels(item: Item) -> StateCounts:
+    return StateCounts(
+        {state: projected(item, state.value) for state in State}, projected(item, "dead")
+    )
 
 
 def _gauges(name: str, item: Item, now: Item, gauge: Item) -> QueueGauges:

@@ -133,7 +133,7 @@ class JobIndex:
                     after, skipped = keys.below(priority), 0
         return [job_id for _, job_id in sorted(found)[:limit]]
 
-    def lined_up(
+    def query_waiting(
         self,
         queue: str,
         lane: int,
@@ -166,7 +166,7 @@ class JobIndex:
 
     def occupied(self, queue: str, lane: int, crons: dict[str, int] | None = None) -> bool:
         """Whether any job waits or runs in a lane, or something of another form. Cron jobs are
-        none; those met on the way are added to `crons`, as in `lined_up`.
+        none; those met on the way are added to `crons`, as in `query_waiting`.
 
         An entry that this version does not know is not dealt with, but its queue must not end under
         it: the deletion stays under way until a version that knows it has dealt with it.

@@ -155,7 +155,7 @@ def _checksum(key: str) -> int:
     return zlib.crc32(key.encode("utf-8"))
 
 
-class LeaseNotes:
+class ClaimIntents:
     """The store of lease notes, and the slot of this container."""
 
     def __init__(

@@ -71,7 +71,7 @@ class Orphans:
                     if each["Key"].count("/") == 2
                 ]
 
-    def unnamed(self, parts: Iterable[OrphanCandidate]) -> list[OrphanCandidate]:
+    def unreferenced(self, parts: Iterable[OrphanCandidate]) -> list[OrphanCandidate]:
         """Those of these parts that belong to no stored record, read consistently."""
         wanted = list(parts)
         records = self._table.batch_get((part.pk, keys.RECORD) for part in wanted)

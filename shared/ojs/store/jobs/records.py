@@ -35,7 +35,7 @@ from ojs.domain.job.states import State, Trigger, sources
 from ojs.store.bounds.depth_counter import DepthCounter
 from ojs.store.jobs import items
 from ojs.store.jobs.finding import JobIndex
-from ojs.store.jobs.lease_notes import LeaseNotes
+from ojs.store.jobs.lease_notes import ClaimIntents
 from ojs.store.jobs.new_jobs import IS_NEW, PreparedJob, any_own, is_own, prepare
 from ojs.store.jobs.payloads import PayloadRef, PayloadStore
 from ojs.store.jobs.progress import JobProgress
@@ -44,7 +44,7 @@ from ojs.store.jobs.removal import JobRemoval
 from ojs.store.jobs.staged_batches import StagedBatches
 from ojs.store.queues.registry import QueueRegistry
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace, NotDone
+from ojs.store.table.errors import LostRace, WriteNotApplied
 from ojs.store.table.races import wins
 from ojs.store.table.table import OwnMark, Put, Table, Update
 from ojs.store.table.values import Value, number
@@ -89,7 +89,7 @@ class JobStore(JobReader):
         self._ids = ids
         self._registry = registry
         self.index = JobIndex(table)
-        self.notes = LeaseNotes(table, ids)
+        self.notes = ClaimIntents(table, ids)
         self.progress = JobProgress(table)
         self.removal = JobRemoval(table, payloads, ids, depth)
         self.batches = StagedBatches(
@@ -126,7 +126,7 @@ class JobStore(JobReader):
                 self._table.transact([record, *also])
             else:
                 self._table.put(record)
-        except NotDone:
+        except WriteNotApplied:
             with suppress(OjsError):
                 self._payloads.delete([at for at, _ in payloads])
             raise
@@ -157,7 +157,7 @@ class JobStore(JobReader):
         try:
             records = [Put(items.record_of(job), condition=IS_NEW) for job in stored]
             self._table.transact([*records, *also])
-        except NotDone:
+        except WriteNotApplied:
             with suppress(OjsError):
                 self._payloads.delete([at for at, _ in payloads])
             raise
@@ -213,7 +213,7 @@ class JobStore(JobReader):
             worker_id: ID of the worker, or None.
             permits: Concurrency permits that were acquired for the job.
             fenced: Whether reports on this job must include the lease token.
-            noted: Whether a lease note exists (`LeaseNotes`). If false, the write also creates a
+            noted: Whether a lease note exists (`ClaimIntents`). If false, the write also creates a
                 due entry.
             due: The record of a `scheduled` or `retryable` job whose time has come. The write then
                 performs both transitions. None for an `available` job.
@@ -345,7 +345,7 @@ class JobStore(JobReader):
                 ),
                 own=own,
             )  # fmt: skip
-        except (LostRace, NotDone):
+        except (LostRace, WriteNotApplied):
             if offloaded is not None:
                 self._payloads.delete([offloaded])
             raise

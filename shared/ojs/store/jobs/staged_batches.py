@@ -20,7 +20,7 @@ from ojs.domain.errors import BackendUnavailable, OjsError
 from ojs.domain.ids import IdSource
 from ojs.domain.job.job import Job
 from ojs.records import record
-from ojs.store.bounds.depth_counter import DepthCounter, Room
+from ojs.store.bounds.depth_counter import CapacityUse, DepthCounter
 from ojs.store.jobs import items
 from ojs.store.jobs.new_jobs import IS_NEW, JobIdTaken, PreparedJob, any_own, prepare
 from ojs.store.jobs.payloads import PayloadRef, PayloadStore
@@ -291,7 +291,7 @@ class StagedBatches:
         reserved: dict[str, list[int]] = _unpacked(batch["held"]) if "held" in batch else {}
         for queue, (count, size) in reserved.items():
             # In a batch of an earlier version the period is unknown.
-            room = Room().plus(count, size, number(batch, "held_in"))
+            room = CapacityUse().plus(count, size, number(batch, "held_in"))
             self._depth.release(queue, room, now_ms=int(batch["created"]))
 
     def _close(self, token: str, now_ms: int) -> None:

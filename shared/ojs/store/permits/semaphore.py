@@ -93,7 +93,7 @@ def taken(found: Iterable[Item | None]) -> int:
     return sum(number(item or {}, "n") for item in found)
 
 
-def unnamed(item: Item) -> int:
+def unnamed_permits(item: Item) -> int:
     """How many permits of a shard have no name: jobs have them that version 0.2 claimed."""
     return number(item, "n") - sum(1 for name in item if name.startswith(_PERMIT))
 
@@ -489,7 +489,7 @@ class ConcurrencySemaphore:
         later, when there are as many, does it: until then a function of version 0.2 may have
         acquired them for jobs that it is about to claim.
         """
-        count = unnamed(item)
+        count = unnamed_permits(item)
         noted = number(item, "c") == count and "c_at" in item
         if noted and now_ms - number(item, "c_at") < _UNNAMED_MS:
             return False

@@ -25,10 +25,10 @@ from ojs.clock import Clock
 from ojs.domain import jsontext
 from ojs.domain.errors import BackendTimeout, BackendUnavailable
 from ojs.domain.job.states import State
-from ojs.domain.stats import Levels
+from ojs.domain.stats import StateCounts
 from ojs.records import record
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace, NotDone
+from ojs.store.table.errors import LostRace, WriteNotApplied
 from ojs.store.table.races import wins
 from ojs.store.table.table import Table, Update
 from ojs.store.table.values import Item, Value
@@ -49,7 +49,7 @@ class Rest:
 
     at_ms: int
     next_ms: int | None
-    levels: Levels
+    levels: StateCounts
     changed_ms: int
     oldest_ms: int | None
 
@@ -116,11 +116,11 @@ class QueueRegistry:
             noting = _noting(name, now_ms, "attribute_exists(pk)")
             if not wins(lambda: self._table.update(noting, tell_loser=False)):
                 return
-        except NotDone:
+        except WriteNotApplied:
             raise
         except (BackendUnavailable, BackendTimeout) as error:
             # The note might have been written. The write that it announces was certainly not made.
-            raise NotDone(error.message) from error
+            raise WriteNotApplied(error.message) from error
         # After the write: a concurrent request must not rely on a note that might fail.
         self._noted.put(name, now_ms)
 
@@ -194,7 +194,7 @@ def _read(item: Item) -> RegistryQueue:
     try:
         at_ms, next_ms, changed_ms, oldest_ms, dead, counted = jsontext.stored(str(item["rest"]))
         states = {state: int(counted.get(state.value, 0)) for state in State}
-        rest = Rest(at_ms, next_ms, Levels(states, dead), changed_ms, oldest_ms)
+        rest = Rest(at_ms, next_ms, StateCounts(states, dead), changed_ms, oldest_ms)
     except (ValueError, TypeError, AttributeError):
         return RegistryQueue(name, noted_ms)
     return RegistryQueue(name, noted_ms, rest)

@@ -48,7 +48,7 @@ _SERVER_FAULT = 500
 _FAILED_CONDITION = "ConditionalCheckFailed"
 
 
-class NotDone(BackendUnavailable):
+class WriteNotApplied(BackendUnavailable):
     """DynamoDB was too busy, or could not be reached: certainly nothing was written.
 
     Permits or space acquired for the write can be released immediately.
@@ -59,7 +59,7 @@ class UnknownOutcome(BackendUnavailable):
     """An earlier try of the same transaction has not finished: its outcome is still unknown."""
 
 
-class Contended(NotDone, BackendContended):
+class Contended(WriteNotApplied, BackendContended):
     """Each try conflicted with a transaction on the same item: certainly nothing was written."""
 
 
@@ -96,7 +96,7 @@ def readable(
             yield result
 
 
-def pass_over(_what: str, _error: UnreadableItem) -> None:
+def ignore_unreadable(_what: str, _error: UnreadableItem) -> None:
     """For requests: the other items are shown or dispatched. The sweep reports unreadable items."""
 
 
@@ -123,7 +123,7 @@ def classify(error: BotoCoreError | ClientError) -> LostRace | OjsError:
     if isinstance(error, ReadTimeoutError):
         return BackendTimeout("The store did not answer in time; the outcome is unknown.")
     if isinstance(error, NoConnection):
-        return NotDone("The store cannot be reached.")
+        return WriteNotApplied("The store cannot be reached.")
     if isinstance(error, HTTPClientError | IncompleteReadError):
         return BackendUnavailable("The connection to the store failed.")
     if not isinstance(error, ClientError):
@@ -139,7 +139,7 @@ def classify(error: BotoCoreError | ClientError) -> LostRace | OjsError:
     if code in _CONFLICTS:
         return Contended("The store is busy with these jobs.")
     if code in _REFUSED:
-        return NotDone("The store is busy.")
+        return WriteNotApplied("The store is busy.")
     if code == _UNDER_WAY or status >= _SERVER_FAULT:
         kind = UnknownOutcome if code == _UNDER_WAY else BackendUnavailable
         return kind("The store failed to answer.")
@@ -155,5 +155,5 @@ def _cancelled(reasons: Sequence[Any]) -> LostRace | OjsError:
     if _CONFLICTS.issuperset(set(codes) - {"None"}):
         return Contended("The store is busy with these jobs.")
     if (_REFUSED | _CONFLICTS).issuperset(set(codes) - {"None"}):
-        return NotDone("The store is busy.")
+        return WriteNotApplied("The store is busy.")
     return BackendError("The store refused a transaction: TransactionCanceledException.")

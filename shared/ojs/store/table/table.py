@@ -15,7 +15,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from ojs.domain.errors import BackendTimeout, BackendUnavailable, OjsError
 from ojs.records import record
-from ojs.store.table.errors import LostRace, NotDone, UnknownOutcome, classify
+from ojs.store.table.errors import LostRace, UnknownOutcome, WriteNotApplied, classify
 from ojs.store.table.values import Item, Value, pack, unpack
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ class Table:
                     meaning.items = [item and unpack(item) for item in meaning.items]
                     meaning.repeated = unanswered and operation != _TRANSACT
                     raise meaning from error
-                refused = isinstance(meaning, NotDone)
+                refused = isinstance(meaning, WriteNotApplied)
                 unanswered = unanswered or not refused
                 if not self._may_repeat(meaning, tried, unanswered=unanswered):
                     if refused and unanswered:
@@ -239,7 +239,7 @@ class Table:
 
     def _may_repeat(self, meaning: OjsError, tried: int, *, unanswered: bool) -> bool:
         """Whether a call is repeated after `tried` tries."""
-        if isinstance(meaning, NotDone):
+        if isinstance(meaning, WriteNotApplied):
             return tried < _REFUSED_TRIES and (self._repeats or not unanswered)
         if isinstance(meaning, UnknownOutcome):
             return tried < _UNDER_WAY_TRIES and self._repeats
@@ -337,7 +337,7 @@ class Table:
                 raise
             return item
         except (BackendUnavailable, BackendTimeout) as error:
-            if own is None or not self._repeats or isinstance(error, NotDone):
+            if own is None or not self._repeats or isinstance(error, WriteNotApplied):
                 raise
             found: Item | None = None
             with suppress(OjsError):

@@ -34,7 +34,7 @@ from ojs.records import record
 from ojs.store.jobs.blobs import Blobs
 from ojs.store.jobs.payloads import MAX_ITEM_BYTES
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace, UnreadableItem, pass_over, readable
+from ojs.store.table.errors import LostRace, UnreadableItem, ignore_unreadable, readable
 from ojs.store.table.record import Attribute, Record, member, rewriting
 from ojs.store.table.table import Put, Table, Update
 from ojs.store.table.values import Item, Value, pack
@@ -159,7 +159,7 @@ class WorkflowStore:
         wanted = [(keys.workflow(each), keys.RECORD) for each in workflow_ids]
         found = self._table.batch_get(wanted, consistent=consistent)
         there = [found[key] for key in wanted if key in found]
-        return {each.id: each for each in readable(WORKFLOW.of, there, pass_over)}
+        return {each.id: each for each in readable(WORKFLOW.of, there, ignore_unreadable)}
 
     def page(self, *, limit: int, after: str | None) -> Page[WorkflowRecord]:
         """Return a page of all workflows, latest first, and the key of the next page. The index is

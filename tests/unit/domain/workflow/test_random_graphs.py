@@ -22,7 +22,7 @@ from ojs.domain.workflow.advance import (
     cancel,
     retry,
 )
-from ojs.domain.workflow.graph import Graph, Mark, StepState
+from ojs.domain.workflow.graph import Graph, StepSignal, StepState
 from tests.spread import examples
 from tests.unit.domain.workflow.oracle import (
     FINAL,
@@ -135,17 +135,17 @@ class Items:
 
     def __init__(self, rng: random.Random, graph: Graph) -> None:
         self.rng, self.graph = rng, graph
-        self.marked: dict[int, dict[int, Mark]] = {}
+        self.marked: dict[int, dict[int, StepSignal]] = {}
         self.verdicts: dict[int, StepState] = {}
         self.ends: dict[int, StepState] = {}
-        self.pool: list[Mark] = []
+        self.pool: list[StepSignal] = []
         self.running: list[int] = []
 
     def end(self, node: int, state: StepState) -> None:
         self.ends[node] = state
         self.pool += self.graph.marks(node, state) * self.rng.choice((1, 1, 2))
 
-    def mark(self, mark: Mark) -> None:
+    def mark(self, mark: StepSignal) -> None:
         marks = self.marked.setdefault(mark.target, {})
         marks.setdefault(mark.slot, mark)
         if len(marks) == len(self.graph.sources[mark.target]):
