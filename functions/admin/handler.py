@@ -1,4 +1,4 @@
-"""The admin function: what operators use."""
+"""The admin function: operations for operators."""
 
 from __future__ import annotations
 

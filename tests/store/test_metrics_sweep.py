@@ -353,7 +353,7 @@ def test_a_sweep_that_ends_between_writes_is_made_up_for(
         if next(left) > 0:
             return save(store, *args, **options)  # type: ignore[arg-type]
         if how == "dies":
-            raise BackendUnavailable("The store is busy.")
+            raise BackendUnavailable("DynamoDB throttled the request.")
         return False
 
     with monkeypatch.context() as patched:

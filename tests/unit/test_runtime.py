@@ -106,7 +106,7 @@ def test_annotations_name_the_classes_that_are_built() -> None:
 def test_what_is_not_deployed_is_none() -> None:
     run = built(pushes=False)
     assert (run.wake, run.delivery_sweep, run.outcome_queue) == (None, None, None)
-    with pytest.raises(Unsupported, match="pushes no jobs"):
+    with pytest.raises(Unsupported, match="Push delivery is not supported"):
         _ = run.dispatch
 
 

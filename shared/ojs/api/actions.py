@@ -1,4 +1,4 @@
-"""What operators did."""
+"""The audit log: actions of operators."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ class OperatorAction(Answer["domain.OperatorAction"]):
     operation: str = shown(_a.operation, says="as in the OpenAPI document")
     method: str = _a.method
     path: str = _a.path
-    status: int = shown(_a.status, says="of the answer; what was refused is not listed")
+    status: int = shown(
+        _a.status, says="HTTP status of the response; rejected requests are not listed"
+    )
 
 
 class ActionsAnswer(Answer["Listed[domain.OperatorAction]"]):

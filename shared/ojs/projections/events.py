@@ -1,4 +1,4 @@
-"""Events of what happened to jobs (ojs-events sections 3 and 4)."""
+"""Events of jobs (ojs-events, sections 3 and 4)."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from ojs.projections.transitions import JobEvent, replayed
 from ojs.store.derived.projection import ErrorKey, error_key
 from ojs.store.jobs import items
 
-# Characters of an error that are part of an event: a page has hundreds of events, a bus entry up to
-# 256 KB. The job's error history has the whole error.
+# Maximum characters of an error in an event. A page has hundreds of events, and a bus entry at most
+# 256 KB. The job's error history has the complete error.
 MAX_MESSAGE = 1_000
 MAX_STACK = 2_000
-# Failures that the backend detects by itself.
+# Failures that the backend detects without a report.
 _OBSERVED = frozenset({"visibility_timeout", "timeout"})
 ANONYMOUS = "anonymous"
-# The error types of a job that was dropped to make room, and of one dropped because its rate limit
-# is reached (`ojs.domain.job.lifecycle.drop`, `give_up`), and what else happened to the job then.
+# Error types of dropped jobs (`ojs.domain.job.lifecycle.drop`, `give_up`), and the additional
+# events: the queue was at capacity, or the rate limit was reached.
 _DROPPED = {
     "overflow": (EventType.BACKPRESSURE_DROPPED, EventType.QUEUE_OVERFLOW),
     "rate_limited": (EventType.RATE_LIMIT_DROPPED,),
 }
-# By these, jobs are listed that have ended.
+# Lists of finished jobs use these events.
 ENDS = frozenset({EventType.JOB_COMPLETED, EventType.JOB_CANCELLED, EventType.JOB_DISCARDED})
 # The types of those that several states lead to: these have the state before. A new job is pending.
 _FROM_SEVERAL = frozenset(
@@ -53,14 +53,14 @@ _WITH_ERROR = frozenset(
 
 
 def error_key_of(what: JobEvent) -> ErrorKey | None:
-    """The key of the error that an event contains; None if it has none, or none is stored."""
+    """Return the key of the event's error. None if it has none, or none is stored."""
     if what.kind not in _WITH_ERROR or what.before is None or _stalled(what):
         return None
     return error_key(what.before, what.job.attempt)
 
 
 def to_read(what: Iterable[JobEvent]) -> set[ErrorKey]:
-    """The keys of errors that must be read: the job record does not say all there is of them."""
+    """Return the keys of errors that must be read: the job record has only a part of them."""
     return {
         key
         for one in what
@@ -71,7 +71,7 @@ def to_read(what: Iterable[JobEvent]) -> set[ErrorKey]:
 def failures_of(
     what: Iterable[JobEvent], read: Mapping[ErrorKey, ErrorEntry]
 ) -> dict[ErrorKey, Failure]:
-    """The errors that events contain: those that were read, and those of the job records."""
+    """Return the errors of events: those that were read, and those of the job records."""
     entries = dict(read)
     for one in what:
         if (key := error_key_of(one)) is None:
@@ -83,10 +83,10 @@ def failures_of(
 
 
 def explained(what: Iterable[JobEvent], errors: Mapping[ErrorKey, Failure]) -> Iterator[JobEvent]:
-    """Add which jobs were dropped, and why, which only their errors show."""
+    """Add the events of dropped jobs. Only their errors show why they were dropped."""
     all_of_it = list(what)
     dropped = [(one, kinds) for one in all_of_it if (kinds := _dropped(one, errors))]
-    # Its deadline may be over as well, but that is not why it was discarded.
+    # Its deadline can have passed, too, but it was discarded for another reason.
     dropped_ids = {one.job.id for one, _ in dropped}
     for one in all_of_it:
         if one.kind is not EventType.JOB_EXPIRED or one.job.id not in dropped_ids:
@@ -96,7 +96,7 @@ def explained(what: Iterable[JobEvent], errors: Mapping[ErrorKey, Failure]) -> I
 
 
 def _dropped(what: JobEvent, errors: Mapping[ErrorKey, Failure]) -> tuple[EventType, ...]:
-    """What else happened if a job in line was dropped; nothing if it was discarded otherwise."""
+    """Return the additional events of a dropped job. Empty if it was not dropped."""
     key = error_key_of(what) if what.kind is EventType.JOB_DISCARDED and not _ran(what) else None
     stored = errors.get(key) if key is not None else None
     return () if stored is None else _DROPPED.get(stored.type, ())
@@ -105,7 +105,14 @@ def _dropped(what: JobEvent, errors: Mapping[ErrorKey, Failure]) -> tuple[EventT
 def of_job(
     what: JobEvent, service: str, errors: Mapping[ErrorKey, Failure], *, results: bool = True
 ) -> Event:
-    """The event of something that happened to a job; of its end with the result, if `results`."""
+    """Create the event of a change of a job.
+
+    Args:
+        what: The change.
+        service: Name of the deployment.
+        errors: Errors of the jobs, by key.
+        results: Whether the event of a completed job contains the result.
+    """
     key = error_key_of(what)
     failure = _failure(what, errors.get(key) if key else None)
     job, (data, component) = what.job, ROWS[what.kind]
@@ -125,26 +132,26 @@ def of_job(
 
 
 def bare(event: Event) -> Event:
-    """The event of an end with what lists need, and nothing that a person may be in."""
+    """Remove everything that lists don't need, so that no personal data remains."""
     kept = {name: event.data[name] for name in ("job_type", "queue")}
     return replace(event, data=kept)
 
 
 def _stalled(what: JobEvent) -> bool:
-    """Whether a lease ended and the job goes on: the error stored may be that of a nack."""
+    """Return whether a lease expired and the job continues. The error can be that of a nack."""
     return (
         what.kind is EventType.JOB_FAILED and not what.job.state.terminal and what.length_ms is None
     )
 
 
 def _failure(what: JobEvent, stored: Failure | None) -> Failure:
-    """The error as stored, or what is known without it."""
+    """Return the stored error. If none is stored, derive it from the change."""
     if stored is not None and stored.occurred_ms >= what.job.created_ms:
         return stored
     if _stalled(what):
-        kind, message = "visibility_timeout", "The worker's lease ran out."
+        kind, message = "visibility_timeout", "The lease of the worker expired."
     else:
-        kind, message = "unknown", "The error is not on record any more."
+        kind, message = "unknown", "The error was not found."
     return failures.observed(kind, message, attempt=what.job.attempt, now_ms=what.at_ms)
 
 
@@ -167,7 +174,7 @@ def _ran(what: JobEvent) -> bool:
 # --- a row for each type ------------------------------------------------------------------------
 
 _Data = Callable[[JobEvent, Failure], dict[str, Any]]
-# Component and instance of the event's source, as far as the job record shows them.
+# Component and instance of the event's source, derived from the job record.
 _Component = Callable[[JobEvent, Failure], tuple[str, ...]]
 
 
@@ -269,7 +276,7 @@ def _enqueuer(what: JobEvent, _failure: Failure) -> tuple[str, ...]:
     return ("scheduler",)
 
 
-# The data of the event beside type and queue of the job, and its source.
+# The event's data in addition to the job's type and queue, and its source.
 ROWS: Mapping[EventType, tuple[_Data, _Component]] = {
     EventType.JOB_ENQUEUED: (_enqueued, _enqueuer),
     EventType.JOB_SCHEDULED: (_scheduled, _scheduler),
@@ -289,7 +296,7 @@ ROWS: Mapping[EventType, tuple[_Data, _Component]] = {
     EventType.QUEUE_OVERFLOW: (lambda what, _: {"job_id": what.job.id}, _queue),
     EventType.RATE_LIMIT_DROPPED: (_dropped_by_limit, _worker),
 }
-# Pruned dead letters have one event in all (`ojs.projections.dead_letters`).
+# Dead letters that are pruned together have one event (`ojs.projections.dead_letters`).
 _OF_JOBS = {kind for kind in EventType if kind.startswith(("job.", "dead_letter."))}
 if left := _OF_JOBS - ROWS.keys() - {EventType.DEAD_LETTER_PRUNED}:
     raise TypeError(f"No row for {left}.")

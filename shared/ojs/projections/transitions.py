@@ -1,25 +1,25 @@
-"""Derives what happened to a job from two images of its record; counters and events follow from it.
+"""Derives the events of a job from two images of its record, for counters and the event log.
 
-    before → after              what happened
+    before → after              events
     nothing → available         enqueued
     nothing → scheduled         scheduled
     available → scheduled       scheduled
     waiting → available         enqueued
-    available → active          started, or a heartbeat when its lost worker returns
-    waiting → active            enqueued, started: its time had come, and a fetch claimed it at once
-    active → active             heartbeat, when the lease ends later
-    active → available          failed (the lease ran out), or nothing (handed back); enqueued
+    available → active          started, or a heartbeat if its lost worker returns
+    waiting → active            enqueued, started: a fetch claimed it directly when it was due
+    active → active             heartbeat, if the lease ends later
+    active → available          failed (the lease expired), or none (released); enqueued
     active → completed          completed
     active → retryable          failed, retrying
     active → discarded          failed, discarded
-    other → discarded           expired, when its deadline is over; discarded
+    other → discarded           expired, if its deadline has passed; discarded
     any other → cancelled       cancelled
     discarded → available       dead letter retried, or replayed if a rule did it; enqueued
     dead letter → nothing       dead letter deleted if that was requested, otherwise pruned
     available → discarded       dropped and overflow, or dropped by its rate limit, if that is the
                                 stored error; discarded
 
-A job that enters dead letter was also added to it.
+A job that becomes a dead letter also has the event that it was added.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from ojs.records import record
 
 @record(frozen=True)
 class JobEvent:
-    """One thing that happened to a job. Times and lengths in ms.
+    """One event of a job. Times and durations are in milliseconds.
 
-    `length_ms` is how long the job had waited when it started, or had run when that ended.
+    `length_ms` is how long the job was available before it started, or how long its attempt ran.
     """
 
     kind: EventType
@@ -47,7 +47,13 @@ class JobEvent:
 
 
 def happened(before: Job | None, after: Job | None, *, written_ms: int) -> list[JobEvent]:
-    """What happened, in order. `written_ms` is when the change was stored, to the second."""
+    """Return the events of a change of a job, in order.
+
+    Args:
+        before: The job before the change, or None if it is new.
+        after: The job after the change, or None if its record was removed.
+        written_ms: Time of the write, to the second.
+    """
     if after is None:
         if before is None or not before.dead_letter:
             return []
@@ -57,7 +63,7 @@ def happened(before: Job | None, after: Job | None, *, written_ms: int) -> list[
 
 
 def replayed(before: Job, after: Job) -> bool:
-    """Whether a dead letter was retried by a replay rule: each replay changes `replayed`."""
+    """Return whether a replay rule retried a dead letter. Each replay changes `replayed`."""
     return after.replayed is not None and after.replayed != before.replayed
 
 
@@ -69,7 +75,7 @@ def _steps(before: Job | None, after: Job, written_ms: int) -> Iterator[JobEvent
             case State.AVAILABLE:
                 yield from _available(before, after)
             case State.SCHEDULED:
-                # The record of a job that is put off does not have the time.
+                # The record of a job that is scheduled again doesn't have the time.
                 at_ms = after.created_ms if before is None else written_ms
                 yield JobEvent(EventType.JOB_SCHEDULED, at_ms, before, after)
             case State.COMPLETED:
@@ -90,7 +96,7 @@ def _steps(before: Job | None, after: Job, written_ms: int) -> Iterator[JobEvent
 
 def _available(before: Job | None, after: Job) -> Iterator[JobEvent]:
     at_ms = after.enqueued_ms or after.created_ms
-    # The attempt of a job that was handed back does not count any more; after a lost lease it does.
+    # The attempt of a released job doesn't count. After an expired lease, it does.
     ran = before is not None and before.state is State.ACTIVE
     if before is not None and ran and after.attempt >= before.attempt:
         yield JobEvent(EventType.JOB_FAILED, at_ms, before, after)
@@ -116,7 +122,7 @@ def _discarded(before: Job | None, after: Job) -> Iterator[JobEvent]:
 
 
 def _active(before: Job, after: Job) -> Iterator[JobEvent]:
-    """A job that is active: from now on, again, or under a longer lease."""
+    """Yield the events of an active job: a start, a return of its worker, or a longer lease."""
     if before.state is not State.ACTIVE and after.attempt > before.attempt:
         at_ms = after.started_ms or after.created_ms
         if before.state is not State.AVAILABLE:
@@ -133,5 +139,5 @@ def _active(before: Job, after: Job) -> Iterator[JobEvent]:
 
 
 def _run_ms(job: Job, end_ms: int) -> int:
-    """How long an attempt ran; at least 0, as the clocks of two containers may differ."""
+    """Return the duration of an attempt. At least 0, because clocks of containers can differ."""
     return 0 if job.started_ms is None else max(0, end_ms - job.started_ms)

@@ -84,7 +84,7 @@ def cloud(make_runtime: Callable[..., Runtime], clock: ManualClock) -> Cloud:
 
 def _https(url: str) -> None:
     if not url.startswith("https://"):
-        raise ValueError("the endpoint is not https")
+        raise ValueError("must use https")
 
 
 def record(push: Push, answer: Any, condition: str = "Success") -> dict[str, Any]:

@@ -288,7 +288,9 @@ def test_setup_lists_the_deliveries_that_would_stop(keys: Keys) -> None:
     with pytest.raises(SetupError, match=r"jobs to a\.example, but the setting egress_hosts"):
         setup.check_deliveries((), push=True)
     setup.check_deliveries(("a.example",), push=True)
-    with pytest.raises(SetupError, match="push jobs: d, f, but push=false would stop them"):
+    with pytest.raises(
+        SetupError, match="deliveries d, f are active, but push=false would stop them"
+    ):
         setup.check_deliveries(("a.example",), push=False)
     for name in ("d", "f"):
         keys("POST", f"{BASE}/{name}/pause", {})

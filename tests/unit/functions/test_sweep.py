@@ -424,7 +424,7 @@ def test_a_sweep_in_trouble_stops_no_other(
 
     monkeypatch.setattr(module, "_REPORTERS", {})
     monkeypatch.setattr(type(api.runtime), "sweeps", lambda _: map(Noted, sweeps))
-    with pytest.raises(module.SweepFailed, match=f"Failed in part: {broken}\\."):
+    with pytest.raises(module.SweepFailed, match=f"These steps of the sweep failed: {broken}\\."):
         handler(EVENT, Context(50_000))
     assert list(dict.fromkeys(ran)) == sweeps
     (told,) = (vars(line) for line in caplog.records if line.levelname == "ERROR")
@@ -446,7 +446,7 @@ def test_what_failed_is_named_and_the_rest_is_counted(
 
     def throttled(queue: str, lane: int, **more: Any) -> DueLine:
         if queue == "hot":
-            raise BackendUnavailable("The store is busy.")
+            raise BackendUnavailable("DynamoDB throttled the request.")
         return due(queue, lane, **more)
 
     monkeypatch.setattr(index, "due", throttled)

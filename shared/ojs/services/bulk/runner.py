@@ -129,9 +129,14 @@ class BulkRunner:
         return self._work(claim, REQUEST_JOBS, go_on)
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
-        """Continue the unfinished operations, up to about `limit` jobs in total.
+        """Continue the unfinished operations.
 
         Operations alternate, so that a large one doesn't delay the others.
+
+        Args:
+            now_ms: Current time in milliseconds since the epoch.
+            limit: Approximate maximum number of jobs, across operations.
+            go_on: Returns whether enough time is left to continue.
 
         Returns:
             Numbers of jobs: retried, purged, cancelled, deleted, erased, refused (can't be
@@ -169,6 +174,14 @@ class BulkRunner:
     ) -> Page[BulkOperation]:
         """Return a page of running and recent operations, most recent first.
 
+        Args:
+            limit: Maximum number of operations.
+            cursor: ID of the last operation of the previous page.
+            of_jobs: Whether to return operations on jobs instead of those on dead letters.
+
+        Returns:
+            The page.
+
         Raises:
             InvalidRequest: The cursor is invalid.
         """
@@ -194,7 +207,8 @@ class BulkRunner:
             found = self.get(operation_id)
         if found.phase.over:
             raise Conflict(
-                "The operation has finished.",
+                f"Can't stop an operation in state '{found.phase}'. The state must be "
+                f"'{Phase.RUNNING}'.",
                 current_state=found.phase,
                 expected_states=[Phase.RUNNING],
                 details={"operation_id": operation_id},

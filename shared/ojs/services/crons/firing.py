@@ -99,7 +99,7 @@ class CronFiring:
                 pass
             raise LostRace([])
 
-        busy = f"Others are changing the cron job '{name}'; try again."
+        busy = f"Concurrent requests changed the cron job '{name}'."
         return retry_on_race(attempt, tries=_TRIES, busy=busy)
 
     def _pass_gap(self, cron: Cron, gap_ms: int, now_ms: int) -> None:

@@ -96,9 +96,14 @@ class PruneSweep:
         self._choose = choose
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
-        """Prune about `limit` jobs, unless the current five minutes are already completed.
+        """Prune jobs, unless the current five minutes are already completed.
 
         Starts at a random queue, so that shortened runs starve none.
+
+        Args:
+            now_ms: Current time in milliseconds since the epoch.
+            limit: Approximate maximum number of jobs.
+            go_on: Returns whether enough time is left to continue.
 
         Returns:
             Numbers of jobs: pruned, archived, moved_on (changed during the run), waiting (their

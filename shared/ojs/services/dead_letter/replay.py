@@ -95,11 +95,19 @@ class ReplaySweep:
         self._maintenance = maintenance
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> ReplayReport:
-        """Replay due dead letters. Checks about `limit` of them; none in maintenance mode.
+        """Replay due dead letters. Replays none in maintenance mode.
 
         Starts at a random queue, so that shortened runs starve none. Takes one read per queue, one
         query per queue with rules, one query per rule, and one read of the job record per dead
         letter and rule.
+
+        Args:
+            now_ms: Current time in milliseconds since the epoch.
+            limit: Approximate maximum number of dead letters to check.
+            go_on: Returns whether enough time is left to continue.
+
+        Returns:
+            The counts of the run, and the skipped dead letters.
         """
         run = _ReplayRun(now_ms, limit, go_on)
         for queue in self._with_rules(run):

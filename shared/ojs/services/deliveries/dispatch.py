@@ -253,9 +253,13 @@ class DeliveryDispatcher:
         if delivery is None or delivery.disabled is not None or delivery.paused:
             return delivery
         reason = self._allowed.refused(delivery)
-        message = f"not allowed by {'egress_hosts' if delivery.endpoint else 'push_functions'}"
+        message = f"The setting {'egress_hosts' if delivery.endpoint else 'push_functions'} "
+        message += "doesn't allow the target."
         if reason is None and self._makers.revoked(delivery.line):
-            reason, message = DisabledReason.KEY_ENDED, f"the key {delivery.line[-1]} is revoked"
+            reason, message = (
+                DisabledReason.KEY_ENDED,
+                f"The access key {delivery.line[-1]} is revoked.",
+            )
         if reason is None:
             return delivery
         after = replace(delivery, disabled=Disabled(reason, self._clock.now_ms(), message))

@@ -153,7 +153,7 @@ class OutcomeProcessor:
         if outcome.verdict in _NO_ATTEMPT or broken:
             self._nack(one, None, stopped)
             return
-        told = dict(outcome.error or {"code": "handler_error", "message": "the target failed"})
+        told = dict(outcome.error or {"code": "handler_error", "message": "The target failed."})
         if outcome.verdict is Verdict.REFUSED:
             told["retryable"] = False
         try:
@@ -192,12 +192,21 @@ class OutcomeProcessor:
 
         # The jobs are settled. If this write fails, the next outcomes update the delivery.
         with suppress(OjsError):
-            return retry_on_race(attempt, busy="Others settle outcomes of this delivery.")
+            return retry_on_race(attempt, busy="Concurrent requests changed this delivery.")
         return delivery
 
 
 def after_outcomes(delivery: Delivery, outcomes: Sequence[Outcome], now_ms: int) -> Delivery:
-    """Apply outcomes, in order, to a delivery. Returns an equal delivery if nothing changes."""
+    """Apply outcomes to a delivery.
+
+    Args:
+        delivery: The delivery, as stored.
+        outcomes: The outcomes, in order.
+        now_ms: Current time in milliseconds since the epoch.
+
+    Returns:
+        The delivery to store. An equal one if nothing changes.
+    """
     after = delivery
     told = [excused(outcome, delivery, now_ms=now_ms) for outcome in outcomes]
     counts = Counter(outcome.verdict for outcome in told)

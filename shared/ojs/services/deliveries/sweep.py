@@ -57,10 +57,15 @@ class DeliverySweep:
         self._wake = wake
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
-        """Check up to `limit` queues of deliveries, except idle queues.
+        """Check the queues of deliveries, except idle queues. Makes one call without deliveries.
 
-        Counts: woken (deliveries), armed (timers), failed, and `more`. Without deliveries, makes
-        one DynamoDB call.
+        Args:
+            now_ms: Current time in milliseconds since the epoch.
+            limit: Maximum number of queues.
+            go_on: Returns whether enough time is left to continue.
+
+        Returns:
+            The counts woken (deliveries), armed (timers), failed, and `more`.
         """
         run = SweepRun(now_ms, limit, go_on)
         serving = served(self._deliveries.directory(consistent=False), self._pools)

@@ -214,7 +214,7 @@ class BulkPush:
                     failure = MiddlewareTimeout()
             job_id = None if entry.push is None else _chosen(entry.push)
             if job_id is not None and first.setdefault(job_id, index) != index:
-                rule = f"is the id of jobs[{first[job_id]}] too"
+                rule = f"is a duplicate of jobs[{first[job_id]}].id"
                 entry = _Entry(None, InvalidRequest("id", rule, value=job_id))
             entries.append(entry)
         return entries, failure

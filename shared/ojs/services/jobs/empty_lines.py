@@ -66,7 +66,17 @@ class EmptyIndexCache:
     def reader(
         self, index: JobIndex, lanes: Sequence[Lane], for_each: ForEach, *, remembers: bool
     ) -> IndexReader:
-        """Return the reader for one fetch. It skips empty partitions only if it `remembers`."""
+        """Return the reader for one fetch.
+
+        Args:
+            index: The index of jobs.
+            lanes: The lanes that the fetch reads.
+            for_each: Applies a function to several lanes concurrently.
+            remembers: Whether to skip partitions that were empty recently.
+
+        Returns:
+            The reader.
+        """
         return IndexReader(self, index, self._clock, lanes, for_each, remembers=remembers)
 
     # --- for `IndexReader`, with the numbers of ready and due partitions of the fetch -----------
@@ -185,6 +195,15 @@ class IndexReader:
     def ready(self, queue: str, lane: int, *, limit: int, after: object = None) -> ReadyPage:
         """Call `JobIndex.ready`, or return an empty page if the partition is skipped.
 
+        Args:
+            queue: Name of the queue.
+            lane: Number of the lane.
+            limit: Maximum number of entries.
+            after: Position in the partition to continue from. Default: its start.
+
+        Returns:
+            The page.
+
         Raises:
             OjsError: The read failed.
         """
@@ -196,6 +215,14 @@ class IndexReader:
 
     def due(self, queue: str, lane: int, *, limit: int) -> DueLine:
         """Call `JobIndex.due`, or return an empty result if the partition is skipped.
+
+        Args:
+            queue: Name of the queue.
+            lane: Number of the lane.
+            limit: Maximum number of entries.
+
+        Returns:
+            The due entries.
 
         Raises:
             OjsError: The read failed.

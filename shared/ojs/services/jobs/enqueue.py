@@ -289,9 +289,17 @@ class JobEnqueuer:
     def check(
         self, request: JobRequest, *, producer: str | None = None, reaches: Reaches = everything
     ) -> None:
-        """Raise the errors that `push` raises for this request, regardless of other jobs.
+        """Check one request like `push`, regardless of other jobs. Stores no job.
 
-        Creates the queue if it does not exist. Stores no job.
+        Creates the queue if it does not exist.
+
+        Args:
+            request: The job.
+            producer: Name of the caller, for queues that allow only certain producers.
+            reaches: Whether the caller can use a queue.
+
+        Raises:
+            OjsError: The errors of `push` for an invalid or rejected request.
         """
         push = self.prepare([request], producer, reaches)
         resolved = self._resolve(push)
@@ -338,7 +346,7 @@ class JobEnqueuer:
             self._release([plan], resolved.now_ms)
             return Pushed(stored, pressure=reservation.pressure(stored.queue))
 
-        busy = "Others are pushing the same unique job; try again."
+        busy = "Concurrent requests enqueued jobs with the same unique key."
         return retry_on_race(attempt, tries=_TRIES, busy=busy, pause=self._bounds.pause)
 
     def _alongside(self, resolved: _ResolvedPush) -> list[Put | Update]:
@@ -387,13 +395,27 @@ class JobEnqueuer:
     ) -> list[Pushed]:
         """Store up to 1,000 jobs, all or none, in array order.
 
-        Raises the errors of `push`, with the index of the job in `details.index`. Nothing is stored
-        then.
+        Args:
+            requests: The jobs.
+            producer: See `push`.
+            reaches: See `push`.
+            wait_ms: See `push`.
+            trace: See `push`.
+
+        Returns:
+            The stored jobs, in the same order.
+
+        Raises:
+            OjsError: The errors of `push`, with the index of the job in `details.index`. Nothing
+                is stored.
         """
         if not requests:
-            raise InvalidRequest("jobs", "must hold at least one job")
+            raise InvalidRequest("jobs", "must have at least 1 job")
         if len(requests) > MAX_BATCH:
-            raise InvalidRequest("jobs", f"must hold at most {MAX_BATCH} jobs")
+            raise InvalidRequest(
+                "jobs",
+                f"must have at most {MAX_BATCH} jobs, but has {len(requests)}. Split the request",
+            )
         push = self.prepare(requests, producer, reaches, batch=True, trace=trace)
         return self.store(push, wait_ms)
 
@@ -409,7 +431,19 @@ class JobEnqueuer:
     ) -> PushRequest:
         """Prepare a push: resolve the requests and pass them through the middleware.
 
-        With `as_sent`, the middleware is skipped. Raises the errors of `push`.
+        Args:
+            requests: The jobs.
+            producer: See `push`.
+            reaches: See `push`.
+            batch: Whether errors contain the index of the job.
+            trace: See `push`.
+            as_sent: Whether to skip the middleware.
+
+        Returns:
+            The prepared push, for `store`.
+
+        Raises:
+            OjsError: The errors of `push` for invalid or rejected requests.
         """
         now_ms = self._clock.now_ms()
         resolved = []
@@ -594,7 +628,8 @@ class JobEnqueuer:
         jobs = resolved.jobs
         if 2 * len(jobs) > MAX_TRANSACTION:
             raise Unsupported(
-                f"A batch with unique jobs may hold at most {MAX_TRANSACTION // 2} jobs.",
+                f"The batch has unique jobs and can have at most {MAX_TRANSACTION // 2} jobs. "
+                "Split it.",
                 field="jobs",
             )
         _check_fingerprints(resolved.specifications)
@@ -609,7 +644,7 @@ class JobEnqueuer:
             also = [write for plan in new for write in plan.also]
             if len(new) + len(also) > MAX_TRANSACTION:
                 raise Unsupported(
-                    "The batch replaces more jobs than one transaction can.", field="jobs"
+                    "The batch replaces too many jobs for one transaction. Split it.", field="jobs"
                 )
             with self._room(resolved, plans) as reservation:
                 entering = self._with_positions(resolved, reservation, [plan.job for plan in new])
@@ -627,7 +662,7 @@ class JobEnqueuer:
                 for plan in plans
             ]
 
-        busy = "Others are pushing the same unique jobs; try again."
+        busy = "Concurrent requests enqueued jobs with the same unique keys."
         return retry_on_race(attempt, tries=_TRIES, busy=busy, pause=self._bounds.pause)
 
     def _with_positions(
@@ -809,7 +844,7 @@ def _check_ids(specifications: Sequence[Specification]) -> None:
         if specification.id is not None and specification.id in seen:
             raise InvalidRequest(
                 f"jobs[{index}].id",
-                f"is the id of jobs[{seen[specification.id]}] too",
+                f"is a duplicate of jobs[{seen[specification.id]}].id",
                 value=specification.id,
                 details={"index": index},
             )
@@ -827,7 +862,7 @@ def _check_fingerprints(specifications: Sequence[Specification]) -> None:
         if digest in seen:
             raise InvalidRequest(
                 f"jobs[{index}]",
-                f"has the same unique key as jobs[{seen[digest]}]",
+                f"has the same unique key as jobs[{seen[digest]}]. Send only one of them",
                 details={"index": index},
             )
         seen[digest] = index
@@ -856,7 +891,7 @@ def _overtaken(lost: LostRace, own: int) -> StaleRead | LostRace:
 
 def _taken(job_id: str) -> Duplicate:
     return Duplicate(
-        f"A job with the id '{job_id}' exists already.", details={"existing_job_id": job_id}
+        f"A job with the id '{job_id}' already exists.", details={"existing_job_id": job_id}
     )
 
 

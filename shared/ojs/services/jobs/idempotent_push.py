@@ -41,7 +41,7 @@ from ojs.store.table.races import losing_as, retry_on_race
 if TYPE_CHECKING:
     from ojs.domain.job.trace import TraceContext
 
-BUSY = "The same request is being carried out; try again."
+BUSY = "A request with the same idempotency key is in progress."
 # How often a request reads the record of a key that another request uses, with pauses in between:
 # 3 s in total. After that, it starts its own attempt.
 _LOOKS = 12
@@ -136,7 +136,8 @@ class IdempotentPush:
         Raises:
             KeyTaken: The key was used for a different request.
             BackendContended: A concurrent attempt took over the staged batch.
-            OjsError: Any error of `JobEnqueuer.push`. The key is released unless the backend failed.
+            OjsError: Any error of `JobEnqueuer.push`. The key is released unless the backend
+                failed.
         """
         try:
             push = self._enqueue.prepare(requests, producer, reaches, batch=batch, trace=trace)

@@ -102,13 +102,22 @@ class DeadLetterSearch:
     ) -> Page[Job]:
         """Return a page of dead letters, most recent first, each with its most recent errors.
 
-        A page is short if MAX_READ entries, or MAX_ARGS_BYTES of offloaded payloads for a search of
-        args, were read. Then it has a cursor. Offloaded payloads are returned up to MAX_PAGE_BYTES
-        in total. Other jobs have the `content` None.
+        A page is short if MAX_READ entries, or MAX_ARGS_BYTES of offloaded payloads for a search
+        of args, were read. Then it has a cursor. Offloaded payloads are returned up to
+        MAX_PAGE_BYTES in total. Other jobs have the `content` None.
 
         Takes one query and one read of the job records, again for each 100 entries that a filter
-        reads, and the reads of payloads and errors. The cursor is a time, so it stays valid if dead
-        letters are added or deleted.
+        reads, and the reads of payloads and errors. The cursor is a time, so it stays valid if
+        dead letters are added or deleted.
+
+        Args:
+            wanted: Filter of the dead letters.
+            limit: Maximum number of dead letters.
+            cursor: Cursor of the previous page.
+            skip: Number of matching dead letters to skip.
+
+        Returns:
+            The page.
 
         Raises:
             InvalidRequest: The cursor is invalid, or `skip` is more than one request can read.
@@ -150,8 +159,10 @@ class DeadLetterSearch:
     def _candidates(
         self, look: _SearchPage, entries: Sequence[tuple[str, str]]
     ) -> tuple[dict[str, Job], str | None]:
-        """The jobs that match by their records, by key; with their payloads where args are
-        searched, and then also the key of the first job whose payload is too much for one request.
+        """Return the jobs that match by their records, by key.
+
+        If args are searched, the jobs have their payloads. The result then also contains the key
+        of the first job whose payload is too large for one request.
         """
         # The other entries of the page are returned.
         records = self._jobs.read_records((job_id for job_id, _ in entries), ignore_unreadable)
@@ -206,8 +217,9 @@ class DeadLetterSearch:
         retry_on_race(attempt)
 
     def remove(self, job: Job) -> None:
-        """Delete a dead letter as read, by request. First it is marked as being deleted, from which
-        the event `dead_letter.deleted` follows; pruning leaves that out. Raises LostRace when the
-        job has changed.
+        """Delete a dead letter, as read, at a client's request.
+
+        Marks it as being deleted first, which emits the event `dead_letter.deleted`. Pruning emits
+        no such event. Raises LostRace if the job has changed.
         """
         self._jobs.removal.delete(self._jobs.removal.mark_deleting(job))

@@ -76,12 +76,12 @@ _SURVEY_UNITS = 50
 _SURVEY_CALLS = 10
 # Read units that are left for visits to queues.
 _VISIT_UNITS = 30
-# Queues whose lanes are read at once.
+# Queues whose number of lanes is read in one step.
 _SIZED = 50
-# Queues in a read unit, at least, that a sweep has put in order.
+# Minimum number of queues, ordered by a sweep, in a read unit.
 _ORDERED_A_UNIT = 100
-# Read units for the lanes and counters of queues, if a bulk operation is on all queues; and names
-# read for that.
+# Read units for the lanes and counters of queues, if a bulk operation applies to all queues, and
+# the number of queue names that are read for it.
 _OUTLINE_UNITS = 25
 _NAMES = 25
 # Bytes, and minimum number of index entries, in one read unit of an eventually consistent read.
@@ -92,10 +92,10 @@ _KEY_BYTES = 200
 # Target bytes of event pages for one query; the assumed size of a page of unknown size.
 _LOG_BYTES = 150_000
 _PAGE_BYTES = 40_000
-# Bytes of a page without its events (keys, names, numbers); the maximum pages of a query.
+# Bytes of a page without its events (keys, names, numbers), and the maximum pages of a query.
 _PAGE_REST = 100
 _MAX_PAGES = 60
-# Ended jobs are found for as long as their event pages are kept, which is at most this.
+# Finished jobs are found as long as their event pages are kept, which is at most this time.
 KEPT_MS = 399 * DAY_MS
 # A listing without a queue and a state begins with the log of this period. Event pages are kept for
 # two more days, in which a client can continue with the cursor.
@@ -106,7 +106,7 @@ _AHEAD_MS = 60_000
 _COUNTED_MS = 60_000
 # Days whose sums one query reads to find the most recent day on which jobs finished.
 _DAYS = 10
-# Behind every lane of a queue.
+# After every lane of a queue.
 _LAST_LANE = 1_000_000
 _MAX_CURSOR = 2_000
 # Lease notes that one query reads, and the maximum read units of that query, if consistent.
@@ -291,10 +291,10 @@ class _PageRead:
     doubted: bool = False
     # The queues whose number of lanes is known. Other queues have at least one lane.
     sized: set[str] = field(default_factory=set)
-    # Matching jobs that are still to be skipped, and the ids of those that are shown.
+    # Matching jobs that are still to be skipped, and the IDs of the jobs that are shown.
     skip: int = 0
     shown: set[str] = field(default_factory=set)
-    # Whether jobs that only the event log has are wanted.
+    # Whether to include jobs that only the event log has.
     log: bool = True
     # The log lists the events since this time (ms); 0 for none.
     recent_ms: int = 0
@@ -343,7 +343,7 @@ class _PageRead:
         )
 
     def notes(self, queue: str) -> Iterator[_ListCursor]:
-        """The slots of lease notes."""
+        """Yield the slots of lease notes."""
         for slot in self.slots or ():
             after = slot.lately if self.order is _ONWARD else slot.seen
             yield _ListCursor(
@@ -369,8 +369,8 @@ class _PageRead:
     def lines(self) -> Iterator[_ListCursor]:
         """Yield the partitions of the known queues, in order, without the empty ones."""
         parts = self.parts()
-        # Counters are behind by seconds: in a single line, and by a bulk operation, jobs of one
-        # queue are looked for in any case.
+        # Counters lag by seconds. If only one partition is requested, or for a bulk operation, the
+        # jobs of a single queue are read regardless of them.
         single = len({_STATES[part] for part in parts}) == 1
         sure = self.wanted.queue is not None and (single or self.order is _ONWARD)
         sure = sure or self.everything
@@ -385,7 +385,7 @@ class _PageRead:
 
     @property
     def of_each(self) -> int:
-        """Items that are read of each job: its record and, while it runs, its progress."""
+        """The number of items read per job: its record and, for active jobs, its progress."""
         return 2 if self.live else 1
 
     def may_rest(self, queue: str) -> bool:
@@ -393,7 +393,7 @@ class _PageRead:
         return not self.everything and not any(self.may_have(queue, part) for part in self.parts())
 
     def choose(self) -> None:
-        """Choose the queues that may have such jobs of all that are known."""
+        """Choose the queues that can have matching jobs, among the known queues."""
         names = {*self.levels, *self.busy}
         self.names = sorted(name for name in names if not self.may_rest(name))
 
@@ -403,7 +403,7 @@ class _PageRead:
         return self.calls >= _SPARE_CALLS and self.units >= _SPARE_UNITS + needed
 
     def level(self, queue: str, part: _JobSource) -> int | None:
-        """How many jobs that are asked for a part of a queue has by the counters, if they know."""
+        """Return the counted requested jobs in a part of a queue. None if unknown."""
         known = self.levels.get(queue)
         if known is None:
             return None
@@ -422,13 +422,14 @@ class _PageRead:
         return line.queue not in self.sized and (level is None or found < level)
 
     def line_behind(self, at: _ListCursor) -> _ListCursor | None:
-        """The line that follows a position among those of the queues that are known."""
+        """Return the partition after a position, among those of the known queues."""
         place = self.place(at)
         return next((line for line in self.lines() if self.place(line) > place), None)
 
     def side_by_side(self, at: _ListCursor, enough: int) -> list[_ListCursor]:
-        """This line, and those after it that are to be read at the same time: as many as have
-        enough jobs together, by their counters.
+        """Return this partition and the next ones to read concurrently.
+
+        Returns as many as have `enough` jobs together, by their counters.
         """
         place, lines, expected = self.place(at), list[_ListCursor](), 0
         for line in self.lines():
@@ -453,11 +454,11 @@ class _PageRead:
         return _ListCursor(_JobSource.ENDED) if ended else None
 
     def place(self, at: _ListCursor) -> tuple[str, int, int]:
-        """Where a line stands among all lines."""
+        """Return the sort key of a partition."""
         return at.queue, self.order.index(at.part), at.lane
 
     def taken(self, entry: _Entry, likely: dict[str, Job]) -> Job | None:
-        """The job that an entry shows, taken out of those that are likely."""
+        """Return the job that an entry shows, and remove it from the likely jobs."""
         job = likely.get(entry.job_id)
         return likely.pop(entry.job_id) if job is not None and self.shows(entry, job) else None
 
@@ -637,12 +638,20 @@ class JobListing:
     ) -> JobPage:
         """Return some of the jobs whose records match a filter, in the order of `_ONWARD`.
 
-        The result can be empty and have a cursor. Without `log`, it has only jobs of the index,
-        otherwise also jobs that finished since a time. With `everything`, partitions that are empty
-        by their counters are read, too, and jobs that changed their state after they were found are
-        included.
+        The result can be empty and have a cursor. Takes one query for each partition and two
+        calls, or four across queues.
 
-        Takes one query for each partition and two calls, or four across queues.
+        Args:
+            wanted: Filter of the jobs.
+            limit: Maximum number of jobs.
+            cursor: Cursor of the previous part.
+            log: Whether to include finished jobs. Otherwise the result has only jobs of the index.
+            ended_since_ms: Earliest end of the finished jobs, in milliseconds since the epoch.
+            everything: Whether to read partitions that are empty by their counters, too, and to
+                include jobs that changed their state after they were found.
+
+        Returns:
+            The jobs, each with a cursor, and the cursor of the next part.
 
         Raises:
             InvalidRequest: The cursor is of another listing.
@@ -698,8 +707,9 @@ class JobListing:
     def _shown(
         self, look: _PageRead, entries: Sequence[_Entry], after: _ListCursor | None, limit: int
     ) -> tuple[list[Job], int, _ListCursor | None]:
-        """The jobs of a page among the entries, how many could not be searched, and where the next
-        page begins. The matches that are to be skipped are left out.
+        """Return the page's jobs among the entries, without the matches to skip.
+
+        Also returns how many jobs could not be searched, and where the next page starts.
         """
         wanted = look.wanted
         most = limit if look.exact else MAX_RECORDS
@@ -710,8 +720,8 @@ class JobListing:
         likely = self._likely(look, read, consistent=False, progress=look.live)
         look.calls -= bool(read)
         look.units -= len(read) * items_of_each / 2
-        # Without a call left the page ends before the first job that may not exist yet. The next
-        # one begins in this line, and has calls left then.
+        # If no call is left, the page ends before the first job that may not exist yet. The next
+        # page starts in this partition, with new calls.
         doubtful = _doubtful(read, likely)
         staged = self._uncommitted(doubtful) if doubtful and look.calls > 0 else set[str]()
         if doubtful:
@@ -742,8 +752,10 @@ class JobListing:
         return found, unsearched, behind
 
     def _with_contents(self, look: _PageRead, found: Sequence[Job]) -> list[Job]:
-        """The same jobs with what their clients sent: of as many as the units that are left allow,
-        from the first on. One call, which was kept for this.
+        """Return the jobs with the content that their clients sent.
+
+        Loads content from the first job on, as far as the remaining units allow. One call, which
+        was reserved for this.
         """
         chosen: list[Job] = []
         for job in found:
@@ -763,7 +775,7 @@ class JobListing:
         consistent: bool,
         progress: bool = False,
     ) -> dict[str, Job]:
-        """The jobs, by id, that are where they were found, and match by their records."""
+        """Return the jobs, by ID, that are still where they were found and match."""
         now_ms = self._clock.now_ms()
         ids = [entry.job_id for entry in entries]
         records = self._jobs.read_records(
@@ -779,7 +791,7 @@ class JobListing:
         }
 
     def _uncommitted(self, jobs: Iterable[Job]) -> set[str]:
-        """The tokens of batches that are not committed: their jobs do not exist yet."""
+        """Return the tokens of batches that are not committed. Their jobs do not exist yet."""
         return self._jobs.batches.uncommitted({job.batch for job in jobs if job.batch is not None})
 
     # --- where jobs are found -----------------------------------------------------------------
@@ -827,7 +839,7 @@ class JobListing:
     def _read(
         self, look: _PageRead, at: _ListCursor, size: int
     ) -> tuple[list[_Entry], _ListCursor | None]:
-        """One query."""
+        """Make one query."""
         match at.part:
             case _JobSource.DEAD:
                 return self._read_dead(look, at, size)
@@ -843,13 +855,15 @@ class JobListing:
     def _read_lines(
         self, look: _PageRead, lines: Sequence[_ListCursor], size: int
     ) -> tuple[list[_Entry], _ListCursor]:
-        """Lines of several queues, one query each, at the same time; what follows the first one
-        that has more is left out.
+        """Read partitions of several queues concurrently, one query each.
+
+        Omits the entries after the first partition that has more.
         """
         read = self._for_each(lambda line: self._read_line(look, line, size, len(lines)), lines)
         look.calls -= len(lines)
         look.units -= sum(units for *_, units in read)
-        # A queue with fewer jobs in its first lane than are counted may have other lanes.
+        # If a queue has fewer jobs in its first lane than its counters show, it can have other
+        # lanes.
         short = dict.fromkeys(
             line.queue
             for line, (found, behind, _) in zip(lines, read, strict=True)
@@ -1166,7 +1180,10 @@ class JobListing:
         except (InvalidPayload, ValueError, TypeError):
             raise bad from None
         if of != digest:
-            rule = "is of a listing with another filter or order"
+            rule = (
+                "belongs to a listing with a different filter or order. Omit it to begin a new "
+                "listing"
+            )
             raise InvalidRequest("cursor", rule, value=cursor)
         whole = all(type(each) is int for each in (lane, left, recent_ms))
         now_ms = self._clock.now_ms()

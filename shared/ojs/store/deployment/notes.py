@@ -33,9 +33,7 @@ class DeploymentStore:
         self._table = table
 
     def read(self) -> DeploymentRecords | None:
-        """The record of the latest deployment, read consistently; None if the table is new or has
-        none yet.
-        """
+        """Read the record of the most recent deployment, or None. Strongly consistent."""
         item: dict[str, Any] | None = self._table.get(keys.DEPLOYMENT, keys.RECORD)
         if item is None:
             return None
@@ -44,8 +42,15 @@ class DeploymentStore:
         )
 
     def note(self, *, version: str, now_ms: int, schema: int = SCHEMA_VERSION) -> bool:
-        """Record that code of this version uses the table from now on; False if the items need
-        newer code.
+        """Record that code of this version uses the table from now on.
+
+        Args:
+            version: Version of the code.
+            now_ms: Current time in milliseconds since the epoch.
+            schema: Schema of the code.
+
+        Returns:
+            False if the items require newer code.
         """
         values: dict[str, Value] = {":schema": schema}
         # Race: two deployments at once. An older one never lowers the required schema.

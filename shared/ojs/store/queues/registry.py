@@ -54,7 +54,7 @@ class Rest:
     oldest_ms: int | None
 
     def same(self, other: Rest) -> bool:
-        """Whether another sweep has seen the same."""
+        """Return whether another sweep has found the same."""
         return replace(other, at_ms=self.at_ms) == self
 
 
@@ -67,7 +67,7 @@ class RegistryQueue:
     rest: Rest | None = None
 
     def quiet(self, now_ms: int) -> bool:
-        """Whether the queue has no recent note."""
+        """Return whether the queue has no recent note."""
         return self.noted_ms is None or self.noted_ms <= now_ms - QUIET_MS
 
 
@@ -101,10 +101,13 @@ class QueueRegistry:
             )
 
     def note(self, name: str) -> None:
-        """Have sweeps read a queue in the next minutes. Call it before the write that they must not
-        miss. One call in NOTED_MS.
+        """Make sweeps read a queue in the next minutes. One call in NOTED_MS.
 
-        Raises NotDone if that fails: then the write must not be made. Raises OjsError.
+        Call it before the write that the sweeps must not miss.
+
+        Raises:
+            NotDone: The note isn't stored. The write must not be made.
+            OjsError: The outcome is unknown.
         """
         now_ms = self._clock.now_ms()
         noted_ms = self._noted.get(name)
@@ -125,7 +128,7 @@ class QueueRegistry:
         self._noted.put(name, now_ms)
 
     def all(self) -> list[RegistryQueue]:
-        """All queues in order of name; may be stale. One query for a thousand."""
+        """Return all queues in order of name. Eventually consistent. One query for a thousand."""
         found: list[RegistryQueue] = []
         after: dict[str, Any] | None = None
         while True:
@@ -138,9 +141,7 @@ class QueueRegistry:
                 return found
 
     def count(self, most: int) -> int:
-        """How many queues there are, or `most` if there are more; may be stale. One query for a
-        thousand.
-        """
+        """Return the number of queues, up to `most`. Eventually consistent."""
         count, after = 0, None
         while count < most:
             limit = min(QUEUES_A_CALL, most - count)

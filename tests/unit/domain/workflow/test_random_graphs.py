@@ -247,7 +247,7 @@ def check_retries(seed: int, mode: RetryMode) -> None:
         if mode is not RetryMode.ALL and not any(
             state in (S.FAILED, S.CANCELLED) for state in oracle.states.values()
         ):
-            with pytest.raises(Conflict, match="No step of the workflow has failed"):
+            with pytest.raises(Conflict, match="No step failed"):
                 retry(run.graph, run.state, mode)
             return
         back = oracle.retry(mode, outcomes)
@@ -271,7 +271,7 @@ def test_a_cancelled_workflow_starts_nothing_and_can_be_retried(seed: int, mode:
     rng, run, _ = made(seed, 40)
     run.to_end(rng.randint(0, 5))
     if run.decision.workflow.final:
-        with pytest.raises(Conflict, match="already in terminal state"):
+        with pytest.raises(Conflict, match="Can't cancel a workflow in state"):
             cancel(run.graph, run.state)
         return
     before, started = run.states(), list(run.started)
@@ -286,7 +286,7 @@ def test_a_cancelled_workflow_starts_nothing_and_can_be_retried(seed: int, mode:
     }
     assert cancelled == waiting
     if running:
-        with pytest.raises(Conflict, match="still has running jobs"):
+        with pytest.raises(Conflict, match="with active jobs"):
             retry(run.graph, run.state, mode)
     run.to_end()
     assert run.started == started
