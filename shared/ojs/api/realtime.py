@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from ojs import runtime
-from ojs.domain import socket_messages
 from ojs.domain.access import Scope
 from ojs.domain.errors import Unsupported
-from ojs.domain.realtime import ALL, EVENT_TYPES, TICKET_S
+from ojs.domain.realtime import ALL, EVENT_TYPES, TICKET_S, check_channel
 from ojs.http.answer import Answer, shown, source
 from ojs.http.answers import Positive
 from ojs.http.binding import query
@@ -142,7 +141,7 @@ def stream_events(request: Request) -> Reply:
     Needs `jobs:read` for a job, `admin:read` for anything else.
     """
     given = request.query.get("channel", ALL)
-    channel = query.checked("channel", socket_messages.check_channel, given)
+    channel = query.checked("channel", check_channel, given)
     kind, _, name = channel.partition(":")
     request.needs(Scope.JOBS_READ if kind == "job" else Scope.ADMIN_READ)
     if kind == "job":

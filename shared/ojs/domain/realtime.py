@@ -9,6 +9,7 @@ from enum import Enum, auto
 from typing import Protocol
 
 from ojs.domain.access import Principal
+from ojs.domain.job import envelope
 from ojs.records import record
 
 # The subprotocol of the WebSocket binding.
@@ -23,6 +24,7 @@ MAX_WATCHERS = 10
 # The types of events that subscribers can select. Messages about the connection itself always come.
 EVENT_TYPES = ("job.state_changed", "job.progress", "queue.paused", "queue.resumed")
 ALL = "all"
+_CHECKS = {"job": envelope.check_job_id, "queue": envelope.check_queue}
 # Maximum size (bytes) of a message that a client sends, and of one that is sent to it.
 MAX_RECEIVED = 4_096
 MAX_SENT = 32 * 1_024
@@ -131,3 +133,16 @@ def group_of(queues: Iterable[str]) -> str:
     """Return the name of the group of workers of these queues: a hash of their sorted names."""
     text = "\n".join(sorted(set(queues)))
     return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]
+
+
+def check_channel(value: str) -> str:
+    """A channel. Raises ValueError with the rule."""
+    kind, _, name = value.partition(":")
+    if value != ALL:
+        if kind not in _CHECKS:
+            raise ValueError("must be job:{id}, queue:{name}, or all")
+        try:
+            _CHECKS[kind](name)
+        except ValueError as error:
+            raise ValueError(f"must be {kind}: and a name that fits: it {error}") from None
+    return value
