@@ -34,7 +34,7 @@ class Posted(Enum):
     """The outcome of a message to a connection."""
 
     POSTED = auto()
-    # The connection does not exist any more.
+    # The connection no longer exists.
     GONE = auto()
     FAILED = auto()
 
@@ -54,7 +54,7 @@ class Connection:
     Attributes:
         id: ID of the connection, from API Gateway.
         principal: The caller that the ticket was issued to.
-        until_ms: When the connection ends at the latest (ms since the epoch).
+        until_ms: End of the connection (ms since the epoch). It can close earlier.
         group: Group of queues that it listens to as a worker.
         channels: Channels that it is subscribed to.
     """
@@ -83,7 +83,7 @@ class Subscriber:
         connection: ID of the connection.
         channel: `queue:{name}`, `job:{id}` or `all`.
         principal: The caller of the connection.
-        until_ms: When the subscription ends at the latest (ms since the epoch).
+        until_ms: End of the subscription (ms since the epoch). The connection can close earlier.
         event_types: Types of events that are sent; empty: all.
         batch: Whether one message can have several events.
         detail: Whether messages include the envelopes of the event log.

@@ -148,7 +148,7 @@ def wants(subscriber: Subscriber, event: LiveEvent) -> bool:
 def messages(
     subscriber: Subscriber, events: Sequence[LiveEvent], *, single: int = MAX_SINGLE
 ) -> list[tuple[str, Sequence[LiveEvent]]]:
-    """The messages of a subscriber with events of its channel, each with what it has.
+    """The messages of a subscriber with events of its channel, each with its events.
 
     If there are too many events, the oldest are dropped. The first messages tell that.
     """

@@ -1,9 +1,9 @@
 """Sends events to subscribers as the stream brings them.
 
 This is a second reader of the stream, without a window: a change reaches subscribers within a
-second, while the projection waits for more records. It writes nothing, except that it removes
-subscribers whose connections are gone. After a failure records come again: then events are sent
-twice, with the same IDs.
+second, while the projection waits for more records. It writes nothing, except that it deletes
+subscribers whose connections have ended. After a failure, records are redelivered, and their events
+are sent twice with the same IDs.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Sender(Protocol):
     """Sends events (`ojs.services.realtime.event_sender`)."""
 
     def send(self, subscribed: Sequence[Subscribed]) -> set[str]:
-        """Send events; return the IDs of connections that don't exist any more."""
+        """Send events; return the IDs of connections that no longer exist."""
         ...
 
 
@@ -84,11 +84,11 @@ class Notify:
         """Send the events of records, in their order. Safe to repeat.
 
         Returns:
-            How many subscriptions something was sent to. No call but one query in two seconds if
-            there are no subscribers.
+            The number of subscriptions that received something. Without subscribers, the only call
+            is one query in two seconds.
 
         Raises:
-            OjsError: A read failed. The batch must come again.
+            OjsError: A read failed. The batch must be redelivered.
         """
         directory = self._directory.read(remembered_ms=REMEMBERED_MS)
         if not directory.has_subscribers():
@@ -171,7 +171,7 @@ class Notify:
         sent_ms, left = self._digests.get(key, (0, {}))
         left = left | {event.queue: event for event in wanted}
         if 0 <= now_ms - sent_ms < DIGEST_MS:
-            # The next batch names these queues. A reader of a digest reads once more by itself.
+            # The next digest names these queues. Clients also read again some time after each digest.
             self._digests.put(key, (sent_ms, left))
             return []
         self._digests.put(key, (now_ms, {}))

@@ -74,8 +74,8 @@ class EventStreams:
     def of_job(self, job_id: str, last_id: str | None, event_types: Collection[str]) -> str | None:
         """The stream of a job: its state, if it is not the one that the client has. One call.
 
-        Between two answers a job can pass several states, of which the last one is told. Returns
-        None if the client has the final state. Raises NotFound.
+        Between two answers a job can pass several states. The answer has the last one. Returns None
+        if the client has the final state. Raises NotFound.
         """
         job = self._jobs.with_progress(job_id)
         if job is None:

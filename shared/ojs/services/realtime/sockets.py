@@ -80,7 +80,7 @@ class Sockets:
         self._connections.add(Connection(connection, principal, until_ms))
 
     def disconnected(self, connection: str) -> None:
-        """Delete a connection and what it lists. Safe to repeat: what is left ends by itself."""
+        """Delete a connection, its subscriptions, and its listener. Safe to repeat."""
         found = self._connections.remove(connection)
         if found is None:
             return
@@ -207,7 +207,7 @@ class Sockets:
 
     def _list(self, connection: str, channel: str) -> bool:
         """Add a channel to the record of a connection, before the subscriber is stored: so the end
-        of the connection deletes it. Returns False if the record has it already.
+        of the connection deletes it. Returns False if the record already contains it.
         """
 
         def change() -> bool:

@@ -67,7 +67,7 @@ class SubscriberStore:
         if len(others) >= MAX_WATCHERS:
             return False
         latest_ms = max([subscriber.until_ms, *(found[each].until_ms for each in others)])
-        # No condition: each watcher has an attribute of its own, and an ended one never returns.
+        # No condition: each watcher has a separate attribute, and an ended one never returns.
         self._table.update(
             Update(
                 keys.watchers(job),
@@ -99,7 +99,7 @@ class SubscriberStore:
             remove=[_name(connection)],
             condition="attribute_exists(pk)",
         )
-        # Race: its time to live is over.
+        # Race: its time to live has ended.
         with suppress(LostRace):
             self._table.update(removed, tell_loser=False)
 
