@@ -136,10 +136,7 @@ def stream_queue_events(request: Request) -> Reply:
     derived=True,
 )
 def stream_events(request: Request) -> Reply:
-    """Follow the events of a job, of a queue, or of all queues within reach.
-
-    Needs `jobs:read` for a job, `admin:read` for anything else.
-    """
+    """Follow a job (scope jobs:read), or a queue or all queues (scope admin:read)."""
     given = request.query.get("channel", ALL)
     channel = query.checked("channel", check_channel, given)
     kind, _, name = channel.partition(":")

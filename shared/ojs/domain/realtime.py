@@ -125,7 +125,7 @@ class Directory:
         return [group for group, queues in self.groups.items() if queue in queues]
 
     def has_subscribers(self) -> bool:
-        """Whether anybody is subscribed to anything."""
+        """Return whether anybody is subscribed to anything."""
         return bool(self.queues) or self.everything or self.jobs
 
 
@@ -136,7 +136,7 @@ def group_of(queues: Iterable[str]) -> str:
 
 
 def check_channel(value: str) -> str:
-    """A channel. Raises ValueError with the rule."""
+    """Return a channel. Raises ValueError with the rule."""
     kind, _, name = value.partition(":")
     if value != ALL:
         if kind not in _CHECKS:

@@ -111,7 +111,10 @@ class Notify:
     # --- events ---------------------------------------------------------------------------------
 
     def _events(self, raw_records: Sequence[Mapping[str, Any]]) -> Iterator[LiveEvent]:
-        """The events of records, in order. Those that can't be read are left to the projection."""
+        """Return the events of records, in order.
+
+        The projection reports records that it can't read.
+        """
         reports = [raw for raw in raw_records if _sort_key(raw) == keys.PROGRESS]
         ids = {_job_id(raw) for raw in reports}
         jobs = self._jobs.read_records(ids, consistent=False) if ids else {}
@@ -143,7 +146,7 @@ class Notify:
     # --- subscribers ----------------------------------------------------------------------------
 
     def _of(self, by_channel: Mapping[str, Sequence[LiveEvent]], now_ms: int) -> list[Subscriber]:
-        """The subscribers of channels."""
+        """Return the subscribers of channels."""
         jobs = [channel.removeprefix(_JOB) for channel in by_channel if channel.startswith(_JOB)]
         found = list(
             chain(*self._subscribers.watching(jobs, now_ms=now_ms).values()) if jobs else ()
@@ -163,7 +166,7 @@ class Notify:
     def _wanted(
         self, subscriber: Subscriber, happening: Sequence[LiveEvent], now_ms: int
     ) -> Sequence[LiveEvent]:
-        """The events that a subscriber receives now; of a digest, the latest of each queue."""
+        """Return the events for a subscriber now. For a digest: the latest of each queue."""
         wanted = [event for event in happening if wants(subscriber, event)]
         if not subscriber.digest:
             return wanted
@@ -171,7 +174,7 @@ class Notify:
         sent_ms, left = self._digests.get(key, (0, {}))
         left = left | {event.queue: event for event in wanted}
         if 0 <= now_ms - sent_ms < DIGEST_MS:
-            # The next digest names these queues. Clients also read again some time after each digest.
+            # The next digest names these queues. Clients read again some time after a digest.
             self._digests.put(key, (sent_ms, left))
             return []
         self._digests.put(key, (now_ms, {}))
@@ -185,7 +188,7 @@ class Notify:
 
 
 def _in_use(channel: str, directory: Directory) -> bool:
-    """Whether a channel may have subscribers."""
+    """Return whether a channel may have subscribers."""
     if channel == ALL:
         return directory.everything
     kind, _, name = channel.partition(":")
@@ -201,7 +204,7 @@ def _job_id(raw: Mapping[str, Any]) -> str:
 
 
 def _progress(raw: Mapping[str, Any], jobs: Mapping[str, Job]) -> Iterator[LiveEvent]:
-    """The event of a report of progress; none for data alone, or a removed job."""
+    """Return the event of a report of progress; none for data alone, or a removed job."""
     job = jobs.get(_job_id(raw))
     image = raw["dynamodb"].get("NewImage")
     if job is None or image is None:
