@@ -70,8 +70,7 @@ class Audience:
         if found is None:
             found = Connection(connection, who, until_ms)
             stores.connections.add(found)
-        if channel not in found.channels:
-            assert stores.connections.change(found, channels=(*found.channels, channel))
+        assert stores.connections.add_channel(connection, channel)
         subscriber = Subscriber(connection, channel, who, until_ms, **options)
         assert stores.subscribers.add(subscriber, now_ms=now_ms)
         stores.realtime_directory.note_channel(channel)
