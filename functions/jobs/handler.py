@@ -7,6 +7,6 @@ from ojs.api import bulk, jobs, listing, work
 from ojs.http.binding.access import Guard
 from ojs.http.binding.application import Application
 
-app = Application("jobs", Guard(runtime.current))
+app = Application("jobs", Guard(runtime.current), after=runtime.flush)
 handler = app.serve(bulk, jobs, listing, work)
 runtime.prepare("enqueue", "batch_finish", "jobs")

@@ -7,6 +7,6 @@ from ojs.api import work, workers
 from ojs.http.binding.access import Guard
 from ojs.http.binding.application import Application
 
-app = Application("workers", Guard(runtime.current))
+app = Application("workers", Guard(runtime.current), after=runtime.flush)
 handler = app.serve(work, workers)
 runtime.prepare("fetch", "batch_finish", "jobs", "workers")

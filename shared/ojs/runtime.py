@@ -107,6 +107,8 @@ if TYPE_CHECKING:
     from ojs.services.queues.deletion import QueueDeletion
     from ojs.services.queues.fairness_backfill import FairnessBackfill
     from ojs.services.queues.rest import RestSweep
+    from ojs.services.realtime.posts import Connections, Posts
+    from ojs.services.realtime.rings import Rings
     from ojs.services.realtime.sockets import Sockets
     from ojs.services.realtime.tickets import Tickets
     from ojs.services.sweeping.jobs import JobSweep
@@ -286,6 +288,10 @@ def _pushes(runtime: Runtime) -> bool:
     return runtime.push_parts is not None
 
 
+def _rings(runtime: Runtime) -> bool:
+    return runtime.realtime_parts is not None
+
+
 def _remembered_ms(runtime: Runtime) -> int:
     return 1_000 * runtime.settings.authorizer_cache_s
 
@@ -310,9 +316,11 @@ class Runtime:
         sleep: Callable[[float], None],
         for_each: ForEach,
         push: Callable[[], PushParts] | None,
+        realtime: Callable[[], Connections] | None,
     ) -> None:
         self.settings = settings
         self._push = push
+        self._realtime = realtime
         self.stores = stores
         self.clock = clock
         self.ids = ids
@@ -380,25 +388,37 @@ class Runtime:
         if job.workflow is not None:
             self.workflow_advance.job_ended(job)
 
+    @property
+    def _hints(self) -> Sequence[DeliveryWake | Rings]:
+        """What is told of changes: who wakes deliveries, and who rings workers."""
+        return [each for each in (self.wake, self.rings) if each is not None]
+
     def freed(self, job: Job) -> None:
-        """Wake who may push another job, after one that stopped otherwise than by its outcome."""
-        if self.wake is not None:
-            self.wake.permits_released(job)
+        """Wake who may start another job, after one that stopped otherwise than by a push."""
+        for each in self._hints:
+            each.permits_released(job)
 
     def placed(self, job: Job) -> None:
-        """Wake who pushes a job."""
-        if self.wake is not None:
-            self.wake.job_placed(job)
+        """Wake who starts a job."""
+        for each in self._hints:
+            each.job_placed(job)
 
     def opened(self, queue: str) -> None:
-        """Wake who pushes the jobs of a queue that may hand out more than before."""
-        if self.wake is not None:
-            self.wake.queue_opened(queue)
+        """Wake who starts the jobs of a queue that may hand out more than before."""
+        for each in self._hints:
+            each.queue_opened(queue)
 
     def held_back(self, queue: Queue) -> None:
-        """Have who pushes the jobs of a queue woken when its rate limit lets the next one start."""
+        """Have who pushes the jobs of a queue woken when its rate limit lets the next one start. A
+        worker's fetch is told when.
+        """
         if self.wake is not None:
             self.wake.held_back(queue)
+
+    def flush(self) -> None:
+        """Send the rings for what the request has changed. The last act before its response."""
+        if self.rings is not None:
+            self.rings.flush()
 
     @property
     def maintenance(self) -> MaintenanceStore:
@@ -451,6 +471,17 @@ class Runtime:
 
     # --- realtime -------------------------------------------------------------------------------
 
+    @cached_property
+    def realtime_parts(self) -> Connections | None:
+        """What sends messages to connections; None where there are none."""
+        return None if self._realtime is None else self._realtime()
+
+    posts: Posts | None = provided(
+        "ojs.services.realtime.posts:Posts",
+        when=_rings,
+        connections=lambda run: run.realtime_parts,
+    )
+    rings: Rings | None = provided("ojs.services.realtime.rings:Rings", when=_rings)
     tickets: Tickets = provided("ojs.services.realtime.tickets:Tickets")
     sockets: Sockets = provided("ojs.services.realtime.sockets:Sockets")
 
@@ -568,11 +599,13 @@ def build(
     sleep: Callable[[float], None] = time.sleep,
     for_each: ForEach = in_threads,
     push: PushParts | None = None,
+    realtime: Callable[[], Connections] | None = None,
 ) -> Runtime:
     """Wire the services together; the default of each part is that of AWS.
 
     `middleware` comes after that of the settings. `sleep` takes seconds. `for_each` may make calls
-    at the same time. `push` has what deliveries need, in place of what the settings name.
+    at the same time. `push` has what deliveries need, and `realtime` makes what sends messages to
+    connections, in place of what the settings name.
     """
     clock = clock or SystemClock()
     ids = ids or IdSource(clock)
@@ -589,7 +622,22 @@ def build(
         sleep=sleep,
         for_each=for_each,
         push=_pushing(settings, clock, for_each, push),
+        realtime=realtime or _connections(settings),
     )
+
+
+def _connections(settings: Settings) -> Callable[[], Connections] | None:
+    """Makes what sends messages to connections; None where there are none."""
+    endpoint = settings.socket_endpoint
+    if settings.realtime == "off" or endpoint is None:
+        return None
+
+    def make() -> Connections:
+        from ojs.targets.connections import ApiGatewayConnections
+
+        return ApiGatewayConnections(endpoint)
+
+    return make
 
 
 def _pushing(
@@ -675,6 +723,12 @@ def current() -> Runtime:
             if _current is None:
                 _current = build(Settings.from_environment())
     return _current
+
+
+def flush() -> None:
+    """Call `Runtime.flush` if there is a runtime."""
+    if _current is not None:
+        _current.flush()
 
 
 def prepare(*services: str) -> None:
