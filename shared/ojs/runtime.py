@@ -107,6 +107,8 @@ if TYPE_CHECKING:
     from ojs.services.queues.deletion import QueueDeletion
     from ojs.services.queues.fairness_backfill import FairnessBackfill
     from ojs.services.queues.rest import RestSweep
+    from ojs.services.realtime.beats import Beats
+    from ojs.services.realtime.listening import Listening
     from ojs.services.realtime.posts import Connections, Posts
     from ojs.services.realtime.rings import Rings
     from ojs.services.realtime.sockets import Sockets
@@ -390,27 +392,28 @@ class Runtime:
 
     @property
     def _hints(self) -> Sequence[DeliveryWake | Rings]:
-        """What is told of changes: who wakes deliveries, and who rings workers."""
+        """The services that wake deliveries, and ring workers, after a change."""
         return [each for each in (self.wake, self.rings) if each is not None]
 
     def freed(self, job: Job) -> None:
-        """Wake who may start another job, after one that stopped otherwise than by a push."""
+        """Wake deliveries and workers after a job released permits without the outcome of a push."""
         for each in self._hints:
             each.permits_released(job)
 
     def placed(self, job: Job) -> None:
-        """Wake who starts a job."""
+        """Wake deliveries and workers for a job."""
         for each in self._hints:
             each.job_placed(job)
 
     def opened(self, queue: str) -> None:
-        """Wake who starts the jobs of a queue that may hand out more than before."""
+        """Wake deliveries and workers of a queue that can dispatch more jobs than before."""
         for each in self._hints:
             each.queue_opened(queue)
 
     def held_back(self, queue: Queue) -> None:
-        """Have who pushes the jobs of a queue woken when its rate limit lets the next one start. A
-        worker's fetch is told when.
+        """Wake deliveries when the rate limit of a queue allows the next start.
+
+        Workers receive that time with their fetch.
         """
         if self.wake is not None:
             self.wake.held_back(queue)
@@ -482,6 +485,8 @@ class Runtime:
         connections=lambda run: run.realtime_parts,
     )
     rings: Rings | None = provided("ojs.services.realtime.rings:Rings", when=_rings)
+    beats: Beats | None = provided("ojs.services.realtime.beats:Beats", when=_rings)
+    listening: Listening | None = provided("ojs.services.realtime.listening:Listening", when=_rings)
     tickets: Tickets = provided("ojs.services.realtime.tickets:Tickets")
     sockets: Sockets = provided("ojs.services.realtime.sockets:Sockets")
 

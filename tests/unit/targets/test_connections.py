@@ -8,7 +8,7 @@ import pytest
 from botocore.exceptions import ClientError, ConnectTimeoutError, ReadTimeoutError
 
 from ojs.domain.realtime import Posted
-from ojs.targets import connections
+from ojs.store.table import clients
 from ojs.targets.connections import ApiGatewayConnections
 
 ENDPOINT = "https://a1.execute-api.eu-central-1.amazonaws.com/live"
@@ -63,7 +63,7 @@ def test_the_client_is_made_for_the_first_message_and_waits_a_second_at_most(
         made.append((service, config, arguments))
         return Api()
 
-    monkeypatch.setattr(connections.clients, "client", make)
+    monkeypatch.setattr(clients, "client", make)
     target = ApiGatewayConnections(ENDPOINT)
     assert made == []
     target.post("c1", "{}")
@@ -75,5 +75,5 @@ def test_the_client_is_made_for_the_first_message_and_waits_a_second_at_most(
 
 
 def test_the_service_is_one_that_the_sdk_knows() -> None:
-    client = connections.clients.client("apigatewaymanagementapi", endpoint_url=ENDPOINT)
+    client = clients.client("apigatewaymanagementapi", endpoint_url=ENDPOINT)
     assert client.meta.service_model.operation_model("PostToConnection")

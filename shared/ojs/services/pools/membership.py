@@ -36,7 +36,7 @@ _Key = tuple[str, str]
 class FetchContext:
     """What a fetch begins with: the queues it may take jobs from, in order; its worker, if known;
     its pool, if configured, and the state of the pool's sequencer. `errors` say which queues cannot
-    be read.
+    be read. `names` are all queues of the worker, also paused ones.
     """
 
     queues: Sequence[Queue]
@@ -46,6 +46,7 @@ class FetchContext:
     errors: Sequence[UnreadableItem] = ()
     # Whether nothing is handed out now.
     maintenance: bool = False
+    names: Sequence[str] = ()
 
 
 class Membership:
@@ -115,19 +116,18 @@ class Membership:
             self._remember(worker_key, name, None)
             if names is None:
                 raise InvalidRequest("queues", "is required unless the worker's pool has queues")
-            allowed = [each for each in wanted if each in found]
+            allowed = wanted
         else:
             self._remember(worker_key, name, pool)
             allowed = [each for each in pool.queues if names is None or each in wanted]
             if missing := [each for each in allowed if each not in found]:
                 more, _ = self._queues.current_many(missing, unreadable=errors.setdefault)
                 found |= more
-        mine = name or DEFAULT_POOL
-        open_queues = [
-            found[each]
-            for each in allowed
-            if each in found and found[each].hands_out and found[each].isolated_by in (None, mine)
+        isolated = (None, name or DEFAULT_POOL)
+        mine = [
+            each for each in allowed if each not in found or found[each].isolated_by in isolated
         ]
+        open_queues = [found[each] for each in mine if each in found and found[each].hands_out]
         return FetchContext(
             open_queues,
             worker,
@@ -135,6 +135,7 @@ class Membership:
             state,
             list(errors.values()),
             maintenance=self._maintenance.on(),
+            names=mine,
         )
 
     def _belongs(

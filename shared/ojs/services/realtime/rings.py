@@ -88,9 +88,12 @@ class Rings:
         """Note a job that released permits for which another one might wait."""
         self._note(job.queue, jobs=1)
 
-    def more_in_line(self, queue: str) -> None:
-        """Note a queue with more jobs than a worker could take."""
-        self._note(queue, jobs=_CHAIN)
+    def more_in_line(self, queue: str, *, sure: bool) -> None:
+        """Note a queue with more jobs than a worker could take, or with lanes that it did not read.
+
+        So the number of rung workers doubles with each step as long as there are jobs.
+        """
+        self._note(queue, jobs=_CHAIN if sure else 1)
 
     def flush(self) -> None:
         """Send the rings for the noted queues. Raises no error of the table.
