@@ -396,7 +396,7 @@ class Runtime:
         return [each for each in (self.wake, self.rings) if each is not None]
 
     def freed(self, job: Job) -> None:
-        """Wake deliveries and workers after a job released permits without the outcome of a push."""
+        """Wake deliveries and workers after a job released permits without an outcome."""
         for each in self._hints:
             each.permits_released(job)
 
