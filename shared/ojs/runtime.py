@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from ojs.domain.delivery.push import Target
     from ojs.domain.job.job import Job
     from ojs.domain.queue.queue import Queue
+    from ojs.domain.realtime import Connections
     from ojs.middleware import Middleware
     from ojs.services.bulk.acts import JobActs
     from ojs.services.bulk.of_jobs import JobSlices
@@ -53,27 +54,27 @@ if TYPE_CHECKING:
     from ojs.services.crons.zone_sweep import ZoneSweep
     from ojs.services.dead_letter.archive import Archive
     from ojs.services.dead_letter.prune import PruneSweep
-    from ojs.services.dead_letter.redrive import Redrive
+    from ojs.services.dead_letter.redrive import DeadLetterRetrier
     from ojs.services.dead_letter.replay import ReplaySweep
     from ojs.services.dead_letter.statistics import DeadLetterStatistics
-    from ojs.services.deliveries.dispatch import Dispatch
+    from ojs.services.deliveries.dispatch import DeliveryDispatcher
     from ojs.services.deliveries.manage import Deliveries
-    from ojs.services.deliveries.parts import PushParts
-    from ojs.services.deliveries.settle import Settle
+    from ojs.services.deliveries.parts import DeliveryDependencies
+    from ojs.services.deliveries.settle import OutcomeProcessor
     from ojs.services.deliveries.sweep import DeliverySweep
     from ojs.services.deliveries.wake import DeliveryWake
     from ojs.services.jobs.batch_finish import BatchFinish
     from ojs.services.jobs.bulk_push import BulkPush
     from ojs.services.jobs.dead_letter_copies import DeadLetterCopies
-    from ojs.services.jobs.empty_lines import EmptyLines
-    from ojs.services.jobs.enqueue import Enqueue
-    from ojs.services.jobs.fetch import Fetch
-    from ojs.services.jobs.finish import Finish
+    from ojs.services.jobs.empty_lines import EmptyIndexCache
+    from ojs.services.jobs.enqueue import JobEnqueuer
+    from ojs.services.jobs.fetch import JobFetcher
+    from ojs.services.jobs.finish import JobFinisher
     from ojs.services.jobs.idempotent_push import IdempotentPush, KeyTurn
     from ojs.services.jobs.lost_leases import LostLeases
     from ojs.services.jobs.manage import JobManagement
     from ojs.services.jobs.middleware import MiddlewareChain
-    from ojs.services.jobs.moving import JobMove
+    from ojs.services.jobs.moving import JobMover
     from ojs.services.jobs.new_queues import NewQueues
     from ojs.services.jobs.placement import FairQueuePlacement
     from ojs.services.jobs.time_transitions import TimeTransitions
@@ -108,8 +109,10 @@ if TYPE_CHECKING:
     from ojs.services.queues.fairness_backfill import FairnessBackfill
     from ojs.services.queues.rest import RestSweep
     from ojs.services.realtime.beats import Beats
+    from ojs.services.realtime.event_replay import EventReplay
+    from ojs.services.realtime.event_sender import EventSender
     from ojs.services.realtime.listening import Listening
-    from ojs.services.realtime.posts import Connections, Posts
+    from ojs.services.realtime.posts import Posts
     from ojs.services.realtime.rings import Rings
     from ojs.services.realtime.sockets import Sockets
     from ojs.services.realtime.tickets import Tickets
@@ -151,7 +154,7 @@ _building = threading.RLock()
 
 
 class _Row:
-    """An attribute whose class is imported, and built once, on first use."""
+    """An attribute whose class is imported and instantiated on first use."""
 
     def __init__(
         self,
@@ -169,7 +172,7 @@ class _Row:
     def __get__(self, root: Any, _owner: type) -> Any:
         if root is None:
             return self
-        # The attribute of the instance takes its place.
+        # The instance's attribute replaces this descriptor.
         with _building:
             if self._name not in vars(root):
                 wanted = self._when is None or self._when(root)
@@ -177,13 +180,13 @@ class _Row:
             return vars(root)[self._name]
 
     def build(self, root: Any) -> object:
-        """A new instance. Raises TypeError if a parameter without a default is not provided."""
+        """Create an instance. Raise TypeError if a parameter without a default has no value."""
         module, _, name = self._path.partition(":")
         made = getattr(import_module(module), name)
         return made(**self.arguments(root, made.__init__.__code__))
 
     def arguments(self, root: Any, code: CodeType) -> dict[str, object]:
-        """What the sources and the places provide for the parameters of a constructor."""
+        """Return the arguments of a constructor, from the sources and the places."""
         found = {name: source(root) for name, source in self._sources.items()}
         for name in code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]:
             for place in root.places:
@@ -198,11 +201,16 @@ def provided(
     when: Callable[[Runtime], object] | None = None,
     **sources: Callable[[Runtime], object],
 ) -> Any:
-    """A row: `path` names a module and its class, the annotation its type.
+    """Declare an attribute that is built on first use. Its annotation is its type.
 
-    An argument comes from its source, or else from the first of the root's `places` that has an
-    attribute with the name of the parameter, or else it is the default. The attribute is None
-    unless `when` holds.
+    An argument has the value of its source. Without a source, it has the value of the attribute
+    with the parameter's name, in the first of the root's `places` that has one. Otherwise it has
+    its default.
+
+    Args:
+        path: Module and class, separated by a colon.
+        when: Whether the attribute exists. If false, it is None. Default: always.
+        sources: Functions that return the values of arguments.
     """
     return _Row(path, when, sources)
 
@@ -262,27 +270,27 @@ class Stores:
     )
 
     def deployed_ms(self) -> int:
-        """When the latest deployment began (ms); 0 if that is not stored."""
+        """Return the start (ms) of the most recent deployment, or 0 if it isn't stored."""
         from ojs.store.deployment.notes import DeploymentStore
 
         notes = DeploymentStore(self.table).read()
         return 0 if notes is None else notes.at_ms
 
     def lanes(self, queue: str) -> int:
-        """How many lanes a queue has."""
+        """Return the number of lanes of a queue."""
         found = self.queues.get(queue)
         return 1 if found is None else found.lanes
 
     def projected_depth(self, queue: str) -> int:
-        """How many jobs of a queue are not done, as the stream's projection has counted them."""
+        """Return the number of unfinished jobs of a queue, as counted by the projection."""
         return sum(known.projected.jobs for known in self.recount.known([queue]))
 
     def stored(self, queue: Queue, most: int) -> int:
-        """How many jobs of a queue are stored and not done, counted up to `most`."""
+        """Count the stored, unfinished jobs of a queue, up to `most`."""
         return len(self.recount.listed(queue, most)[0])
 
     def available(self, queues: Sequence[str]) -> Mapping[str, int]:
-        """How many jobs of each queue are available, as the projection has counted them."""
+        """Return the number of available jobs of each queue, as the projection counted them."""
         return self.statistics.available(queues)
 
 
@@ -290,12 +298,12 @@ def _pushes(runtime: Runtime) -> bool:
     return runtime.push_parts is not None
 
 
-def _rings(runtime: Runtime) -> bool:
-    return runtime.realtime_parts is not None
-
-
 def _remembered_ms(runtime: Runtime) -> int:
     return 1_000 * runtime.settings.authorizer_cache_s
+
+
+def _sends(runtime: Runtime) -> bool:
+    return runtime.messages is not None
 
 
 def _subscriptions(runtime: Runtime) -> RealtimeDirectory | None:
@@ -303,8 +311,9 @@ def _subscriptions(runtime: Runtime) -> RealtimeDirectory | None:
 
 
 class Runtime:
-    """The services that handlers call. A service that a name of `places` stands for comes first
-    from the stores.
+    """The services that handlers call.
+
+    If a store and a service have the same name, `places` finds the store first.
     """
 
     def __init__(
@@ -317,7 +326,7 @@ class Runtime:
         middleware: MiddlewareChain | None,
         sleep: Callable[[float], None],
         for_each: ForEach,
-        push: Callable[[], PushParts] | None,
+        push: Callable[[], DeliveryDependencies] | None,
         realtime: Callable[[], Connections] | None,
     ) -> None:
         self.settings = settings
@@ -332,7 +341,7 @@ class Runtime:
 
     @property
     def places(self) -> Sequence[object]:
-        """Where arguments are found by name: `jobs` is a store, and not the service `jobs`."""
+        """The objects that provide arguments, stores first: `jobs` is a store, not a service."""
         return (self.stores, self, self.settings)
 
     semaphores: SemaphorePermits = provided(
@@ -343,13 +352,13 @@ class Runtime:
     permit_repair: PermitRepair = provided("ojs.services.permits.repair:PermitRepair")
     bounds: QueueBounds = provided("ojs.services.permits.backpressure:QueueBounds")
     limits: RateLimits = provided("ojs.services.permits.rate_limits:RateLimits")
-    empty_lines: EmptyLines = provided("ojs.services.jobs.empty_lines:EmptyLines")
+    empty_lines: EmptyIndexCache = provided("ojs.services.jobs.empty_lines:EmptyIndexCache")
     changes: JobChanges = provided("ojs.services.jobs.transitions:JobChanges")
     placement: FairQueuePlacement = provided("ojs.services.jobs.placement:FairQueuePlacement")
     copies: DeadLetterCopies = provided("ojs.services.jobs.dead_letter_copies:DeadLetterCopies")
     transitions: TimeTransitions = provided("ojs.services.jobs.time_transitions:TimeTransitions")
     new_queues: NewQueues = provided("ojs.services.jobs.new_queues:NewQueues")
-    enqueue: Enqueue = provided("ojs.services.jobs.enqueue:Enqueue")
+    enqueue: JobEnqueuer = provided("ojs.services.jobs.enqueue:JobEnqueuer")
     key_turn: KeyTurn = provided("ojs.services.jobs.idempotent_push:KeyTurn")
     idempotent_push: IdempotentPush = provided(
         "ojs.services.jobs.idempotent_push:IdempotentPush", management=lambda run: run.jobs
@@ -360,33 +369,33 @@ class Runtime:
     )
     membership: Membership = provided("ojs.services.pools.membership:Membership")
     planner: DispatchPlanner = provided("ojs.services.pools.dispatch:DispatchPlanner")
-    fetch: Fetch = provided("ojs.services.jobs.fetch:Fetch")
-    finish: Finish = provided("ojs.services.jobs.finish:Finish")
+    fetch: JobFetcher = provided("ojs.services.jobs.fetch:JobFetcher")
+    finish: JobFinisher = provided("ojs.services.jobs.finish:JobFinisher")
     batch_finish: BatchFinish = provided("ojs.services.jobs.batch_finish:BatchFinish")
     jobs: JobManagement = provided("ojs.services.jobs.manage:JobManagement")
-    moves: JobMove = provided("ojs.services.jobs.moving:JobMove")
+    moves: JobMover = provided("ojs.services.jobs.moving:JobMover")
     acts: JobActs = provided("ojs.services.bulk.acts:JobActs")
     job_slices: JobSlices = provided("ojs.services.bulk.of_jobs:JobSlices")
     workers: WorkerRegistry = provided("ojs.services.workers.workers:WorkerRegistry")
 
     def fire(self, name: str) -> Job | None:
-        """Fire a cron job that is due. Loaded when there is one."""
+        """Fire a cron job that is due. Imports the service on first use."""
         return self.cron_firing.fire(name)
 
     def stopped(self, jobs: Sequence[Job]) -> Sequence[Job]:
-        """The jobs whose workflow has stopped. Loaded with the first job of a workflow."""
+        """Return the jobs whose workflow has stopped. Imports the service on first use."""
         return self.stores.workflows.stopped(jobs)
 
     def forget_workflow(self, name: str) -> None:
-        """Erase a workflow. Loaded when a job of one is erased."""
+        """Erase a workflow. Imports the service on first use."""
         self.workflow_control.forget(name)
 
     def count_untracked(self, queue: str) -> None:
-        """Count the depth of a queue anew. Loaded when a queue gets its first bound."""
+        """Recount a queue's jobs. Imports the service when a queue gets its first size limit."""
         self.reconcile.count_untracked(queue)
 
     def ended(self, job: Job) -> None:
-        """Do what follows from the end of a job. Loaded when one of a workflow has changed."""
+        """Advance the workflow of a finished job. Imports the service on first use."""
         if job.workflow is not None:
             self.workflow_advance.job_ended(job)
 
@@ -438,15 +447,15 @@ class Runtime:
     # --- deliveries -----------------------------------------------------------------------------
 
     @cached_property
-    def push_parts(self) -> PushParts | None:
-        """Queues and targets of deliveries; None where nothing is pushed."""
+    def push_parts(self) -> DeliveryDependencies | None:
+        """The queues and targets of deliveries, or None without push delivery."""
         return None if self._push is None else self._push()
 
     @property
-    def pushing(self) -> PushParts:
-        """As `push_parts`. Raises Unsupported where nothing is pushed."""
+    def pushing(self) -> DeliveryDependencies:
+        """Return `push_parts`. Raise Unsupported without push delivery."""
         if self.push_parts is None:
-            raise Unsupported("This deployment pushes no jobs.")
+            raise Unsupported("Push delivery is not supported by this deployment.")
         return self.push_parts
 
     wake: DeliveryWake | None = provided(
@@ -454,14 +463,14 @@ class Runtime:
         when=_pushes,
         queue=lambda run: run.pushing.wakes,
     )
-    settle: Settle = provided("ojs.services.deliveries.settle:Settle")
-    dispatch: Dispatch = provided(
-        "ojs.services.deliveries.dispatch:Dispatch",
+    settle: OutcomeProcessor = provided("ojs.services.deliveries.settle:OutcomeProcessor")
+    dispatch: DeliveryDispatcher = provided(
+        "ojs.services.deliveries.dispatch:DeliveryDispatcher",
         target=lambda run: run.pushing.target,
         sends=lambda run: run.pushing.sends,
         allowed=lambda run: run.pushing.allowed,
     )
-    # Where outcomes wait that cannot be settled when they are told; None: there is none.
+    # The queue for outcomes that can't be processed immediately. None if the deployment has none.
     outcome_queue: SqsOutcomeQueue | None = provided(
         "ojs.targets.queues:SqsOutcomeQueue",
         when=lambda run: run.settings.outcome_queue,
@@ -475,20 +484,26 @@ class Runtime:
     # --- realtime -------------------------------------------------------------------------------
 
     @cached_property
-    def realtime_parts(self) -> Connections | None:
-        """What sends messages to connections; None where there are none."""
+    def messages(self) -> Connections | None:
+        """What sends messages to connections; None where there are no connections."""
         return None if self._realtime is None else self._realtime()
 
     posts: Posts | None = provided(
         "ojs.services.realtime.posts:Posts",
-        when=_rings,
-        connections=lambda run: run.realtime_parts,
+        when=_sends,
+        connections=lambda run: run.messages,
     )
-    rings: Rings | None = provided("ojs.services.realtime.rings:Rings", when=_rings)
-    beats: Beats | None = provided("ojs.services.realtime.beats:Beats", when=_rings)
-    listening: Listening | None = provided("ojs.services.realtime.listening:Listening", when=_rings)
+    rings: Rings | None = provided("ojs.services.realtime.rings:Rings", when=_sends)
+    beats: Beats | None = provided("ojs.services.realtime.beats:Beats", when=_sends)
+    listening: Listening | None = provided("ojs.services.realtime.listening:Listening", when=_sends)
     tickets: Tickets = provided("ojs.services.realtime.tickets:Tickets")
     sockets: Sockets = provided("ojs.services.realtime.sockets:Sockets")
+    event_sender: EventSender | None = provided(
+        "ojs.services.realtime.event_sender:EventSender", when=_sends
+    )
+    event_replay: EventReplay | None = provided(
+        "ojs.services.realtime.event_replay:EventReplay", when=_sends
+    )
 
     # --- for operators --------------------------------------------------------------------------
 
@@ -500,7 +515,7 @@ class Runtime:
     deletion: QueueDeletion = provided("ojs.services.queues.deletion:QueueDeletion")
     pools: PoolConfiguration = provided("ojs.services.pools.configure:PoolConfiguration")
     dead_letter: DeadLetterSearch = provided("ojs.services.listing.dead_letters:DeadLetterSearch")
-    redrive: Redrive = provided("ojs.services.dead_letter.redrive:Redrive")
+    redrive: DeadLetterRetrier = provided("ojs.services.dead_letter.redrive:DeadLetterRetrier")
     actions: Actions = provided("ojs.services.operations.actions:Actions")
     keys: AccessKeyStore = provided("ojs.store.deployment.access_keys:AccessKeyStore")
     makers: KeyStates = provided("ojs.services.operations.key_states:KeyStates")
@@ -517,7 +532,7 @@ class Runtime:
 
     @cached_property
     def origin(self) -> OriginGuard | None:
-        """What lets requests in by where they came from; None: they may come from anywhere."""
+        """The check of the header that the firewall adds. None without a firewall."""
         if self.settings.origin_secret is None:
             return None
         from ojs.services.operations.origin import OriginGuard
@@ -538,7 +553,7 @@ class Runtime:
     workflow_creation: WorkflowCreation = provided("ojs.services.workflows.create:WorkflowCreation")
     workflow_control: WorkflowControl = provided("ojs.services.workflows.control:WorkflowControl")
 
-    # --- what is read ---------------------------------------------------------------------------
+    # --- reads ----------------------------------------------------------------------------------
 
     stats: Statistics = provided("ojs.services.operations.statistics:Statistics")
     scheduling: PoolStatistics = provided("ojs.services.pools.statistics:PoolStatistics")
@@ -553,8 +568,10 @@ class Runtime:
     # --- sweeps ---------------------------------------------------------------------------------
 
     def sweeps(self) -> Iterator[Sweep]:
-        """Every sweep, in the order in which they run each minute: what may come back is replayed
-        before the rest is pruned, and metrics come last. Each is loaded when it is its turn.
+        """Yield all sweeps in the order in which they run. Each is imported before it runs.
+
+        Replay runs before pruning, so that dead letters that a rule replays are not pruned. Metrics
+        run last.
         """
         yield self.sweep
         yield self.workflow_sweep
@@ -603,14 +620,23 @@ def build(
     measure: bool = False,
     sleep: Callable[[float], None] = time.sleep,
     for_each: ForEach = in_threads,
-    push: PushParts | None = None,
+    push: DeliveryDependencies | None = None,
     realtime: Callable[[], Connections] | None = None,
 ) -> Runtime:
-    """Wire the services together; the default of each part is that of AWS.
+    """Create the stores and services. By default, all parts are those of AWS.
 
-    `middleware` comes after that of the settings. `sleep` takes seconds. `for_each` may make calls
-    at the same time. `push` has what deliveries need, and `realtime` makes what sends messages to
-    connections, in place of what the settings name.
+    Args:
+        settings: Settings of the deployment.
+        client: Client of DynamoDB.
+        blobs: Store of large payloads. Default: the bucket of `settings`.
+        clock: Current time. Default: the system's clock.
+        ids: Source of IDs. Default: random IDs.
+        middleware: Middleware that runs after that of `settings`.
+        measure: Whether the table counts the capacity units of its calls.
+        sleep: Waits for a number of seconds.
+        for_each: Makes calls, possibly in parallel.
+        push: Queues and targets of deliveries. Default: those of `settings`.
+        realtime: Makes the sender of messages to connections. Default: that of `settings`.
     """
     clock = clock or SystemClock()
     ids = ids or IdSource(clock)
@@ -627,39 +653,25 @@ def build(
         sleep=sleep,
         for_each=for_each,
         push=_pushing(settings, clock, for_each, push),
-        realtime=realtime or _connections(settings),
+        realtime=_messages(settings, realtime),
     )
 
 
-def _connections(settings: Settings) -> Callable[[], Connections] | None:
-    """Makes what sends messages to connections; None where there are none."""
-    endpoint = settings.socket_endpoint
-    if settings.realtime == "off" or endpoint is None:
-        return None
-
-    def make() -> Connections:
-        from ojs.targets.connections import ApiGatewayConnections
-
-        return ApiGatewayConnections(endpoint)
-
-    return make
-
-
 def _pushing(
-    settings: Settings, clock: Clock, for_each: ForEach, given: PushParts | None
-) -> Callable[[], PushParts] | None:
-    """Makes what deliveries need, on first use; None where nothing is pushed."""
+    settings: Settings, clock: Clock, for_each: ForEach, given: DeliveryDependencies | None
+) -> Callable[[], DeliveryDependencies] | None:
+    """Return a function that creates the queues and targets of deliveries, or None without push."""
     if given is not None:
         return lambda: given
     url = settings.dispatch_queue
     if url is None:
         return None
 
-    def make() -> PushParts:
-        from ojs.services.deliveries.parts import AllowedTargets, PushParts
+    def make() -> DeliveryDependencies:
+        from ojs.services.deliveries.parts import AllowedTargets, DeliveryDependencies
         from ojs.targets.queues import SqsSendQueue, SqsWakeQueue
 
-        return PushParts(
+        return DeliveryDependencies(
             wakes=SqsWakeQueue(url, clock),
             target=_Targets(clock, for_each, destinations=settings.destinations).of,
             allowed=AllowedTargets(
@@ -667,6 +679,22 @@ def _pushing(
             ),
             sends=None if settings.send_queue is None else SqsSendQueue(settings.send_queue),
         )
+
+    return make
+
+
+def _messages(
+    settings: Settings, given: Callable[[], Connections] | None
+) -> Callable[[], Connections] | None:
+    """Makes what sends messages, on first use; None where there are no connections."""
+    endpoint = settings.socket_endpoint
+    if settings.realtime == "off" or given is not None or endpoint is None:
+        return None if settings.realtime == "off" else given
+
+    def make() -> Connections:
+        from ojs.targets.connections import ApiGatewayConnections
+
+        return ApiGatewayConnections(endpoint)
 
     return make
 
@@ -681,7 +709,7 @@ def _check_endpoint(url: str) -> None:
 
 
 class _Targets:
-    """The targets of a container, each made on first use."""
+    """The targets of a container. Each is created on first use."""
 
     def __init__(self, clock: Clock, for_each: ForEach, *, destinations: bool) -> None:
         self._clock = clock
@@ -689,7 +717,7 @@ class _Targets:
         self._destinations = destinations
 
     def of(self, delivery: Delivery) -> Target:
-        """Where the pushes of a delivery go."""
+        """Return the target of a delivery."""
         return self._functions if delivery.function is not None else self._endpoints
 
     @cached_property
@@ -706,7 +734,7 @@ class _Targets:
 
 
 def _chain(settings: Settings, more: Sequence[Middleware]) -> MiddlewareChain | None:
-    """The middleware; None where there is none, and nothing is loaded for it."""
+    """Return the middleware. Without middleware, return None and import nothing."""
     if not (settings.middleware or more):
         return None
     from ojs.services.jobs.middleware import MiddlewareChain
@@ -721,7 +749,7 @@ _current: Runtime | None = None
 
 
 def current() -> Runtime:
-    """The container's runtime, built from the environment on first use."""
+    """Return the container's runtime. The first call builds it from the environment."""
     global _current  # noqa: PLW0603 - one runtime for each container is the point
     if _current is None:
         with _lock:
@@ -737,21 +765,22 @@ def flush() -> None:
 
 
 def prepare(*services: str) -> None:
-    """Build the container's runtime, and these services of it, while its function is initialized,
-    with all of a CPU: only where the environment is a function's, and names a table. The first
-    request that needs another service imports it.
+    """Build the container's runtime and these services while the function is initialized.
+
+    Lambda provides a full CPU during this time. A failure is ignored, for example if the
+    environment is not a function's. The first request that needs another service imports it.
     """
-    # A first request tries again, and is answered, with an error if need be.
+    # The first request makes another attempt, and returns its error.
     with suppress(Exception):
         for service in services:
             getattr(current(), service)
         if (chain := current().middleware) is not None:
             chain.load()
-        # A client takes a while to make, too.
+        # Creating a client takes some time, too.
         _ = current().origin
 
 
 def use(runtime: Runtime) -> None:
-    """Put a runtime in place: the local server and tests bring their own."""
+    """Set the container's runtime. The local server and tests provide their own."""
     global _current  # noqa: PLW0603 - see current()
     _current = runtime

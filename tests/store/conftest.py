@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
     from local.engines import Engine
-    from ojs.services.deliveries.parts import PushParts
-    from ojs.services.realtime.posts import Connections
+    from ojs.domain.realtime import Connections
+    from ojs.services.deliveries.parts import DeliveryDependencies
 
 WORKER = "worker_019414d4-aaaa-7000-c000-111111111111"
 
@@ -46,7 +46,7 @@ class World:
     for_each: ForEach = one_by_one
 
     # What deliveries need, where jobs are pushed.
-    pushing: PushParts | None = None
+    pushing: DeliveryDependencies | None = None
 
     # What sends messages to connections, where there is realtime.
     connections: Connections | None = None
@@ -59,7 +59,7 @@ class World:
     def another(self, client: Any = None) -> runtime.Runtime:
         """One more container on the same table, with nothing in its memory."""
         return runtime.build(
-            Settings(table=self.table),
+            Settings(table=self.table, realtime="off" if self.connections is None else "wake"),
             client=client or self.client,
             blobs=self.blobs,
             clock=self.clock,

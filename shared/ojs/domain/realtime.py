@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import field
 from enum import Enum, auto
+from typing import Protocol
 
 from ojs.domain.access import Principal
 from ojs.records import record
@@ -34,6 +35,14 @@ class Posted(Enum):
     # The connection does not exist any more.
     GONE = auto()
     FAILED = auto()
+
+
+class Connections(Protocol):
+    """The connections of this deployment."""
+
+    def post(self, connection: str, text: str) -> Posted:
+        """Send a text to a connection. Raises nothing."""
+        ...
 
 
 @record(frozen=True)

@@ -32,7 +32,7 @@ def hub() -> Hub:
 @pytest.fixture
 def live(make_runtime: Callable[..., Runtime], clock: ManualClock, hub: Hub) -> Api:
     """The API with connections."""
-    built = make_runtime()
+    built = make_runtime(realtime="wake")
     built._realtime = lambda: hub
     runtime.use(built)
     return Api(built, clock)
@@ -83,7 +83,7 @@ def test_an_ended_connection_is_not_listed(live: Api) -> None:
 @pytest.fixture
 def closed(make_runtime: Callable[..., Runtime], clock: ManualClock, hub: Hub) -> Keyed:
     """The API with connections and keys, and a connection of somebody else."""
-    built = make_runtime(authorizer="keys")
+    built = make_runtime(authorizer="keys", realtime="wake")
     built._realtime = lambda: hub
     keyed = Keyed(built, clock)
     other = Connection("c1=", Principal("other", key="0" * 16), clock.now_ms() + HOUR_MS)

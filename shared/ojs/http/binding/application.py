@@ -20,7 +20,7 @@ from ojs.domain.ids import IdSource
 from ojs.domain.job.trace import TraceContext
 from ojs.http import features
 from ojs.http.binding import client_quirks, errors, negotiation
-from ojs.http.binding.access import Guard
+from ojs.http.binding.access import Authorizer
 from ojs.http.binding.actions import ActionLog
 from ojs.http.binding.request import Request
 from ojs.http.binding.routes import Routes
@@ -53,7 +53,7 @@ class Application:
     def __init__(
         self,
         function: str,
-        guard: Guard,
+        guard: Authorizer,
         actions: ActionLog | None = None,
         *,
         after: Callable[[], None] = lambda: None,

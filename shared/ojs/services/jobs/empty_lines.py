@@ -41,7 +41,7 @@ Lane = tuple[str, int]
 Found = TypeVar("Found")
 
 
-class EmptyLines:
+class EmptyIndexCache:
     """Caches which index partitions are empty. One instance per container."""
 
     def __init__(self, clock: Clock, placed: Callable[[Job], None] = lambda _: None) -> None:
@@ -79,13 +79,21 @@ class EmptyLines:
         remembers: bool,
         rung: Collection[str] = (),
         ahead_ms: int = 0,
-    ) -> LineReader:
+    ) -> IndexReader:
         """Return the reader for one fetch.
 
-        It skips empty partitions only if it `remembers`, and none of the `rung` queues. It also
-        finds when the first job is due within `ahead_ms`.
+        Args:
+            index: The index of jobs.
+            lanes: The lanes that the fetch reads.
+            for_each: Applies a function to several lanes concurrently.
+            remembers: Whether to skip partitions that were empty recently.
+            rung: Queues whose partitions are never skipped.
+            ahead_ms: How far ahead it looks for the first start.
+
+        Returns:
+            The reader.
         """
-        return LineReader(
+        return IndexReader(
             self,
             index,
             self._clock,
@@ -96,7 +104,7 @@ class EmptyLines:
             ahead_ms=ahead_ms,
         )
 
-    # --- for `LineReader`, with the numbers of ready and due partitions of the fetch -----------
+    # --- for `IndexReader`, with the numbers of ready and due partitions of the fetch -----------
 
     def ready_is_empty(self, lane: Lane, lanes: int, _: int) -> bool:
         """Whether to skip a ready partition, because it was empty recently."""
@@ -141,7 +149,7 @@ def _due_ms(lanes: int, due_lanes: int) -> int:
     return min(_DUE_MS, round(due_lanes * 1_000 / max(left, _LEAST_LOOKS)))
 
 
-class _Ahead(Generic[Found]):
+class _Prefetcher(Generic[Found]):
     """Prefetches partitions: with each requested one, it reads some of the next ones.
 
     The number doubles from 1 up to `THREADS`, because the first partition that is not empty might
@@ -190,12 +198,12 @@ class _Ahead(Generic[Found]):
             return error
 
 
-class LineReader:
+class IndexReader:
     """Reads the index partitions of one fetch."""
 
     def __init__(
         self,
-        empty: EmptyLines,
+        empty: EmptyIndexCache,
         index: JobIndex,
         clock: Clock,
         lanes: Sequence[Lane],
@@ -219,11 +227,20 @@ class LineReader:
         self._due_lanes = len(due)
         ready = [lane for lane in lanes if not self._passes_over(empty.ready_is_empty, lane)]
         due = [lane for lane in due if not self._passes_over(empty.due_is_empty, lane)]
-        self._ready = _Ahead(ready, self._look_ready, for_each)
-        self._due = _Ahead(due, self._look_due, for_each)
+        self._ready = _Prefetcher(ready, self._look_ready, for_each)
+        self._due = _Prefetcher(due, self._look_due, for_each)
 
     def ready(self, queue: str, lane: int, *, limit: int, after: object = None) -> ReadyPage:
         """Call `JobIndex.ready`, or return an empty page if the partition is skipped.
+
+        Args:
+            queue: Name of the queue.
+            lane: Number of the lane.
+            limit: Maximum number of entries.
+            after: Position in the partition to continue from. Default: its start.
+
+        Returns:
+            The page.
 
         Raises:
             OjsError: The read failed.
@@ -236,6 +253,14 @@ class LineReader:
 
     def due(self, queue: str, lane: int, *, limit: int) -> DueLine:
         """Call `JobIndex.due`, or return an empty result if the partition is skipped.
+
+        Args:
+            queue: Name of the queue.
+            lane: Number of the lane.
+            limit: Maximum number of entries.
+
+        Returns:
+            The due entries.
 
         Raises:
             OjsError: The read failed.

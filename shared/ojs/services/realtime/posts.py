@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from ojs.clock import Clock
-from ojs.domain.realtime import Posted
+from ojs.domain.realtime import Connections, Posted
 from ojs.services.for_each import ForEach
 
 # After this many failures in a row a container sends nothing for `_PAUSE_MS`.
 _FAILURES = 3
 _PAUSE_MS = 10_000
-
-
-class Connections(Protocol):
-    """The connections of this deployment."""
-
-    def post(self, connection: str, text: str) -> Posted:
-        """Send a text to a connection. Raises nothing."""
-        ...
 
 
 class Posts:

@@ -17,7 +17,8 @@ from ojs.domain.realtime import (
     Connection,
     Subscriber,
 )
-from ojs.domain.socket_messages import Subscribe, Unsubscribe
+from ojs.domain.socket_messages import Resume, Subscribe, Unsubscribe
+from ojs.services.realtime.event_replay import EventReplay
 from ojs.store.jobs.records import JobStore
 from ojs.store.queues.queues import QueueStore
 from ojs.store.realtime.connections import ConnectionStore
@@ -29,6 +30,8 @@ from ojs.store.table.races import retry_on_race
 
 # How old (ms) the list of revoked keys can be that a subscription is checked with.
 _REMEMBERED_MS = 10_000
+_NO_EVENTS = "This deployment sends no events: its setting realtime is wake."
+_UNKNOWN = "The event ID is not known. Read the current state over HTTP."
 _ENDED = "The connection has ended. Connect again with a new ticket."
 
 
@@ -53,15 +56,18 @@ class Sockets:
         realtime_directory: RealtimeDirectory,
         jobs: JobStore,
         queues: QueueStore,
+        event_replay: EventReplay | None,
         clock: Clock,
         realtime: str,
     ) -> None:
+        """`event_replay` is None where no messages can be sent to connections."""
         self._connections = connections
         self._listeners = listeners
         self._subscribers = subscribers
         self._directory = realtime_directory
         self._jobs = jobs
         self._queues = queues
+        self._replay = event_replay
         self._clock = clock
         self._events = realtime == "all"
 
@@ -100,6 +106,8 @@ class Sockets:
                 return self._subscribe(connection, message)
             case Unsubscribe():
                 return self._unsubscribe(connection, message.channel)
+            case Resume():
+                return self._resume(connection, message.last_event_id)
             case _ if message.action == "ping":
                 return {"type": "pong"}
             case _:
@@ -109,7 +117,7 @@ class Sockets:
 
     def _subscribe(self, connection: str, message: Subscribe) -> dict[str, Any]:
         if not self._events:
-            raise Unsupported("This deployment sends no events: its setting realtime is wake.")
+            raise Unsupported(_NO_EVENTS)
         channel = message.channel
         found = self._there(connection)
         self._permit(found.principal, channel)
@@ -145,15 +153,34 @@ class Sockets:
         self._strike(connection, channel)
         return {"type": "unsubscribed", "channel": channel}
 
+    def _resume(self, connection: str, last_event_id: str) -> dict[str, Any]:
+        """Send the events after one, on the channels that the connection has subscribed to."""
+        if self._replay is None or not self._events:
+            raise Unsupported(_NO_EVENTS)
+        after_ms = self._replay.time_of(last_event_id)
+        if after_ms is None:
+            raise Refusal("unknown_event_id", _UNKNOWN)
+        found = self._there(connection)
+        self._check_key(found.principal)
+        now_ms = self._clock.now_ms()
+        each = (self._subscribers.get(one, connection, now_ms=now_ms) for one in found.channels)
+        there = [one for one in each if one is not None]
+        return {"type": "resumed", "events": self._replay.send(there, after_ms)}
+
+    def _check_key(self, principal: Principal) -> None:
+        """Raise PermissionDenied if the key of a connection was revoked since it was opened."""
+        if principal.key in self._directory.read(remembered_ms=_REMEMBERED_MS).revoked:
+            raise forbidden()
+
     def _permit(self, principal: Principal, channel: str) -> None:
         """Raise NotFound for a channel that doesn't exist or is out of reach, PermissionDenied for
         a missing scope or a revoked key.
         """
         of_job = channel.startswith("job:")
         needed = Scope.JOBS_READ if of_job else Scope.ADMIN_READ
-        revoked = self._directory.read(remembered_ms=_REMEMBERED_MS).revoked
-        if needed not in principal.scopes or principal.key in revoked:
+        if needed not in principal.scopes:
             raise forbidden()
+        self._check_key(principal)
         if channel == ALL:
             return
         queue = self._job(channel)[0] if of_job else channel.partition(":")[2]
