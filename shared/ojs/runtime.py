@@ -111,6 +111,7 @@ if TYPE_CHECKING:
     from ojs.services.realtime.beats import Beats
     from ojs.services.realtime.event_replay import EventReplay
     from ojs.services.realtime.event_sender import EventSender
+    from ojs.services.realtime.event_streams import EventStreams
     from ojs.services.realtime.listening import Listening
     from ojs.services.realtime.posts import Posts
     from ojs.services.realtime.rings import Rings
@@ -501,6 +502,7 @@ class Runtime:
     event_sender: EventSender | None = provided(
         "ojs.services.realtime.event_sender:EventSender", when=_sends
     )
+    event_streams: EventStreams = provided("ojs.services.realtime.event_streams:EventStreams")
     event_replay: EventReplay | None = provided(
         "ojs.services.realtime.event_replay:EventReplay", when=_sends
     )
