@@ -290,7 +290,7 @@ class FetchRequest(RequestModel):
                 raise InvalidRequest(f"{prefix}rung[{index}]", rule, value=queue)
         _check_nacks(self.nacks or (), prefix)
         if len(self.acks or ()) + len(self.nacks or ()) > MAX_ENDINGS:
-            rule = f"must have at most {MAX_ENDINGS} items together with acks"
+            rule = f"must have at most {MAX_ENDINGS} items, including the items of acks"
             raise InvalidRequest(f"{prefix}nacks", rule)
 
     def order(self) -> str | None:
