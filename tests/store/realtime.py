@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from ojs.domain.access import ALL_SCOPES, Principal
 from ojs.domain.realtime import CONNECTION_MS, Connection, Posted, Subscriber
-from ojs.projections.notify import Notify
+from ojs.projections.notify import EventNotifier
 from ojs.services.for_each import one_by_one
+from ojs.services.realtime.event_replay import EventReplay
 from ojs.services.realtime.event_sender import EventSender
+from ojs.services.realtime.sockets import Sockets
 
 if TYPE_CHECKING:
+    from ojs.runtime import Runtime
     from tests.store.conftest import World
 
 
@@ -37,6 +40,22 @@ class FakeConnections:
         return self.posted.pop(connection, [])
 
 
+def sockets_of(run: Runtime, event_replay: EventReplay | None = None) -> Sockets:
+    """What serves the messages of clients in a container."""
+    stores = run.stores
+    return Sockets(
+        connections=stores.connections,
+        listeners=stores.listeners,
+        subscribers=stores.subscribers,
+        realtime_directory=stores.realtime_directory,
+        jobs=stores.jobs,
+        queues=stores.queues,
+        event_replay=event_replay,
+        clock=run.clock,
+        realtime="all",
+    )
+
+
 class Audience:
     """Subscribers on a world's table, and what sends them events."""
 
@@ -46,11 +65,11 @@ class Audience:
         self.sender = EventSender(self.connections, one_by_one)
         self.notify = self.another()
 
-    def another(self) -> Notify:
+    def another(self) -> EventNotifier:
         """One more container, with nothing in its memory."""
         run = self.world.another()
         self.table = run.table
-        return Notify(
+        return EventNotifier(
             directory=run.stores.realtime_directory,
             subscribers=run.stores.subscribers,
             jobs=run.stores.jobs,
@@ -70,8 +89,7 @@ class Audience:
         if found is None:
             found = Connection(connection, who, until_ms)
             stores.connections.add(found)
-        if channel not in found.channels:
-            assert stores.connections.change(found, channels=(*found.channels, channel))
+        assert stores.connections.add_channel(connection, channel)
         subscriber = Subscriber(connection, channel, who, until_ms, **options)
         assert stores.subscribers.add(subscriber, now_ms=now_ms)
         stores.realtime_directory.note_channel(channel)

@@ -89,18 +89,24 @@ def test_connections(exact: World) -> None:
     assert store.get(connection.id, now_ms=now_ms) == connection
     assert store.get(connection.id, now_ms=now_ms + MINUTE_MS) is None
     assert store.get("other", now_ms=now_ms) is None
-    assert store.change(connection, channels=("all",), group="g1")
-    # Who has read it before loses, and reads again.
-    assert not store.change(connection, channels=("queue:a",))
+    assert store.set_group(connection.id, "g1")
+    channels = [f"queue:q{number}" for number in range(20)]
+    with ThreadPoolExecutor(8) as pool:
+        # Messages of a connection that come at the same time.
+        assert all(pool.map(partial(store.add_channel, connection.id), channels))
     found = store.get(connection.id, now_ms=now_ms)
     assert found is not None
-    assert (found.channels, found.group) == (("all",), "g1")
-    assert store.change(found, channels=())
+    assert (found.channels, found.group) == (tuple(sorted(channels)), "g1")
+    for channel in channels[1:]:
+        act = partial(store.remove_channel, connection.id, channel)
+        assert costs(exact, act)[:2] == (["UpdateItem"], 1.0)
     changed = store.remove(connection.id)
     assert changed is not None
-    assert (changed.channels, changed.group) == ((), "g1")
+    assert (changed.channels, changed.group) == (("queue:q0",), "g1")
     assert store.remove(connection.id) is None
-    assert not store.change(found, channels=("all",))
+    assert not store.add_channel(connection.id, "all")
+    assert not store.set_group(connection.id, "g1")
+    assert store.get(connection.id, now_ms=now_ms) is None
 
 
 def test_a_caller_that_cannot_be_read_is_not_anybody(exact: World) -> None:
@@ -227,16 +233,16 @@ def test_subscribers(exact: World) -> None:
         assert store.get(channel, "c1=", now_ms=now_ms + MINUTE_MS) is None
         assert store.get(channel, "other", now_ms=now_ms) is None
         if channel.startswith("job:"):
-            assert store.watching([job, job[:-1] + "1"], now_ms=now_ms) == {job: [two]}
+            assert store.list_watching([job, job[:-1] + "1"], now_ms=now_ms) == {job: [two]}
         else:
-            assert store.of(channel, now_ms=now_ms) == [two]
+            assert store.list_of(channel, now_ms=now_ms) == [two]
         for _ in range(2):
             assert costs(exact, partial(store.remove, channel, "c1="))[0] in (
                 ["DeleteItem"],
                 ["UpdateItem"],
             )
         assert store.get(channel, "c1=", now_ms=now_ms) is None
-    assert store.watching([job], now_ms=now_ms) == {}
+    assert store.list_watching([job], now_ms=now_ms) == {}
     # A job that nobody watches costs no item.
     store.remove("job:01968f2a-0000-7000-8000-000000000001", "c1=")
     assert exact.run.table.get("RT|j|01968f2a-0000-7000-8000-000000000001", "@") is None
@@ -276,5 +282,5 @@ def test_many_watch_a_job_at_once(exact: World) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(add, range(8)))
-    (watching,) = store.watching([channel[4:]], now_ms=now_ms).values()
+    (watching,) = store.list_watching([channel[4:]], now_ms=now_ms).values()
     assert {each.connection for each in watching} == {f"c{number}" for number in range(8)}

@@ -497,7 +497,9 @@ def _realtime(run: Run) -> None:
     connection = Connection("NBnZ_FRHIAMCJTg=", caller, until_ms)
     stores.connections.add(connection)
     channels = (f"job:{job_id}", "queue:a", "all")
-    stores.connections.change(connection, channels=channels, group=group_of(["a"]))
+    stores.connections.set_group(connection.id, group_of(["a"]))
+    for channel in channels:
+        stores.connections.add_channel(connection.id, channel)
     for name, options in (("one", {}), ("two", dict.fromkeys(("batch", "detail"), True))):
         for channel in channels:
             one = Subscriber(name, channel, caller, until_ms, ("job.progress",), **options)
@@ -665,6 +667,10 @@ def _workflows(run: Run) -> None:
     run.push("tight")
     create(type="chain", name="n", steps=[step("a"), step("b", queue="tight")])
     work()
+    members = {"type": "group", "jobs": [step("a") for _ in range(101)]}
+    record = create(type="chain", steps=[step("a"), members])
+    work()
+    run.run.workflow_control.cancel(record.id)
     record = create(type="group", jobs=[step("a") for _ in range(250)])
     work()
     run.run.workflow_control.cancel(record.id)
