@@ -177,10 +177,10 @@ def test_the_end_of_maintenance_rings_for_when_all_containers_know(
 ) -> None:
     connect(live, "c1=")
     fetch(live, listen={"connection": "c1="})
-    live("PUT", "/ojs/v1/admin/maintenance", {"enabled": True, "reason": "r"})
+    live("POST", "/ojs/v1/admin/maintenance", {"enabled": True, "reason": "r"})
     push(live)
     hub.sent.clear()
-    live("PUT", "/ojs/v1/admin/maintenance", {"enabled": False})
+    live("POST", "/ojs/v1/admin/maintenance", {"enabled": False})
     ((_, ring),) = hub.sent
     assert ring["at_ms"] == clock.now_ms() + NOTICED_MS + 1_000
 
