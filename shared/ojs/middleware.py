@@ -54,7 +54,7 @@ class Envelope:
 
 
 class Next(Protocol):
-    """The middleware that follows. It returns the job with its changes."""
+    """The next middleware. Call it with the job. It returns the job with its changes."""
 
     def __call__(self, job: Envelope, /) -> Envelope: ...
 
