@@ -33,6 +33,15 @@ _DROPPED = {
 }
 # Event types that lists of finished jobs use.
 ENDS = frozenset({EventType.JOB_COMPLETED, EventType.JOB_CANCELLED, EventType.JOB_DISCARDED})
+# The types of those that several states lead to: these have the state before. A new job is pending.
+_FROM_SEVERAL = frozenset(
+    {
+        EventType.JOB_ENQUEUED,
+        EventType.JOB_SCHEDULED,
+        EventType.JOB_DISCARDED,
+        EventType.JOB_CANCELLED,
+    }
+)
 _WITH_ERROR = frozenset(
     {
         EventType.JOB_FAILED,
@@ -113,6 +122,8 @@ def of_job(
     failure = _failure(what, errors.get(key) if key else None)
     job, (data, component) = what.job, ROWS[what.kind]
     told = {"job_type": job.type, "queue": job.queue} | data(what, failure)
+    if what.kind in _FROM_SEVERAL:
+        told["from"] = State.PENDING.value if what.before is None else what.before.state.value
     if not results:
         told.pop("result", None)
     return Event(

@@ -16,7 +16,7 @@ from ojs.domain.job.states import State
 from ojs.records import record
 from ojs.services.jobs.placement import FairQueuePlacement
 from ojs.services.jobs.time_transitions import TimeTransitions
-from ojs.services.jobs.transitions import JobChanges
+from ojs.services.jobs.transitions import JobChanges, JobEnded, ends_nothing
 from ojs.store.jobs import records as store
 from ojs.store.table.errors import LostRace
 from ojs.store.table.races import retry_on_race, won_or
@@ -59,7 +59,10 @@ class JobManagement:
         placement: FairQueuePlacement,
         clock: Clock,
         ids: IdSource,
+        cancelled: JobEnded = ends_nothing,
     ) -> None:
+        """Create the service. `cancelled` is called with each cancelled job that was running."""
+        self._cancelled = cancelled
         self._jobs = jobs
         self._changes = changes
         self._transitions = transitions
@@ -102,7 +105,10 @@ class JobManagement:
 
         Raises NotFound, Conflict.
         """
-        return self._change(job_id, lambda job, now_ms: lifecycle.cancel(job, now_ms=now_ms))
+        job = self._change(job_id, lambda job, now_ms: lifecycle.cancel(job, now_ms=now_ms))
+        if job.previous_state is State.ACTIVE:
+            self._cancelled(job)
+        return job
 
     def activate(self, job_id: str) -> Job:
         """Activate a pending job. Raises NotFound, Conflict."""

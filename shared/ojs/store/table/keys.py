@@ -38,6 +38,15 @@ LEFT = "LEFT"
 PRUNING = "PRUNING"
 WORKERS = "WORKERS"
 
+# Realtime: the directory, and the prefixes of its entries. Revoked keys come first, so that a
+# directory that is too large to be read has them, and lacks groups of workers.
+REALTIME = "RT"
+REVOKED = "0|"
+EVERYTHING = "a"
+WATCHED = "j"
+CHANNEL = "q|"
+GROUP = "w|"
+
 # Priorities from +100 (key 000) to -100 (key 200), highest first.
 _TOP_PRIORITY = 100
 
@@ -587,6 +596,34 @@ def of_priority(priority: int) -> str:
 def below(priority: int) -> str:
     """Return a sort key between the jobs of a priority and those of the next lower priority."""
     return f"{of_priority(priority)}~"
+
+
+# Realtime -------------------------------------------------------------------------------------
+
+
+def ticket(digest: str) -> str:
+    """Partition of a ticket, by the SHA-256 digest of its secret."""
+    return f"RT|t|{digest}"
+
+
+def connection(connection_id: str) -> str:
+    """Partition of a WebSocket connection."""
+    return f"RT|c|{connection_id}"
+
+
+def listeners(group: str) -> str:
+    """Partition of the idle workers of a group."""
+    return f"RT|g|{group}"
+
+
+def subscribers(queue_name: str | None) -> str:
+    """Partition of the subscribers of a queue. None: of all events."""
+    return "RT|a" if queue_name is None else f"RT|q|{queue_name}"
+
+
+def watchers(job_id: str) -> str:
+    """Partition of the connections that watch a job."""
+    return f"RT|j|{job_id}"
 
 
 # Index `expiry` -------------------------------------------------------------------------------

@@ -396,6 +396,21 @@ class Table:
             arguments["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
         self._call("DeleteItem", self.client.delete_item, TableName=self.name, **arguments)
 
+    def take(self, pk: str, sk: str) -> Item | None:
+        """Delete an item; return its last attributes, or None if there was none.
+
+        After a lost response the repeated call finds no item.
+        """
+        answer = self._call(
+            "DeleteItem",
+            self.client.delete_item,
+            TableName=self.name,
+            ReturnValues="ALL_OLD",
+            **Delete(pk, sk).arguments(),
+        )
+        item = answer.get("Attributes")
+        return unpack(item) if item else None
+
     def query(
         self,
         condition: str,

@@ -1,0 +1,1 @@
+"""Realtime: tickets, connections, rings to idle workers, and events to subscribers."""
