@@ -1,7 +1,7 @@
 """Server-sent events without an end.
 
 A deployed function answers with the events up to now, and the client asks again. The local server
-asks the same function for it, and sends what is new.
+asks the same function for it, and sends the new events.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class EventStreams:
         """Create the streams.
 
         `wait` waits for a time in seconds, and returns whether the server stops. `changes` counts
-        the writes to the table: without one, there are no new events.
+        the writes to the table: events come from writes only.
         """
         self._answer = answer
         self._wait = wait

@@ -144,7 +144,7 @@ class HttpServer:
         return self._stopping.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait for so long, or until the server stops. Returns `stopping`."""
+        """Wait for this time, or until the server stops. Returns `stopping`."""
         return self._stopping.wait(seconds)
 
     def start(self) -> None:

@@ -51,7 +51,7 @@ _GET_TICKET = "Create one for each connection: POST /ojs/v1/realtime/tickets."
 
 
 class _NoTicket(OjsError):
-    """There is no ticket."""
+    """The request has no ticket."""
 
     code = "unauthenticated"
 
@@ -175,7 +175,7 @@ class Hub:
         """Remove a connection."""
         try:
             self._call("$disconnect", connection.id)
-        except Exception:  # noqa: BLE001 - as on AWS, nobody waits for the result
+        except Exception:  # noqa: BLE001 - as on AWS, the client has left
             traceback.print_exc(file=sys.stderr)
         with self._changed:
             self._sockets.pop(connection.id, None)
@@ -324,7 +324,7 @@ class _Socket:
     def _collect(self, event: Message[Any]) -> None:
         """Process a message when it is complete."""
         if self._protocol.state is not ConnectionState.OPEN:
-            return  # nobody waits for the answer
+            return  # the client reads no more answers
         self._message.append(event.data)
         limit = self._limits.message_bytes
         if sum(map(len, self._message)) > limit:
