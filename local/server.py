@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from botocore.exceptions import BotoCoreError, ClientError
 
 from functions.dashboard.files import Dashboard
+from functions.notify.handler import handler as notify
 from functions.socket.handler import handler as socket_function
 from functions.stream.handler import handler as project
 from local import engines, hooks
@@ -198,6 +199,7 @@ class LocalServer:
             self._pump = Pump(
                 TableStream(connect_to_streams(self.engine.url), TABLE_NAME),
                 project,
+                notify=notify,
                 trim=self._trim,
             )
             self._derived = Rounds(self._derive)
