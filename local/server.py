@@ -40,7 +40,7 @@ from local.http_server import HttpServer, Limits, Request, Response
 from local.origins import OriginCheck
 from local.scheduler import Precedence, Rounds, Scheduler
 from local.sockets import Hub
-from local.stream import INTERVAL_S, Pump, TableStream
+from local.stream import EVENTS_INTERVAL_S, INTERVAL_S, Pump, TableStream
 from ojs import runtime as ojs_runtime
 from ojs.clock import SystemClock
 from ojs.domain.errors import BackendUnavailable, OjsError
@@ -228,6 +228,9 @@ class LocalServer:
                     for every_s, sweeps in _SWEEPS
                 ),
                 Scheduler(self._pump.try_to_drain, INTERVAL_S),
+                Scheduler(
+                    partial(self._drain_for_clients, Writes(self._client)), EVENTS_INTERVAL_S
+                ),
             )
             for schedule in self._schedules:
                 undo.callback(schedule.stop)
@@ -408,6 +411,11 @@ class LocalServer:
         with contextlib.suppress(EngineError):
             if self.engine.records is not None:
                 self.engine.records.trim(TABLE_NAME, before)
+
+    def _drain_for_clients(self, writes: Writes) -> None:
+        """Send events to the clients that are connected."""
+        if self._hub.connected and writes.changed():
+            self._pump.try_to_drain()
 
     def _finish_stream(self) -> None:
         """Project the remaining records: MiniStack doesn't persist its stream."""

@@ -94,6 +94,11 @@ class Hub:
         self._changed = threading.Condition()
         self._stopping = False
 
+    @property
+    def connected(self) -> bool:
+        """Whether there are open connections."""
+        return bool(self._sockets)
+
     def open(self, request: Request) -> Response:
         """Accept a connection, or return an error."""
         try:

@@ -29,6 +29,8 @@ Handler = Callable[[dict[str, Any], Any], Any]
 # Pause between two rounds without a request. Larger batches cost less, and a request that shows
 # derived data starts a round first.
 INTERVAL_S = 0.5
+# The same while clients might wait for events.
+EVENTS_INTERVAL_S = 0.1
 _PAGE = 1_000
 # A failed record is retried after 0.1 s, then with doubled pauses: 13 s in total.
 TRIES = 8
