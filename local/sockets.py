@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
@@ -154,14 +154,15 @@ class Hub:
         every = self._all()
         for each in every:
             each.close(reason)
-        deadline = time.monotonic() + self.limits.close_s
-        with self._changed:
-            self._changed.wait_for(
-                lambda: not {each.id for each in every} & self._sockets.keys(),
-                max(0.0, deadline - time.monotonic()),
-            )
+        self._await_end(every)
         for each in every:
             each.hang_up()
+        self._await_end(every)
+
+    def _await_end(self, connections: Sequence[_Socket]) -> None:
+        ids = {each.id for each in connections}
+        with self._changed:
+            self._changed.wait_for(lambda: not ids & self._sockets.keys(), self.limits.close_s)
 
     def _all(self) -> list[_Socket]:
         with self._changed:

@@ -251,7 +251,7 @@ def test_tickets(live: Live) -> None:
 def test_the_function_can_reject(live: Live) -> None:
     for _ in range(LIMITS.sockets + 1):
         with pytest.raises(Rejected) as rejected:
-            live.connect(**{"x-reject": "1"})
+            live.connect(headers={"x-reject": "1"})
         assert rejected.value.status == 403
 
 

@@ -32,13 +32,19 @@ class Rejected(Exception):
 class WebSocket:
     """One connection."""
 
-    def __init__(self, url: str, *, subprotocols: list[str] | None = None, **headers: str) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        subprotocols: list[str] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
         """Connect. Raises Rejected."""
         parts = urlsplit(url)
         self.socket = socket.create_connection((parts.hostname, parts.port), timeout=60)
         self._protocol = WSConnection(ConnectionType.CLIENT)
         self._events: list[Event] = []
-        named = [(name.encode(), value.encode()) for name, value in headers.items()]
+        named = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
         self.send_event(
             Request(
                 host=parts.netloc,
