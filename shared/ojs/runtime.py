@@ -110,6 +110,7 @@ if TYPE_CHECKING:
     from ojs.services.queues.rest import RestSweep
     from ojs.services.realtime.event_replay import EventReplay
     from ojs.services.realtime.event_sender import EventSender
+    from ojs.services.realtime.event_streams import EventStreams
     from ojs.services.realtime.sockets import Sockets
     from ojs.services.realtime.tickets import Tickets
     from ojs.services.sweeping.jobs import JobSweep
@@ -476,6 +477,7 @@ class Runtime:
     event_sender: EventSender | None = provided(
         "ojs.services.realtime.event_sender:EventSender", when=_sends
     )
+    event_streams: EventStreams = provided("ojs.services.realtime.event_streams:EventStreams")
     event_replay: EventReplay | None = provided(
         "ojs.services.realtime.event_replay:EventReplay", when=_sends
     )
