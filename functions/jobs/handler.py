@@ -7,6 +7,6 @@ from ojs.api import bulk, jobs, listing, realtime, work
 from ojs.http.binding.access import Authorizer
 from ojs.http.binding.application import Application
 
-app = Application("jobs", Authorizer(runtime.current))
+app = Application("jobs", Authorizer(runtime.current), after=runtime.flush)
 handler = app.serve(bulk, jobs, listing, realtime, work)
 runtime.prepare("enqueue", "batch_finish", "jobs")
