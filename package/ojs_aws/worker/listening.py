@@ -34,7 +34,7 @@ _MOST_RINGS = 1_000
 # For this time in seconds after it is listed, the worker also polls: the containers of the server
 # remember the list for 10 s. The server keeps a group without listeners for 15 minutes.
 _SETTLING_S = 15.0
-_GROUP_S = 5 * 60.0
+_GROUP_S = 10 * 60.0
 # Pauses from this length on are fallbacks. After three of them in a row that found jobs, rings are
 # missing, and the worker polls for `_DISTRUST_S`.
 _FALLBACK_S = 20.0
@@ -86,6 +86,8 @@ class Listening:
         self._missed = 0
         self._listed_at = -math.inf
         self._polls_until = 0.0
+        # The server doesn't know a connection that has ended. Until then, keep this one.
+        self._renewed_until = 0.0
 
     # --- the connection ----------------------------------------------------------------------
 
@@ -147,12 +149,14 @@ class Listening:
         self._wake()
 
     def _ring(self, message: Message) -> None:
-        """Note a ring: a job is available, or will be after `in_ms`."""
-        queue, in_ms = message.get("queue"), message.get("in_ms", 0)
-        if not isinstance(queue, str) or not isinstance(in_ms, (int, float)):
+        """Note a ring: a job is available, or will be at `at_ms`."""
+        queue, at_ms = message.get("queue"), _number(message.get("at_ms", 0))
+        if not isinstance(queue, str) or at_ms is None:
             return
-        later = in_ms > 0
-        at = time.monotonic() + min(in_ms / 1_000, _AHEAD_S) if later else 0.0
+        # If a clock is wrong, the fetch is too early, and its `next_ms` corrects it. Or it is late.
+        later_s = min(at_ms / 1_000 - time.time(), _AHEAD_S)
+        later = later_s > 0
+        at = time.monotonic() + later_s if later else 0.0
         with self._lock:
             if len(self._rings) < _MOST_RINGS:
                 # A fetch of a timer isn't repeated: another worker may have taken the job.
@@ -180,21 +184,26 @@ class Listening:
             self._rings -= self._taken
             if self._taken:
                 self._apart_until = now + _APART_S
-            self._fallback = not self._taken and self._pause_s >= _FALLBACK_S
-            self._fallback = self._fallback and now >= self._paused_until
+            fallback = self._listed is True and self._pause_s >= _FALLBACK_S
+            self._fallback = fallback and not self._taken and now >= self._paused_until
             if self._connection is None:
                 return {}
             queues = sorted({queue for _, queue, _ in self._taken})
+            if self._settings.queues:
+                queues = [each for each in queues if each in self._settings.queues]
             listen = {"connection": self._connection, "listed": self._listed}
             return {"listen": listen} | ({"rung": queues} if queues else {})
 
-    def answered(self, asked: dict[str, Any], answer: Answer, jobs: Sequence[Job]) -> float | None:
+    def answered(
+        self, asked: dict[str, Any], answer: Answer, jobs: Sequence[Job], *, full: bool
+    ) -> float | None:
         """Process the response to a fetch.
 
         Args:
             asked: What `asks` returned.
             answer: The response.
             jobs: Its jobs.
+            full: Whether they are as many as requested.
 
         Returns:
             The pause in seconds until the next fetch, or None to poll.
@@ -209,13 +218,17 @@ class Listening:
                 return None
             told = answer.get("listen")
             listed = told.get("listed") if isinstance(told, dict) else None
-            next_ms = answer.get("next_ms")
+            next_ms = _number(answer.get("next_ms"))
             if listed is True:
                 if now - self._listed_at > _GROUP_S:
                     self._polls_until = max(self._polls_until, now + _SETTLING_S)
                 self._listed_at = now
             self._listed = listed
-            if not isinstance(next_ms, (int, float)) or next_ms < 0:
+            if next_ms is None:
+                ended = listed is False and not full and now >= self._renewed_until
+                if ended:
+                    self._renewed_until = now + _REFUSED_S
+                    self._renew()
                 return None
             pause_s: float = min(next_ms / 1_000, _AHEAD_S)
             if now < self._polls_until:
@@ -232,6 +245,9 @@ class Listening:
     def refused(self) -> None:
         """Note that the server rejected the fields of a fetch. Opens another connection."""
         self._disconnected(0.0)
+        self._renew()
+
+    def _renew(self) -> None:
         if self._link is not None:
             background.start(self._link.drop())
 
@@ -250,3 +266,9 @@ class Listening:
             if self._missed >= _MOST_MISSED:
                 self._missed = 0
                 self._polls_until = now + _DISTRUST_S
+
+
+def _number(value: object) -> float | None:
+    """Return a number of 0 or more, or None."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
+    return value if number else None  # type: ignore[return-value]

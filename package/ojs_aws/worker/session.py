@@ -344,7 +344,7 @@ class Session:
         settings = self._settings
         self._pause_s = settings.first_poll_s if taken else min(self._pause_s * 2, settings.poll_s)
         drawn_s = self._pause_s * random.uniform(0.8, 1.0)  # noqa: S311
-        chosen_s = self._listening.answered(asked, answer, jobs)
+        chosen_s = self._listening.answered(asked, answer, jobs, full=full)
         pause_s = drawn_s if chosen_s is None else chosen_s
         self._next_fetch = time.monotonic() + (0.0 if full else pause_s)
 
@@ -604,6 +604,8 @@ class Session:
         if state != self._told_state:
             # Only when it changes: the server then writes the worker's record.
             body["state"] = state
+        if not leases and self._listening.idle_s():
+            body["next_ms"] = round(self._idle_s() * 1_000)
         try:
             answer = self._ask("workers/heartbeat", body, seconds=self._answer_s)
             kept, cancelled = set(answer["jobs_extended"]), set(answer["cancelled_jobs"])
