@@ -35,7 +35,6 @@ REFUSALS = [
 def stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[SocketStub]:
     monkeypatch.setattr(link, "_PAUSES_S", (0.01, 0.02))
     monkeypatch.setattr(subscription, "_AGAIN_S", 0.2)
-    monkeypatch.setattr(subscription, "_UNORDERED_S", 0.0)
     with sockets() as found:
         yield found
 
@@ -138,7 +137,7 @@ def test_what_cannot_be_resumed_is_a_gap(client: Client, stub: SocketStub, known
 
 def test_dropped_events_are_read_from_the_log_later(client: Client, stub: SocketStub) -> None:
     stub.answers = lambda message: [changed(2)] if message["action"] == "resume" else []
-    dropped = {"type": "event", "event": "system.events_dropped", "channel": "queue:q"}
+    dropped = {"type": "event", "event": "system.events_dropped", "id": "evt_2", "data": {}}
     with client.subscribe("queue:q") as events:
         stub.send(changed(1), {"type": "warning", "code": "events_dropped"}, dropped)
         seen = [next(events), next(events), next(events)]

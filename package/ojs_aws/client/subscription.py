@@ -32,10 +32,9 @@ from ojs_aws.errors import (
 
 logger = logging.getLogger("ojs_aws.events")
 
-# After a reconnection, the client requests the events after an event that it received this long
-# (in seconds) before the connection was lost: the order of the last ones is not certain. It repeats
-# the request after `_AGAIN_S`, because the event log has an event up to 12 seconds late.
-_UNORDERED_S = 3.0
+# After a reconnection, the client requests the events after the last one that it received, and
+# drops those that it knows. It repeats the request after `_AGAIN_S`, because the event log has an
+# event up to 12 seconds late.
 _AGAIN_S = 15.0
 _SETTLED_S = 5.0
 # Numbers of events that are known as received, and that wait for the user.
@@ -78,8 +77,8 @@ class AsyncSubscription:
         self._waiting: deque[Event] = deque()
         self._dropped = 0
         self._arrived = asyncio.Event()
-        # When each event arrived, by ID.
-        self._known: dict[str, float] = {}
+        # IDs of the events that were received, in order.
+        self._known: dict[str, None] = {}
         # The event to resume after, and whether events may have been missed since.
         self._after: str | None = None
         self._missed = False
@@ -221,10 +220,8 @@ class AsyncSubscription:
 
     def _choose(self) -> None:
         """Choose the event to resume after, unless an earlier one is still in use."""
-        now = time.monotonic()
-        if now >= self._settled_at:
-            early = (one for one, at in reversed(self._known.items()) if at < now - _UNORDERED_S)
-            self._after = next(early, next(iter(self._known), None))
+        if time.monotonic() >= self._settled_at:
+            self._after = next(reversed(self._known), None)
 
     async def _subscribed(self) -> None:
         if not self._begun:
@@ -252,8 +249,9 @@ class AsyncSubscription:
         """Show an event, unless it is a duplicate or of the connection."""
         if event.id in self._known or event.type == "server.shutdown":
             return
-        if event.id is not None:
-            self._known[event.id] = time.monotonic()
+        # An event about dropped events has the ID of one of them.
+        if event.id is not None and not event.type.startswith("system."):
+            self._known[event.id] = None
             if len(self._known) > _MOST_KNOWN:
                 del self._known[next(iter(self._known))]
         if event.type == "system.events_dropped":
