@@ -42,6 +42,8 @@ _MOST_KNOWN = 20_000
 _MOST_WAITING = 10_000
 # Longest pauses in seconds between two reads of a job, with and without a connection.
 _CONNECTED_S = 20.0
+# The server sends events to a new subscriber from this time (in seconds) on at the latest.
+_NOTICED_S = 2.5
 _POLL_S = (0.25, 4.0)
 # Statuses by the code of an error message. With any other code, the client connects again.
 _STATUSES = {
@@ -202,7 +204,7 @@ class AsyncSubscription:
         kind = message.get("type")
         if kind == "subscribed":
             self.state = message.get("state")
-            await self._subscribed()
+            await self._subscribed(message.get("last_event_id"))
         elif kind == "event":
             self._receive_event(Event.of(message))
         elif kind == "events":
@@ -221,12 +223,16 @@ class AsyncSubscription:
     def _choose(self) -> None:
         """Choose the event to resume after, unless an earlier one is still in use."""
         if time.monotonic() >= self._settled_at:
-            self._after = next(reversed(self._known), None)
+            self._after = next(reversed(self._known), self._after)
 
-    async def _subscribed(self) -> None:
+    async def _subscribed(self, last_id: str | None) -> None:
         if not self._begun:
             self._begun = True
             self._arrived.set()
+            self._after = last_id
+            if last_id is not None:
+                # The server sends nothing in the first seconds. These events are in the log later.
+                self._resumed()
         elif self._missed and self._after is None:
             self._show(self._gap())
         elif self._missed:
@@ -406,12 +412,15 @@ async def waited(ask: Ask, job_id: str, timeout_s: float) -> Job:
     subscription = AsyncSubscription(ask, f"job:{job_id}", [STATE_CHANGED])
     subscription.begin()
     pause_s, longest_s = _POLL_S
+    connected_s = _NOTICED_S
     try:
         while not job.final:
             left_s = until - time.monotonic()
             if left_s <= 0:
                 raise WaitTimeout(job)
-            hinted_s = min(left_s, _CONNECTED_S if subscription.connected else pause_s)
+            hinted_s = min(left_s, pause_s)
+            if subscription.connected:
+                hinted_s, connected_s = min(left_s, connected_s), _CONNECTED_S
             if subscription.active:
                 with suppress(OjsError):
                     await subscription.get(hinted_s)
