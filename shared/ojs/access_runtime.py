@@ -20,6 +20,7 @@ from ojs.store.table.table import Table
 if TYPE_CHECKING:
     from ojs.services.operations.origin import OriginGuard
     from ojs.services.operations.setup import SecretStore, Setup
+    from ojs.services.realtime.tickets import Tickets
 
 _used: list[Authentication] = []
 
@@ -38,6 +39,15 @@ def prepare() -> None:
 def use(brought: Authentication) -> None:
     """Replace the authentication. The local server and tests provide their own."""
     _used[:] = [brought]
+
+
+@cache
+def tickets() -> Tickets:
+    """Return what redeems tickets."""
+    from ojs.services.realtime.tickets import Tickets
+    from ojs.store.realtime.tickets import TicketStore
+
+    return Tickets(TicketStore(_table()), SystemClock())
 
 
 @cache

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from ojs.domain.delivery.push import Target
     from ojs.domain.job.job import Job
     from ojs.domain.queue.queue import Queue
+    from ojs.domain.realtime import Connections
     from ojs.middleware import Middleware
     from ojs.services.bulk.acts import JobActs
     from ojs.services.bulk.of_jobs import JobSlices
@@ -107,6 +108,15 @@ if TYPE_CHECKING:
     from ojs.services.queues.deletion import QueueDeletion
     from ojs.services.queues.fairness_backfill import FairnessBackfill
     from ojs.services.queues.rest import RestSweep
+    from ojs.services.realtime.beats import Beats
+    from ojs.services.realtime.event_replay import EventReplay
+    from ojs.services.realtime.event_sender import EventSender
+    from ojs.services.realtime.event_streams import EventStreams
+    from ojs.services.realtime.listening import Listening
+    from ojs.services.realtime.posts import Posts
+    from ojs.services.realtime.rings import Rings
+    from ojs.services.realtime.sockets import Sockets
+    from ojs.services.realtime.tickets import Tickets
     from ojs.services.sweeping.jobs import JobSweep
     from ojs.services.sweeps import Sweep, SweepQueues
     from ojs.services.workers.workers import WorkerRegistry
@@ -133,6 +143,11 @@ if TYPE_CHECKING:
     from ojs.store.jobs.fair_queue import BackfillCursors
     from ojs.store.jobs.idempotency_keys import IdempotencyKeys
     from ojs.store.jobs.payload_change import PayloadChange
+    from ojs.store.realtime.connections import ConnectionStore
+    from ojs.store.realtime.directory import RealtimeDirectory
+    from ojs.store.realtime.listeners import ListenerStore
+    from ojs.store.realtime.subscribers import SubscriberStore
+    from ojs.store.realtime.tickets import TicketStore
     from ojs.store.workflows.workflows import WorkflowStore
     from ojs.targets.queues import SqsOutcomeQueue
 
@@ -247,6 +262,13 @@ class Stores:
     payload_change: PayloadChange = provided("ojs.store.jobs.payload_change:PayloadChange")
     backfill_cursors: BackfillCursors = provided("ojs.store.jobs.fair_queue:BackfillCursors")
     actions: ActionStore = provided("ojs.store.deployment.actions:ActionStore")
+    tickets: TicketStore = provided("ojs.store.realtime.tickets:TicketStore")
+    connections: ConnectionStore = provided("ojs.store.realtime.connections:ConnectionStore")
+    listeners: ListenerStore = provided("ojs.store.realtime.listeners:ListenerStore")
+    subscribers: SubscriberStore = provided("ojs.store.realtime.subscribers:SubscriberStore")
+    realtime_directory: RealtimeDirectory = provided(
+        "ojs.store.realtime.directory:RealtimeDirectory"
+    )
 
     def deployed_ms(self) -> int:
         """Return the start (ms) of the most recent deployment, or 0 if it isn't stored."""
@@ -281,6 +303,14 @@ def _remembered_ms(runtime: Runtime) -> int:
     return 1_000 * runtime.settings.authorizer_cache_s
 
 
+def _sends(runtime: Runtime) -> bool:
+    return runtime.messages is not None
+
+
+def _subscriptions(runtime: Runtime) -> RealtimeDirectory | None:
+    return runtime.stores.realtime_directory if runtime.settings.realtime == "all" else None
+
+
 class Runtime:
     """The services that handlers call.
 
@@ -298,9 +328,11 @@ class Runtime:
         sleep: Callable[[float], None],
         for_each: ForEach,
         push: Callable[[], DeliveryDependencies] | None,
+        realtime: Callable[[], Connections] | None,
     ) -> None:
         self.settings = settings
         self._push = push
+        self._realtime = realtime
         self.stores = stores
         self.clock = clock
         self.ids = ids
@@ -368,25 +400,38 @@ class Runtime:
         if job.workflow is not None:
             self.workflow_advance.job_ended(job)
 
+    @property
+    def _hints(self) -> Sequence[DeliveryWake | Rings]:
+        """The services that wake deliveries, and ring workers, after a change."""
+        return [each for each in (self.wake, self.rings) if each is not None]
+
     def freed(self, job: Job) -> None:
-        """Wake the deliveries that can push a job because this one stopped without outcome."""
-        if self.wake is not None:
-            self.wake.permits_released(job)
+        """Wake deliveries and workers after a job released permits without an outcome."""
+        for each in self._hints:
+            each.permits_released(job)
 
     def placed(self, job: Job) -> None:
-        """Wake the delivery of an available job."""
-        if self.wake is not None:
-            self.wake.job_placed(job)
+        """Wake deliveries and workers for a job."""
+        for each in self._hints:
+            each.job_placed(job)
 
     def opened(self, queue: str) -> None:
-        """Wake the deliveries of a queue whose limits were raised or removed."""
-        if self.wake is not None:
-            self.wake.queue_opened(queue)
+        """Wake deliveries and workers of a queue that can dispatch more jobs than before."""
+        for each in self._hints:
+            each.queue_opened(queue)
 
     def held_back(self, queue: Queue) -> None:
-        """Schedule a wake-up for the time at which the queue's rate limit permits a start."""
+        """Wake deliveries when the rate limit of a queue allows the next start.
+
+        Workers receive that time with their fetch.
+        """
         if self.wake is not None:
             self.wake.held_back(queue)
+
+    def flush(self) -> None:
+        """Send the rings for what the request has changed. The last act before its response."""
+        if self.rings is not None:
+            self.rings.flush()
 
     @property
     def maintenance(self) -> MaintenanceStore:
@@ -437,6 +482,31 @@ class Runtime:
         "ojs.services.deliveries.sweep:DeliverySweep", when=_pushes
     )
 
+    # --- realtime -------------------------------------------------------------------------------
+
+    @cached_property
+    def messages(self) -> Connections | None:
+        """What sends messages to connections; None where there are no connections."""
+        return None if self._realtime is None else self._realtime()
+
+    posts: Posts | None = provided(
+        "ojs.services.realtime.posts:Posts",
+        when=_sends,
+        connections=lambda run: run.messages,
+    )
+    rings: Rings | None = provided("ojs.services.realtime.rings:Rings", when=_sends)
+    beats: Beats | None = provided("ojs.services.realtime.beats:Beats", when=_sends)
+    listening: Listening | None = provided("ojs.services.realtime.listening:Listening", when=_sends)
+    tickets: Tickets = provided("ojs.services.realtime.tickets:Tickets")
+    sockets: Sockets = provided("ojs.services.realtime.sockets:Sockets")
+    event_sender: EventSender | None = provided(
+        "ojs.services.realtime.event_sender:EventSender", when=_sends
+    )
+    event_streams: EventStreams = provided("ojs.services.realtime.event_streams:EventStreams")
+    event_replay: EventReplay | None = provided(
+        "ojs.services.realtime.event_replay:EventReplay", when=_sends
+    )
+
     # --- for operators --------------------------------------------------------------------------
 
     queues: QueueConfiguration = provided(
@@ -451,7 +521,9 @@ class Runtime:
     actions: Actions = provided("ojs.services.operations.actions:Actions")
     keys: AccessKeyStore = provided("ojs.store.deployment.access_keys:AccessKeyStore")
     makers: KeyStates = provided("ojs.services.operations.key_states:KeyStates")
-    access_keys: AccessKeys = provided("ojs.services.operations.access_keys:AccessKeys")
+    access_keys: AccessKeys = provided(
+        "ojs.services.operations.access_keys:AccessKeys", directory=_subscriptions
+    )
     authentication: Authentication = provided(
         "ojs.services.operations.authentication:Authentication"
     )
@@ -551,6 +623,7 @@ def build(
     sleep: Callable[[float], None] = time.sleep,
     for_each: ForEach = in_threads,
     push: DeliveryDependencies | None = None,
+    realtime: Callable[[], Connections] | None = None,
 ) -> Runtime:
     """Create the stores and services. By default, all parts are those of AWS.
 
@@ -565,6 +638,7 @@ def build(
         sleep: Waits for a number of seconds.
         for_each: Makes calls, possibly in parallel.
         push: Queues and targets of deliveries. Default: those of `settings`.
+        realtime: Makes the sender of messages to connections. Default: that of `settings`.
     """
     clock = clock or SystemClock()
     ids = ids or IdSource(clock)
@@ -581,6 +655,7 @@ def build(
         sleep=sleep,
         for_each=for_each,
         push=_pushing(settings, clock, for_each, push),
+        realtime=_messages(settings, realtime),
     )
 
 
@@ -606,6 +681,22 @@ def _pushing(
             ),
             sends=None if settings.send_queue is None else SqsSendQueue(settings.send_queue),
         )
+
+    return make
+
+
+def _messages(
+    settings: Settings, given: Callable[[], Connections] | None
+) -> Callable[[], Connections] | None:
+    """Makes what sends messages, on first use; None where there are no connections."""
+    endpoint = settings.socket_endpoint
+    if settings.realtime == "off" or given is not None or endpoint is None:
+        return None if settings.realtime == "off" else given
+
+    def make() -> Connections:
+        from ojs.targets.connections import ApiGatewayConnections
+
+        return ApiGatewayConnections(endpoint)
 
     return make
 
@@ -667,6 +758,12 @@ def current() -> Runtime:
             if _current is None:
                 _current = build(Settings.from_environment())
     return _current
+
+
+def flush() -> None:
+    """Call `Runtime.flush` if there is a runtime."""
+    if _current is not None:
+        _current.flush()
 
 
 def prepare(*services: str) -> None:

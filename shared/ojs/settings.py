@@ -15,6 +15,7 @@ Authorizer = Literal["keys", "jwt", "iam", "none"]
 MetricsLevel = Literal["alarms", "deployment", "queues"]
 MessageBody = Literal["json", "text"]
 Entry = Literal["http_api", "function_url", "private_api"]
+Realtime = Literal["all", "wake", "off"]
 # An event type, or a prefix and `*`: `job.completed`, `job.*`, `*`.
 EVENT_PATTERN = r"^(\*|[a-z_]+\.([a-z_]+\.)*(\*|[a-z_]+\*?))$"
 # A function in a module, for example `hooks:add_trace`.
@@ -24,7 +25,15 @@ _MIDDLEWARE = re.compile(MIDDLEWARE_PATTERN)
 MAX_QUEUES = 10_000
 MAX_CRONS = 1_000
 _LISTED = frozenset(
-    {"bus_types", "egress_hosts", "iam_operators", "metric_queues", "middleware", "push_functions"}
+    {
+        "bus_types",
+        "egress_hosts",
+        "iam_operators",
+        "metric_queues",
+        "middleware",
+        "push_functions",
+        "socket_origins",
+    }
 )
 _NUMBERS = frozenset(
     {
@@ -138,6 +147,13 @@ class Settings:
     bridge_type: str | None = None
     bridge_queue: str = "default"
     bridge_body: MessageBody = "json"
+    # Whether there is a WebSocket API. `all`: for events, and to wake idle workers; `wake`: to wake
+    # idle workers. Its address for clients (wss) and that of its management API (https). Origins of
+    # web pages that can connect; in the environment separated by commas. Programs have no origin.
+    realtime: Realtime = "off"
+    socket_url: str | None = None
+    socket_endpoint: str | None = None
+    socket_origins: tuple[str, ...] = ()
     # The shard of stream records if their event doesn't name it. Only for an AWS emulator that has
     # one shard and no tumbling windows.
     shard: str | None = None
@@ -155,6 +171,7 @@ class Settings:
             ("max_crons", self.max_crons >= 0),
             ("min_cron_interval_s", self.min_cron_interval_s > 0),
             ("metrics", self.metrics in get_args(MetricsLevel)),
+            ("realtime", self.realtime in get_args(Realtime)),
             ("bridge_body", self.bridge_body in get_args(MessageBody)),
             ("queue_metrics_max", self.queue_metrics_max >= 0),
             ("alarm_oldest_job_s", self.alarm_oldest_job_s > 0),
@@ -182,6 +199,10 @@ class Settings:
     def looks_up_keys(self) -> bool:
         """Whether functions look up the access key of a request, because no authorizer does it."""
         return self.authorizer == "keys" and self.entry != "http_api"
+
+    def admits_origin(self, origin: str | None) -> bool:
+        """Whether a page of this origin can connect. None: a program."""
+        return origin is None or origin in self.socket_origins
 
     @property
     def metered_queues(self) -> int | None:

@@ -23,7 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     # What follows from a change comes after the use cases and must not hold them up: no use case
     # and no HTTP function imports it. Where a caller would notice the stream's delay, the use case
     # calls the idempotent function of the store itself.
-    "ojs.projections": {"ojs.projections", "ojs.store", "ojs.domain", "ojs.clock"},
+    "ojs.projections": {"ojs.projections", "ojs.store", "ojs.domain", "ojs.bounded", "ojs.clock"},
     # What pushes go out by. Use cases know it by the protocols of `ojs.domain.delivery.push`.
     "ojs.targets": {
         "ojs.targets", "ojs.store.table.clients", "ojs.domain", "ojs.bounded", "ojs.clock",
@@ -38,7 +38,8 @@ ALLOWED: dict[str, set[str]] = {
     # Loads next to nothing: the authorizer is in front of every request.
     "ojs.access_runtime": {
         "ojs.services.operations.authentication", "ojs.services.operations.origin",
-        "ojs.services.operations.setup", "ojs.store", "ojs.domain", "ojs.clock", "ojs.environment",
+        "ojs.services.operations.setup", "ojs.services.realtime.tickets", "ojs.store", "ojs.domain",
+        "ojs.clock", "ojs.environment",
     },
     "functions.authorizer": {"ojs.access_runtime"},
     "functions.dashboard": {
@@ -54,6 +55,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     # No requests: what the stream brings, and the metrics of a sweep.
     "functions.stream": {"functions", "ojs.runtime", "ojs.projections", "ojs.domain"},
+    "functions.notify": {"ojs.runtime", "ojs.projections"},
     "functions.sweep": {
         "functions", "ojs.runtime", "ojs.projections", "ojs.services", "ojs.settings", "ojs.domain",
     },

@@ -110,7 +110,10 @@ def test_a_job_from_beginning_to_end(world: World, request: pytest.FixtureReques
     }  # fmt: skip
     told = [event for event in projected.events() if event["subject"] == pushed.id]
     assert [(event["type"], event["data"]) for event in told] == [
-        ("job.enqueued", {"job_type": "email.send", "queue": "mail", "priority": 5}),
+        (
+            "job.enqueued",
+            {"job_type": "email.send", "queue": "mail", "priority": 5, "from": "pending"},
+        ),
         (
             "job.started",
             {"job_type": "email.send", "queue": "mail", "worker_id": job.worker_id, "attempt": 1},

@@ -17,6 +17,7 @@ from ojs.api import (
     pools,
     queues,
     rate_limits,
+    realtime,
     statistics,
     system,
     work,
@@ -28,7 +29,7 @@ from ojs.http.endpoint import Operation, declared
 
 OPERATIONS: tuple[Operation, ...] = (
     *declared(actions, bulk, crons, dead_letter, deliveries, events, jobs, keys, listing),
-    *declared(maintenance, metrics, pools, queues, rate_limits, statistics, system),
+    *declared(maintenance, metrics, pools, queues, rate_limits, realtime, statistics, system),
     *declared(work, workers, workflows),
 )
 

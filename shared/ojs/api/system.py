@@ -85,9 +85,19 @@ class Implementation(Answer["Settings"]):
     language: str = "python"
 
 
-class ConformanceExtensions(Answer["Settings"]):
-    """Extensions that are offered as a whole."""
+class Realtime(Answer["Settings"]):
+    """How clients receive events as they happen (ojs-realtime)."""
 
+    sse: bool = True
+    websocket: str = shown(
+        _c.socket_url, absent=True, says="address; absent: there is no WebSocket API"
+    )
+
+
+class ConformanceExtensions(Answer["Settings"]):
+    """Extensions that are offered as a whole, and the bindings of realtime."""
+
+    realtime: Realtime = Realtime.of(_c)
     official: list[dict[str, str]] = _extensions(EXTENSIONS, "ojs", "1.0.0-rc.1")
     experimental: list[dict[str, str]] = _extensions(OWN_EXTENSIONS, "ojs-aws", "1.0.0")
 

@@ -73,6 +73,8 @@ class Principal:
     scopes: frozenset[str] = ALL_SCOPES
     queues: tuple[str, ...] | None = None
     key: str | None = None
+    # When its key or token expires (ms since the epoch); None: never.
+    until_ms: int | None = None
 
     @property
     def limited(self) -> bool:
@@ -105,6 +107,8 @@ class Principal:
             context["key"] = self.key
         if self.queues is not None:
             context["queues"] = " ".join(self.queues)
+        if self.until_ms is not None:
+            context["until"] = str(self.until_ms)
         return context
 
     @classmethod
@@ -113,12 +117,13 @@ class Principal:
         name, scopes, queues = (context.get(each) for each in ("principal", "scopes", "queues"))
         if not isinstance(name, str) or not name or not isinstance(scopes, str):
             return None
-        key = context.get("key")
+        key, until = context.get("key"), context.get("until")
         return cls(
             name,
             frozenset(scopes.split()),
             None if queues is None else tuple(str(queues).split()),
             str(key) if key is not None else None,
+            int(str(until)) if until is not None else None,
         )
 
 
@@ -161,7 +166,7 @@ class AccessKey:
     @property
     def principal(self) -> Principal:
         """The principal of the key."""
-        return Principal(self.name, self.scopes, self.queues, self.id)
+        return Principal(self.name, self.scopes, self.queues, self.id, self.expires_ms)
 
     def state(self, now_ms: int) -> str:
         """The state at `now_ms`: `active`, `expired`, or `revoked`."""

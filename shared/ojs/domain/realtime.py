@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import field
 from enum import Enum, auto
+from typing import Protocol
 
 from ojs.domain.access import Principal
 from ojs.records import record
@@ -19,6 +20,9 @@ CONNECTION_MS = 125 * 60_000
 MAX_CHANNELS = 50
 MAX_SUBSCRIBERS = 100
 MAX_WATCHERS = 10
+# The types of events that subscribers can select. Messages about the connection itself always come.
+EVENT_TYPES = ("job.state_changed", "job.progress", "queue.paused", "queue.resumed")
+ALL = "all"
 # Maximum size (bytes) of a message that a client sends, and of one that is sent to it.
 MAX_RECEIVED = 4_096
 MAX_SENT = 32 * 1_024
@@ -33,6 +37,14 @@ class Posted(Enum):
     FAILED = auto()
 
 
+class Connections(Protocol):
+    """The connections of this deployment."""
+
+    def post(self, connection: str, text: str) -> Posted:
+        """Send a text to a connection. Raises nothing."""
+        ...
+
+
 @record(frozen=True)
 class Connection:
     """A WebSocket connection.
@@ -40,7 +52,6 @@ class Connection:
     Attributes:
         id: ID of the connection, from API Gateway.
         principal: The caller that the ticket was issued to.
-        line: IDs of the caller's key and of the keys that it descends from.
         until_ms: When the connection ends at the latest (ms since the epoch).
         group: Group of queues that it listens to as a worker.
         channels: Channels that it is subscribed to.
@@ -48,7 +59,6 @@ class Connection:
 
     id: str
     principal: Principal
-    line: tuple[str, ...] = ()
     until_ms: int = 0
     group: str | None = None
     channels: tuple[str, ...] = ()
@@ -71,7 +81,6 @@ class Subscriber:
         connection: ID of the connection.
         channel: `queue:{name}`, `job:{id}` or `all`.
         principal: The caller of the connection.
-        line: As in `Connection`.
         until_ms: When the subscription ends at the latest (ms since the epoch).
         event_types: Types of events that are sent; empty: all.
         batch: Whether one message can have several events.
@@ -82,7 +91,6 @@ class Subscriber:
     connection: str
     channel: str
     principal: Principal
-    line: tuple[str, ...] = ()
     until_ms: int = 0
     event_types: tuple[str, ...] = ()
     batch: bool = False

@@ -33,6 +33,15 @@ _DROPPED = {
 }
 # Lists of finished jobs use these events.
 ENDS = frozenset({EventType.JOB_COMPLETED, EventType.JOB_CANCELLED, EventType.JOB_DISCARDED})
+# The types of those that several states lead to: these have the state before. A new job is pending.
+_FROM_SEVERAL = frozenset(
+    {
+        EventType.JOB_ENQUEUED,
+        EventType.JOB_SCHEDULED,
+        EventType.JOB_DISCARDED,
+        EventType.JOB_CANCELLED,
+    }
+)
 _WITH_ERROR = frozenset(
     {
         EventType.JOB_FAILED,
@@ -108,6 +117,8 @@ def of_job(
     failure = _failure(what, errors.get(key) if key else None)
     job, (data, component) = what.job, ROWS[what.kind]
     told = {"job_type": job.type, "queue": job.queue} | data(what, failure)
+    if what.kind in _FROM_SEVERAL:
+        told["from"] = State.PENDING.value if what.before is None else what.before.state.value
     if not results:
         told.pop("result", None)
     return Event(

@@ -236,6 +236,11 @@ class QueueConfig:
         """Whether the queue has a concurrency limit or a rate limit."""
         return self.concurrency is not None or self.rate_limit is not None
 
+    @property
+    def start_every_ms(self) -> int | None:
+        """Average time (ms) between two starts at the rate limit. None: there is no limit."""
+        return None if self.rate_limit is None else -(-self.rate_period_ms // self.rate_limit)
+
     def allows_type(self, job_type: str) -> bool:
         """Whether the queue accepts jobs of this type."""
         return any(fnmatch.fnmatchcase(job_type, wanted) for wanted in self.allowed_job_types)

@@ -121,7 +121,13 @@ def _of_token(context: Mapping[str, Any], current: Runtime) -> Principal | None:
         frozenset(word[len(prefix) :] for word in words if word.startswith(prefix)),
         # An empty claim allows no queue.
         None if queues is None else _words(queues),
+        until_ms=_expiry_ms(claims.get("exp")),
     )
+
+
+def _expiry_ms(claim: Any) -> int | None:
+    """Return when a token expires (ms). API Gateway writes the claim as text, perhaps as 1.7E9."""
+    return None if claim is None else int(float(claim) * 1_000)
 
 
 def _words(claim: Any) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ojs.clock import Clock
 from ojs.domain import times
@@ -26,6 +27,9 @@ from ojs.store.deployment import access_keys
 from ojs.store.table.errors import LostRace
 from ojs.store.table.races import losing_as
 
+if TYPE_CHECKING:
+    from ojs.store.realtime.directory import RealtimeDirectory
+
 _TRIES = 3
 _CURSOR = re.compile(r"[0-9]{15}[0-9a-f]{16}")
 
@@ -38,7 +42,10 @@ class AccessKeys:
         keys: access_keys.AccessKeyStore,
         clock: Clock,
         random_bytes: Callable[[int], bytes] = os.urandom,
+        directory: RealtimeDirectory | None = None,
     ) -> None:
+        """`directory` ends the subscriptions of revoked keys. None: there are no subscriptions."""
+        self._directory = directory
         self._keys = keys
         self._clock = clock
         self._random_bytes = random_bytes
@@ -207,7 +214,14 @@ class AccessKeys:
         if not covers(revoker, key.scopes):
             raise forbidden()
         with losing_as(lambda _: NotFound("key", key_id)):
-            return self._keys.revoke(key.revoked(self._clock.now_ms()))
+            revoked = self._keys.revoke(key.revoked(self._clock.now_ms()))
+        self._unsubscribe(key_id)
+        return revoked
+
+    def _unsubscribe(self, key_id: str) -> None:
+        """End the subscriptions of a key, also if an earlier request revoked it and died."""
+        if self._directory is not None:
+            self._directory.revoke(key_id)
 
     def revoke_with_made(
         self, revoker: Principal, key_id: str, go_on: GoOn = always
@@ -256,12 +270,14 @@ class AccessKeys:
     def _revoked(self, key_id: str) -> bool:
         """Revoke a descendant. Return false if it is already revoked or deleted."""
         key = self._keys.get(key_id)
-        if key is None or key.revoked_ms is not None:
+        if key is None:
             return False
-        # Race: the key has expired and is deleted now. It is invalid either way.
-        with suppress(LostRace):
-            self._keys.revoke(key.revoked(self._clock.now_ms()))
-        return True
+        if key.revoked_ms is None:
+            # Race: the key has expired and is deleted now. It is invalid either way.
+            with suppress(LostRace):
+                self._keys.revoke(key.revoked(self._clock.now_ms()))
+        self._unsubscribe(key_id)
+        return key.revoked_ms is None
 
 
 def _end(expires_ms: int | None, maker: AccessKey | None) -> int | None:

@@ -1,7 +1,8 @@
 """The directory of realtime: groups of workers that listen, channels in use, and revoked keys.
 
-It is one partition, which a container reads with one query, and uses for some seconds. An entry is
-valid for `_VALID_MS`; whoever needs it writes it again, at most once in `_NOTED_MS` per container.
+It is one partition, which a container reads with one query, and uses for some seconds. A container
+writes an entry at most once in `_NOTED_MS`. Entries of groups are short-lived: workers that fetch
+write them again. Those of channels outlive each connection that subscribed.
 """
 
 from __future__ import annotations
@@ -10,16 +11,18 @@ from collections.abc import Sequence
 
 from ojs.bounded import BoundedMap
 from ojs.clock import Clock
-from ojs.domain.realtime import Directory
-from ojs.store.realtime.connections import ttl_s
+from ojs.domain.realtime import CONNECTION_MS, Directory
+from ojs.store.realtime.tickets import ttl_s
 from ojs.store.table import keys
 from ojs.store.table.table import Put, Table
 from ojs.store.table.values import Value, size
 
-_VALID_MS = 15 * 60_000
+_GROUP_MS = 15 * 60_000
 _NOTED_MS = 5 * 60_000
-# How long (ms) a revoked key stays in the directory: as long as a connection.
-_REVOKED_MS = 125 * 60_000
+# Another container wrote the entry up to `_NOTED_MS` before a connection subscribed.
+_CHANNEL_MS = CONNECTION_MS + _NOTED_MS
+# API Gateway remembers a revoked key for up to an hour, and lets it have tickets.
+_REVOKED_MS = CONNECTION_MS + 65 * 60_000
 # Maximum size (bytes) of the directory. Workers poll if it is larger.
 MAX_BYTES = 100_000
 _REMEMBERED = 10_000
@@ -55,24 +58,24 @@ class RealtimeDirectory:
         Returns:
             Whether a write was made: not if this container made it in the last five minutes.
         """
-        return self._note(keys.GROUP + group, {"queues": " ".join(sorted(queues))})
+        return self._note(keys.GROUP + group, {"queues": " ".join(sorted(queues))}, _GROUP_MS)
 
     def note_channel(self, channel: str) -> None:
         """Store that a channel has subscribers: `queue:{name}`, `job:{id}`, or `all`."""
         kind, _, name = channel.partition(":")
         entry = {"queue": keys.CHANNEL + name, "job": keys.WATCHED}.get(kind, keys.EVERYTHING)
-        self._note(entry, {})
+        self._note(entry, {}, _CHANNEL_MS)
 
     def revoke(self, key: str) -> None:
         """Store that a key is revoked: its subscriptions end. One call, safe to repeat."""
         self._write(keys.REVOKED + key, {}, self._clock.now_ms() + _REVOKED_MS)
 
-    def _note(self, entry: str, values: dict[str, Value]) -> bool:
+    def _note(self, entry: str, values: dict[str, Value], valid_ms: int) -> bool:
         now_ms = self._clock.now_ms()
         noted_ms = self._noted.get(entry)
         if noted_ms is not None and 0 <= now_ms - noted_ms < _NOTED_MS:
             return False
-        self._write(entry, values, now_ms + _VALID_MS)
+        self._write(entry, values, now_ms + valid_ms)
         self._noted.put(entry, now_ms)
         return True
 
@@ -80,6 +83,8 @@ class RealtimeDirectory:
         # No condition: of two writes both have the same values, and a later end.
         item: dict[str, Value] = {"pk": keys.REALTIME, "sk": entry, "until": until_ms}
         self._table.put(Put({**item, "ttl": ttl_s(until_ms), **values}))
+        # This container uses the new entry now; others when they read again.
+        self.forget()
 
     def _query(self, now_ms: int) -> Directory:
         items, after, read = [], None, 0

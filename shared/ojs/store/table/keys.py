@@ -37,13 +37,14 @@ LEFT = "LEFT"
 PRUNING = "PRUNING"
 WORKERS = "WORKERS"
 
-# Realtime: the directory, and the prefixes of its entries.
+# Realtime: the directory, and the prefixes of its entries. Revoked keys come first, so that a
+# directory that is too large to be read has them, and lacks groups of workers.
 REALTIME = "RT"
-GROUP = "w|"
-CHANNEL = "q|"
-REVOKED = "x|"
+REVOKED = "0|"
 EVERYTHING = "a"
 WATCHED = "j"
+CHANNEL = "q|"
+GROUP = "w|"
 
 # Priorities from +100 (key 000) to -100 (key 200), highest first.
 _TOP_PRIORITY = 100

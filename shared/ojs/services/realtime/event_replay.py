@@ -1,0 +1,83 @@
+"""Replays events to a client that was disconnected (ojs-realtime section 5.5.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ojs.clock import Clock
+from ojs.domain.events.query import RETAIN_MS, EventFilter
+from ojs.domain.realtime import ALL, Subscriber
+from ojs.domain.realtime_events import LiveEvent, gap, of_log, type_of
+from ojs.records import record
+from ojs.services.operations.events import Events
+from ojs.services.realtime.event_sender import EventSender
+
+# Maximum number of events that are replayed. After more a client reads the state anew.
+MAX_REPLAYED = 500
+# Shards of the stream are read at different times: an event can be sent so much (ms) later than one
+# that happened after it. A client drops those that it has.
+_OVERLAP_MS = 10_000
+
+
+@record(frozen=True)
+class _OfSubscribers(EventFilter):
+    """The events of the log that any of some subscribers receives."""
+
+    subscribers: tuple[Subscriber, ...] = ()
+
+    def matches(self, event: Mapping[str, Any]) -> bool:
+        """Whether an event matches."""
+        return super().matches(event) and any(_receives(each, event) for each in self.subscribers)
+
+
+class EventReplay:
+    """Sends the events of the log again, from a time on."""
+
+    def __init__(self, events: Events, event_sender: EventSender, clock: Clock) -> None:
+        self._events = events
+        self._sender = event_sender
+        self._clock = clock
+
+    def send(self, subscribers: Sequence[Subscriber], after_ms: int) -> int:
+        """Send the events since a time to subscribers of one connection, in order.
+
+        If there are too many, or they are not kept any more, each subscriber receives `system.gap`.
+
+        Returns:
+            The number of events.
+        """
+        now_ms = self._clock.now_ms()
+        since_ms = after_ms - _OVERLAP_MS
+        found: Sequence[Mapping[str, Any]] = ()
+        missed = since_ms < now_ms - RETAIN_MS
+        if subscribers and not missed:
+            wanted = _OfSubscribers(since_ms=since_ms, subscribers=tuple(subscribers))
+            page = self._events.since(wanted, limit=MAX_REPLAYED)
+            found, missed = page.events, page.has_more
+        sent = [
+            (each, [gap(each.channel, after_ms, now_ms)] if missed else _of(each, found))
+            for each in subscribers
+        ]
+        self._sender.send([one for one in sent if one[1]], single=MAX_REPLAYED)
+        return 0 if missed else len(found)
+
+
+def _receives(subscriber: Subscriber, event: Mapping[str, Any]) -> bool:
+    kind, data = type_of(event["type"]), event["data"]
+    if kind is None or (subscriber.event_types and kind not in subscriber.event_types):
+        return False
+    channels = (ALL, f"queue:{data['queue']}", f"job:{event['subject']}")
+    return subscriber.channel in channels and subscriber.principal.reaches(data["queue"])
+
+
+def _of(subscriber: Subscriber, found: Sequence[Mapping[str, Any]]) -> list[LiveEvent]:
+    return [
+        each for event in found if _receives(subscriber, event) for each in of_log([_bare(event)])
+    ]
+
+
+def _bare(event: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An event without the result of the job."""
+    data = {name: value for name, value in event["data"].items() if name != "result"}
+    return {**event, "data": data}

@@ -1,0 +1,239 @@
+"""WebSocket connections: what a client sends, and the answers (ojs-realtime section 3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ojs.clock import Clock
+from ojs.domain import jsontext, socket_messages
+from ojs.domain.access import Principal, Scope
+from ojs.domain.errors import NotFound, OjsError, Unsupported, forbidden
+from ojs.domain.realtime import (
+    ALL,
+    CONNECTION_MS,
+    MAX_CHANNELS,
+    MAX_SUBSCRIBERS,
+    MAX_WATCHERS,
+    Connection,
+    Subscriber,
+)
+from ojs.domain.realtime_events import time_of
+from ojs.domain.socket_messages import Resume, Subscribe, Unsubscribe
+from ojs.services.realtime.event_replay import EventReplay
+from ojs.store.jobs.records import JobStore
+from ojs.store.queues.queues import QueueStore
+from ojs.store.realtime.connections import ConnectionStore
+from ojs.store.realtime.directory import RealtimeDirectory
+from ojs.store.realtime.listeners import ListenerStore
+from ojs.store.realtime.subscribers import SubscriberStore
+from ojs.store.table.errors import LostRace
+from ojs.store.table.races import retry_on_race
+
+# How old (ms) the list of revoked keys can be that a subscription is checked with.
+_REMEMBERED_MS = 10_000
+_NO_EVENTS = "This deployment sends no events: its setting realtime is wake."
+_UNKNOWN = "The event ID is not known. Read the current state over HTTP."
+_ENDED = "The connection has ended. Connect again with a new ticket."
+
+
+class Refusal(Exception):
+    """A message that is refused for a reason that only connections have."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class Sockets:
+    """Serves the messages of clients. Nothing is kept between two messages but in the table."""
+
+    def __init__(
+        self,
+        *,
+        connections: ConnectionStore,
+        listeners: ListenerStore,
+        subscribers: SubscriberStore,
+        realtime_directory: RealtimeDirectory,
+        jobs: JobStore,
+        queues: QueueStore,
+        event_replay: EventReplay | None,
+        clock: Clock,
+        realtime: str,
+    ) -> None:
+        """`event_replay` is None where no messages can be sent to connections."""
+        self._connections = connections
+        self._listeners = listeners
+        self._subscribers = subscribers
+        self._directory = realtime_directory
+        self._jobs = jobs
+        self._queues = queues
+        self._replay = event_replay
+        self._clock = clock
+        self._events = realtime == "all"
+
+    def connected(self, connection: str, principal: Principal) -> None:
+        """Store a new connection. One call, safe to repeat."""
+        until_ms = self._clock.now_ms() + CONNECTION_MS
+        if principal.until_ms is not None:
+            until_ms = min(until_ms, principal.until_ms)
+        self._connections.add(Connection(connection, principal, until_ms))
+
+    def disconnected(self, connection: str) -> None:
+        """Delete a connection and what it lists. Safe to repeat: what is left ends by itself."""
+        found = self._connections.remove(connection)
+        if found is None:
+            return
+        if found.group is not None:
+            self._listeners.remove(found.group, connection)
+        for channel in found.channels:
+            self._subscribers.remove(channel, connection)
+
+    def received(self, connection: str, text: str) -> str:
+        """Return the answer to a message. Raises nothing that is meant for the client."""
+        message: socket_messages.Message | None = None
+        try:
+            message = socket_messages.parse(text)
+            answer = self._answer(connection, message)
+        except (OjsError, Refusal) as error:
+            answer = {"type": "error", "code": error.code, "message": error.message}
+            if isinstance(message, Unsubscribe):
+                answer["channel"] = message.channel
+        return jsontext.dumps(answer)
+
+    def _answer(self, connection: str, message: socket_messages.Message) -> dict[str, Any]:
+        match message:
+            case Subscribe():
+                return self._subscribe(connection, message)
+            case Unsubscribe():
+                return self._unsubscribe(connection, message.channel)
+            case Resume():
+                return self._resume(connection, message.last_event_id)
+            case _ if message.action == "ping":
+                return {"type": "pong"}
+            case _:
+                return {"type": "hello", "connection": connection}
+
+    # --- subscriptions --------------------------------------------------------------------------
+
+    def _subscribe(self, connection: str, message: Subscribe) -> dict[str, Any]:
+        if not self._events:
+            raise Unsupported(_NO_EVENTS)
+        channel = message.channel
+        found = self._there(connection)
+        self._permit(found.principal, channel)
+        added = self._list(connection, channel)
+        now_ms = self._clock.now_ms()
+        subscriber = Subscriber(
+            connection,
+            channel,
+            found.principal,
+            found.until_ms,
+            event_types=tuple(message.event_types or ()),
+            batch=message.batch,
+            detail=message.detail,
+            digest=message.digest,
+        )
+        if not self._subscribers.add(subscriber, now_ms=now_ms):
+            if added:
+                self._strike(connection, channel)
+            most = MAX_WATCHERS if channel.startswith("job:") else MAX_SUBSCRIBERS
+            raise Refusal("too_many", f"The channel has {most} subscribers, the most it can have.")
+        self._directory.note_channel(channel)
+        answer: dict[str, Any] = {"type": "subscribed", "channel": channel}
+        if message.event_types is not None:
+            answer["event_types"] = message.event_types
+        if channel.startswith("job:"):
+            # Read after the watcher is stored: a change in between is an event as well.
+            answer["state"] = self._job(channel)[1]
+        return answer
+
+    def _unsubscribe(self, connection: str, channel: str) -> dict[str, Any]:
+        self._there(connection)
+        self._subscribers.remove(channel, connection)
+        self._strike(connection, channel)
+        return {"type": "unsubscribed", "channel": channel}
+
+    def _resume(self, connection: str, last_event_id: str) -> dict[str, Any]:
+        """Send the events after one, on the channels that the connection has subscribed to."""
+        if self._replay is None or not self._events:
+            raise Unsupported(_NO_EVENTS)
+        after_ms = time_of(last_event_id, self._clock.now_ms())
+        if after_ms is None:
+            raise Refusal("unknown_event_id", _UNKNOWN)
+        found = self._there(connection)
+        self._check_key(found.principal)
+        now_ms = self._clock.now_ms()
+        each = (self._subscribers.get(one, connection, now_ms=now_ms) for one in found.channels)
+        there = [one for one in each if one is not None]
+        return {"type": "resumed", "events": self._replay.send(there, after_ms)}
+
+    def _check_key(self, principal: Principal) -> None:
+        """Raise PermissionDenied if the key of a connection was revoked since it was opened."""
+        if principal.key in self._directory.read(remembered_ms=_REMEMBERED_MS).revoked:
+            raise forbidden()
+
+    def _permit(self, principal: Principal, channel: str) -> None:
+        """Raise NotFound for a channel that doesn't exist or is out of reach, PermissionDenied for
+        a missing scope or a revoked key.
+        """
+        of_job = channel.startswith("job:")
+        needed = Scope.JOBS_READ if of_job else Scope.ADMIN_READ
+        if needed not in principal.scopes:
+            raise forbidden()
+        self._check_key(principal)
+        if channel == ALL:
+            return
+        queue = self._job(channel)[0] if of_job else channel.partition(":")[2]
+        if not principal.reaches(queue):
+            raise NotFound(*_named(channel))
+        if not of_job and self._queues.get(queue) is None:
+            raise NotFound(*_named(channel))
+
+    def _job(self, channel: str) -> tuple[str, str]:
+        """The queue and the state of the job of a channel. Raises NotFound."""
+        record = self._jobs.read_record(channel.partition(":")[2])
+        if record is None:
+            raise NotFound(*_named(channel))
+        return record.queue, record.state.value
+
+    # --- the record of the connection -----------------------------------------------------------
+
+    def _there(self, connection: str) -> Connection:
+        found = self._connections.get(connection, now_ms=self._clock.now_ms())
+        if found is None:
+            raise Refusal("connection_ended", _ENDED)
+        return found
+
+    def _list(self, connection: str, channel: str) -> bool:
+        """Add a channel to the record of a connection, before the subscriber is stored: so the end
+        of the connection deletes it. Returns False if the record has it already.
+        """
+
+        def change() -> bool:
+            found = self._there(connection)
+            if channel in found.channels:
+                return False
+            if len(found.channels) >= MAX_CHANNELS:
+                rule = f"A connection can subscribe to {MAX_CHANNELS} channels."
+                raise Refusal("too_many", rule)
+            if not self._connections.change(found, channels=(*found.channels, channel)):
+                raise LostRace([])
+            return True
+
+        return retry_on_race(change, busy="The connection is being changed. Try again.")
+
+    def _strike(self, connection: str, channel: str) -> None:
+        def change() -> None:
+            found = self._there(connection)
+            left = tuple(each for each in found.channels if each != channel)
+            if left != found.channels and not self._connections.change(found, channels=left):
+                raise LostRace([])
+
+        retry_on_race(change, busy="The connection is being changed. Try again.")
+
+
+def _named(channel: str) -> tuple[str, str]:
+    """What a channel names, and its name."""
+    kind, _, name = channel.partition(":")
+    return kind, name

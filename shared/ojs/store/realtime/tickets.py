@@ -1,0 +1,76 @@
+"""Tickets in the table, and callers as the items of realtime hold them.
+
+The ticket authorizer loads this, and its cold start delays each connection: no heavy imports here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+
+from ojs.domain import jsontext
+from ojs.domain.access import ANYBODY, Principal
+from ojs.store.table import keys
+from ojs.store.table.table import Put, Table
+
+_SPARE_S = 60
+
+
+def ttl_s(until_ms: int) -> int:
+    """Return the `ttl` of an item that is valid until a time (ms). Readers compare `until`."""
+    return until_ms // 1_000 + _SPARE_S
+
+
+def caller_text(principal: Principal) -> str:
+    """Return a caller as an attribute has it."""
+    return jsontext.dumps(principal.context())
+
+
+def caller_of(text: str) -> Principal:
+    """Return the caller that `caller_text` wrote. Only a server without keys has one without a
+    name. Raises ValueError for any other text.
+    """
+    context = jsontext.stored(text)
+    found = ANYBODY if context.get("principal") == "" else Principal.of(context)
+    if found is None:
+        raise ValueError("must name a caller")
+    return found
+
+
+class TicketStore:
+    """The store of tickets. A ticket lets its holder connect once, soon."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def add(self, principal: Principal, *, until_ms: int) -> str:
+        """Store a new ticket and return its secret, which the table doesn't have. One call."""
+        secret = secrets.token_urlsafe(32)
+        # No condition: no two secrets are equal.
+        self._table.put(
+            Put(
+                {
+                    "pk": keys.ticket(_digest(secret)),
+                    "sk": keys.RECORD,
+                    "caller": caller_text(principal),
+                    "until": until_ms,
+                    "ttl": ttl_s(until_ms),
+                }
+            )
+        )
+        return secret
+
+    def take(self, secret: str, *, now_ms: int) -> Principal | None:
+        """Delete a ticket; return its caller, or None if it is unknown, used, or too old.
+
+        One call. Of two concurrent calls, one gets the caller. After a lost response the ticket is
+        used: the client gets another one.
+        """
+        item = self._table.take(keys.ticket(_digest(secret)), keys.RECORD)
+        if item is None or int(str(item["until"])) <= now_ms:
+            return None
+        return caller_of(str(item["caller"]))
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
