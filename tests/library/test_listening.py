@@ -145,6 +145,13 @@ def test_a_rung_fetch_that_finds_nothing_is_repeated_twice(idle: Listener, clock
     assert idle.due_s == math.inf
 
 
+def test_a_fetch_for_a_job_in_the_index_is_not_repeated(idle: Listener) -> None:
+    idle.hear(type="ring", queue="q", indexed=True)
+    idle.fetch(**LISTED)
+    assert idle.asked["rung"] == ["q"]
+    assert idle.due_s == math.inf
+
+
 def test_a_ring_for_later_sets_a_timer(idle: Listener, clock: FakeTime) -> None:
     at_ms = round((clock.time() + 30) * 1_000)
     idle.hear(type="ring", queue="q", at_ms=at_ms)
@@ -301,6 +308,17 @@ def test_a_ring_starts_a_job_and_an_idle_worker_asks_no_more(
         assert len(stub.to(FETCH)) - before <= 2 * 20
     assert socket.to("hello")
     until(lambda: not socket.open)
+
+
+def test_the_outcome_of_a_job_that_ran_alone_does_not_wait_for_others(
+    stub: StubServer, socket: SocketStub
+) -> None:
+    worker, _ = run(stub, report_s=600)
+    with working(worker, stub):
+        wait_until_listed(stub)
+        stub.push("t")
+        socket.send({"type": "ring", "queue": "q"})
+        until(lambda: stub.acked)
 
 
 def test_it_starts_within_milliseconds(stub: StubServer, socket: SocketStub) -> None:

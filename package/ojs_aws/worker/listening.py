@@ -155,12 +155,12 @@ class Listening:
             return
         # If a clock is wrong, the fetch is too early, and its `next_ms` corrects it. Or it is late.
         later_s = min(at_ms / 1_000 - time.time(), _AHEAD_S)
-        later = later_s > 0
-        at = time.monotonic() + later_s if later else 0.0
+        at = time.monotonic() + later_s if later_s > 0 else 0.0
+        # The index has the job already: if the fetch finds nothing, another worker took it.
+        indexed = later_s > 0 or message.get("indexed") is True
         with self._lock:
             if len(self._rings) < _MOST_RINGS:
-                # A fetch of a timer isn't repeated: another worker may have taken the job.
-                self._rings.add((at, queue, len(_REPEATED_S) if later else 0))
+                self._rings.add((at, queue, len(_REPEATED_S) if indexed else 0))
         self._wake()
 
     # --- fetches -----------------------------------------------------------------------------

@@ -283,7 +283,7 @@ class Session:
         wanted = self._directive == RUNNING and not self._stopping.is_set() and free > 0
         told_s = self._outbox.waiting_s()
         urgent = len(self._outbox) > 0 and (
-            told_s >= settings.report_s or len(self._outbox) >= MOST_ENTRIES or self._no_more()
+            told_s >= self._report_s() or len(self._outbox) >= MOST_ENTRIES or self._no_more()
         )
         if wanted and (urgent or now >= self._due(free)):
             self._fetch(min(free, MOST_FETCHED))
@@ -291,6 +291,11 @@ class Session:
         if urgent:
             self._report()
         return self._until_next()
+
+    def _report_s(self) -> float:
+        """Return how long a report waits for a fetch: the next fetch of an idle worker is late."""
+        idle = self._held == 0 and self._listening.idle_s() > 0
+        return self._settings.gather_s if idle else self._settings.report_s
 
     def _no_more(self) -> bool:
         """Whether no later fetch can include a report."""
@@ -308,7 +313,7 @@ class Session:
         free = settings.concurrency - self._held
         waits = [settings.poll_s]
         if len(self._outbox):
-            waits.append(settings.report_s - self._outbox.waiting_s())
+            waits.append(self._report_s() - self._outbox.waiting_s())
         if free > 0 and not self._no_more():
             waits.append(self._due(free) - now)
         return max(0.0, min(waits), self._not_before - now)
