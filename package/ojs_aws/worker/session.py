@@ -572,7 +572,9 @@ class Session:
             # Jobs started since the last heartbeat. Or the realtime connection ended.
             latest = time.monotonic() + self._beat_s if self._leases else sent + self._idle_s()
             due = min(due, latest)
-            self._beat_now.wait(min(_PROGRESS_EVERY_S, max(0.0, due - time.monotonic())))
+            # A request to beat may have been cleared after the end of the session.
+            if not self._over.is_set():
+                self._beat_now.wait(min(_PROGRESS_EVERY_S, max(0.0, due - time.monotonic())))
 
     def _idle_s(self) -> float:
         """Return the interval of heartbeats without jobs: at least the pause between fetches."""
