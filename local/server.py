@@ -292,9 +292,14 @@ class LocalServer:
 
         Raises InvalidPayload, InvalidRequest.
         """
+        directory = self._runtime.stores.realtime_directory
+        groups = directory.read(remembered_ms=0).groups
         clock.advance(body)
-        self._hub.close_old()
+        # The workers that listen would have fetched in the meantime, which renews these entries.
+        for group, queues in groups.items():
+            directory.note_group(group, queues)
         self._sweep(dict.fromkeys(SCHEDULED, _SWEEP_LIMIT))
+        self._hub.close_old()
         return {"now_ms": clock.now_ms()}
 
     def _open_table(self) -> None:
@@ -376,6 +381,7 @@ class LocalServer:
                 with counting_failures(counts, "the whole sweep"):
                     now_ms = self._clock.now_ms()
                     report = sweep.run_once(now_ms, limits[sweep.name], go_on())
+                    self._runtime.flush()
                     counts.failures += report.failures
                 for failure in counts.failures:
                     print(f"Sweep {sweep.name} failed: {failure.what}", file=sys.stderr)

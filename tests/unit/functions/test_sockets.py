@@ -16,6 +16,7 @@ from functions.socket.handler import handler as socket
 from ojs import access_runtime
 from ojs.domain.access import ALL_SCOPES, ANYBODY, Principal
 from ojs.domain.realtime import MAX_CHANNELS, MAX_SUBSCRIBERS, MAX_WATCHERS, Subscriber
+from ojs.domain.realtime_events import time_of
 from ojs.runtime import Runtime
 from ojs.services.realtime.tickets import Tickets
 from tests.unit.functions.keyed import Keyed
@@ -210,7 +211,7 @@ def test_a_server_without_keys_takes_anybody(
     live = Live(Keyed(built, clock))
     status, connection, _ = live.open(tickets.issue(ANYBODY))
     assert status == 200
-    assert live.subscribe(connection, "all") == {"type": "subscribed", "channel": "all"}
+    assert live.subscribe(connection, "all")["type"] == "subscribed"
 
 
 # --- subscriptions --------------------------------------------------------------------------------
@@ -222,15 +223,16 @@ def test_subscribe_to_a_job(live: Live) -> None:
     live.keyed.runtime.stores.realtime_directory.read(remembered_ms=10_000)
     live.meter.reset()
     answer = live.subscribe(connection, f"job:{job}", event_types=["job.state_changed"])
+    assert answer.pop("last_event_id").startswith("evt_")
     assert answer == {
         "type": "subscribed",
         "channel": f"job:{job}",
         "event_types": ["job.state_changed"],
         "state": "available",
     }
-    # The connection twice, the job before and after, and the watchers; the channel in the record
-    # of the connection, the watcher, the entry of the directory.
-    assert sorted(live.meter.calls) == ["GetItem"] * 5 + ["PutItem"] + ["UpdateItem"] * 2
+    # The connection, the job before and after, and the watchers; the channel in the record of the
+    # connection, the watcher, the entry of the directory.
+    assert sorted(live.meter.calls) == ["GetItem"] * 4 + ["PutItem"] + ["UpdateItem"] * 2
     assert live.meter.write_units == 3.0
     assert live.items() == ["RT j", f"RT|c|{connection} @", f"RT|j|{job} @"]
     found = live.keyed.runtime.stores.subscribers.watching([job, JOB], now_ms=0)
@@ -247,10 +249,10 @@ def test_subscribe_to_a_job(live: Live) -> None:
 def test_subscribe_to_a_queue_and_to_all(live: Live) -> None:
     push(live)
     connection = live.connect(owner(live))
-    assert live.subscribe(connection, "queue:mail") == {
-        "type": "subscribed",
-        "channel": "queue:mail",
-    }
+    answer = live.subscribe(connection, "queue:mail")
+    now_ms = live.keyed.clock.now_ms()
+    assert time_of(answer.pop("last_event_id"), now_ms) == now_ms
+    assert answer == {"type": "subscribed", "channel": "queue:mail"}
     live.subscribe(connection, "queue:mail", event_types=["job.progress"], batch=True, detail=True)
     live.subscribe(connection, "all", digest=True)
     store = live.keyed.runtime.stores.subscribers

@@ -8,6 +8,7 @@ from ojs.clock import Clock
 from ojs.domain import jsontext, socket_messages
 from ojs.domain.access import Principal, Scope
 from ojs.domain.errors import NotFound, OjsError, Unsupported, forbidden
+from ojs.domain.events.event import event_id
 from ojs.domain.realtime import (
     ALL,
     CONNECTION_MS,
@@ -26,8 +27,6 @@ from ojs.store.realtime.connections import ConnectionStore
 from ojs.store.realtime.directory import RealtimeDirectory
 from ojs.store.realtime.listeners import ListenerStore
 from ojs.store.realtime.subscribers import SubscriberStore
-from ojs.store.table.errors import LostRace
-from ojs.store.table.races import retry_on_race
 
 # How old (ms) the list of revoked keys can be that a subscription is checked with.
 _REMEMBERED_MS = 10_000
@@ -80,7 +79,7 @@ class Sockets:
         self._connections.add(Connection(connection, principal, until_ms))
 
     def disconnected(self, connection: str) -> None:
-        """Delete a connection and what it lists. Safe to repeat: what is left ends by itself."""
+        """Delete a connection, its subscriptions, and its listener. Safe to repeat."""
         found = self._connections.remove(connection)
         if found is None:
             return
@@ -122,7 +121,13 @@ class Sockets:
         channel = message.channel
         found = self._there(connection)
         self._permit(found.principal, channel)
-        added = self._list(connection, channel)
+        added = channel not in found.channels
+        if added and len(found.channels) >= MAX_CHANNELS:
+            rule = f"A connection can subscribe to {MAX_CHANNELS} channels."
+            raise Refusal("too_many", rule)
+        # Before the subscriber is stored, so that the end of the connection deletes it.
+        if not self._connections.add_channel(connection, channel):
+            raise Refusal("connection_ended", _ENDED)
         now_ms = self._clock.now_ms()
         subscriber = Subscriber(
             connection,
@@ -136,11 +141,17 @@ class Sockets:
         )
         if not self._subscribers.add(subscriber, now_ms=now_ms):
             if added:
-                self._strike(connection, channel)
+                self._connections.remove_channel(connection, channel)
             most = MAX_WATCHERS if channel.startswith("job:") else MAX_SUBSCRIBERS
             raise Refusal("too_many", f"The channel has {most} subscribers, the most it can have.")
         self._directory.note_channel(channel)
-        answer: dict[str, Any] = {"type": "subscribed", "channel": channel}
+        # To resume from: a subscription takes effect some seconds later.
+        position = event_id(now_ms, channel, connection)
+        answer: dict[str, Any] = {
+            "type": "subscribed",
+            "channel": channel,
+            "last_event_id": position,
+        }
         if message.event_types is not None:
             answer["event_types"] = message.event_types
         if channel.startswith("job:"):
@@ -151,7 +162,7 @@ class Sockets:
     def _unsubscribe(self, connection: str, channel: str) -> dict[str, Any]:
         self._there(connection)
         self._subscribers.remove(channel, connection)
-        self._strike(connection, channel)
+        self._connections.remove_channel(connection, channel)
         return {"type": "unsubscribed", "channel": channel}
 
     def _resume(self, connection: str, last_event_id: str) -> dict[str, Any]:
@@ -191,13 +202,11 @@ class Sockets:
             raise NotFound(*_named(channel))
 
     def _job(self, channel: str) -> tuple[str, str]:
-        """The queue and the state of the job of a channel. Raises NotFound."""
+        """Return the queue and the state of the job of a channel. Raises NotFound."""
         record = self._jobs.read_record(channel.partition(":")[2])
         if record is None:
             raise NotFound(*_named(channel))
         return record.queue, record.state.value
-
-    # --- the record of the connection -----------------------------------------------------------
 
     def _there(self, connection: str) -> Connection:
         found = self._connections.get(connection, now_ms=self._clock.now_ms())
@@ -205,35 +214,8 @@ class Sockets:
             raise Refusal("connection_ended", _ENDED)
         return found
 
-    def _list(self, connection: str, channel: str) -> bool:
-        """Add a channel to the record of a connection, before the subscriber is stored: so the end
-        of the connection deletes it. Returns False if the record has it already.
-        """
-
-        def change() -> bool:
-            found = self._there(connection)
-            if channel in found.channels:
-                return False
-            if len(found.channels) >= MAX_CHANNELS:
-                rule = f"A connection can subscribe to {MAX_CHANNELS} channels."
-                raise Refusal("too_many", rule)
-            if not self._connections.change(found, channels=(*found.channels, channel)):
-                raise LostRace([])
-            return True
-
-        return retry_on_race(change, busy="The connection is being changed. Try again.")
-
-    def _strike(self, connection: str, channel: str) -> None:
-        def change() -> None:
-            found = self._there(connection)
-            left = tuple(each for each in found.channels if each != channel)
-            if left != found.channels and not self._connections.change(found, channels=left):
-                raise LostRace([])
-
-        retry_on_race(change, busy="The connection is being changed. Try again.")
-
 
 def _named(channel: str) -> tuple[str, str]:
-    """What a channel names, and its name."""
+    """Return what a channel names, and its name."""
     kind, _, name = channel.partition(":")
     return kind, name
