@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from cli import output, target
 from cli.jobs import moment
-from ojs.domain.events.query import EventFilter
 from ojs_aws import OjsError
 
 if TYPE_CHECKING:
@@ -98,9 +97,6 @@ def _receive(
     if live is None:
         output.wait(_INTERVAL_S)
         return None
-    wanted = EventFilter(
-        types=_names(options.type), queues=_names(options.queue), job_types=_names(options.job_type)
-    )
     until = time.monotonic() + _CONNECTED_S
     while (left_s := until - time.monotonic()) > 0:
         try:
@@ -110,8 +106,24 @@ def _receive(
             live.unsubscribe()
             return None
         found = [] if event is None else event.envelopes
-        _show([each for each in found if wanted.matches(each)], options, shown)
+        _show([each for each in found if _wanted(each, options)], options, shown)
     return live
+
+
+def _wanted(event: dict[str, Any], options: argparse.Namespace) -> bool:
+    """Whether the log would list an event."""
+    kinds = _names(options.type) or ("*",)
+    queues, job_types = _names(options.queue), _names(options.job_type)
+    data = event["data"]
+    return (
+        any(event["type"] == kind or _starts(event["type"], kind) for kind in kinds)
+        and (not queues or data.get("queue") in queues)
+        and (not job_types or data.get("job_type") in job_types)
+    )
+
+
+def _starts(kind: str, pattern: str) -> bool:
+    return pattern.endswith("*") and kind.startswith(pattern[:-1])
 
 
 def _names(text: str | None) -> tuple[str, ...]:

@@ -73,6 +73,7 @@ class Listening:
         self._link: Link | None = None
         self._connection: str | None = None
         self._listed: bool | None = False
+        self._plain = False
         # Rings that no fetch has answered: time, queue, and number of the repetition.
         self._rings: set[tuple[float, str, int]] = set()
         self._taken: set[tuple[float, str, int]] = set()
@@ -186,7 +187,8 @@ class Listening:
                 self._apart_until = now + _APART_S
             fallback = self._listed is True and self._pause_s >= _FALLBACK_S
             self._fallback = fallback and not self._taken and now >= self._paused_until
-            if self._connection is None:
+            plain, self._plain = self._plain, False
+            if plain or self._connection is None:
                 return {}
             queues = sorted({queue for _, queue, _ in self._taken})
             if self._settings.queues:
@@ -237,9 +239,9 @@ class Listening:
             return pause_s
 
     def failed(self) -> None:
-        """Note that the outcome of a fetch is unknown."""
+        """Note that the outcome of a fetch is unknown. The next one doesn't depend on listening."""
         with self._lock:
-            self._listed = None
+            self._listed, self._plain = None, True
             self._rings |= self._taken
 
     def refused(self) -> None:

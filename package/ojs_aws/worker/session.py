@@ -49,6 +49,7 @@ _PROGRESS_EVERY_S = 1.0
 # timeout another heartbeat is sent before the lease expires.
 _SHORTEST_BEAT_S = 1.0
 _BEAT_TIMEOUT_S = 10.0
+_LONGEST_BEAT_S = 600.0
 _TICKET_S = 5.0
 # Statuses of a fetch whose reports the server can't process.
 _UNREADABLE = frozenset({400, 413, 422})
@@ -285,7 +286,9 @@ class Session:
         urgent = len(self._outbox) > 0 and (
             told_s >= self._report_s() or len(self._outbox) >= MOST_ENTRIES or self._no_more()
         )
-        if wanted and (urgent or now >= self._due(free)):
+        # A worker that the server tells of new jobs needs no fetch for its reports.
+        with_fetch = urgent and not self._listening.idle_s()
+        if wanted and (with_fetch or now >= self._due(free)):
             self._fetch(min(free, MOST_FETCHED))
             return 0.0 if len(self._outbox) >= MOST_ENTRIES else self._until_next()
         if urgent:
@@ -293,7 +296,7 @@ class Session:
         return self._until_next()
 
     def _report_s(self) -> float:
-        """Return how long a report waits for a fetch: the next fetch of an idle worker is late."""
+        """Return how long a report waits for others. An idle worker has no others."""
         idle = self._held == 0 and self._listening.idle_s() > 0
         return self._settings.gather_s if idle else self._settings.report_s
 
@@ -572,11 +575,14 @@ class Session:
             # Jobs started since the last heartbeat. Or the realtime connection ended.
             latest = time.monotonic() + self._beat_s if self._leases else sent + self._idle_s()
             due = min(due, latest)
-            self._beat_now.wait(min(_PROGRESS_EVERY_S, max(0.0, due - time.monotonic())))
+            # A request to beat may have been cleared after the end of the session.
+            if not self._over.is_set():
+                self._beat_now.wait(min(_PROGRESS_EVERY_S, max(0.0, due - time.monotonic())))
 
     def _idle_s(self) -> float:
-        """Return the interval of heartbeats without jobs: at least the pause between fetches."""
-        return max(self._settings.idle_heartbeat_s, self._listening.idle_s())
+        """Return the interval of heartbeats without jobs: two pauses between fetches, if longer."""
+        twice_s = min(2 * self._listening.idle_s(), _LONGEST_BEAT_S)
+        return max(self._settings.idle_heartbeat_s, twice_s)
 
     def _listen(self) -> None:
         """Open or close the realtime connection. A worker that doesn't fetch has none."""
