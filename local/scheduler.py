@@ -10,10 +10,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import ParamSpec, TypeVar
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 class Scheduler:
@@ -97,15 +93,6 @@ class Precedence:
                 self._requests -= 1
                 if not self._requests:
                     self._none.notify_all()
-
-    def of(self, process: Callable[P, R]) -> Callable[P, R]:
-        """Return the function with each of its calls as a request."""
-
-        def call(*args: P.args, **options: P.kwargs) -> R:
-            with self.request():
-                return process(*args, **options)
-
-        return call
 
     def giving_way(self) -> Callable[[], bool]:
         """Return a function that other work calls regularly, to wait for running requests.

@@ -9,7 +9,7 @@ import traceback
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -62,6 +62,8 @@ if TYPE_CHECKING:
     from local.folder import DataFolder
     from ojs.clock import Clock
     from ojs.domain.access import Principal
+
+T = TypeVar("T")
 
 TABLE_NAME = "ojs"
 BUILT_DASHBOARD = Path(__file__).resolve().parent.parent / "build" / "dashboard"
@@ -147,7 +149,7 @@ class LocalServer:
         self._resets = 0
         self._moved = hooks.MovedClock() if test_clock else None
         self._clock: Clock = self._moved or SystemClock()
-        self._hub = Hub(self._precedence.of(socket_function), _caller, self._clock)
+        self._hub = Hub(partial(self._take_precedence, socket_function), _caller, self._clock)
         with contextlib.ExitStack() as undo:
             limits = Limits(body_bytes=GATEWAY_BYTES)
             http = HttpServer(
@@ -217,7 +219,9 @@ class LocalServer:
                 gateway.hook(
                     "POST", f"{BASE_PATH}/admin/clock", partial(self._advance, self._moved)
                 )
-            answer = self._precedence.of(DiskCheck(gateway, folder.full, str(folder.path)))
+            answer = partial(
+                self._take_precedence, DiskCheck(gateway, folder.full, str(folder.path))
+            )
             streams = EventStreams(answer, http.wait, Writes(self._client).count)
             self._checked = OriginCheck(streams, refused, origins=origins, hosts=hosts)
             self._schedules = (
@@ -372,6 +376,11 @@ class LocalServer:
         if response.status == 500 and (resets % 2 or resets != self._resets):
             return refused(BackendUnavailable("The server was reset. Send the request again."), 503)
         return response
+
+    def _take_precedence(self, process: Callable[..., T], *given: Any) -> T:
+        """Process a request or a message before sweeps."""
+        with self._precedence.request():
+            return process(*given)
 
     def _sweep(self, limits: Mapping[str, int], go_on: Callable[[], GoOn] = lambda: always) -> None:
         """Run these sweeps, each with its limit. Failures are printed."""

@@ -20,6 +20,7 @@ from tests.simulation.keyed import KEYED
 from tests.simulation.operated import OPERATED
 from tests.simulation.periodic import cron, crons_are_exact
 from tests.simulation.pushed import deliveries_are_exact, push
+from tests.simulation.ringing import rings
 from tests.simulation.scheduler import Choose, Scheduler, by_chance
 from tests.simulation.world import Acts, World
 
@@ -28,6 +29,8 @@ RATES = (0.0, 0.02, 0.05, 0.15)
 _TRANSACTION = 3
 # Jobs of a workflow that start together.
 _SLICE = 4
+# If more than these start, the root says so before.
+_SHARED = 2
 # What is kept in the table rather than in the bucket.
 _ITEM_BYTES = 4_000
 # And is given up when no request that stores it can be under way any more.
@@ -460,6 +463,7 @@ SCENARIOS: dict[str, Callable[[World], list[Acts]]] = {
     "workflows": workflows,
     "large-workflows": large_workflows,
     "push": push,
+    "rings": rings,
     **KEYED,
     "erasing": erasing,
 }
@@ -496,6 +500,9 @@ def play(
     scheduler = Scheduler(choose)
     world.start(scheduler)
     with (
+        # One slot of batches, so that each sweep meets each batch.
+        mock.patch("ojs.store.table.keys.STAGED_SLOTS", 1),
+        mock.patch("ojs.store.jobs.staged_batches._SLOTS_A_TURN", 1),
         mock.patch("ojs.store.jobs.staged_batches.MAX_TRANSACTION", _TRANSACTION),
         mock.patch("ojs.services.jobs.enqueue.MAX_TRANSACTION", _TRANSACTION),
         mock.patch("ojs.store.jobs.staged_batches.STAGING_GRACE_MS", staging_grace_ms),
@@ -505,6 +512,7 @@ def play(
         mock.patch("ojs.services.workflows.starts.MIN_SLOTS", 3),
         mock.patch("ojs.store.workflows.fan_ins.SHARD_SLOTS", 3),
         mock.patch("ojs.services.workflows.starts.MAX_BATCH", _SLICE),
+        mock.patch("ojs.services.workflows.advance._STARTED_AT_ONCE", _SHARED),
     ):
         # What was there before is no part of what goes wrong.
         world.plan.on = False
@@ -514,6 +522,8 @@ def play(
         world.check_unhealed()
         world.heal()
         world.check_quiet()
+        if world.ringing is not None:
+            world.ringing.settle()
         if world.delivered is not None:
             world.delivered.settle()
         elif world.workflows is None:
