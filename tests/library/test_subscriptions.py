@@ -303,6 +303,17 @@ def test_without_a_connection_it_reads_the_job_again_and_again(
     assert client.wait_for("j").state == "completed"
 
 
+def test_a_server_without_events_is_asked_for_them_once(
+    client: Client, http: StubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscription, "_POLL_S", (0.01, 0.02))
+    http.socket_url = None
+    for _ in range(3):
+        states(http, *["active"] * 20, "completed")
+        client.wait_for("j")
+    assert len(http.to("realtime/tickets")) == 1
+
+
 def test_it_waits_as_long_as_it_may(client: Client, http: StubServer, stub: SocketStub) -> None:
     states(http, "active")
     with pytest.raises(WaitTimeout, match="Job j is active") as raised:

@@ -69,6 +69,7 @@ class AsyncClient(Awaiting, Operations):
 
         root, self._base = server_of(url)
         self._policy = retry or RetryPolicy()
+        self._polls: dict[str, float] = {}
         self._timeout_s = timeout_s
         self._sleep = sleep or asyncio.sleep
         self._http = httpx.AsyncClient(
@@ -186,7 +187,7 @@ class AsyncClient(Awaiting, Operations):
         """Wait until a job is in a final state, as `Client.wait_for`."""
         from ojs_aws.client.subscription import waited
 
-        return await waited(self.run, job_id, timeout_s)
+        return await waited(self.run, job_id, timeout_s, self._polls)
 
     async def aclose(self) -> None:
         """Close all connections."""

@@ -61,6 +61,7 @@ class Client(Blocking, Operations):
 
         root, self._base = server_of(url)
         self._policy = retry or RetryPolicy()
+        self._polls: dict[str, float] = {}
         self._timeout_s = timeout_s
         self._sleep = sleep
         self._http = httpx.Client(
@@ -234,7 +235,7 @@ class Client(Blocking, Operations):
         from ojs_aws.client import background
         from ojs_aws.client.subscription import waited
 
-        return background.result(waited(self._ask, job_id, timeout_s))
+        return background.result(waited(self._ask, job_id, timeout_s, self._polls))
 
     async def _ask(self, call: Call[Any]) -> Any:
         from ojs_aws.client.background import in_thread

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 STATE_CHANGED = "job.state_changed"
-# States of a job by the type of event that stands for them (ojs-realtime section 9.4).
+# States of a job by the type of event that represents them (ojs-realtime section 9.4).
 DERIVED = {"job.completed": {"completed"}, "job.failed": {"retryable", "discarded"}}
 
 
@@ -62,7 +62,7 @@ class Event:
 
     @property
     def envelopes(self) -> list[dict[str, Any]]:
-        """Events of the event log that this event stands for, with the option `detail`."""
+        """Events of the event log that belong to this event, with the option `detail`."""
         found = self.data.get("events")
         return found if isinstance(found, list) else []
 

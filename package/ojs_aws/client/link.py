@@ -66,7 +66,7 @@ class Owner(Protocol):
         """Process a message of the server."""
 
     def lost(self, error: Exception) -> float | None:
-        """Note that there is no connection.
+        """Note that the connection is lost.
 
         Returns:
             The pause in seconds before the next connection. None for the default.
@@ -174,7 +174,7 @@ class Link:
                 await self._take(text)
 
     async def _end(self, socket: ClientConnection) -> None:
-        """Close a connection, and process what it has received."""
+        """Close a connection, and process the messages that it has received."""
         await socket.close()
         try:
             while True:

@@ -26,6 +26,7 @@ from ojs_aws.errors import (
     ServerError,
     TooManyRequests,
     Unreachable,
+    Unsupported,
     WaitTimeout,
     refusal,
 )
@@ -42,9 +43,11 @@ _MOST_KNOWN = 20_000
 _MOST_WAITING = 10_000
 # Longest pauses in seconds between two reads of a job, with and without a connection.
 _CONNECTED_S = 20.0
-# The server sends events to a new subscriber from this time (in seconds) on at the latest.
+# Maximum time in seconds until the server sends events to a new subscriber.
 _NOTICED_S = 2.5
 _POLL_S = (0.25, 4.0)
+# Time in seconds until a client asks again for the events of a server that doesn't send them.
+_UNSUPPORTED_S = 600.0
 # Statuses by the code of an error message. With any other code, the client connects again.
 _STATUSES = {
     "not_found": 404, "queue_not_found": 404, "permission_denied": 403, "unauthenticated": 401,
@@ -56,7 +59,7 @@ class AsyncSubscription:
     """Events of one channel. Use it as an `async with` block and iterate over it.
 
     It reconnects when the connection is lost, requests the events that it missed, and drops
-    duplicates. If events are not available any more, it yields an event `system.gap`.
+    duplicates. If the server deleted events, it yields an event `system.gap`.
 
     Attributes:
         state: State of the job when the subscription began, for a channel `job:{id}`.
@@ -274,7 +277,7 @@ class AsyncSubscription:
 
     def _show(self, event: Event) -> None:
         if len(self._waiting) >= _MOST_WAITING:
-            # The user is too slow: what is missed is read again over HTTP, as after a gap.
+            # The user is too slow, and must read the current state over HTTP.
             self._waiting.clear()
             self._waiting.append(self._gap())
         self._waiting.append(event)
@@ -295,13 +298,16 @@ class AsyncSubscription:
             task.exception()
         self._arrived.set()
 
-    def _raise_error(self) -> None:
-        """Raise the error that ended the subscription."""
+    @property
+    def error(self) -> BaseException | None:
+        """The error that ended the subscription, or None."""
         task = self._task
-        if task is not None and task.done() and not task.cancelled():
-            error = task.exception()
-            if error is not None:
-                raise error
+        ended = task is not None and task.done() and not task.cancelled()
+        return task.exception() if ended and task is not None else None
+
+    def _raise_error(self) -> None:
+        if (error := self.error) is not None:
+            raise error
 
     async def _follow(self, callback: Callable[[Event], Any]) -> None:
         async for event in self:
@@ -317,7 +323,7 @@ class Subscription:
     """Events of one channel. Use it as a `with` block and iterate over it.
 
     It reconnects when the connection is lost, requests the events that it missed, and drops
-    duplicates. If events are not available any more, it yields an event `system.gap`.
+    duplicates. If the server deleted events, it yields an event `system.gap`.
     """
 
     def __init__(self, subscription: AsyncSubscription) -> None:
@@ -400,8 +406,17 @@ class Subscription:
         return event
 
 
-async def waited(ask: Ask, job_id: str, timeout_s: float) -> Job:
+async def waited(ask: Ask, job_id: str, timeout_s: float, polls: dict[str, float]) -> Job:
     """Wait until a job is in a final state. Events are hints: the job is read over HTTP.
+
+    Args:
+        ask: Sends a request to the server.
+        job_id: ID of the job.
+        timeout_s: Time to wait in seconds.
+        polls: For a server that sends no events: when the client asks for them again.
+
+    Returns:
+        The job.
 
     Raises:
         WaitTimeout: The job is not in a final state after `timeout_s`.
@@ -410,7 +425,8 @@ async def waited(ask: Ask, job_id: str, timeout_s: float) -> Job:
     until = time.monotonic() + timeout_s
     job: Job = await ask(get_job(job_id))
     subscription = AsyncSubscription(ask, f"job:{job_id}", [STATE_CHANGED])
-    subscription.begin()
+    if time.monotonic() >= polls.get(STATE_CHANGED, 0.0):
+        subscription.begin()
     pause_s, longest_s = _POLL_S
     connected_s = _NOTICED_S
     try:
@@ -431,4 +447,6 @@ async def waited(ask: Ask, job_id: str, timeout_s: float) -> Job:
                 job = await ask(get_job(job_id))
         return job
     finally:
+        if isinstance(subscription.error, Unsupported):
+            polls[STATE_CHANGED] = time.monotonic() + _UNSUPPORTED_S
         await subscription.unsubscribe()

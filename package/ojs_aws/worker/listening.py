@@ -134,7 +134,7 @@ class Listening:
             self._beat()
 
     def lost(self, error: Exception) -> float | None:
-        """Note that there is no connection. Returns the pause if the server has none to offer."""
+        """Note that the connection is lost. Returns the pause if the server has none to offer."""
         from ojs_aws.client.link import refused
 
         logger.info("No realtime connection: %s", error)

@@ -286,7 +286,7 @@ class Session:
         urgent = len(self._outbox) > 0 and (
             told_s >= self._report_s() or len(self._outbox) >= MOST_ENTRIES or self._no_more()
         )
-        # A worker that the server tells of new jobs needs no fetch for its reports.
+        # A worker that receives messages about new jobs needs no fetch for its reports.
         with_fetch = urgent and not self._listening.idle_s()
         if wanted and (with_fetch or now >= self._due(free)):
             self._fetch(min(free, MOST_FETCHED))
