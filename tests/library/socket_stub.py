@@ -22,9 +22,11 @@ class SocketStub:
     def __init__(self) -> None:
         self.url = ""
         self.open: list[ServerConnection] = []
+        self.subscribed: list[ServerConnection] = []
         self.names: list[str] = []
         self.tickets: list[str] = []
         self.got: list[Message] = []
+        self.more_of_subscribed: Message = {}
         # What it answers to a message beyond that, or instead (None: nothing).
         self.answers: Callable[[Message], list[Message] | None] = lambda _message: []
 
@@ -38,18 +40,25 @@ class SocketStub:
             for text in connection:
                 message = json.loads(text)
                 self.got.append(message)
+                if message["action"] == "subscribe":
+                    self.subscribed.append(connection)
                 more = self.answers(message)
                 if more is not None:
                     for each in [*self._usual(message, name), *more]:
                         connection.send(json.dumps(each))
         self.open.remove(connection)
+        while connection in self.subscribed:
+            self.subscribed.remove(connection)
 
-    @staticmethod
-    def _usual(message: Message, name: str) -> list[Message]:
+    def _usual(self, message: Message, name: str) -> list[Message]:
         usual: dict[str, Message] = {
             "hello": {"type": "hello", "connection": name},
             "ping": {"type": "pong"},
-            "subscribe": {"type": "subscribed", "channel": message.get("channel")},
+            "subscribe": {
+                "type": "subscribed",
+                "channel": message.get("channel"),
+                **self.more_of_subscribed,
+            },
         }
         return [usual[message["action"]]] if message["action"] in usual else []
 
@@ -59,15 +68,16 @@ class SocketStub:
             self.open[-1].send(json.dumps(message))
 
     def tell_all(self, message: Message) -> None:
-        """Send a message to each connection."""
-        for each in list(self.open):
+        """Send a message to each connection that is subscribed."""
+        for each in list(self.subscribed):
             with suppress(ConnectionClosed):
                 each.send(json.dumps(message))
 
     def drop(self) -> None:
         """End all connections, as a network does."""
         for each in list(self.open):
-            each.socket.shutdown(socket.SHUT_RDWR)
+            with suppress(OSError):
+                each.socket.shutdown(socket.SHUT_RDWR)
 
     def to(self, action: str) -> list[Message]:
         """The messages with an action."""

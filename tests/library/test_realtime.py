@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from ojs_aws import AsyncClient, JobContext, NotFound, Worker
+from ojs_aws.client.operations import worker_call
 from ojs_aws.testing.server import OjsServer
 from tests.library.stub import until
 
@@ -40,19 +41,38 @@ def running(
         thread.join(60)
 
 
-def test_an_idle_worker_starts_a_job_at_once(ojs_server: OjsServer) -> None:
-    begun: dict[str, float] = {}
-    with running(ojs_server, lambda job: begun.setdefault(job.id, time.monotonic())):
-        waited = []
-        for _ in range(20):
-            job = ojs_server.client.enqueue("t", queue="q")
-            pushed_s = time.monotonic()
+@pytest.mark.parametrize("pushes", [20, pytest.param(200, marks=pytest.mark.whole)])
+def test_an_idle_worker_starts_a_job_at_once(ojs_server: OjsServer, pushes: int) -> None:
+    """Within 50 ms as a rule, and 120 ms nearly always; on a busy machine in the time of six
+    requests, of which it needs two.
+    """
+    client, begun = ojs_server.client, {}
+    waited, bare = [], []
+
+    def note(job: JobContext) -> None:
+        begun[job.id] = time.monotonic()
+
+    fetch = worker_call("workers/fetch", {"queues": ["other"], "count": 1})
+    with running(ojs_server, note):
+        for _ in range(pushes):
+            start_s = time.monotonic()
+            client.enqueue("t", queue="other")
+            assert client.run(fetch)["jobs"]
+            bare.append(time.monotonic() - start_s)
+            start_s = time.monotonic()
+            job = client.enqueue("t", queue="q")
             until(lambda: job.id in begun)  # noqa: B023 - called here
-            waited.append(begun[job.id] - pushed_s)
+            waited.append(begun[job.id] - start_s)
             # It is idle again: not the fetch that brings the ack brings the next job.
-            until(lambda: ojs_server.client.get_job(job.id).state == "completed")  # noqa: B023
-    # On a quiet machine it is 0.05 s. Half of the interval of polling would be 30 s.
-    assert statistics.median(waited) < 1.0
+            until(lambda: client.get_job(job.id).state == "completed")  # noqa: B023
+    (median, late), (one, another) = spread(waited), spread(bare)
+    assert median <= max(0.05, 3 * one)
+    assert late <= max(0.12, 3 * another)
+
+
+def spread(times: list[float]) -> tuple[float, float]:
+    """The median, and what 95 of 100 are below."""
+    return statistics.median(times), statistics.quantiles(times, n=20)[18]
 
 
 def test_moving_the_clock_starts_jobs_that_become_due(ojs_server: OjsServer) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -119,6 +121,44 @@ def test_a_second_loss_before_the_log_has_caught_up_keeps_the_first_position(
         stub.drop()
         until(lambda: len(stub.to("subscribe")) == 3 and len(stub.to("resume")) >= 3)
     assert {each["last_event_id"] for each in stub.to("resume")} == {"evt_1"}
+
+
+@pytest.mark.parametrize("drops", [50, pytest.param(1_000, marks=pytest.mark.whole)])
+def test_no_event_is_lost_however_often_the_connection_is(
+    client: Client, stub: SocketStub, monkeypatch: pytest.MonkeyPatch, drops: int
+) -> None:
+    """The log has an event some time later, and shards tell of events out of order."""
+    monkeypatch.setattr(subscription, "_SETTLED_S", 0.2)
+    log: list[tuple[float, int]] = []
+    stub.more_of_subscribed = {"last_event_id": "evt_-1"}
+
+    def replay(message: dict[str, Any]) -> list[dict[str, Any]]:
+        if message["action"] != "resume":
+            return []
+        after, seen = int(message["last_event_id"][4:]) - 10, time.monotonic() - 0.1
+        return [changed(number) for at, number in log if number > after and at < seen]
+
+    stub.answers = replay
+
+    def produce() -> None:
+        for number in range(4 * drops):
+            # Neighbours change places.
+            log.append((time.monotonic(), number ^ 1))
+            stub.tell_all(changed(number ^ 1))
+            if number % 4 == 3:
+                before = len(stub.to("subscribe"))
+                stub.drop()
+                until(lambda: len(stub.to("subscribe")) > before)  # noqa: B023
+
+    seen: Counter[str | None] = Counter()
+    with client.subscribe("queue:q") as events:
+        threading.Thread(target=produce, daemon=True).start()
+        while len(seen) < 4 * drops:
+            event = events.get(30)
+            assert event is not None
+            seen[event.id] += 1
+    assert set(seen.values()) == {1}
+    assert set(seen) == {f"evt_{number}" for number in range(4 * drops)}
 
 
 @pytest.mark.parametrize("known", [True, False])
