@@ -138,6 +138,19 @@ class Generated:
 
     @Method
     @staticmethod
+    def create_ticket() -> Call[Answer]:
+        """Create a ticket for one WebSocket connection.
+
+        Returns:
+            The call. Its result is the JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("POST", "realtime/tickets", json_object, {}, repeatable=False)
+
+    @Method
+    @staticmethod
     def cron_history(name: str, **query: Any) -> Call[Answer]:
         """Read the run history of a cron job.
 

@@ -74,6 +74,13 @@ class TableSchema:
             StreamFilter((keys.pool(""),), sort_keys=(keys.RECORD, keys.ALERTS)),
         )
     )
+    # What the second reader of the stream looks at, which sends events to subscribers.
+    live_filters: tuple[StreamFilter, ...] = field(
+        default=(
+            StreamFilter((keys.job(""),), sort_keys=(keys.RECORD, keys.PROGRESS)),
+            StreamFilter((keys.queue(""),)),
+        )
+    )
 
     def projects(self, pk: str, sk: str) -> bool:
         """Whether changes of this item go to the projection."""
