@@ -22,16 +22,16 @@ from ojs.projections.counters import Tally
 from ojs.services.crons.firing import _Previous
 from ojs.services.dead_letter.archive import Archive
 from ojs.services.jobs.batch_finish import BatchFinish, BatchOutcome
-from ojs.services.jobs.fetch import Fetch
+from ojs.services.jobs.fetch import JobFetcher
 from ojs.services.jobs.transitions import JobChanges
-from ojs.services.permits.backpressure import NoRoomYet, QueueBounds, Reservation
+from ojs.services.permits.backpressure import CapacityPending, QueueBounds, Reservation
 from ojs.services.permits.reconcile import ReconcileSweep
 from ojs.services.permits.repair import CountedPermits, PermitRepair
 from ojs.services.pools.configure import PoolConfiguration
 from ojs.services.queues.deletion import QueueDeletion
 from ojs.services.queues.fairness_backfill import FairnessBackfill
 from ojs.services.sweeping.jobs import JobSweep
-from ojs.store.bounds.depth_counter import DepthCounter, Room
+from ojs.store.bounds.depth_counter import CapacityUse, DepthCounter
 from ojs.store.crons.crons import CronStore
 from ojs.store.derived.projection import ProjectionStore
 from ojs.store.jobs import records as job_store
@@ -116,7 +116,7 @@ def release_twice() -> AbstractContextManager[Any]:
     """Room is given back once too often."""
     release = DepthCounter.release
 
-    def twice(self: DepthCounter, queue: str, room: Room, **how: Any) -> None:
+    def twice(self: DepthCounter, queue: str, room: CapacityUse, **how: Any) -> None:
         release(self, queue, room, **how)
         release(self, queue, room, **how)
 
@@ -177,10 +177,10 @@ def a_token_for_each_try() -> AbstractContextManager[Any]:
 def handed_out_without_content() -> AbstractContextManager[Any]:
     """A claimed job goes to its worker whether or not its content is there."""
 
-    def with_contents(fetch: Fetch, take: Any) -> Any:
+    def with_contents(fetch: JobFetcher, take: Any) -> Any:
         return fetch._jobs.with_contents(take.jobs)
 
-    return mock.patch.object(Fetch, "_with_contents", with_contents)
+    return mock.patch.object(JobFetcher, "_with_contents", with_contents)
 
 
 def lock_without_condition() -> AbstractContextManager[Any]:
@@ -388,7 +388,7 @@ def who_has_waited_goes_in() -> AbstractContextManager[Any]:
         ids = tuple(job.id for job in jobs)
         try:
             return enter(self, jobs, queues, **how)
-        except NoRoomYet:
+        except CapacityPending:
             if ids in waited:
                 return Reservation()
             waited.add(ids)

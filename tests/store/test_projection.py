@@ -110,7 +110,10 @@ def test_a_job_from_beginning_to_end(world: World, request: pytest.FixtureReques
     }  # fmt: skip
     told = [event for event in projected.events() if event["subject"] == pushed.id]
     assert [(event["type"], event["data"]) for event in told] == [
-        ("job.enqueued", {"job_type": "email.send", "queue": "mail", "priority": 5}),
+        (
+            "job.enqueued",
+            {"job_type": "email.send", "queue": "mail", "priority": 5, "from": "pending"},
+        ),
         (
             "job.started",
             {"job_type": "email.send", "queue": "mail", "worker_id": job.worker_id, "attempt": 1},
@@ -701,7 +704,7 @@ def test_a_malformed_record_goes_to_the_failure_queue_and_the_rest_goes_on(
         assert projected.stats("default")["available"] == 1
         assert projected.failures.entries == [
             {
-                "error": "cannot be read: TypeError",
+                "error": "can't be read: TypeError",
                 "sequence_number": spoilt["dynamodb"]["SequenceNumber"],
                 "event_id": spoilt["eventID"],
                 "keys": {"pk": keys.job(broken.id), "sk": "@"},
@@ -731,7 +734,7 @@ def test_what_fails_for_too_long_is_put_aside_before_lambda_drops_its_batch(
         left_out = [entry["sequence_number"] for entry in projected.failures.entries]
         assert left_out == numbers
         assert {entry["error"] for entry in projected.failures.entries} == {
-            "could not be projected in time"
+            "was not projected in time"
         }
 
 
@@ -758,7 +761,7 @@ def test_a_record_that_a_defect_breaks_is_put_aside(
         monkeypatch.setattr(where, defect)
         assert projected.run(records) == []
         (entry,) = projected.failures.entries
-        assert entry["error"] == "cannot be projected: RuntimeError"
+        assert entry["error"] == "can't be projected: RuntimeError"
         assert "secret" not in str(entry)
 
 

@@ -8,7 +8,7 @@ from ojs.domain.realtime import TICKET_S
 from ojs.http.answer import Answer, shown, source
 from ojs.http.answers import Positive
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import Permission, Reach, Reply, Resource, Success
+from ojs.http.endpoint import Permission, QueueScope, Reply, Resource, Success
 from ojs.http.models import NoOptions
 
 _t: tuple[str, str] = source()
@@ -29,7 +29,7 @@ realtime = Resource("realtime", "realtime")
 
 @realtime.endpoint(
     "POST /tickets",
-    Permission(None, Reach.NONE),
+    Permission(None, QueueScope.NONE),
     {201: Success(TicketAnswer, "A ticket.")},
     errors=(422,),
     request=NoOptions,

@@ -57,13 +57,15 @@ def told(
 
 
 def test_enqueued() -> None:
-    assert told(None, JOB) == {"job.enqueued": ("api", {**AT, "priority": 0})}
+    data = {**AT, "priority": 0, "from": "pending"}
+    assert told(None, JOB) == {"job.enqueued": ("api", data)}
     waited = replace(JOB, scheduled_ms=NOW_MS, unique_key="ab", priority=7)
     assert told(replace(waited, state=State.SCHEDULED), waited) == {
         "job.enqueued": (
             "scheduler",
             {
                 **AT, "priority": 7, "scheduled_at": times.format_ms(NOW_MS), "unique_key": "ab",
+                "from": "scheduled",
             },
         )
     }  # fmt: skip
@@ -90,7 +92,7 @@ def test_a_copy_of_a_dead_letter_is_enqueued_by_the_backend() -> None:
 
 def test_scheduled() -> None:
     job = replace(JOB, state=State.SCHEDULED, scheduled_ms=LATER_MS)
-    expected = ("scheduler", {**AT, "scheduled_at": times.format_ms(LATER_MS)})
+    expected = ("scheduler", {**AT, "scheduled_at": times.format_ms(LATER_MS), "from": "pending"})
     assert told(None, job) == {"job.scheduled": expected}
 
 
@@ -146,7 +148,7 @@ def test_discarded_into_dead_letter() -> None:
     assert list(found) == ["job.failed", "job.discarded", "dead_letter.added"]
     error = {"code": "smtp", "type": "SmtpError", "message": "refused", "retryable": True}
     data = {**AT, "total_attempts": 2, "last_error": error}
-    assert found["job.discarded"] == ("workers/w%201", data)
+    assert found["job.discarded"] == ("workers/w%201", {**data, "from": "active"})
     assert found["dead_letter.added"] == ("workers/w%201", data)
 
 
@@ -232,7 +234,8 @@ def test_what_an_operator_did(kind: str) -> None:
         **told(dead, lifecycle.revive(dead, now_ms=LATER_MS, order="1")),
         **told(replace(dead, deleting=True), None),
     }
-    assert found[kind] == ("api", AT)
+    before = {"from": "available"} if kind == "job.cancelled" else {}
+    assert found[kind] == ("api", AT | before)
 
 
 @given(jobs(), jobs())

@@ -1,8 +1,8 @@
-"""Minute sweep that lets queues rest in which nothing changes, until something is due in them.
+"""Minute sweep that marks queues without changes as idle, until one of their jobs is due.
 
-What it has seen of a queue is written into the registry: `ojs.store.queues.registry` says why
-nothing is missed. A queue that rests is looked at again when its time comes, and once an hour all
-the same: should a note ever be lost, that finds what was missed.
+It writes the observed state of a queue into the registry. `ojs.store.queues.registry` explains why
+no change is missed. An idle queue is checked again when its next job is due, and also once an
+hour. The hourly check finds changes whose record was lost.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _QUEUES = 33  # one call
 
 
 class RestSweep:
-    """Lets queues rest."""
+    """Marks queues as idle."""
 
     name = "rest"
 
@@ -44,10 +44,17 @@ class RestSweep:
         self._stats = statistics
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
-        """Look at those of this minute's queues that nobody has noted lately, at most `limit`.
+        """Check those of this minute's queues that have no recent recorded change.
 
-        Counts: quiet (queues looked at), rested (queues that rest from now on, or until another
-        time than before), failed, and `more` (1 when it ended early: the others rest later).
+        Args:
+            now_ms: Current time in milliseconds since the epoch.
+            limit: Maximum number of queues.
+            go_on: Returns whether enough time is left to continue.
+
+        Returns:
+            The counts quiet (queues checked), rested (queues that became idle, or whose idle time
+            changed), failed, and `more` (1 if the run ended early: the other queues become idle
+            later).
         """
         run = SweepRun(now_ms, limit, go_on)
         plan = self._every.plan()
@@ -74,10 +81,11 @@ class RestSweep:
 
     def _one(self, plan: SweepPlan, gauges: QueueGauges, run: SweepRun) -> None:
         known = plan.queues[gauges.queue.name]
-        # All of this is read after the registry was: what it does not show was noted since.
+        # All of this is read after the registry, so each change that it misses is recorded
+        # afterwards.
         next_ms = self._index.first_due_ms(known.name, gauges.queue.lanes)
         if next_ms is not None and next_ms <= run.now_ms:
-            # The job sweep has not been able to deal with it.
+            # The job sweep has not processed the due job yet.
             return
         rest = Rest(run.now_ms, next_ms, gauges.levels, gauges.changed_ms, gauges.oldest_ms)
         before = known.rest
@@ -86,7 +94,7 @@ class RestSweep:
 
 
 def _needs_sweeps(queue: Queue) -> bool:
-    """Whether a queue has something that sweeps look at each minute."""
+    """Return whether a sweep must check the queue every minute."""
     return (
         queue.deletion is not None
         or queue.backfill_since_ms is not None
