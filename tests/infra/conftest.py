@@ -21,6 +21,9 @@ REGION = "eu-central-1"
 PUSHED_TO = f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:thumbnails"
 
 
+# What the logical ids of the WebSocket API and its parts begin with.
+_REALTIME = "Realtime"
+
 # What makes another deployment than that of the settings as they are: each takes a second or two.
 OTHERS = {"synthesise", "with_jwt", "with_iam", "with_waf"}
 
@@ -49,7 +52,18 @@ class Synthesis:
         return [each for each in (self.data, self.service, self.edge) if each is not None]
 
     def resources(self, kind: str) -> dict[str, dict[str, Any]]:
-        """Properties by logical id of every resource of this type, in all stacks."""
+        """Properties by logical id of every resource of this type, in all stacks, without those of
+        the WebSocket API.
+        """
+        found = self._all(kind)
+        return {name: each for name, each in found.items() if not name.startswith(_REALTIME)}
+
+    def realtime(self, kind: str) -> dict[str, dict[str, Any]]:
+        """As `resources`, of the WebSocket API."""
+        found = self._all(kind)
+        return {name: each for name, each in found.items() if name.startswith(_REALTIME)}
+
+    def _all(self, kind: str) -> dict[str, dict[str, Any]]:
         return {
             name: resource.get("Properties", {})
             for template in self.templates

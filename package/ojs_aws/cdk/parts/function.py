@@ -278,8 +278,8 @@ def _connected(
     if realtime is None or not spec.access.connections:
         return {}
     found = {"OJS_REALTIME": settings.realtime, "OJS_SOCKET_ENDPOINT": realtime.endpoint}
-    if spec.routes:
-        # The manifest and tickets contain the address.
+    if spec.name in ("admin", API):
+        # Tickets and the manifest contain the address.
         found["OJS_SOCKET_URL"] = realtime.url
     return found
 

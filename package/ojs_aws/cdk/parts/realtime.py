@@ -93,7 +93,7 @@ class Realtime(Construct):
             identity_source=["route.request.querystring.ticket"],
         )
         integration = WebSocketLambdaIntegration("Socket", socket)
-        self.api.add_route("$connect", integration=integration, authorizer=authorizer)
+        connect = self.api.add_route("$connect", integration=integration, authorizer=authorizer)
         unasked = [
             self.api.add_route("$disconnect", integration=integration),
             self.api.add_route(
@@ -118,6 +118,8 @@ class Realtime(Construct):
             auto_deploy=True,
             throttle=apigatewayv2.ThrottleSettings(rate_limit=RATE_PER_S, burst_limit=BURST),
         )
+        # API Gateway deploys no stage of an API without routes.
+        stage.node.add_dependency(connect, *unasked)
         acknowledge(
             stage,
             "AwsSolutions-APIG1",

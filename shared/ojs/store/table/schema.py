@@ -78,7 +78,7 @@ class TableSchema:
     live_filters: tuple[StreamFilter, ...] = field(
         default=(
             StreamFilter((keys.job(""),), sort_keys=(keys.RECORD, keys.PROGRESS)),
-            StreamFilter((keys.queue(""),)),
+            StreamFilter((keys.queue(""), keys.batch(""))),
         )
     )
 
