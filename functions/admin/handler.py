@@ -28,7 +28,9 @@ from ojs.http.binding.access import Authorizer
 from ojs.http.binding.actions import ActionLog
 from ojs.http.binding.application import Application
 
-app = Application("admin", Authorizer(runtime.current), ActionLog(runtime.current))
+app = Application(
+    "admin", Authorizer(runtime.current), ActionLog(runtime.current), after=runtime.flush
+)
 handler = (
     app.serve(actions, bulk, crons, dead_letter, deliveries, events, jobs, keys, listing)
     .serve(maintenance, metrics, pools, queues, rate_limits, realtime, statistics, system)

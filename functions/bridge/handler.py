@@ -36,6 +36,7 @@ def handler(event: Mapping[str, Any], _context: object) -> dict[str, Any]:
     refused = _Refused()
     if records:
         _Bridge(runtime.current(), refused).push(records)
+        runtime.flush()
     if refused.ids:
         # The contents of the messages can be confidential.
         logger.warning(

@@ -30,6 +30,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
             current.dispatch.run(name, go_on=messages.go_on(context))
         except OjsError as error:
             again += [messages.failed(one, error) for one in ids]
+    current.flush()
     return messages.answer(again)
 
 

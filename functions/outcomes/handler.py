@@ -47,6 +47,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
         for one in settled:
             messages_of[one.push].append(message)
     report = current.dispatch.settle(outcomes, go_on=messages.go_on(context))
+    current.flush()
     for push, why in report.failed.items():
         again += [messages.failed(message, why) for message in messages_of[push]]
     return messages.answer(again)
@@ -56,6 +57,7 @@ def _told(record: Mapping[str, Any], context: object) -> dict[str, Any]:
     """Process the outcomes of one record. If that fails, put the record into the queue."""
     current = runtime.current()
     report = current.dispatch.settle(_settled(record), go_on=messages.go_on(context))
+    current.flush()
     if report.failed:
         why: OjsError = next(iter(report.failed.values()))
         messages.logger.warning("Record returned for retry", extra={"reason": str(why)})

@@ -38,6 +38,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
             current.dispatch.send_one(name, job_id, token, go_on=messages.go_on(context))
         except OjsError as error:
             again.append(messages.failed(message, error))
+    current.flush()
     return messages.answer(again)
 
 

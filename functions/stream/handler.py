@@ -108,6 +108,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
                 },
             )
     finally:
+        runtime.flush()
         logger.thread_safe_remove_keys(["correlation_id"])
     return answer | {"batchItemFailures": [{"itemIdentifier": number} for number in failed]}
 

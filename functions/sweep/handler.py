@@ -137,6 +137,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, int]:
             for sweep in current.sweeps():
                 part = PARTS[sweep.name]
                 report = _run(current, sweep, part, more_than(part.spare_ms))
+                current.flush()
                 problems = SweepCounts()
                 problems.failures += report.failures
                 if (reporter := _REPORTERS.get(sweep.name)) and not _broke_off(report):

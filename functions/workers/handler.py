@@ -7,6 +7,6 @@ from ojs.api import work, workers
 from ojs.http.binding.access import Authorizer
 from ojs.http.binding.application import Application
 
-app = Application("workers", Authorizer(runtime.current))
+app = Application("workers", Authorizer(runtime.current), after=runtime.flush)
 handler = app.serve(work, workers)
 runtime.prepare("fetch", "batch_finish", "jobs", "workers")

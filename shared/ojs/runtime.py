@@ -108,8 +108,13 @@ if TYPE_CHECKING:
     from ojs.services.queues.deletion import QueueDeletion
     from ojs.services.queues.fairness_backfill import FairnessBackfill
     from ojs.services.queues.rest import RestSweep
+    from ojs.services.realtime.beats import Beats
     from ojs.services.realtime.event_replay import EventReplay
     from ojs.services.realtime.event_sender import EventSender
+    from ojs.services.realtime.event_streams import EventStreams
+    from ojs.services.realtime.listening import Listening
+    from ojs.services.realtime.posts import Posts
+    from ojs.services.realtime.rings import Rings
     from ojs.services.realtime.sockets import Sockets
     from ojs.services.realtime.tickets import Tickets
     from ojs.services.sweeping.jobs import JobSweep
@@ -395,25 +400,38 @@ class Runtime:
         if job.workflow is not None:
             self.workflow_advance.job_ended(job)
 
+    @property
+    def _hints(self) -> Sequence[DeliveryWake | Rings]:
+        """The services that wake deliveries, and ring workers, after a change."""
+        return [each for each in (self.wake, self.rings) if each is not None]
+
     def freed(self, job: Job) -> None:
-        """Wake the deliveries that can push a job because this one stopped without outcome."""
-        if self.wake is not None:
-            self.wake.permits_released(job)
+        """Wake deliveries and workers after a job released permits without an outcome."""
+        for each in self._hints:
+            each.permits_released(job)
 
     def placed(self, job: Job) -> None:
-        """Wake the delivery of an available job."""
-        if self.wake is not None:
-            self.wake.job_placed(job)
+        """Wake deliveries and workers for a job."""
+        for each in self._hints:
+            each.job_placed(job)
 
     def opened(self, queue: str) -> None:
-        """Wake the deliveries of a queue whose limits were raised or removed."""
-        if self.wake is not None:
-            self.wake.queue_opened(queue)
+        """Wake deliveries and workers of a queue that can dispatch more jobs than before."""
+        for each in self._hints:
+            each.queue_opened(queue)
 
     def held_back(self, queue: Queue) -> None:
-        """Schedule a wake-up for the time at which the queue's rate limit permits a start."""
+        """Wake deliveries when the rate limit of a queue allows the next start.
+
+        Workers receive that time with their fetch.
+        """
         if self.wake is not None:
             self.wake.held_back(queue)
+
+    def flush(self) -> None:
+        """Send the rings for what the request has changed. The last act before its response."""
+        if self.rings is not None:
+            self.rings.flush()
 
     @property
     def maintenance(self) -> MaintenanceStore:
@@ -471,11 +489,20 @@ class Runtime:
         """What sends messages to connections; None where there are no connections."""
         return None if self._realtime is None else self._realtime()
 
+    posts: Posts | None = provided(
+        "ojs.services.realtime.posts:Posts",
+        when=_sends,
+        connections=lambda run: run.messages,
+    )
+    rings: Rings | None = provided("ojs.services.realtime.rings:Rings", when=_sends)
+    beats: Beats | None = provided("ojs.services.realtime.beats:Beats", when=_sends)
+    listening: Listening | None = provided("ojs.services.realtime.listening:Listening", when=_sends)
     tickets: Tickets = provided("ojs.services.realtime.tickets:Tickets")
     sockets: Sockets = provided("ojs.services.realtime.sockets:Sockets")
     event_sender: EventSender | None = provided(
         "ojs.services.realtime.event_sender:EventSender", when=_sends
     )
+    event_streams: EventStreams = provided("ojs.services.realtime.event_streams:EventStreams")
     event_replay: EventReplay | None = provided(
         "ojs.services.realtime.event_replay:EventReplay", when=_sends
     )
@@ -731,6 +758,12 @@ def current() -> Runtime:
             if _current is None:
                 _current = build(Settings.from_environment())
     return _current
+
+
+def flush() -> None:
+    """Call `Runtime.flush` if there is a runtime."""
+    if _current is not None:
+        _current.flush()
 
 
 def prepare(*services: str) -> None:

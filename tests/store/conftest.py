@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
     from local.engines import Engine
+    from ojs.domain.realtime import Connections
     from ojs.services.deliveries.parts import DeliveryDependencies
 
 WORKER = "worker_019414d4-aaaa-7000-c000-111111111111"
@@ -47,6 +48,9 @@ class World:
     # What deliveries need, where jobs are pushed.
     pushing: DeliveryDependencies | None = None
 
+    # What sends messages to connections, where there is realtime.
+    connections: Connections | None = None
+
     run: runtime.Runtime = field(init=False)
 
     def __post_init__(self) -> None:
@@ -55,7 +59,7 @@ class World:
     def another(self, client: Any = None) -> runtime.Runtime:
         """One more container on the same table, with nothing in its memory."""
         return runtime.build(
-            Settings(table=self.table),
+            Settings(table=self.table, realtime="off" if self.connections is None else "wake"),
             client=client or self.client,
             blobs=self.blobs,
             clock=self.clock,
@@ -63,6 +67,7 @@ class World:
             sleep=self.sleep,
             for_each=self.for_each,
             push=self.pushing,
+            realtime=None if self.connections is None else lambda: cast("Any", self.connections),
         )
 
     def push(self, *args: Any, kind: str = "test.job", **options: Any) -> Job:

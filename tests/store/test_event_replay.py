@@ -12,6 +12,7 @@ import pytest
 from ojs.domain.access import Principal
 from ojs.domain.events.event import event_id
 from ojs.domain.events.query import RETAIN_MS
+from ojs.domain.realtime_events import time_of
 from ojs.services.realtime.event_replay import MAX_REPLAYED, EventReplay
 from ojs.services.realtime.sockets import Sockets
 from tests.store.realtime import Audience
@@ -156,7 +157,7 @@ def test_a_gap(world: World, line: Line) -> None:
         assert (event["event"], event["channel"]) == ("system.gap", channel)
         assert event["data"]["channel"] == channel
         assert event["data"]["gap_start"] < event["data"]["gap_end"] == event["timestamp"]
-    assert line.replay.time_of(single["id"]) == now_ms
+    assert time_of(single["id"], now_ms) == now_ms
     for _ in range(MAX_REPLAYED // 100):
         jobs = [
             _request("mail").model_copy(update={"id": world.run.ids.uuid7()}) for _ in range(100)

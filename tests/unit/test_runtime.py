@@ -18,6 +18,7 @@ from ojs import runtime
 from ojs.domain.delivery.delivery import Delivery
 from ojs.domain.delivery.push import Target
 from ojs.domain.errors import Unsupported
+from ojs.domain.realtime import Posted
 from ojs.runtime import Runtime, Stores, provided
 from ojs.services.deliveries.parts import AllowedTargets, DeliveryDependencies
 from ojs.settings import Settings
@@ -34,6 +35,13 @@ class NoWakes:
         raise AssertionError(delay_s)
 
 
+class NoConnections:
+    """Connections that nothing is sent to."""
+
+    def post(self, connection: str, text: str) -> Posted:
+        raise AssertionError(connection, text)
+
+
 def built(*, pushes: bool = True, **settings: Any) -> Runtime:
     def target(_: Delivery) -> Target:
         raise AssertionError
@@ -41,7 +49,10 @@ def built(*, pushes: bool = True, **settings: Any) -> Runtime:
     parts = DeliveryDependencies(wakes=NoWakes(), target=target, allowed=AllowedTargets((), ()))
     client = typing.cast("Any", object())
     return runtime.build(
-        Settings("jobs", bucket="blobs", **settings), client=client, push=parts if pushes else None
+        Settings("jobs", bucket="blobs", **{"realtime": "all" if pushes else "off"} | settings),
+        client=client,
+        push=parts if pushes else None,
+        realtime=NoConnections if pushes else None,
     )
 
 

@@ -450,7 +450,7 @@ def _operation(operation: Operation, schemas: dict[str, Any], *, closed: bool) -
             responses[str(status)]["content"] = _content(ref)
         if success.text:
             content = responses[str(status)].setdefault("content", {})
-            content["text/plain"] = {"schema": {"type": "string"}}
+            content[success.text_type] = {"schema": {"type": "string"}}
     for status in (*operation.errors, *COMMON_ERRORS, *((401, 403) if closed else ())):
         # A failed health check has its own body.
         ref = f"#/components/responses/{_ERRORS[status][0]}"

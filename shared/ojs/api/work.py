@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ojs import runtime
 from ojs.api import job_answers as views
 from ojs.domain.access import Scope
-from ojs.domain.errors import BackendError, InvalidRequest, OjsError
+from ojs.domain.errors import BackendError, InvalidRequest, OjsError, PermissionDenied
 from ojs.domain.job.states import State
 from ojs.domain.pool.worker import Directive
 from ojs.domain.requests import Field
@@ -21,6 +21,8 @@ from ojs.http.endpoint import Permission, QueueScope, Reply, Resource, Success
 
 if TYPE_CHECKING:
     from ojs.services.jobs.batch_finish import BatchOutcome
+    from ojs.services.jobs.fetch import FetchSeen
+    from ojs.services.realtime.listening import Listening
     from ojs.services.workers.workers import HeartbeatAnswer as Beat
 
 # With less time than this, no further job is claimed or finished. The slowest of them, and reading
@@ -59,6 +61,12 @@ class NacksAnswer(AsIs):
     nacks: list[Outcome]
 
 
+class ListenAnswer(AsIs):
+    """Whether the worker is listed, and so rung for new jobs."""
+
+    listed: bool | None = present("null: unknown. The worker sends it with its next fetch")
+
+
 class FetchAnswer(AsIs):
     """The claimed jobs, and the outcomes of the acks and nacks in the same request."""
 
@@ -66,6 +74,8 @@ class FetchAnswer(AsIs):
     acks: list[Outcome] = absent()
     nacks: list[Outcome] = absent()
     fetch_error: OutcomeError = absent("the error, if the fetch failed")
+    listen: ListenAnswer = absent("if the request has `listen`")
+    next_ms: Count = absent("maximum time to the next fetch; absent: poll")
 
 
 class AckAnswer(AsIs):
@@ -143,14 +153,17 @@ def fetch_jobs(request: Request) -> Reply:
     request.about(queue=body.queues[0] if body.queues and len(body.queues) == 1 else None)
     acks, nacks = body.endings()
     acked, nacked = _end(request, acks, nacks)
-    told = {
+    told: dict[str, Any] = {
         name: views.outcomes(outcomes)
         for name, given, outcomes in (("acks", body.acks, acked), ("nacks", body.nacks, nacked))
         if given is not None
     }
     failed = _failed(acked, nacked)
+    current = runtime.current()
+    listening = current.listening
+    seen = None if listening is None else _seen(body)
     try:
-        jobs = runtime.current().fetch.fetch(
+        jobs = current.fetch.fetch(
             body.queues or None,
             count=body.count or 1,
             worker_id=body.worker_id,
@@ -160,13 +173,54 @@ def fetch_jobs(request: Request) -> Reply:
             pool=body.pool,
             caller=request.principal,
             go_on=lambda: request.remaining_ms() > _SPARE_MS,
+            seen=seen,
         )
+        if listening is not None and seen is not None:
+            told |= _listened(request, body, listening, seen, must_answer=bool(jobs))
+        elif body.listen is not None:
+            told |= {"listen": {"listed": False}}
     except OjsError as error:
         if not (acks or nacks):
             raise
         # The response must contain the outcomes, because another fetch wouldn't repeat them.
         return Reply(views.fetched([]) | told | {"fetch_error": errors.brief(error)}, failed=error)
     return Reply(views.fetched(jobs) | told, failed=failed)
+
+
+def _seen(body: models.FetchRequest) -> FetchSeen:
+    """How the fetch of a request reads."""
+    from ojs.services.jobs.fetch import FetchSeen
+
+    listen = body.listen
+    if listen is None:
+        return FetchSeen(frozenset(body.rung))
+    return FetchSeen(frozenset(body.rung), listen.connection, listen.listed)
+
+
+def _listened(
+    request: Request,
+    body: models.FetchRequest,
+    listening: Listening,
+    seen: FetchSeen,
+    *,
+    must_answer: bool,
+) -> dict[str, Any]:
+    """List or delist the connection of the request. Return the fields of the response for it.
+
+    Raises PermissionDenied for a foreign connection, unless the worker `must_answer` for jobs.
+    """
+    try:
+        heard = listening.fetched(seen, worker_id=body.worker_id, caller=request.principal)
+    except PermissionDenied:
+        if not must_answer:
+            raise
+        heard = None
+    if body.listen is None:
+        return {}
+    if heard is None:
+        return {"listen": {"listed": False}}
+    next_ms = {} if heard.next_ms is None else {"next_ms": heard.next_ms}
+    return {"listen": {"listed": heard.listed}} | next_ms
 
 
 def _end(
@@ -298,6 +352,7 @@ def heartbeat(request: Request) -> Reply:
         info=body.info(),
         pool=body.pool,
         caller=request.principal,
+        next_ms=body.next_ms,
     )
     return Reply(HeartbeatAnswer.of(beat))
 

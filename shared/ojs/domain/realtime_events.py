@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
-from ojs.domain import jsontext, times
+from ojs.domain import ids, jsontext, times
 from ojs.domain.events.event import event_id
+from ojs.domain.events.query import EVENT_PREFIX
 from ojs.domain.events.types import EventType
 from ojs.domain.realtime import MAX_SENT, Subscriber
 from ojs.records import record
@@ -32,6 +33,8 @@ _QUEUES = (EventType.QUEUE_PAUSED, EventType.QUEUE_RESUMED)
 # one that receives batches. Older ones are dropped.
 MAX_SINGLE = 100
 MAX_BATCHED = 1_000
+# The clock of the server that wrote an event may be ahead of this one (ms).
+_AHEAD_MS = 60_000
 # Bytes of a message around its events.
 _ENVELOPE = 30
 
@@ -63,6 +66,15 @@ class LiveEvent:
         """The channels that it is sent on."""
         of_queue = (f"queue:{self.queue}", "all")
         return of_queue if self.job is None else (f"job:{self.job}", *of_queue)
+
+
+def time_of(event_id: str, now_ms: int) -> int | None:
+    """When an event happened (ms); None for an ID that no event has."""
+    text = event_id.removeprefix(EVENT_PREFIX)
+    if not event_id.startswith(EVENT_PREFIX) or not ids.is_uuid7(text):
+        return None
+    at_ms = int(text.replace("-", "")[:12], 16)
+    return at_ms if at_ms <= now_ms + _AHEAD_MS else None
 
 
 def type_of(kind: str) -> str | None:

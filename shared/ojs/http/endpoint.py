@@ -106,8 +106,9 @@ class Success:
     headers: tuple[str, ...] = ()
     # Optional headers.
     sometimes: tuple[str, ...] = ()
-    # Whether the body can be plain text. Without a shape, it always is.
+    # Whether the body can be text of this type. Without a shape, it always is.
     text: bool = False
+    text_type: str = "text/plain"
 
 
 @record(frozen=True)

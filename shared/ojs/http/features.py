@@ -38,11 +38,10 @@ MISSING: tuple[MissingFeature, ...] = (
         ("jobs/{id}/checkpoint", "checkpoints", "ojs/v1/checkpoints"),
         "Store the state of a job in your own database."),
     MissingFeature("multi-tenancy", "Tenants are", ("tenants", "admin/tenants")),
-    MissingFeature("event-streams", "Event streams are",
-        ("events/stream", "admin/stats/stream", "jobs/{id}/events", "jobs/{id}/progress/stream",
-         "jobs/{id}/result/stream", "queues/{name}/events", "ws"),
-        "Poll instead: /ojs/v1/events?after=, /ojs/v1/jobs/{id}/progress, or a job's result with "
-        "wait=true."),
+    MissingFeature("event-streams", "This event stream is",
+        ("admin/stats/stream", "jobs/{id}/progress/stream", "jobs/{id}/result/stream", "ws"),
+        "Read /ojs/v1/events/stream or /ojs/v1/jobs/{id}/events, or connect to the WebSocket "
+        "address in the manifest."),
     MissingFeature("bulk-results", "Reading many results at once is", ("jobs/results",),
         "Read /ojs/v1/jobs/{id}/result."),
     MissingFeature("execution-history", "This form of a job's history is",

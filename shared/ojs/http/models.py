@@ -16,6 +16,7 @@ Rules for all request bodies:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -45,6 +46,7 @@ from ojs.domain.pool.worker import (
     MAX_FETCH,
     MAX_FETCH_QUEUES,
     MAX_ID_BYTES,
+    MAX_NEXT_MS,
     Directive,
     check_new_worker_id,
     check_worker_id,
@@ -70,6 +72,8 @@ MAX_ACTIVE_COUNT = 1_000_000
 MAX_ENDINGS = 1_000
 MAX_LABELS = 100
 MAX_ATTEMPT = 1_000_000
+# IDs of WebSocket connections, which API Gateway creates.
+_CONNECTION = r"[A-Za-z0-9_=+/-]{1,128}"
 MAX_PID = 2**32
 MAX_CONCURRENCY = 100_000
 MAX_PROGRESS_MESSAGE = 10_000
@@ -86,6 +90,12 @@ WorkflowKind = Literal["chain", "group", "batch", "dag"]
 # Values of `StepTrigger` and `RetryMode`. A cold start without workflows skips their modules.
 StepTriggerName = Literal["all_succeeded", "all_done", "any_failed"]
 RetryModeName = Literal["all", "failed", "failed_and_following"]
+
+
+def _check_connection(value: str) -> str:
+    if re.fullmatch(_CONNECTION, value) is None:
+        raise ValueError("must have 1 to 128 letters, digits, or any of - _ = + /")
+    return value
 
 
 WORKER_ID_SCHEMA: Mapping[str, Any] = {
@@ -110,6 +120,17 @@ NewWorkerId = Annotated[
     str,
     After(check_new_worker_id),
     Field(json_schema_extra=dict(NEW_WORKER_ID_SCHEMA)),
+]
+ConnectionId = Annotated[
+    str,
+    After(_check_connection),
+    Field(
+        json_schema_extra={
+            "type": "string",
+            "pattern": _CONNECTION,
+            "description": "ID in the response to `hello`",
+        }
+    ),
 ]
 ShortText = Annotated[str, Field(max_length=MAX_NAME_BYTES)]
 VisibilityMs = Annotated[
@@ -209,6 +230,15 @@ def _check_strategy(
         raise InvalidRequest(f"{prefix}weights", rule)
 
 
+class Listen(RequestModel):
+    """The connection of a worker, which is rung for new jobs while the worker has a free slot."""
+
+    connection: ConnectionId
+    listed: bool | None = Field(
+        None, description="as the last fetch returned it; null when its answer was lost"
+    )
+
+
 class FetchRequest(RequestModel):
     """Claim jobs from one or more queues. Default: the queues of the worker's pool."""
 
@@ -232,6 +262,12 @@ class FetchRequest(RequestModel):
     nacks: Annotated[list[NackRequest], Field(max_length=MAX_ENDINGS)] | None = Field(
         None, description=f"jobs that failed, after the acks; {MAX_ENDINGS} with these at most"
     )
+    rung: list[QueueName] = Field(
+        (),
+        max_length=MAX_FETCH_QUEUES,
+        description="queues of the fetch that the connection was rung for",
+    )
+    listen: Listen | None = None
 
     not_offered: ClassVar[Mapping[str, str]] = {
         "types": "is not supported. Use a separate queue for each job type.",
@@ -248,9 +284,13 @@ class FetchRequest(RequestModel):
         if not (self.queues or self.pool or self.worker_id):
             raise InvalidRequest(f"{prefix}queues", "is required, or pool or worker_id")
         _check_strategy(self.queues or None, self.strategy, self.weights, prefix)
+        for index, queue in enumerate(self.rung):
+            if self.queues and queue not in self.queues:
+                rule = "must be one of the queues of the fetch"
+                raise InvalidRequest(f"{prefix}rung[{index}]", rule, value=queue)
         _check_nacks(self.nacks or (), prefix)
         if len(self.acks or ()) + len(self.nacks or ()) > MAX_ENDINGS:
-            rule = f"must have at most {MAX_ENDINGS} items together with acks"
+            rule = f"must have at most {MAX_ENDINGS} items, including the items of acks"
             raise InvalidRequest(f"{prefix}nacks", rule)
 
     def order(self) -> str | None:
@@ -600,6 +640,11 @@ class HeartbeatRequest(_Busy):
 
     state: WorkerState | None = None
     visibility_timeout_ms: VisibilityMs | None = None
+    next_ms: Annotated[int, Field(ge=0, le=MAX_NEXT_MS)] | None = Field(
+        None,
+        description="time to the next heartbeat, of an idle worker that listens; the worker is "
+        "not stale before",
+    )
 
 
 class BeatRequest(_Busy):

@@ -36,7 +36,7 @@ SUBJECTS = {
 # Each job is pushed for itself, and so refused.
 EACH_FOR_ITSELF = "enqueue_bulk"
 # A beat only counts the jobs that it names; a list has what is within reach.
-UNREFUSED = ("beat", "list_crons", "crons_list_crons", "list_workflows")
+UNREFUSED = ("beat", "list_crons", "crons_list_crons", "list_workflows", "stream_events")
 
 
 @dataclass

@@ -295,11 +295,11 @@ def test_unknown_routes_answer_in_json(api: Api, path: str) -> None:
 
 def test_an_event_stream_is_not_served(api: Api) -> None:
     for path in (
-        "/ojs/v1/events/stream",
+        "/ojs/v1/ws",
         "/ojs/v1/admin/stats/stream",
         f"/ojs/v1/jobs/{UNKNOWN}/progress/stream",
     ):
         reply = api.get(path)
         assert (reply.status, reply.error["code"]) == (422, "unsupported")
         assert reply.error["details"] == {"feature": "event-streams"}
-        assert "Poll" in reply.error["message"]
+        assert "/ojs/v1/events/stream" in reply.error["message"]

@@ -44,7 +44,7 @@ def test_a_family_that_is_not_offered_is_named(api: Api, feature: str, path: str
         ("POST", f"/ojs/v1/checkpoints/{ID}", "checkpoints"),
         ("GET", f"/ojs/v1/checkpoints/{ID}/resume", "checkpoints"),
         ("PUT", f"/jobs/{ID}/checkpoint", "checkpoints"),
-        ("GET", "/events/stream", "event-streams"),
+        ("GET", "/ws", "event-streams"),
         ("GET", "/admin/tenants", "multi-tenancy"),
         ("GET", f"/jobs/{ID}/lineage", "execution-history"),
         ("POST", "/jobs/results", "bulk-results"),

@@ -12,6 +12,8 @@ from ojs.records import record
 
 HEARTBEAT_INTERVAL_S = 5
 DEAD_AFTER_MS = 30_000
+# Maximum time (ms) to the next heartbeat of an idle worker that listens.
+MAX_NEXT_MS = 600_000
 MAX_ID_BYTES = 255
 # Maximum jobs of one FETCH.
 MAX_FETCH = 100
@@ -64,6 +66,14 @@ class Worker:
     # Name of the access key that most recently wrote the record. None without keys, and in records
     # of versions before 0.3.
     holder: str | None = None
+    # The connection that it last listened with, and when its next heartbeat is due, if it is idle
+    # and reported that.
+    connection: str | None = None
+    next_ms: int | None = None
+
+    def is_alive(self, now_ms: int, silent_ms: int = DEAD_AFTER_MS) -> bool:
+        """Whether it was heard in the last `silent_ms`, or is not expected yet."""
+        return now_ms - max(self.last_seen_ms, self.next_ms or 0) <= silent_ms
 
     @property
     def concurrency(self) -> int | None:
@@ -79,14 +89,13 @@ class Worker:
     def to_dict(self, now_ms: int) -> dict[str, Any]:
         """The JSON object of the worker in listings."""
         state = self.state if self.state in STOPPING else self.directive.value
-        stale = now_ms - self.last_seen_ms > DEAD_AFTER_MS
         return {
             **self.info,
             "queues": self.info.get("queues", []),
             **({} if self.pool is None else {"pool": self.pool}),
             "id": self.id,
             "worker_id": self.id,
-            "state": "stale" if stale else state,
+            "state": state if self.is_alive(now_ms) else "stale",
             "directive": self.directive.value,
             "active_jobs": self.active_jobs,
             "first_seen_at": times.format_ms(self.first_seen_ms),

@@ -236,6 +236,11 @@ class QueueConfig:
         """Whether the queue has a concurrency limit or a rate limit."""
         return self.concurrency is not None or self.rate_limit is not None
 
+    @property
+    def start_every_ms(self) -> int | None:
+        """Average time (ms) between two starts at the rate limit. None: there is no limit."""
+        return None if self.rate_limit is None else -(-self.rate_period_ms // self.rate_limit)
+
     def allows_type(self, job_type: str) -> bool:
         """Whether the queue accepts jobs of this type."""
         return any(fnmatch.fnmatchcase(job_type, wanted) for wanted in self.allowed_job_types)
@@ -371,9 +376,8 @@ def _check_aliases(request: QueueConfigRequest, prefix: str) -> None:
         first, *others = [name for name in names if name in given] or [""]
         for name in others:
             if given[name] != given[first]:
-                rule = (
-                    f"must equal {prefix}{first}, which sets the same value. Send only one of them"
-                )
+                other = f"{prefix}{first}"
+                rule = f"conflicts with {other}: both set the same value. Send only one of them"
                 raise InvalidRequest(prefix + name, rule)
     if request.default_retry is not None:
         request.default_retry.check_aliases(f"{prefix}default_retry")

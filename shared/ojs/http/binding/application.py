@@ -50,9 +50,24 @@ class _Call:
 class Application:
     """One HTTP function, which serves the operations of several resources."""
 
-    def __init__(self, function: str, guard: Authorizer, actions: ActionLog | None = None) -> None:
-        """Create the application of a function. `actions` is required to record audited actions."""
+    def __init__(
+        self,
+        function: str,
+        guard: Authorizer,
+        actions: ActionLog | None = None,
+        *,
+        after: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Create the application of a function.
+
+        Args:
+            function: Name of the function.
+            guard: Checks each request.
+            actions: Records audited actions. Required if the function has some.
+            after: Called after each operation, also one that failed, before the response.
+        """
         self.function = function
+        self._after = after
         self._guard = guard
         self._actions = actions
         # Not the runtime's clock: a request gets a response with an ID even if the runtime fails.
@@ -134,9 +149,12 @@ class Application:
         request.check_filled()
         if operation.strict_query:
             request.check_query()
-        if self._actions is None:
-            return operation.implementation(request)
-        return self._actions.run(request, path, operation.implementation)
+        try:
+            if self._actions is None:
+                return operation.implementation(request)
+            return self._actions.run(request, path, operation.implementation)
+        finally:
+            self._after()
 
     def _who(self, call: _Call) -> Principal:
         """Authenticate the caller before other checks. Raise Unauthenticated if that fails."""

@@ -264,7 +264,7 @@ class CronJobs:
             found, after = self._workers.page(limit=_WORKERS, after=after)
             for worker in found:
                 queues = worker.info.get("queues") or ()
-                if queue in queues and now_ms - worker.last_seen_ms <= _POLLS_MS:
+                if queue in queues and worker.is_alive(now_ms, _POLLS_MS):
                     return True
             if after is None:
                 return False

@@ -24,6 +24,7 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.maintenance import NOTICED_MS
 from ojs.domain.queue.queue import Queue
+from ojs.services.permits.kinds import KEY_AGAIN_MS
 from ojs.store.deliveries.deliveries import REMEMBERED_MS, DeliveryDirectory, DeliveryStore
 from ojs.store.jobs.records import JobStore
 
@@ -34,8 +35,6 @@ ARMED_MS = MOST_DELAY_S * 1_000
 _EVERY_MS = 1_000
 # By how much (ms) the clocks of two containers can differ.
 _CLOCKS_MS = 100
-# Delay (ms) before a retry if a concurrency key is at its limit and its release time is unknown.
-KEY_AGAIN_MS = 5_000
 _REMEMBERED = 10_000
 # Maximum number of jobs that are read per delivery and batch of stream records.
 LOOKED_AT = 25
@@ -106,9 +105,8 @@ class DeliveryWake:
 
     def held_back(self, queue: Queue) -> None:
         """Arm a timer for the time at which the rate limit of a queue allows the next job."""
-        config = queue.config
-        if config.rate_limit is not None and (names := self._directory.serving(queue.name)):
-            apart_ms = -(-config.rate_period_ms // config.rate_limit)
+        apart_ms = queue.config.start_every_ms
+        if apart_ms is not None and (names := self._directory.serving(queue.name)):
             self.schedule_wakeup(
                 names, self._clock.now_ms() + min(ARMED_MS, max(_EVERY_MS, apart_ms))
             )

@@ -12,7 +12,7 @@ Other containers, and fetches of fewer lanes, read the partitions themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Generic, TypeVar
 
 from ojs.bounded import BoundedMap
@@ -33,6 +33,8 @@ _DUE_MS = 30_000
 _LOOKS = 18
 _LEAST_LOOKS = 2.3
 _REMEMBERED = 10_000
+# Number of entries of a due partition that are read to find the first start.
+_AHEAD = 50
 
 # A lane of a queue.
 Lane = tuple[str, int]
@@ -48,8 +50,8 @@ class EmptyIndexCache:
         self._clock = clock
         # When the line was seen empty, in ms.
         self._ready: BoundedMap[Lane, int] = BoundedMap(_REMEMBERED)
-        # That, and when the first of its jobs is due, as far as that is known.
-        self._due: BoundedMap[Lane, tuple[int, int | None]] = BoundedMap(_REMEMBERED)
+        # That, and the times of its next entries.
+        self._due: BoundedMap[Lane, tuple[int, DueLine]] = BoundedMap(_REMEMBERED)
 
     def note(self, job: Job) -> None:
         """Record that this container added a job to an index partition."""
@@ -58,13 +60,25 @@ class EmptyIndexCache:
         due_ms = job.retry_at_ms if job.state is State.RETRYABLE else job.scheduled_ms
         if job.state is State.AVAILABLE:
             self._ready.forget(lane)
-        elif job.state in (State.RETRYABLE, State.SCHEDULED) and due_ms is not None:
-            seen = self._due.get(due_lane)
-            if seen is not None and (seen[1] is None or due_ms < seen[1]):
-                self._due.put(due_lane, (seen[0], due_ms))
+        elif (
+            job.state in (State.RETRYABLE, State.SCHEDULED)
+            and due_ms is not None
+            and (seen := self._due.get(due_lane)) is not None
+        ):
+            seen_ms, line = seen
+            next_ms = min(due_ms, line.next_ms or due_ms)
+            starts_ms = min(due_ms, line.starts_ms or due_ms)
+            self._due.put(due_lane, (seen_ms, DueLine([], [], next_ms, starts_ms)))
 
     def reader(
-        self, index: JobIndex, lanes: Sequence[Lane], for_each: ForEach, *, remembers: bool
+        self,
+        index: JobIndex,
+        lanes: Sequence[Lane],
+        for_each: ForEach,
+        *,
+        remembers: bool,
+        rung: Collection[str] = (),
+        ahead_ms: int = 0,
     ) -> IndexReader:
         """Return the reader for one fetch.
 
@@ -73,11 +87,22 @@ class EmptyIndexCache:
             lanes: The lanes that the fetch reads.
             for_each: Applies a function to several lanes concurrently.
             remembers: Whether to skip partitions that were empty recently.
+            rung: Queues whose partitions are never skipped.
+            ahead_ms: How far ahead it looks for the first start.
 
         Returns:
             The reader.
         """
-        return IndexReader(self, index, self._clock, lanes, for_each, remembers=remembers)
+        return IndexReader(
+            self,
+            index,
+            self._clock,
+            lanes,
+            for_each,
+            remembers=remembers,
+            rung=rung,
+            ahead_ms=ahead_ms,
+        )
 
     # --- for `IndexReader`, with the numbers of ready and due partitions of the fetch -----------
 
@@ -89,8 +114,10 @@ class EmptyIndexCache:
     def due_is_empty(self, lane: Lane, lanes: int, due_lanes: int) -> bool:
         """Whether to skip a due partition, because it had no due jobs recently."""
         now_ms = self._clock.now_ms()
-        seen_ms, next_ms = self._due.get(lane, (None, None))
-        if seen_ms is None or (next_ms is not None and next_ms <= now_ms):
+        if (seen := self._due.get(lane)) is None:
+            return False
+        seen_ms, line = seen
+        if line.next_ms is not None and line.next_ms <= now_ms:
             return False
         return now_ms - seen_ms < _due_ms(lanes, due_lanes)
 
@@ -98,9 +125,14 @@ class EmptyIndexCache:
         """Record that a ready partition is empty."""
         self._ready.put(lane, self._clock.now_ms())
 
-    def saw_due(self, lane: Lane, next_ms: int | None) -> None:
-        """Record that nothing in a due partition is due before `next_ms`, if known."""
-        self._due.put(lane, (self._clock.now_ms(), next_ms))
+    def saw_due(self, lane: Lane, line: DueLine) -> None:
+        """Record that nothing in a due partition is due before its `next_ms`, if known."""
+        self._due.put(lane, (self._clock.now_ms(), line))
+
+    def starts_ms(self, lane: Lane) -> int | None:
+        """Return when the first job of a skipped due partition can start, if known."""
+        seen = self._due.get(lane)
+        return None if seen is None else seen[1].starts_ms
 
 
 def _ready_ms(lanes: int) -> int:
@@ -178,7 +210,13 @@ class IndexReader:
         for_each: ForEach,
         *,
         remembers: bool,
+        rung: Collection[str] = (),
+        ahead_ms: int = 0,
     ) -> None:
+        # When the first job or cron job of the partitions that were read can start, if known.
+        self.starts_ms: int | None = None
+        self._rung = rung
+        self._ahead_ms = ahead_ms
         self._empty = empty
         self._index = index
         self._clock = clock
@@ -228,12 +266,18 @@ class IndexReader:
             OjsError: The read failed.
         """
         if not self._many:
-            return self._index.due(queue, lane, now_ms=self._clock.now_ms(), limit=limit)
-        if self._passes_over(self._empty.due_is_empty, (queue, lane)):
-            return DueLine([], [])
-        return self._due.take((queue, lane), limit)
+            found = self._read_due((queue, lane), limit, self._ahead_ms)
+        elif self._passes_over(self._empty.due_is_empty, (queue, lane)):
+            found = DueLine([], [], None, self._empty.starts_ms((queue, lane)))
+        else:
+            found = self._due.take((queue, lane), limit)
+        if found.starts_ms is not None:
+            self.starts_ms = min(found.starts_ms, self.starts_ms or found.starts_ms)
+        return found
 
     def _passes_over(self, is_empty: Callable[[Lane, int, int], bool], lane: Lane) -> bool:
+        if lane[0] in self._rung:
+            return False
         return self._remembers and is_empty(lane, self._lanes, self._due_lanes)
 
     def _look_ready(self, lane: Lane, limit: int) -> ReadyPage:
@@ -243,8 +287,14 @@ class IndexReader:
         return entries, last
 
     def _look_due(self, lane: Lane, limit: int) -> DueLine:
-        now_ms = self._clock.now_ms()
-        found = self._index.due_until(*lane, now_ms=now_ms, until_ms=now_ms + _DUE_MS, limit=limit)
+        found = self._read_due(lane, limit, max(_DUE_MS, self._ahead_ms))
         if not found.jobs and not found.crons:
-            self._empty.saw_due(lane, found.next_ms)
+            self._empty.saw_due(lane, found)
         return found
+
+    def _read_due(self, lane: Lane, limit: int, ahead_ms: int) -> DueLine:
+        now_ms = self._clock.now_ms()
+        # Ends of leases can come before the first start.
+        most = max(limit, _AHEAD) if self._ahead_ms else limit
+        found = self._index.due_until(*lane, now_ms=now_ms, until_ms=now_ms + ahead_ms, limit=most)
+        return found._replace(jobs=found.jobs[:limit])

@@ -64,6 +64,8 @@ _FIRST_ASIDE, _MOST_ASIDE = 32, 400
 # A partition is read again after the first lost claim, and then after this many. By then, the index
 # has dropped most of the jobs that other fetches claimed.
 _LOST_A_PAGE = 4
+# How far ahead (ms) a fetch of a worker that listens looks for the first start.
+AHEAD_MS = 300_000
 # A Lambda response has at most 6 MB. The body is a JSON text in a JSON text, so quotes and
 # backslashes count twice. Jobs that don't fit are not claimed.
 _MAX_ANSWER_KIB = 2_900
@@ -100,6 +102,45 @@ class DeliveryFetch:
 
 
 @record
+class FetchSeen:
+    """How a fetch of a worker reads, and its results beyond the jobs.
+
+    Attributes:
+        rung: Queues that have new jobs. They are read even if they were empty recently.
+        connection: Connection that the worker listens with.
+        listed: Whether the worker is listed there. None: it does not know.
+        names: Queues that the worker takes jobs from, also paused queues.
+        stopped: Whether the worker must not fetch.
+        full: Whether there were as many jobs as requested.
+        in_line: Queues that it claimed jobs from and that might have more. True: they have.
+        in_doubt: Whether it ended early. More jobs might be available.
+        starts_ms: When the first job or cron job can start that is not due yet, if known.
+        held_back: Queues whose rate limit prevented a start.
+        keys_wait: As in `DeliveryFetch`.
+    """
+
+    rung: Collection[str] = ()
+    connection: str | None = None
+    listed: bool | None = None
+    names: Sequence[str] = ()
+    stopped: bool = False
+    full: bool = False
+    in_line: Mapping[str, bool] = field(default_factory=dict)
+    in_doubt: bool = False
+    starts_ms: int | None = None
+    held_back: Sequence[Queue] = ()
+    keys_wait: Sequence[int | None] = ()
+
+    @property
+    def anew(self) -> bool:
+        """Whether all queues are read, even if they were empty recently.
+
+        A listed worker that was not rung looks for jobs whose rings were lost.
+        """
+        return self.listed is True and not self.rung
+
+
+@record
 class _FetchState:
     """The state of one fetch."""
 
@@ -131,6 +172,8 @@ class _FetchState:
     spent: bool = False
     # Whether reading ended before the end of a partition, although permits might be free.
     cut: bool = False
+    # By queue and its lanes: whether the last partition has more jobs than were claimed.
+    in_line: dict[tuple[str, int], bool] = field(default_factory=dict)
     # Job types of the fetch; empty for all.
     types: Collection[str] = ()
     # Errors of the partitions that were closed.
@@ -184,6 +227,21 @@ def _tell(delivery: DeliveryFetch, state: _FetchState) -> None:
     in_doubt = state.cut or state.lost > 0 or bool(state.errors) or not state.go_on()
     delivery.left, delivery.freed = in_doubt or refused, state.freed
     delivery.keys_wait = state.permits.keys_wait
+
+
+def _tell_worker(seen: FetchSeen, state: _FetchState) -> None:
+    """Set the results of a fetch of a worker that listens."""
+    seen.full = len(state.jobs) >= state.count
+    seen.in_doubt = state.cut or not state.wanted or bool(state.errors)
+    # Permits that are in use hold back the others of a fetch that is neither full nor ended early.
+    if seen.full or state.cut:
+        found: dict[str, bool] = {}
+        for (queue, lanes), more in state.in_line.items():
+            if more or lanes > 1:
+                found[queue] = found.get(queue, False) or more
+        seen.in_line = found
+    seen.starts_ms = state.lines.starts_ms
+    seen.held_back, seen.keys_wait = state.permits.held_back, state.permits.keys_wait
 
 
 def due_lanes(queue: Queue) -> range:
@@ -326,6 +384,7 @@ class JobFetcher:
         pool: str | None = None,
         caller: Principal = ANYBODY,
         delivery: DeliveryFetch | None = None,
+        seen: FetchSeen | None = None,
     ) -> list[Job]:
         """Claim up to `count` jobs: in each queue by priority, then first in, first out.
 
@@ -345,6 +404,7 @@ class JobFetcher:
             pool: Name of the worker pool.
             caller: The authenticated caller.
             delivery: The delivery of the jobs. They use its permits and have its job types.
+            seen: How the fetch of a worker reads. Receives its results.
 
         Returns:
             The claimed jobs. Empty if there are none, if the worker must stop fetching, and in
@@ -357,13 +417,17 @@ class JobFetcher:
             BackendUnavailable: No job was claimed and a queue failed.
         """
         read = self._membership.read(queues, worker_id, pool, caller)
-        if read.maintenance or (read.worker is not None and not read.worker.may_fetch):
+        stopped = read.worker is not None and not read.worker.may_fetch
+        if seen is not None:
+            seen.names, seen.stopped = read.names, stopped
+        if read.maintenance or stopped:
             return []
         plan = self._plan(read, strategy, weights)
         if delivery is not None:
             plan.permits.delivery, plan.permits.shards = delivery.delivery, delivery.shards
         # A wake-up of a delivery is for new jobs, which another container might have enqueued.
-        lines = self._line_reader(plan, read.queues, remembers=delivery is None)
+        remembers = delivery is None and not (seen is not None and seen.anew)
+        lines = self._line_reader(plan, read.queues, remembers=remembers, seen=seen)
         state = _FetchState(
             plan,
             max(1, len(read.queues)),
@@ -386,14 +450,26 @@ class JobFetcher:
                 raise
         finally:
             self._permits.close(state.permits, self._end_blocked)
-            for queue in state.permits.held_back:
-                self._held_back(queue)
-            if delivery is not None:
-                _tell(delivery, state)
-            elif state.freed:
-                for queue in read.queues:
-                    self._opened(queue.name)
+            self._report(state, read.queues, delivery, seen)
         return self._with_contents(state)
+
+    def _report(
+        self,
+        state: _FetchState,
+        queues: Sequence[Queue],
+        delivery: DeliveryFetch | None,
+        seen: FetchSeen | None,
+    ) -> None:
+        """Report what follows from a fetch, to its caller and to the callbacks."""
+        for queue in state.permits.held_back:
+            self._held_back(queue)
+        if seen is not None:
+            _tell_worker(seen, state)
+        if delivery is not None:
+            _tell(delivery, state)
+        elif state.freed:
+            for queue in queues:
+                self._opened(queue.name)
 
     # --- order ------------------------------------------------------------------------------
 
@@ -411,7 +487,12 @@ class JobFetcher:
         return self._planner.for_request(names, chosen, weights or {})
 
     def _line_reader(
-        self, plan: DispatchPlan, queues: Sequence[Queue], *, remembers: bool
+        self,
+        plan: DispatchPlan,
+        queues: Sequence[Queue],
+        *,
+        remembers: bool,
+        seen: FetchSeen | None,
     ) -> IndexReader:
         """Return a reader of the index partitions of these queues.
 
@@ -422,7 +503,12 @@ class JobFetcher:
         lanes = [(queue.name, lane) for queue in queues for lane in range(queue.lanes)]
         remembers = remembers and not strict and not plan.rotates
         return self._empty_lines.reader(
-            self._jobs.index, lanes, self._for_each, remembers=remembers
+            self._jobs.index,
+            lanes,
+            self._for_each,
+            remembers=remembers,
+            rung=() if seen is None else seen.rung,
+            ahead_ms=0 if seen is None else AHEAD_MS,
         )
 
     def _claim_running(self, state: _FetchState, queues: Sequence[Queue]) -> None:
@@ -508,6 +594,8 @@ class JobFetcher:
                 blocked = False
                 job = self._claim(state, lane, acquired, waiting)
                 self._claimed.add(acquired.candidate.entry)
+                more = bool(waiting) or following is not None
+                state.in_line[queue.name, queue.lanes] = more
                 if job is not None or state.spent:
                     state.spent = False
                     yield job
@@ -751,7 +839,8 @@ class JobFetcher:
         """Apply time transitions in one lane and claim the jobs that become available."""
         ready, more = self._due(state, queue, lane)
         state.cut |= more
-        for job_id, key in sorted(ready, key=lambda entry: entry[1]):
+        for at, (job_id, key) in enumerate(sorted(ready, key=lambda entry: entry[1]), 1):
+            state.in_line[queue.name, queue.lanes] = more or at < len(ready)
             candidate = Candidate(job_id, Position.parse(key), key)
             if self._permits.is_blocked(state.permits, candidate):
                 continue

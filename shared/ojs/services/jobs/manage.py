@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ojs.clock import Clock
 from ojs.domain import jsontext, times
@@ -20,6 +20,10 @@ from ojs.services.jobs.transitions import JobChanges
 from ojs.store.jobs import records as store
 from ojs.store.table.errors import LostRace
 from ojs.store.table.races import retry_on_race, won_or
+
+if TYPE_CHECKING:
+    from ojs.services.realtime.beats import Beats
+
 
 MAX_PROGRESS_BYTES = 4_096
 
@@ -59,7 +63,9 @@ class JobManagement:
         placement: FairQueuePlacement,
         clock: Clock,
         ids: IdSource,
+        beats: Beats | None = None,
     ) -> None:
+        self._beats = beats
         self._jobs = jobs
         self._changes = changes
         self._transitions = transitions
@@ -100,7 +106,10 @@ class JobManagement:
 
         Raises NotFound, Conflict.
         """
-        return self._change(job_id, lambda job, now_ms: lifecycle.cancel(job, now_ms=now_ms))
+        job = self._change(job_id, lambda job, now_ms: lifecycle.cancel(job, now_ms=now_ms))
+        if self._beats is not None and job.previous_state is State.ACTIVE:
+            self._beats.ask_worker_of(job)
+        return job
 
     def activate(self, job_id: str) -> Job:
         """Release a pending job. Raises NotFound, Conflict."""

@@ -9,7 +9,7 @@ lost or duplicated if each page appears within HOLD_BACK_MS of the time in its k
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from itertools import chain, islice
 from typing import Any
@@ -158,6 +158,10 @@ class Events:
             return self._older(wanted, limit, _backward_cursor(cursor, now_ms), now_ms=now_ms)
         return self._forward(wanted, limit, forward, Budget(), now_ms=now_ms)
 
+    def now(self) -> str:
+        """Return the cursor after the latest event."""
+        return self._young(Budget(), self._clock.now_ms())[1].text()
+
     def since(self, wanted: EventFilter, *, limit: int) -> EventPage:
         """The first `limit` events that match, oldest first, from the filter's `since_ms` on."""
         now_ms = self._clock.now_ms()
@@ -250,17 +254,22 @@ class Events:
     # --- back ---------------------------------------------------------------------------------
 
     def _latest(self, wanted: EventFilter, limit: int, skip: int, *, now_ms: int) -> EventPage:
-        horizon = keys.instant(now_ms - HOLD_BACK_MS)
         budget = Budget()
-        # Read all recent pages first, because the cursor lists them. Pages beyond the number that
-        # it can list count as not written yet.
-        until = _latest_key(EventFilter(), now_ms)
-        young = list(islice(self._log.forward(horizon, until, budget), MAX_NAMED))
-        follow = ForwardCursor(horizon, {page.token: _ALL for page in young})
+        # Read all recent pages first, because the cursor lists them.
+        young, follow = self._young(budget, now_ms)
         last = keys.upto(now_ms - HOLD_BACK_MS - 1)
         pages = chain(reversed(young), self._before(wanted, last, budget, now_ms))
         whole = ((page, None) for page in pages)
         return self._back(_Found(wanted, skip + limit), skip, whole, budget, follow)
+
+    def _young(self, budget: Budget, now_ms: int) -> tuple[Sequence[StoredPage], ForwardCursor]:
+        """Return the recent pages, and the position after them. Pages beyond the number that a
+        cursor can list count as not written yet.
+        """
+        horizon = keys.instant(now_ms - HOLD_BACK_MS)
+        until = _latest_key(EventFilter(), now_ms)
+        young = list(islice(self._log.forward(horizon, until, budget), MAX_NAMED))
+        return young, ForwardCursor(horizon, {page.token: _ALL for page in young})
 
     def _older(
         self, wanted: EventFilter, limit: int, back: BackwardCursor, *, now_ms: int

@@ -18,7 +18,7 @@ from ojs.domain.job.states import State
 from ojs.domain.pool.backlog import Backlog, backlogs, takes_from
 from ojs.domain.pool.pool import DEFAULT_POOL
 from ojs.domain.pool.statistics import MAX_COUNTED_WORKERS
-from ojs.domain.pool.worker import DEAD_AFTER_MS, Worker
+from ojs.domain.pool.worker import Worker
 from ojs.domain.queue.order import ordered
 from ojs.domain.queue.queue import Queue
 from ojs.domain.stats import (
@@ -398,6 +398,6 @@ class MetricsSweep:
 
 
 def _kind(worker: Worker, now_ms: int) -> str:
-    if now_ms - worker.last_seen_ms > DEAD_AFTER_MS:
+    if not worker.is_alive(now_ms):
         return "stale"
     return "running" if worker.may_fetch else "quiet"

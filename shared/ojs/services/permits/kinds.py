@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 # The semaphore of a worker or delivery is deleted after this time without a job.
 WORKER_KEPT_S = 30 * 86_400
+# Delay (ms) before a retry if a concurrency key is at its limit and its release time is unknown.
+KEY_AGAIN_MS = 5_000
 
 
 @record

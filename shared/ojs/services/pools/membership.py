@@ -43,6 +43,7 @@ class FetchContext:
         sequencer_state: State of the pool's sequencer.
         errors: The queues that can't be read.
         maintenance: Whether maintenance mode is enabled.
+        names: All queues of the worker, also paused ones.
     """
 
     queues: Sequence[Queue]
@@ -52,6 +53,7 @@ class FetchContext:
     errors: Sequence[UnreadableItem] = ()
     # If true, no jobs are dispatched.
     maintenance: bool = False
+    names: Sequence[str] = ()
 
 
 class Membership:
@@ -132,19 +134,18 @@ class Membership:
             self._remember(worker_key, name, None)
             if names is None:
                 raise InvalidRequest("queues", "is required unless the worker's pool has queues")
-            allowed = [each for each in wanted if each in found]
+            allowed = wanted
         else:
             self._remember(worker_key, name, pool)
             allowed = [each for each in pool.queues if names is None or each in wanted]
             if missing := [each for each in allowed if each not in found]:
                 more, _ = self._queues.current_many(missing, unreadable=errors.setdefault)
                 found |= more
-        mine = name or DEFAULT_POOL
-        open_queues = [
-            found[each]
-            for each in allowed
-            if each in found and found[each].hands_out and found[each].isolated_by in (None, mine)
+        isolated = (None, name or DEFAULT_POOL)
+        mine = [
+            each for each in allowed if each not in found or found[each].isolated_by in isolated
         ]
+        open_queues = [found[each] for each in mine if each in found and found[each].hands_out]
         return FetchContext(
             open_queues,
             worker,
@@ -152,6 +153,7 @@ class Membership:
             state,
             list(errors.values()),
             maintenance=self._maintenance.on(),
+            names=mine,
         )
 
     def _belongs(

@@ -23,7 +23,6 @@ from ojs.domain.pool.statistics import (
     ratios,
     share_of,
 )
-from ojs.domain.pool.worker import DEAD_AFTER_MS
 from ojs.store.derived.pool_health import PoolHealth, PoolHealthStore
 from ojs.store.derived.statistics import StatisticsStore
 from ojs.store.queues.pools import PoolStore
@@ -83,11 +82,7 @@ class PoolStatistics:
         if more is not None and swept:
             return swept
         now_ms = self._clock.now_ms()
-        return Counter(
-            worker.pool or DEFAULT_POOL
-            for worker in page
-            if now_ms - worker.last_seen_ms <= DEAD_AFTER_MS
-        )
+        return Counter(worker.pool or DEFAULT_POOL for worker in page if worker.is_alive(now_ms))
 
     # --- queues -------------------------------------------------------------------------------
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ojs.clock import Clock
-from ojs.domain import ids
-from ojs.domain.events.query import EVENT_PREFIX, RETAIN_MS, EventFilter
+from ojs.domain.events.query import RETAIN_MS, EventFilter
 from ojs.domain.realtime import ALL, Subscriber
 from ojs.domain.realtime_events import LiveEvent, gap, of_log, type_of
 from ojs.records import record
@@ -19,8 +18,6 @@ MAX_REPLAYED = 500
 # Shards of the stream are read at different times: an event can be sent so much (ms) later than one
 # that happened after it. A client drops those that it has.
 _OVERLAP_MS = 10_000
-# The clock of the server that wrote an event may be ahead of this one (ms).
-_AHEAD_MS = 60_000
 
 
 @record(frozen=True)
@@ -41,14 +38,6 @@ class EventReplay:
         self._events = events
         self._sender = event_sender
         self._clock = clock
-
-    def time_of(self, event_id: str) -> int | None:
-        """When an event happened (ms); None for an ID that no event has."""
-        text = event_id.removeprefix(EVENT_PREFIX)
-        if not event_id.startswith(EVENT_PREFIX) or not ids.is_uuid7(text):
-            return None
-        at_ms = int(text.replace("-", "")[:12], 16)
-        return at_ms if at_ms <= self._clock.now_ms() + _AHEAD_MS else None
 
     def send(self, subscribers: Sequence[Subscriber], after_ms: int) -> int:
         """Send the events since a time to subscribers of one connection, in order.

@@ -17,6 +17,7 @@ from ojs.domain.realtime import (
     Connection,
     Subscriber,
 )
+from ojs.domain.realtime_events import time_of
 from ojs.domain.socket_messages import Resume, Subscribe, Unsubscribe
 from ojs.services.realtime.event_replay import EventReplay
 from ojs.store.jobs.records import JobStore
@@ -157,7 +158,7 @@ class Sockets:
         """Send the events after one, on the channels that the connection has subscribed to."""
         if self._replay is None or not self._events:
             raise Unsupported(_NO_EVENTS)
-        after_ms = self._replay.time_of(last_event_id)
+        after_ms = time_of(last_event_id, self._clock.now_ms())
         if after_ms is None:
             raise Refusal("unknown_event_id", _UNKNOWN)
         found = self._there(connection)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ojs.bounded import BoundedMap
 from ojs.clock import Clock
@@ -29,6 +29,9 @@ from ojs.services.jobs.transitions import JobChanges
 from ojs.store.jobs.records import JobStore, winner
 from ojs.store.queues import workers as store
 from ojs.store.table.races import losing_as, lost_race
+
+if TYPE_CHECKING:
+    from ojs.services.realtime.beats import Beats
 
 MAX_INFO_BYTES = 4_096
 # How often (ms) the record of a busy worker is written at most. A worker receives a new directive
@@ -64,7 +67,9 @@ class WorkerRegistry:
         changes: JobChanges,
         clock: Clock,
         for_each: ForEach = in_threads,
+        beats: Beats | None = None,
     ) -> None:
+        self._beats = beats
         self._workers = workers
         self._jobs = jobs
         self._changes = changes
@@ -83,6 +88,7 @@ class WorkerRegistry:
         info: Mapping[str, Any] | None = None,
         pool: str | None = None,
         caller: Principal = ANYBODY,
+        next_ms: int | None = None,
     ) -> HeartbeatAnswer:
         """Extend the leases of a worker's jobs, and return which of them were cancelled.
 
@@ -101,6 +107,7 @@ class WorkerRegistry:
             info: Information that the worker reports, up to 4 KiB.
             pool: Pool that the worker belongs to.
             caller: The sender of the heartbeat.
+            next_ms: How long until the next heartbeat of an idle worker that listens (ms).
 
         Raises:
             Conflict: The worker named another pool before. No lease is extended.
@@ -109,11 +116,14 @@ class WorkerRegistry:
         _check_id(worker_id)
         _check_info(info)
         now_ms = self._clock.now_ms()
+        next_ms = None if next_ms is None else now_ms + next_ms
         directive = None
         if pool is not None and self._recent(worker_id, now_ms, pool, caller) is None:
             # Before any lease: a worker that is refused extends none.
             count = active_count if active_count is not None else len(set(active_jobs))
-            worker = self._touch(worker_id, now_ms, state, count, info, pool, caller)
+            worker = self._touch(
+                worker_id, now_ms, state, count, info, pool, caller, next_ms=next_ms
+            )
             directive = self._remember(worker, caller)
         wanted = list(dict.fromkeys(active_jobs))
         records = self._read(wanted)
@@ -128,10 +138,12 @@ class WorkerRegistry:
         extended = [job_id for job_id, found in states.items() if found is State.ACTIVE]
         cancelled = [job_id for job_id, found in states.items() if found is State.CANCELLED]
         count = active_count if active_count is not None else len(extended)
-        if directive is None and extended and state is None:
+        if directive is None and extended and state is None and next_ms is None:
             directive = self._recent(worker_id, now_ms, pool, caller)
         if directive is None:
-            worker = self._touch(worker_id, now_ms, state, count, info, pool, caller)
+            worker = self._touch(
+                worker_id, now_ms, state, count, info, pool, caller, next_ms=next_ms
+            )
             directive = self._remember(worker, caller)
         leases = [records[job_id].lease for job_id in extended if job_id in records]
         lengths = [lease.length_ms for lease in leases if lease is not None]
@@ -182,6 +194,8 @@ class WorkerRegistry:
         info: Mapping[str, Any] | None,
         pool: str | None,
         caller: Principal,
+        *,
+        next_ms: int | None = None,
     ) -> Worker:
         """Write what a worker reports to its record. Raises Conflict for another pool."""
         with losing_as(lambda lost: store.refused(worker_id, pool, lost)):
@@ -193,6 +207,7 @@ class WorkerRegistry:
                 info=info,
                 pool=pool,
                 caller=caller,
+                next_ms=next_ms,
             )
 
     def _recent(
@@ -294,6 +309,8 @@ class WorkerRegistry:
             self._heard.forget((store.key_of(worker_id)[0], sk))
         if not done:
             raise NotFound("worker", worker_id)
+        if self._beats is not None:
+            self._beats.ask(done)
         return done[0]
 
     def get(self, worker_id: str, caller: Principal | None = None) -> Worker:

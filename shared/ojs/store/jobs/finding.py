@@ -28,12 +28,14 @@ _MAX_UNKNOWN_PAGES = 20
 class DueLine(NamedTuple):
     """The due entries of a lane: ids of jobs and names of cron jobs, each earliest first.
 
-    `next_ms` is when the next of them will be due, if that is known.
+    `next_ms` is when the next of them will be due, if that is known; `starts_ms` the same without
+    the ends of leases.
     """
 
     jobs: list[str]
     crons: list[str]
     next_ms: int | None = None
+    starts_ms: int | None = None
 
 
 class JobIndex:
@@ -252,11 +254,14 @@ class JobIndex:
             limit=limit,
             crons=crons,
         )
-        times_ms = [keys.instant_of(key) for _, key in found] + list(crons.values())
+        starts_ms = [keys.instant_of(key) for _, key in found if not self.may_run(key)]
+        starts_ms += crons.values()
+        ends_ms = [keys.instant_of(key) for _, key in found if self.may_run(key)]
         return DueLine(
             [job_id for job_id, key in found if keys.instant_of(key) <= now_ms],
             [name for name, ms in crons.items() if ms <= now_ms],
-            min((ms for ms in times_ms if ms > now_ms), default=None),
+            min((ms for ms in starts_ms + ends_ms if ms > now_ms), default=None),
+            min((ms for ms in starts_ms if ms > now_ms), default=None),
         )
 
     def due_between(

@@ -54,6 +54,8 @@ def from_item(item: Item) -> Worker:
         last_seen_ms=stored.get("seen", 0),
         pool=stored.get("pool"),
         holder=stored.get("by"),
+        connection=stored.get("conn"),
+        next_ms=stored.get("next"),
     )
 
 
@@ -67,7 +69,8 @@ def _its_own(pool: str | None, now_ms: int) -> tuple[str | None, dict[str, Value
         return None, {}
     # Race: two workers with the same id, or one that changes its pool. A fetch must belong to one
     # pool, so the second is rejected while the first is alive.
-    own = "attribute_not_exists(#pool) OR #pool = :pool OR #seen < :alive"
+    dead = "(#seen < :alive AND (attribute_not_exists(#next) OR #next < :alive))"
+    own = f"attribute_not_exists(#pool) OR #pool = :pool OR {dead}"
     return own, {":pool": pool, ":alive": now_ms - DEAD_AFTER_MS}
 
 
@@ -145,6 +148,8 @@ class WorkerStore:
         info: Mapping[str, Any] | None = None,
         pool: str | None = None,
         caller: Principal = ANYBODY,
+        next_ms: int | None = None,
+        connection: str | None = None,
     ) -> Worker:
         """Record that a worker is alive, and the values that it reports.
 
@@ -156,6 +161,8 @@ class WorkerStore:
             info: Other values that the worker reports.
             pool: Pool of the worker.
             caller: The authenticated caller.
+            next_ms: When the next heartbeat of an idle worker is due.
+            connection: Connection that the worker listens with.
 
         Raises:
             LostRace: The worker declares another pool than before.
@@ -166,6 +173,8 @@ class WorkerStore:
             "info": jsontext.dumps(info) if info else None,
             "pool": pool,
             "by": caller.holder,
+            "next": next_ms,
+            "conn": connection,
         }
         given = {name: value for name, value in reported.items() if value is not None}
         condition, values = _its_own(pool, now_ms)
@@ -174,6 +183,8 @@ class WorkerStore:
             Update(
                 *key,
                 set=_seen(now_ms) | given,
+                # A busy worker is heard at the usual interval.
+                remove=() if next_ms or connection else ("next",),
                 compute={"first": "if_not_exists(#first, :now)"},
                 condition=condition,
                 values={":now": now_ms, **values},

@@ -1,0 +1,184 @@
+"""What a fetch does with the connection of its worker: lists it while it has a free slot, and tells
+when the next fetch is due in case that no ring comes.
+
+A listed worker is rung for new jobs (`ojs.services.realtime.rings`). The first worker that fetches
+after a lost ring rings the others. So the more workers listen, the more rarely each one looks.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from ojs.clock import Clock
+from ojs.domain.access import ANYBODY, Principal
+from ojs.domain.errors import OjsError, PermissionDenied, forbidden
+from ojs.domain.realtime import Connection, Listener, group_of
+from ojs.records import record
+from ojs.services.jobs.fetch import FetchSeen
+from ojs.services.permits.kinds import KEY_AGAIN_MS
+from ojs.services.realtime.rings import Rings
+from ojs.store.queues.workers import WorkerStore
+from ojs.store.realtime.connections import ConnectionStore
+from ojs.store.realtime.directory import RealtimeDirectory
+from ojs.store.realtime.listeners import MOST_COUNTED, ListenerStore
+
+# When a worker looks again that has just been listed, or whose fetch ended early (ms): what was
+# pushed before is in the index by then.
+_AGAIN_MS = 500
+# When a listed worker looks if nothing rings: this for each two workers, up to `_MOST_TIMES` of it.
+FALLBACK_MS = 25_000
+_MOST_TIMES = 12
+_SOONEST_MS = 100
+# Workers that wait for the same job look within this time each, up to `_MOST_APART_MS`.
+_APART_MS = 20
+_MOST_APART_MS = 1_000
+# How old (ms) the directory can be that tells whether it is whole.
+_WHOLE_MS = 300_000
+
+
+@record(frozen=True)
+class Heard:
+    """What the fetch tells the worker.
+
+    Attributes:
+        listed: Whether the worker is listed now. None: unknown, a write failed.
+        next_ms: When to fetch again at the latest (ms from now). None: as without a connection.
+    """
+
+    listed: bool | None = False
+    next_ms: int | None = None
+
+
+class Listening:
+    """Lists idle workers. One instance per container."""
+
+    def __init__(
+        self,
+        *,
+        connections: ConnectionStore,
+        listeners: ListenerStore,
+        realtime_directory: RealtimeDirectory,
+        workers: WorkerStore,
+        rings: Rings,
+        clock: Clock,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        """Create the service. `chance` returns a random number from 0 up to 1."""
+        self._connections = connections
+        self._listeners = listeners
+        self._directory = realtime_directory
+        self._workers = workers
+        self._rings = rings
+        self._clock = clock
+        self._chance = chance
+
+    def fetched(
+        self,
+        seen: FetchSeen,
+        *,
+        worker_id: str | None = None,
+        caller: Principal = ANYBODY,
+    ) -> Heard | None:
+        """Note rings for jobs that are left, and list or delist the worker after its fetch.
+
+        A listed worker with a free slot costs half a read unit, one that is listed 1 RU and 1 WU,
+        one that is delisted 1 WU. If the process dies in between, the next fetch does it.
+
+        Returns:
+            What to tell the worker; None without a connection.
+
+        Raises:
+            PermissionDenied: The connection belongs to another caller.
+        """
+        for queue, sure in seen.in_line.items():
+            self._rings.more_in_line(queue, sure=sure)
+        if seen.connection is None:
+            return None
+        group = group_of(seen.names)
+        try:
+            if seen.full or seen.stopped:
+                return self._delist(group, seen.connection, seen)
+            return self._listed(group, seen.connection, seen, worker_id, caller)
+        except PermissionDenied:
+            raise
+        except OjsError:
+            # The jobs must reach the worker.
+            return Heard(None)
+
+    def _delist(self, group: str, connection: str, seen: FetchSeen) -> Heard:
+        if seen.listed is not False:
+            self._listeners.remove(group, connection)
+        return Heard(next_ms=self._fallback_ms(1) if seen.stopped else None)
+
+    def _listed(
+        self,
+        group: str,
+        name: str,
+        seen: FetchSeen,
+        worker_id: str | None,
+        caller: Principal,
+    ) -> Heard:
+        now_ms = self._clock.now_ms()
+        if seen.listed is True:
+            found = self._listeners.first(group, now_ms=now_ms)
+            here = any(each.connection == name for each in found)
+            if here or len(found) == MOST_COUNTED:
+                self._directory.note_group(group, seen.names)
+                return Heard(listed=True, next_ms=self._next_ms(seen, len(found), now_ms))
+            # Its connection seemed to have ended, or its pool has other queues now.
+        connection = self._connections.get(name, now_ms=now_ms)
+        if connection is None:
+            return Heard()
+        if not _same(connection.principal, caller):
+            raise forbidden()
+        if not self._directory.read(remembered_ms=_WHOLE_MS).whole:
+            return Heard()
+        self._list(group, connection, seen, worker_id, caller)
+        return Heard(listed=True, next_ms=min(_AGAIN_MS, self._next_ms(seen, 1, now_ms)))
+
+    def _list(
+        self,
+        group: str,
+        connection: Connection,
+        seen: FetchSeen,
+        worker_id: str | None,
+        caller: Principal,
+    ) -> None:
+        listener = Listener(connection.id, worker_id, connection.until_ms)
+        self._listeners.add(group, listener)
+        if self._directory.note_group(group, seen.names):
+            # This container rings the first listener of a group at once.
+            self._directory.forget()
+        if connection.group == group:
+            return
+        # Once for each connection: whoever ends it, or directs its worker, finds it then.
+        if connection.group is not None:
+            self._listeners.remove(connection.group, connection.id)
+        self._connections.change(connection, channels=connection.channels, group=group)
+        if worker_id is not None:
+            self._workers.touch(
+                worker_id, now_ms=self._clock.now_ms(), caller=caller, connection=connection.id
+            )
+
+    def _next_ms(self, seen: FetchSeen, listeners: int, now_ms: int) -> int:
+        """Return when a listed worker looks at the latest (ms from now)."""
+        waits = [self._fallback_ms(listeners)]
+        if seen.in_doubt:
+            waits.append(_AGAIN_MS)
+        starts = [queue.config.start_every_ms or 0 for queue in seen.held_back]
+        starts += [KEY_AGAIN_MS if ms is None else ms - now_ms for ms in seen.keys_wait]
+        starts += [] if seen.starts_ms is None else [seen.starts_ms - now_ms]
+        if starts:
+            apart_ms = min(_MOST_APART_MS, _APART_MS * listeners)
+            waits.append(max(_SOONEST_MS, min(starts)) + int(apart_ms * self._chance()))
+        return min(waits)
+
+    def _fallback_ms(self, listeners: int) -> int:
+        times = max(1.0, min(_MOST_TIMES, listeners / 2))
+        return int(FALLBACK_MS * times * (0.9 + 0.2 * self._chance()))
+
+
+def _same(one: Principal, other: Principal) -> bool:
+    """Whether two principals are the same caller."""
+    return (one.name, one.key) == (other.name, other.key)
