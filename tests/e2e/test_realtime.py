@@ -107,7 +107,7 @@ def test_what_happens_to_a_job_comes_to_who_subscribed(live: Live) -> None:
 def test_an_idle_worker_is_rung(live: Live) -> None:
     with live.connect() as connection:
         name = ask(connection, {"action": "hello"}, "hello")["connection"]
-        request = {
+        request: dict[str, Any] = {
             "queues": ["rung"],
             "worker_id": "w1",
             "listen": {"connection": name, "listed": False},
