@@ -1118,6 +1118,56 @@ class Generated:
 
     @Method
     @staticmethod
+    def stream_events(**query: Any) -> Call[Answer]:
+        """Follow the events of a job, of a queue, or of all queues within reach.
+
+        Args:
+            **query: Query parameters: `channel`, `event_types`.
+
+        Returns:
+            The call. Its result is the JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", "events/stream", json_object, query=query)
+
+    @Method
+    @staticmethod
+    def stream_job_events(job_id: str, **query: Any) -> Call[Answer]:
+        """Follow the state and the progress of a job.
+
+        Args:
+            job_id: ID of the job.
+            **query: Query parameters: `event_types`.
+
+        Returns:
+            The call. Its result is the JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", place("jobs/{}/events", job_id), json_object, query=query)
+
+    @Method
+    @staticmethod
+    def stream_queue_events(name: str, **query: Any) -> Call[Answer]:
+        """Follow the events of a queue and of its jobs.
+
+        Args:
+            name: Name of the queue.
+            **query: Query parameters: `event_types`.
+
+        Returns:
+            The call. Its result is the JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", place("queues/{}/events", name), json_object, query=query)
+
+    @Method
+    @staticmethod
     def system_config() -> Call[Answer]:
         """Read the server's configuration.
 
