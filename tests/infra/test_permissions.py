@@ -622,8 +622,12 @@ def recording(dynamodb: DynamoDBClient, engine_url: str) -> tuple[Recorder, set[
                 # As time to live does, by another client.
                 dynamodb.delete_item(TableName=table, Key=job_record)
             stream = TableStream(connect_to_streams(engine_url), table)
-            with patch.object(clients, "client", recorder.listening(clients.client)):
+            with (
+                patch.object(clients, "client", recorder.listening(clients.client)),
+                patch.object(Directory, "groups_of", lambda *_: ["all"]),
+            ):
                 _stream(caller, stream)
+                _resume(caller)
                 _setup(caller)
                 _behind_a_firewall(caller)
             # Now there is something to measure; and then there is not.
@@ -684,16 +688,22 @@ def _realtime(call: Caller) -> None:
         for channel in channels:
             wanted = {"action": "subscribe", "channel": channel}
             assert call.socket(connection, "$default", wanted)["type"] == "subscribed"
-    at_ms = call.clock.now_ms()
-    event = uuid.UUID(int=at_ms << 80 | 7 << 76 | 2 << 62)
-    resume = {"action": "resume", "last_event_id": f"evt_{event}"}
-    assert call.socket("one", "$default", resume)["type"] == "resumed"
     call("fetch_jobs", {"queues": ["live"], "worker_id": WORKER})
     listening = {"connection": "two", "listed": False}
     call("fetch_jobs", {"queues": ["live"], "worker_id": WORKER, "listen": listening})
     for channel in channels[1:]:
         call.socket("two", "$default", {"action": "unsubscribe", "channel": channel})
     call.socket("two", "$disconnect")
+
+
+def _resume(call: Caller) -> None:
+    """What the log has of the last minute, on a new connection."""
+    call.socket("three", "$connect")
+    call.socket("three", "$default", {"action": "subscribe", "channel": "all"})
+    at_ms = call.clock.now_ms() - 60_000
+    event = uuid.UUID(int=at_ms << 80 | 7 << 76 | 2 << 62)
+    resume = {"action": "resume", "last_event_id": f"evt_{event}"}
+    assert call.socket("three", "$default", resume)["type"] == "resumed"
 
 
 def _live(call: Caller, batch: Sequence[Mapping[str, Any]]) -> None:

@@ -226,9 +226,7 @@ FUNCTIONS: tuple[FunctionSpec, ...] = (
         realtime=("all", "wake"),
         timeout_s=HTTP_TIMEOUT_S,
         access=Access(
-            table=frozenset(
-                {"BatchGetItem", "DeleteItem", "GetItem", "PutItem", "Query", "UpdateItem"}
-            ),
+            table=frozenset({"DeleteItem", "GetItem", "PutItem", "Query", "UpdateItem"}),
             # Also queues, and the event log.
             items=(*_SUBSCRIPTIONS, "E|*", "Q|*"),
             connections=_RINGS,
