@@ -19,6 +19,7 @@ from ojs.store.deployment import actions, maintenance
 from ojs.store.derived import shards
 from ojs.store.jobs import items, unique_locks
 from ojs.store.queues import pools, queues
+from ojs.store.realtime import connections, listeners, subscribers
 from ojs.store.table.record import Record
 from ojs.store.workflows import workflows
 
@@ -38,6 +39,9 @@ RECORDS: dict[str, Record[Any]] = {
     "Counters of a shard": shards.SHARD,
     "Maintenance mode": maintenance.MAINTENANCE,
     "Action": actions.ACTION,
+    "Connection": connections.CONNECTION,
+    "Listener": listeners.LISTENER,
+    "Subscriber": subscribers.SUBSCRIBER,
 }
 TO_DESCRIBE = "TO DESCRIBE"
 _TYPES = {str: "S", int: "N", bool: "N", bytes: "B"}

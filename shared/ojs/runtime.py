@@ -486,7 +486,7 @@ class Runtime:
 
     @cached_property
     def messages(self) -> Connections | None:
-        """What sends messages to connections; None where there are no connections."""
+        """The sender of messages to connections, or None without a WebSocket API."""
         return None if self._realtime is None else self._realtime()
 
     posts: Posts | None = provided(
@@ -688,7 +688,7 @@ def _pushing(
 def _messages(
     settings: Settings, given: Callable[[], Connections] | None
 ) -> Callable[[], Connections] | None:
-    """Makes what sends messages, on first use; None where there are no connections."""
+    """Return a function that creates the sender of messages, or None without a WebSocket API."""
     endpoint = settings.socket_endpoint
     if settings.realtime == "off" or given is not None or endpoint is None:
         return None if settings.realtime == "off" else given

@@ -88,6 +88,19 @@ def test_without_middleware_nothing_is_loaded_for_it(function: str) -> None:
     assert not {"ojs.middleware", "ojs.services.jobs.middleware"} & modules
 
 
+# What a deployment without a WebSocket API never loads.
+REALTIME = (
+    "ojs.services.realtime", "ojs.store.realtime", "ojs.targets.connections",
+    "ojs.domain.realtime_events", "ojs.domain.socket_messages", "ojs.projections.notify",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("function", BOUNDS)
+def test_without_realtime_nothing_is_loaded_for_it(function: str) -> None:
+    _, modules = imported(function)
+    assert not [name for name in modules if name.startswith(REALTIME)]
+
+
 def test_middleware_is_loaded_with_the_import(tmp_path: Path) -> None:
     (tmp_path / "own_hooks.py").write_text("def f(job, following): ...\n")
     # While the function is initialized, with all of a CPU.

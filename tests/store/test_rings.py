@@ -183,7 +183,7 @@ def test_a_job_that_is_due_soon_sets_a_timer(world: World, hub: Hub) -> None:
     listens(world, "a")
     at_ms = world.clock.now_ms() + 60_000
     pushed(world, scheduled_at="+PT60S")
-    assert hub.sent == [("a", {"type": "ring", "queue": QUEUE, "at_ms": at_ms})]
+    assert hub.sent == [("a", {"type": "ring", "queue": QUEUE, "indexed": True, "at_ms": at_ms})]
     hub.sent.clear()
     assert pushed(world, scheduled_at="+PT6M") == Spent()
     assert hub.sent == []

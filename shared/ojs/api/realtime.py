@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from ojs import runtime
-from ojs.domain import socket_messages
 from ojs.domain.access import Scope
 from ojs.domain.errors import Unsupported
-from ojs.domain.realtime import ALL, EVENT_TYPES, TICKET_S
+from ojs.domain.realtime import ALL, EVENT_TYPES, TICKET_S, check_channel
 from ojs.http.answer import Answer, shown, source
 from ojs.http.answers import Positive
 from ojs.http.binding import query
@@ -137,12 +136,9 @@ def stream_queue_events(request: Request) -> Reply:
     derived=True,
 )
 def stream_events(request: Request) -> Reply:
-    """Follow the events of a job, of a queue, or of all queues within reach.
-
-    Needs `jobs:read` for a job, `admin:read` for anything else.
-    """
+    """Follow a job (scope jobs:read), or a queue or all queues (scope admin:read)."""
     given = request.query.get("channel", ALL)
-    channel = query.checked("channel", socket_messages.check_channel, given)
+    channel = query.checked("channel", check_channel, given)
     kind, _, name = channel.partition(":")
     request.needs(Scope.JOBS_READ if kind == "job" else Scope.ADMIN_READ)
     if kind == "job":

@@ -90,7 +90,7 @@ class Realtime(Answer["Settings"]):
 
     sse: bool = True
     websocket: str = shown(
-        _c.socket_url, absent=True, says="address; absent: there is no WebSocket API"
+        _c.socket_url, absent=True, says="address; absent without a WebSocket API"
     )
 
 

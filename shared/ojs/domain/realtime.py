@@ -9,6 +9,7 @@ from enum import Enum, auto
 from typing import Protocol
 
 from ojs.domain.access import Principal
+from ojs.domain.job import envelope
 from ojs.records import record
 
 # The subprotocol of the WebSocket binding.
@@ -23,6 +24,7 @@ MAX_WATCHERS = 10
 # The types of events that subscribers can select. Messages about the connection itself always come.
 EVENT_TYPES = ("job.state_changed", "job.progress", "queue.paused", "queue.resumed")
 ALL = "all"
+_CHECKS = {"job": envelope.check_job_id, "queue": envelope.check_queue}
 # Maximum size (bytes) of a message that a client sends, and of one that is sent to it.
 MAX_RECEIVED = 4_096
 MAX_SENT = 32 * 1_024
@@ -32,7 +34,7 @@ class Posted(Enum):
     """The outcome of a message to a connection."""
 
     POSTED = auto()
-    # The connection does not exist any more.
+    # The connection no longer exists.
     GONE = auto()
     FAILED = auto()
 
@@ -52,7 +54,7 @@ class Connection:
     Attributes:
         id: ID of the connection, from API Gateway.
         principal: The caller that the ticket was issued to.
-        until_ms: When the connection ends at the latest (ms since the epoch).
+        until_ms: End of the connection (ms since the epoch). It can close earlier.
         group: Group of queues that it listens to as a worker.
         channels: Channels that it is subscribed to.
     """
@@ -81,7 +83,7 @@ class Subscriber:
         connection: ID of the connection.
         channel: `queue:{name}`, `job:{id}` or `all`.
         principal: The caller of the connection.
-        until_ms: When the subscription ends at the latest (ms since the epoch).
+        until_ms: End of the subscription (ms since the epoch). The connection can close earlier.
         event_types: Types of events that are sent; empty: all.
         batch: Whether one message can have several events.
         detail: Whether messages include the envelopes of the event log.
@@ -123,7 +125,7 @@ class Directory:
         return [group for group, queues in self.groups.items() if queue in queues]
 
     def has_subscribers(self) -> bool:
-        """Whether anybody is subscribed to anything."""
+        """Return whether anybody is subscribed to anything."""
         return bool(self.queues) or self.everything or self.jobs
 
 
@@ -131,3 +133,16 @@ def group_of(queues: Iterable[str]) -> str:
     """Return the name of the group of workers of these queues: a hash of their sorted names."""
     text = "\n".join(sorted(set(queues)))
     return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]
+
+
+def check_channel(value: str) -> str:
+    """Return a channel. Raises ValueError with the rule."""
+    kind, _, name = value.partition(":")
+    if value != ALL:
+        if kind not in _CHECKS:
+            raise ValueError("must be job:{id}, queue:{name}, or all")
+        try:
+            _CHECKS[kind](name)
+        except ValueError as error:
+            raise ValueError(f"must be {kind}: and a name that fits: it {error}") from None
+    return value

@@ -69,7 +69,7 @@ class LiveEvent:
 
 
 def time_of(event_id: str, now_ms: int) -> int | None:
-    """When an event happened (ms); None for an ID that no event has."""
+    """Return when an event happened (ms); None for an ID that no event has."""
     text = event_id.removeprefix(EVENT_PREFIX)
     if not event_id.startswith(EVENT_PREFIX) or not ids.is_uuid7(text):
         return None
@@ -78,7 +78,7 @@ def time_of(event_id: str, now_ms: int) -> int | None:
 
 
 def type_of(kind: str) -> str | None:
-    """The type that an event of the log has here; None: it is not sent."""
+    """Return the type that an event of the log has here; None: it is not sent."""
     return STATE_CHANGED if kind in _STATES else kind if kind in _QUEUES else None
 
 
@@ -129,7 +129,10 @@ def _converted(envelope: Mapping[str, Any], log: Sequence[Mapping[str, Any]]) ->
 def progressed(
     cause: str, job: str, queue: str, percent: int, message: str | None, at_ms: int
 ) -> LiveEvent:
-    """A report of progress. It is not in the log; `cause` tells it from others of its job."""
+    """Return the event of a report of progress, which is not in the log.
+
+    `cause` tells it from others of its job.
+    """
     time = times.format_ms(at_ms)
     told = {"job_id": job, "progress": percent, "message": message, "timestamp": time}
     shown = {name: value for name, value in told.items() if value is not None}
@@ -140,7 +143,7 @@ def progressed(
 
 
 def wants(subscriber: Subscriber, event: LiveEvent) -> bool:
-    """Whether a subscriber of a channel of an event receives it."""
+    """Return whether a subscriber of a channel of an event receives it."""
     selected = not subscriber.event_types or event.type in subscriber.event_types
     return selected and subscriber.principal.reaches(event.queue)
 
@@ -148,7 +151,7 @@ def wants(subscriber: Subscriber, event: LiveEvent) -> bool:
 def messages(
     subscriber: Subscriber, events: Sequence[LiveEvent], *, single: int = MAX_SINGLE
 ) -> list[tuple[str, Sequence[LiveEvent]]]:
-    """The messages of a subscriber with events of its channel, each with what it has.
+    """Return the messages of a subscriber with events of its channel, each with its events.
 
     If there are too many events, the oldest are dropped. The first messages tell that.
     """
@@ -183,7 +186,7 @@ def _event(channel: str, kind: str, data: Any, event_id: str, timestamp: str) ->
 def _batches(
     subscriber: Subscriber, events: Iterable[LiveEvent]
 ) -> Iterator[tuple[str, Sequence[LiveEvent]]]:
-    """Messages of several events, each of at most `MAX_SENT` bytes unless one event has more."""
+    """Return messages with several events. Each has up to `MAX_SENT` bytes, or one event."""
     told: list[dict[str, Any]] = []
     part: list[LiveEvent] = []
     size = 0
@@ -201,7 +204,7 @@ def _batches(
 
 
 def dropping(channel: str, dropped: Sequence[LiveEvent]) -> list[str]:
-    """The messages about events that a client doesn't receive (sections 4.4 and 5.4)."""
+    """Return the messages about events that a client doesn't receive (sections 4.4 and 5.4)."""
     if not dropped:
         return []
     first, last = dropped[0], dropped[-1]
@@ -214,12 +217,12 @@ def dropping(channel: str, dropped: Sequence[LiveEvent]) -> list[str]:
 
 
 def gap(channel: str, start_ms: int, end_ms: int) -> LiveEvent:
-    """The event for a client that missed events which are not replayed (section 4.5)."""
+    """Return the event for a client that missed events which are not replayed (section 4.5)."""
     end = times.format_ms(end_ms)
     data = {"channel": channel, "gap_start": times.format_ms(start_ms), "gap_end": end}
     return LiveEvent(event_id(end_ms, channel, GAP), GAP, "", None, end, data)
 
 
 def digest(queues: Iterable[str]) -> str:
-    """The message that names the queues in which something changed."""
+    """Return the message that names the queues in which something changed."""
     return jsontext.dumps({"type": "changed", "queues": sorted(set(queues))})

@@ -6,26 +6,11 @@ from typing import Annotated, Any, Literal
 
 from ojs.domain import jsontext
 from ojs.domain.errors import InvalidPayload, InvalidRequest, PayloadTooLarge
-from ojs.domain.job import envelope
-from ojs.domain.realtime import ALL, EVENT_TYPES, MAX_RECEIVED
+from ojs.domain.realtime import EVENT_TYPES, MAX_RECEIVED, check_channel
 from ojs.domain.requests import After, Field, Model
 
 EventType = Literal["job.state_changed", "job.progress", "queue.paused", "queue.resumed"]
-_CHECKS = {"job": envelope.check_job_id, "queue": envelope.check_queue}
 _MAX_DEPTH = 10
-
-
-def check_channel(value: str) -> str:
-    """A channel. Raises ValueError with the rule."""
-    kind, _, name = value.partition(":")
-    if value != ALL:
-        if kind not in _CHECKS:
-            raise ValueError("must be job:{id}, queue:{name}, or all")
-        try:
-            _CHECKS[kind](name)
-        except ValueError as error:
-            raise ValueError(f"must be {kind}: and a name that fits: it {error}") from None
-    return value
 
 
 class Message(Model):

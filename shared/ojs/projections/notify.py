@@ -1,9 +1,9 @@
 """Sends events to subscribers as the stream brings them.
 
 This is a second reader of the stream, without a window: a change reaches subscribers within a
-second, while the projection waits for more records. It writes nothing, except that it removes
-subscribers whose connections are gone. After a failure records come again: then events are sent
-twice, with the same IDs.
+second, while the projection waits for more records. It writes nothing, except that it deletes
+subscribers whose connections have ended. After a failure, records are redelivered, and their events
+are sent twice with the same IDs.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Sender(Protocol):
     """Sends events (`ojs.services.realtime.event_sender`)."""
 
     def send(self, subscribed: Sequence[Subscribed]) -> set[str]:
-        """Send events; return the IDs of connections that don't exist any more."""
+        """Send events; return the IDs of connections that no longer exist."""
         ...
 
 
@@ -84,11 +84,11 @@ class Notify:
         """Send the events of records, in their order. Safe to repeat.
 
         Returns:
-            How many subscriptions something was sent to. No call but one query in two seconds if
-            there are no subscribers.
+            The number of subscriptions that received something. Without subscribers, the only call
+            is one query in two seconds.
 
         Raises:
-            OjsError: A read failed. The batch must come again.
+            OjsError: A read failed. The batch must be redelivered.
         """
         directory = self._directory.read(remembered_ms=REMEMBERED_MS)
         if not directory.has_subscribers():
@@ -111,7 +111,10 @@ class Notify:
     # --- events ---------------------------------------------------------------------------------
 
     def _events(self, raw_records: Sequence[Mapping[str, Any]]) -> Iterator[LiveEvent]:
-        """The events of records, in order. Those that can't be read are left to the projection."""
+        """Return the events of records, in order.
+
+        The projection reports records that it can't read.
+        """
         reports = [raw for raw in raw_records if _sort_key(raw) == keys.PROGRESS]
         ids = {_job_id(raw) for raw in reports}
         jobs = self._jobs.read_records(ids, consistent=False) if ids else {}
@@ -143,7 +146,7 @@ class Notify:
     # --- subscribers ----------------------------------------------------------------------------
 
     def _of(self, by_channel: Mapping[str, Sequence[LiveEvent]], now_ms: int) -> list[Subscriber]:
-        """The subscribers of channels."""
+        """Return the subscribers of channels."""
         jobs = [channel.removeprefix(_JOB) for channel in by_channel if channel.startswith(_JOB)]
         found = list(
             chain(*self._subscribers.watching(jobs, now_ms=now_ms).values()) if jobs else ()
@@ -163,7 +166,7 @@ class Notify:
     def _wanted(
         self, subscriber: Subscriber, happening: Sequence[LiveEvent], now_ms: int
     ) -> Sequence[LiveEvent]:
-        """The events that a subscriber receives now; of a digest, the latest of each queue."""
+        """Return the events for a subscriber now. For a digest: the latest of each queue."""
         wanted = [event for event in happening if wants(subscriber, event)]
         if not subscriber.digest:
             return wanted
@@ -171,7 +174,7 @@ class Notify:
         sent_ms, left = self._digests.get(key, (0, {}))
         left = left | {event.queue: event for event in wanted}
         if 0 <= now_ms - sent_ms < DIGEST_MS:
-            # The next batch names these queues. A reader of a digest reads once more by itself.
+            # The next digest names these queues. Clients read again some time after a digest.
             self._digests.put(key, (sent_ms, left))
             return []
         self._digests.put(key, (now_ms, {}))
@@ -185,7 +188,7 @@ class Notify:
 
 
 def _in_use(channel: str, directory: Directory) -> bool:
-    """Whether a channel may have subscribers."""
+    """Return whether a channel may have subscribers."""
     if channel == ALL:
         return directory.everything
     kind, _, name = channel.partition(":")
@@ -201,7 +204,7 @@ def _job_id(raw: Mapping[str, Any]) -> str:
 
 
 def _progress(raw: Mapping[str, Any], jobs: Mapping[str, Job]) -> Iterator[LiveEvent]:
-    """The event of a report of progress; none for data alone, or a removed job."""
+    """Return the event of a report of progress; none for data alone, or a removed job."""
     job = jobs.get(_job_id(raw))
     image = raw["dynamodb"].get("NewImage")
     if job is None or image is None:

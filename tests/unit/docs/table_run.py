@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from typing import Any, cast
 
 from functions.sweep import handler as sweep
@@ -18,6 +19,7 @@ from ojs.domain.access import ANYBODY, Principal
 from ojs.domain.delivery.breaker import FAULTS, FIRST_OPEN_MS
 from ojs.domain.ids import IdSource
 from ojs.domain.rate_limit.limiter import limiter_name
+from ojs.domain.realtime import Connection, Listener, Subscriber, group_of
 from ojs.domain.workflow import request
 from ojs.domain.workflow.advance import RetryMode
 from ojs.http import endpoint
@@ -210,7 +212,7 @@ def everything() -> list[dict[str, Any]]:
     for part in (
         _deployment, _states, _texts, _batches, _bounds, _limits, _rates, _pools, _workers,
         _tenants, _dead_letters, _copies, _bulk, _ends, _crons, _replicas, _workflows,
-        _deliveries,
+        _deliveries, _realtime,
     ):  # fmt: skip
         run = Run()
         part(run)
@@ -484,6 +486,32 @@ def _deliveries(run: Run) -> None:
     run.minutes(8)
     for _ in range(2):
         run.run.dispatch.run("d")
+
+
+def _realtime(run: Run) -> None:
+    """A worker that listens, and subscribers of all kinds; then all of them leave."""
+    stores, now_ms = run.run.stores, run.clock.now_ms()
+    caller = Principal("reader", frozenset({"admin:read"}), ("a",), "0" * 16, now_ms + _HOUR_MS)
+    job_id, until_ms = run.push("a"), now_ms + _HOUR_MS
+    stores.tickets.add(caller, until_ms=until_ms)
+    connection = Connection("NBnZ_FRHIAMCJTg=", caller, until_ms)
+    stores.connections.add(connection)
+    channels = (f"job:{job_id}", "queue:a", "all")
+    stores.connections.change(connection, channels=channels, group=group_of(["a"]))
+    for name, options in (("one", {}), ("two", dict.fromkeys(("batch", "detail"), True))):
+        for channel in channels:
+            one = Subscriber(name, channel, caller, until_ms, ("job.progress",), **options)
+            stores.subscribers.add(replace(one, event_types=()), now_ms=now_ms)
+            stores.subscribers.add(one, now_ms=now_ms)
+            stores.realtime_directory.note_channel(channel)
+    stores.subscribers.add(Subscriber("three", "all", caller, until_ms, digest=True), now_ms=now_ms)
+    for worker in ("w1", None):
+        listener = Listener(connection.id, worker, until_ms)
+        stores.listeners.add(group_of(["a"]), listener)
+    stores.realtime_directory.note_group(group_of(["a"]), ["a"])
+    stores.realtime_directory.revoke("0" * 16)
+    for channel in channels:
+        stores.subscribers.remove(channel, "one")
 
 
 def _pools(run: Run) -> None:

@@ -10,7 +10,7 @@ from functions.authorizer.handler import handler as authorizer
 from ojs import access_runtime, runtime
 from ojs.api import openapi
 from ojs.clock import ManualClock
-from ojs.domain.access import ANYBODY
+from ojs.domain.access import ANYBODY, Scope
 from ojs.domain.workflow import request as workflow_request
 from ojs.http import endpoint
 from ojs.http.endpoint import Operation
@@ -36,6 +36,8 @@ SUBJECTS = {
 # Each job is pushed for itself, and so refused.
 EACH_FOR_ITSELF = "enqueue_bulk"
 # A beat only counts the jobs that it names; a list has what is within reach.
+# Its scope depends on the channel; without one it is that of all events.
+OWN_SCOPE = {"stream_events": Scope.ADMIN_READ}
 UNREFUSED = ("beat", "list_crons", "crons_list_crons", "list_workflows", "stream_events")
 
 

@@ -16,6 +16,7 @@ from functions.ticket.handler import handler as redeem
 from ojs import access_runtime
 from ojs.domain.access import ALL_SCOPES, ANYBODY, Principal
 from ojs.domain.realtime import MAX_CHANNELS, MAX_SUBSCRIBERS, MAX_WATCHERS, Subscriber
+from ojs.domain.realtime_events import time_of
 from ojs.runtime import Runtime
 from ojs.services.realtime.tickets import Tickets
 from tests.unit.functions.keyed import Keyed
@@ -210,7 +211,7 @@ def test_a_server_without_keys_takes_anybody(
     live = Live(Keyed(built, clock))
     status, connection, _ = live.open(tickets.issue(ANYBODY))
     assert status == 200
-    assert live.subscribe(connection, "all") == {"type": "subscribed", "channel": "all"}
+    assert live.subscribe(connection, "all")["type"] == "subscribed"
 
 
 # --- subscriptions --------------------------------------------------------------------------------
@@ -222,6 +223,7 @@ def test_subscribe_to_a_job(live: Live) -> None:
     live.keyed.runtime.stores.realtime_directory.read(remembered_ms=10_000)
     live.meter.reset()
     answer = live.subscribe(connection, f"job:{job}", event_types=["job.state_changed"])
+    assert answer.pop("last_event_id").startswith("evt_")
     assert answer == {
         "type": "subscribed",
         "channel": f"job:{job}",
@@ -247,10 +249,10 @@ def test_subscribe_to_a_job(live: Live) -> None:
 def test_subscribe_to_a_queue_and_to_all(live: Live) -> None:
     push(live)
     connection = live.connect(owner(live))
-    assert live.subscribe(connection, "queue:mail") == {
-        "type": "subscribed",
-        "channel": "queue:mail",
-    }
+    answer = live.subscribe(connection, "queue:mail")
+    now_ms = live.keyed.clock.now_ms()
+    assert time_of(answer.pop("last_event_id"), now_ms) == now_ms
+    assert answer == {"type": "subscribed", "channel": "queue:mail"}
     live.subscribe(connection, "queue:mail", event_types=["job.progress"], batch=True, detail=True)
     live.subscribe(connection, "all", digest=True)
     store = live.keyed.runtime.stores.subscribers

@@ -44,7 +44,7 @@ class AccessKeys:
         random_bytes: Callable[[int], bytes] = os.urandom,
         directory: RealtimeDirectory | None = None,
     ) -> None:
-        """`directory` ends the subscriptions of revoked keys. None: there are no subscriptions."""
+        """`directory` ends the subscriptions of revoked keys. None: the deployment has none."""
         self._directory = directory
         self._keys = keys
         self._clock = clock

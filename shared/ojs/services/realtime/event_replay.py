@@ -13,7 +13,7 @@ from ojs.records import record
 from ojs.services.operations.events import Events
 from ojs.services.realtime.event_sender import EventSender
 
-# Maximum number of events that are replayed. After more a client reads the state anew.
+# Maximum number of events that are replayed. A client that missed more reads the current state.
 MAX_REPLAYED = 500
 # Shards of the stream are read at different times: an event can be sent so much (ms) later than one
 # that happened after it. A client drops those that it has.
@@ -27,7 +27,7 @@ class _OfSubscribers(EventFilter):
     subscribers: tuple[Subscriber, ...] = ()
 
     def matches(self, event: Mapping[str, Any]) -> bool:
-        """Whether an event matches."""
+        """Return whether an event matches."""
         return super().matches(event) and any(_receives(each, event) for each in self.subscribers)
 
 
@@ -42,7 +42,7 @@ class EventReplay:
     def send(self, subscribers: Sequence[Subscriber], after_ms: int) -> int:
         """Send the events since a time to subscribers of one connection, in order.
 
-        If there are too many, or they are not kept any more, each subscriber receives `system.gap`.
+        If there are too many, or some are deleted, each subscriber receives `system.gap`.
 
         Returns:
             The number of events.
@@ -78,6 +78,6 @@ def _of(subscriber: Subscriber, found: Sequence[Mapping[str, Any]]) -> list[Live
 
 
 def _bare(event: Mapping[str, Any]) -> Mapping[str, Any]:
-    """An event without the result of the job."""
+    """Return an event without the result of the job."""
     data = {name: value for name, value in event["data"].items() if name != "result"}
     return {**event, "data": data}

@@ -27,7 +27,7 @@ class EventSender:
             single: Maximum number of events for a subscriber that receives them one by one.
 
         Returns:
-            IDs of the connections that don't exist any more.
+            IDs of the connections that no longer exist.
         """
         by_connection: defaultdict[str, list[Subscribed]] = defaultdict(list)
         for each in subscribed:
@@ -37,7 +37,7 @@ class EventSender:
         return {name for (name, _), found in zip(parts, there, strict=True) if not found}
 
     def _connection(self, subscribed: Sequence[Subscribed], single: int) -> bool:
-        """Send events of the channels of one connection; False if it is gone."""
+        """Send events of the channels of one connection. Return false if it has ended."""
         return all(self._channel(*each, single) for each in subscribed)
 
     def _channel(self, subscriber: Subscriber, events: Sequence[LiveEvent], single: int) -> bool:
@@ -64,6 +64,6 @@ class EventSender:
         return True
 
     def _post(self, connection: str, text: str) -> Posted:
-        """Post a message, and once more if that fails. A client drops an event that comes twice."""
+        """Post a message, with one retry. Clients drop an event that they receive twice."""
         posted = self._connections.post(connection, text)
         return self._connections.post(connection, text) if posted is Posted.FAILED else posted

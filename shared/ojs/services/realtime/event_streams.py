@@ -56,7 +56,7 @@ class _Wanted(EventFilter):
     reaches: Reaches = lambda _queue: True
 
     def matches(self, event: Mapping[str, Any]) -> bool:
-        """Whether an event matches."""
+        """Return whether an event matches."""
         kind = type_of(event["type"])
         if kind is None or (self.event_types and kind not in self.event_types):
             return False
@@ -72,10 +72,10 @@ class EventStreams:
         self._clock = clock
 
     def of_job(self, job_id: str, last_id: str | None, event_types: Collection[str]) -> str | None:
-        """The stream of a job: its state, if it is not the one that the client has. One call.
+        """Return the stream of a job: its state, unless the client has it. One call.
 
-        Between two answers a job can pass several states, of which the last one is told. Returns
-        None if the client has the final state. Raises NotFound.
+        Between two answers a job can pass several states. The answer has the last one. Returns None
+        if the client has the final state. Raises NotFound.
         """
         job = self._jobs.with_progress(job_id)
         if job is None:
@@ -104,8 +104,8 @@ class EventStreams:
         event_types: Collection[str],
         reaches: Reaches,
     ) -> str:
-        """The stream of a queue, or of all events that are within reach: those of the log that
-        follow a position. It begins now.
+        """Return the stream of a queue, or of all queues within reach: the events of the log after
+        a position. Without a position it begins now.
         """
         channel = ALL if queue is None else f"queue:{queue}"
         wanted = _Wanted(
@@ -123,7 +123,7 @@ class EventStreams:
         return _text(_LOG_MS, lost, start)
 
     def _following(self, wanted: EventFilter, last_id: str, now_ms: int) -> EventPage | None:
-        """The events after an ID that is kept, or after a cursor; None for anything else."""
+        """Return the events after an ID that is kept, or after a cursor; None for anything else."""
         if len(last_id) > _MAX_ID:
             return None
         if last_id.startswith(EVENT_PREFIX):
@@ -137,7 +137,7 @@ class EventStreams:
 
 
 def _state(job: Job, before: str) -> LiveEvent:
-    """The state of a job, as a change from the one that the client has."""
+    """Return the state of a job, as a change from the one that the client has."""
     entered_ms = _TIMES[job.state](job) if job.state in _TIMES else None
     time = times.format_ms(entered_ms or job.created_ms)
     told = {
@@ -152,7 +152,7 @@ def _state(job: Job, before: str) -> LiveEvent:
 
 
 def _text(retry_ms: int, events: Iterable[tuple[str, LiveEvent]], last_id: str | None) -> str:
-    """An answer. An ID without data is the client's position, and no event."""
+    """Return an answer. An ID without data is the client's position, and no event."""
     parts = [f"retry: {retry_ms}\n"]
     for event_id, event in events:
         parts.append(f"id: {event_id}\nevent: {event.type}\ndata: {jsontext.dumps(event.data)}\n")

@@ -30,6 +30,8 @@ _AGAIN_MS = 500
 FALLBACK_MS = 25_000
 _MOST_TIMES = 12
 _SOONEST_MS = 100
+# The part of this time by which it is shorter or longer, for up to `_FEW` workers and for more.
+_FEW, _FEW_SPREAD, _SPREAD = 2, 0.1, 0.9
 # Workers that wait for the same job look within this time each, up to `_MOST_APART_MS`.
 _APART_MS = 20
 _MOST_APART_MS = 1_000
@@ -175,8 +177,10 @@ class Listening:
         return min(waits)
 
     def _fallback_ms(self, listeners: int) -> int:
-        times = max(1.0, min(_MOST_TIMES, listeners / 2))
-        return int(FALLBACK_MS * times * (0.9 + 0.2 * self._chance()))
+        mean_ms = FALLBACK_MS * max(1.0, min(_MOST_TIMES, listeners / 2))
+        # Those that were rung together would look together again.
+        spread = _FEW_SPREAD if listeners <= _FEW else _SPREAD
+        return int(mean_ms * (1 + spread * (2 * self._chance() - 1)))
 
 
 def _same(one: Principal, other: Principal) -> bool:

@@ -43,9 +43,16 @@ SOON_MS = 300_000
 
 @record
 class _Noted:
-    """What happened in a queue: new jobs, and when the first of those to come is due."""
+    """What happened in a queue.
+
+    Attributes:
+        jobs: Number of new jobs. The index might not show them yet.
+        listed: Number of jobs that the index shows.
+        due_ms: When the first of the jobs that are due soon can start.
+    """
 
     jobs: int = 0
+    listed: int = 0
     due_ms: int | None = None
 
 
@@ -82,18 +89,18 @@ class Rings:
 
     def queue_opened(self, queue: str) -> None:
         """Note a queue that can dispatch more jobs than before."""
-        self._note(queue, jobs=_CHAIN)
+        self._note(queue, listed=_CHAIN)
 
     def permits_released(self, job: Job) -> None:
         """Note a job that released permits for which another one might wait."""
-        self._note(job.queue, jobs=1)
+        self._note(job.queue, listed=1)
 
     def more_in_line(self, queue: str, *, sure: bool) -> None:
         """Note a queue with more jobs than a worker could take, or with lanes that it did not read.
 
         So the number of rung workers doubles with each step as long as there are jobs.
         """
-        self._note(queue, jobs=_CHAIN if sure else 1)
+        self._note(queue, listed=_CHAIN if sure else 1)
 
     def flush(self) -> None:
         """Send the rings for the noted queues. Raises no error of the table.
@@ -110,10 +117,13 @@ class Rings:
             with suppress(OjsError):
                 self._ring(noted)
 
-    def _note(self, queue: str, *, jobs: int = 0, due_ms: int | None = None) -> None:
+    def _note(
+        self, queue: str, *, jobs: int = 0, listed: int = 0, due_ms: int | None = None
+    ) -> None:
         with self._lock:
             noted = self._noted.setdefault(queue, _Noted())
             noted.jobs += jobs
+            noted.listed += listed
             if due_ms is not None:
                 noted.due_ms = min(due_ms, noted.due_ms or due_ms)
 
@@ -135,12 +145,17 @@ class Rings:
 
 
 def _texts(queue: str, noted: _Noted) -> list[str]:
-    """Return the rings for a queue."""
-    now = jsontext.dumps({"type": "ring", "queue": queue})
-    texts = [now] * min(noted.jobs, _MOST)
-    if noted.due_ms is not None:
-        texts.append(jsontext.dumps({"type": "ring", "queue": queue, "at_ms": noted.due_ms}))
-    return texts
+    """Return the rings for a queue.
+
+    A worker asks again for a job that is not `indexed` if it finds none.
+    """
+    ring = {"type": "ring", "queue": queue}
+    indexed = {**ring, "indexed": True}
+    texts = [jsontext.dumps(ring)] * min(noted.jobs, _MOST) + [jsontext.dumps(indexed)] * min(
+        noted.listed, _MOST
+    )
+    later = [] if noted.due_ms is None else [jsontext.dumps({**indexed, "at_ms": noted.due_ms})]
+    return texts[:_MOST] + later
 
 
 class _Idle:

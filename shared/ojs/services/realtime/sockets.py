@@ -8,6 +8,7 @@ from ojs.clock import Clock
 from ojs.domain import jsontext, socket_messages
 from ojs.domain.access import Principal, Scope
 from ojs.domain.errors import NotFound, OjsError, Unsupported, forbidden
+from ojs.domain.events.event import event_id
 from ojs.domain.realtime import (
     ALL,
     CONNECTION_MS,
@@ -80,7 +81,7 @@ class Sockets:
         self._connections.add(Connection(connection, principal, until_ms))
 
     def disconnected(self, connection: str) -> None:
-        """Delete a connection and what it lists. Safe to repeat: what is left ends by itself."""
+        """Delete a connection, its subscriptions, and its listener. Safe to repeat."""
         found = self._connections.remove(connection)
         if found is None:
             return
@@ -140,7 +141,13 @@ class Sockets:
             most = MAX_WATCHERS if channel.startswith("job:") else MAX_SUBSCRIBERS
             raise Refusal("too_many", f"The channel has {most} subscribers, the most it can have.")
         self._directory.note_channel(channel)
-        answer: dict[str, Any] = {"type": "subscribed", "channel": channel}
+        # To resume from: a subscription takes effect some seconds later.
+        position = event_id(now_ms, channel, connection)
+        answer: dict[str, Any] = {
+            "type": "subscribed",
+            "channel": channel,
+            "last_event_id": position,
+        }
         if message.event_types is not None:
             answer["event_types"] = message.event_types
         if channel.startswith("job:"):
@@ -191,7 +198,7 @@ class Sockets:
             raise NotFound(*_named(channel))
 
     def _job(self, channel: str) -> tuple[str, str]:
-        """The queue and the state of the job of a channel. Raises NotFound."""
+        """Return the queue and the state of the job of a channel. Raises NotFound."""
         record = self._jobs.read_record(channel.partition(":")[2])
         if record is None:
             raise NotFound(*_named(channel))
@@ -207,7 +214,7 @@ class Sockets:
 
     def _list(self, connection: str, channel: str) -> bool:
         """Add a channel to the record of a connection, before the subscriber is stored: so the end
-        of the connection deletes it. Returns False if the record has it already.
+        of the connection deletes it. Returns False if the record already contains it.
         """
 
         def change() -> bool:
@@ -234,6 +241,6 @@ class Sockets:
 
 
 def _named(channel: str) -> tuple[str, str]:
-    """What a channel names, and its name."""
+    """Return what a channel names, and its name."""
     kind, _, name = channel.partition(":")
     return kind, name

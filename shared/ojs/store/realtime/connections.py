@@ -36,7 +36,7 @@ class ConnectionStore:
 
     def add(self, connection: Connection) -> None:
         """Store a new connection. One call, safe to repeat."""
-        # No condition: API Gateway gives each connection an ID of its own.
+        # No condition: API Gateway gives each connection a new ID.
         item = CONNECTION.item(
             connection,
             pk=keys.connection(connection.id),
@@ -72,6 +72,6 @@ class ConnectionStore:
         )
 
     def remove(self, connection: str) -> Connection | None:
-        """Delete a connection; return it as it was, or None if it had ended. One call."""
+        """Delete a connection; return its last record, or None if it had ended. One call."""
         item = self._table.take(keys.connection(connection), keys.RECORD)
         return None if item is None else CONNECTION.of(item)

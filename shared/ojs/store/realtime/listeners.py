@@ -13,15 +13,13 @@ from ojs.store.table import keys
 from ojs.store.table.record import Record
 from ojs.store.table.table import Put, Table
 
-# Length of the hash before a connection in a sort key. IDs of connections begin alike.
-_MARK = 4
-
 LISTENER = Record(
     Listener,
     "a listener",
     {"worker": "worker_id", "until": "until_ms"},
-    apart={"connection": lambda item: str(item["sk"])[_MARK:]},
+    apart={"connection": lambda item: str(item["sk"]).partition("|")[2]},
 )
+_PLACE_BYTES = 3
 
 # Maximum number of listeners that are counted: a page of one read unit.
 MOST_COUNTED = 24
@@ -41,12 +39,12 @@ class ListenerStore:
     def add(self, group: str, listener: Listener) -> None:
         """Store that a worker listens. One call, safe to repeat."""
         # No condition: the connection belongs to this worker alone.
-        place = {"pk": keys.listeners(group), "sk": _sort_key(listener.connection)}
+        place = {"pk": keys.listeners(group), "sk": _place(listener.connection)}
         self._table.put(Put(LISTENER.item(listener, **place, ttl=ttl_s(listener.until_ms))))
 
     def remove(self, group: str, connection: str) -> None:
         """Delete a listener. One call, safe to repeat."""
-        self._table.delete(keys.listeners(group), _sort_key(connection))
+        self._table.delete(keys.listeners(group), _place(connection))
 
     def some(self, group: str, number: int, *, now_ms: int) -> list[Listener]:
         """Return up to `number` listeners, chosen at random.
@@ -55,7 +53,7 @@ class ListenerStore:
         a random place on, and continues at the beginning in a second query.
         """
         if self._large.get(group):
-            start = f"{self._choose(16**_MARK):0{_MARK}x}"
+            start = f"{self._choose(256**_PLACE_BYTES):0{2 * _PLACE_BYTES}x}"
             found = self._page(group, "AND sk >= :start", {":start": start}, number)
             if len(found) < number:
                 self._large.forget(group)
@@ -90,8 +88,13 @@ class ListenerStore:
         return [LISTENER.of(item) for item in page.items]
 
 
-def _sort_key(connection: str) -> str:
-    return hashlib.sha256(connection.encode("utf-8")).hexdigest()[:_MARK] + connection
+def _place(connection: str) -> str:
+    """Return the sort key of a listener.
+
+    The IDs of connections that are opened at the same time can begin alike. A hash spreads them.
+    """
+    digest = hashlib.sha256(connection.encode("utf-8")).hexdigest()
+    return f"{digest[: 2 * _PLACE_BYTES]}|{connection}"
 
 
 def _distinct(listeners: Iterable[Listener]) -> Iterable[Listener]:

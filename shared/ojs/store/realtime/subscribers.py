@@ -67,7 +67,7 @@ class SubscriberStore:
         if len(others) >= MAX_WATCHERS:
             return False
         latest_ms = max([subscriber.until_ms, *(found[each].until_ms for each in others)])
-        # No condition: each watcher has an attribute of its own, and an ended one never returns.
+        # No condition: each watcher has a separate attribute, and an ended one never returns.
         self._table.update(
             Update(
                 keys.watchers(job),
@@ -99,7 +99,7 @@ class SubscriberStore:
             remove=[_name(connection)],
             condition="attribute_exists(pk)",
         )
-        # Race: its time to live is over.
+        # Race: its time to live has ended.
         with suppress(LostRace):
             self._table.update(removed, tell_loser=False)
 
@@ -131,7 +131,7 @@ def _partition(channel: str) -> str:
 
 
 def _channel(pk: str) -> str:
-    """The channel of a partition."""
+    """Return the channel of a partition."""
     for kind, prefix in (("job", keys.watchers("")), ("queue", keys.subscribers(""))):
         if pk.startswith(prefix):
             return f"{kind}:{pk.removeprefix(prefix)}"
@@ -139,7 +139,10 @@ def _channel(pk: str) -> str:
 
 
 def _name(connection: str) -> str:
-    """The attribute of a watcher: an ID of API Gateway has characters that no expression takes."""
+    """Return the attribute of a watcher.
+
+    IDs of API Gateway have characters that are invalid in an expression.
+    """
     return _WATCHER + connection.encode("utf-8").hex()
 
 
@@ -149,7 +152,7 @@ def _item(subscriber: Subscriber) -> dict[str, Value]:
 
 
 def _watchers(item: Item | None) -> dict[str, Subscriber]:
-    """The watchers in the item of a job, by attribute."""
+    """Return the watchers in the item of a job, by attribute."""
     return {
         name: SUBSCRIBER.of(jsontext.stored(str(text)))
         for name, text in (item or {}).items()

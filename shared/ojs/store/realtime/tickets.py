@@ -22,7 +22,7 @@ def ttl_s(until_ms: int) -> int:
 
 
 def caller_text(principal: Principal) -> str:
-    """Return a caller as an attribute has it."""
+    """Return the stored form of a caller."""
     return jsontext.dumps(principal.context())
 
 
