@@ -12,9 +12,12 @@ from ojs.domain.access import ALL_SCOPES, Principal
 from ojs.domain.realtime import CONNECTION_MS, Connection, Posted, Subscriber
 from ojs.projections.notify import Notify
 from ojs.services.for_each import one_by_one
+from ojs.services.realtime.event_replay import EventReplay
 from ojs.services.realtime.event_sender import EventSender
+from ojs.services.realtime.sockets import Sockets
 
 if TYPE_CHECKING:
+    from ojs.runtime import Runtime
     from tests.store.conftest import World
 
 
@@ -35,6 +38,22 @@ class FakeConnections:
 
     def take(self, connection: str) -> list[Any]:
         return self.posted.pop(connection, [])
+
+
+def sockets_of(run: Runtime, event_replay: EventReplay | None = None) -> Sockets:
+    """What serves the messages of clients in a container."""
+    stores = run.stores
+    return Sockets(
+        connections=stores.connections,
+        listeners=stores.listeners,
+        subscribers=stores.subscribers,
+        realtime_directory=stores.realtime_directory,
+        jobs=stores.jobs,
+        queues=stores.queues,
+        event_replay=event_replay,
+        clock=run.clock,
+        realtime="all",
+    )
 
 
 class Audience:
@@ -70,8 +89,7 @@ class Audience:
         if found is None:
             found = Connection(connection, who, until_ms)
             stores.connections.add(found)
-        if channel not in found.channels:
-            assert stores.connections.change(found, channels=(*found.channels, channel))
+        assert stores.connections.add_channel(connection, channel)
         subscriber = Subscriber(connection, channel, who, until_ms, **options)
         assert stores.subscribers.add(subscriber, now_ms=now_ms)
         stores.realtime_directory.note_channel(channel)

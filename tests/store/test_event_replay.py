@@ -14,8 +14,7 @@ from ojs.domain.events.event import event_id
 from ojs.domain.events.query import RETAIN_MS
 from ojs.domain.realtime_events import time_of
 from ojs.services.realtime.event_replay import MAX_REPLAYED, EventReplay
-from ojs.services.realtime.sockets import Sockets
-from tests.store.realtime import Audience
+from tests.store.realtime import Audience, sockets_of
 from tests.store.streams import Projected, Stream
 
 if TYPE_CHECKING:
@@ -40,17 +39,7 @@ class Line:
         self.projected = Projected(world.client, world.table, world.clock)
         run = world.run
         self.replay = EventReplay(run.events, self.audience.sender, run.clock)
-        self.sockets = Sockets(
-            connections=run.stores.connections,
-            listeners=run.stores.listeners,
-            subscribers=run.stores.subscribers,
-            realtime_directory=run.stores.realtime_directory,
-            jobs=run.stores.jobs,
-            queues=run.stores.queues,
-            event_replay=self.replay,
-            clock=run.clock,
-            realtime="all",
-        )
+        self.sockets = sockets_of(run, self.replay)
 
     def log(self) -> None:
         """Have the log catch up."""

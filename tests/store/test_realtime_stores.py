@@ -89,18 +89,24 @@ def test_connections(exact: World) -> None:
     assert store.get(connection.id, now_ms=now_ms) == connection
     assert store.get(connection.id, now_ms=now_ms + MINUTE_MS) is None
     assert store.get("other", now_ms=now_ms) is None
-    assert store.change(connection, channels=("all",), group="g1")
-    # Who has read it before loses, and reads again.
-    assert not store.change(connection, channels=("queue:a",))
+    assert store.set_group(connection.id, "g1")
+    channels = [f"queue:q{number}" for number in range(20)]
+    with ThreadPoolExecutor(8) as pool:
+        # Messages of a connection that come at the same time.
+        assert all(pool.map(partial(store.add_channel, connection.id), channels))
     found = store.get(connection.id, now_ms=now_ms)
     assert found is not None
-    assert (found.channels, found.group) == (("all",), "g1")
-    assert store.change(found, channels=())
+    assert (found.channels, found.group) == (tuple(sorted(channels)), "g1")
+    for channel in channels[1:]:
+        act = partial(store.remove_channel, connection.id, channel)
+        assert costs(exact, act)[:2] == (["UpdateItem"], 1.0)
     changed = store.remove(connection.id)
     assert changed is not None
-    assert (changed.channels, changed.group) == ((), "g1")
+    assert (changed.channels, changed.group) == (("queue:q0",), "g1")
     assert store.remove(connection.id) is None
-    assert not store.change(found, channels=("all",))
+    assert not store.add_channel(connection.id, "all")
+    assert not store.set_group(connection.id, "g1")
+    assert store.get(connection.id, now_ms=now_ms) is None
 
 
 def test_a_caller_that_cannot_be_read_is_not_anybody(exact: World) -> None:

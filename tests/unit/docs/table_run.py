@@ -497,7 +497,9 @@ def _realtime(run: Run) -> None:
     connection = Connection("NBnZ_FRHIAMCJTg=", caller, until_ms)
     stores.connections.add(connection)
     channels = (f"job:{job_id}", "queue:a", "all")
-    stores.connections.change(connection, channels=channels, group=group_of(["a"]))
+    stores.connections.set_group(connection.id, group_of(["a"]))
+    for channel in channels:
+        stores.connections.add_channel(connection.id, channel)
     for name, options in (("one", {}), ("two", dict.fromkeys(("batch", "detail"), True))):
         for channel in channels:
             one = Subscriber(name, channel, caller, until_ms, ("job.progress",), **options)

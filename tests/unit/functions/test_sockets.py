@@ -230,9 +230,9 @@ def test_subscribe_to_a_job(live: Live) -> None:
         "event_types": ["job.state_changed"],
         "state": "available",
     }
-    # The connection twice, the job before and after, and the watchers; the channel in the record
-    # of the connection, the watcher, the entry of the directory.
-    assert sorted(live.meter.calls) == ["GetItem"] * 5 + ["PutItem"] + ["UpdateItem"] * 2
+    # The connection, the job before and after, and the watchers; the channel in the record of the
+    # connection, the watcher, the entry of the directory.
+    assert sorted(live.meter.calls) == ["GetItem"] * 4 + ["PutItem"] + ["UpdateItem"] * 2
     assert live.meter.write_units == 3.0
     assert live.items() == ["RT j", f"RT|c|{connection} @", f"RT|j|{job} @"]
     found = live.keyed.runtime.stores.subscribers.watching([job, JOB], now_ms=0)

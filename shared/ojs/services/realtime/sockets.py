@@ -27,8 +27,6 @@ from ojs.store.realtime.connections import ConnectionStore
 from ojs.store.realtime.directory import RealtimeDirectory
 from ojs.store.realtime.listeners import ListenerStore
 from ojs.store.realtime.subscribers import SubscriberStore
-from ojs.store.table.errors import LostRace
-from ojs.store.table.races import retry_on_race
 
 # How old (ms) the list of revoked keys can be that a subscription is checked with.
 _REMEMBERED_MS = 10_000
@@ -123,7 +121,13 @@ class Sockets:
         channel = message.channel
         found = self._there(connection)
         self._permit(found.principal, channel)
-        added = self._list(connection, channel)
+        added = channel not in found.channels
+        if added and len(found.channels) >= MAX_CHANNELS:
+            rule = f"A connection can subscribe to {MAX_CHANNELS} channels."
+            raise Refusal("too_many", rule)
+        # Before the subscriber is stored, so that the end of the connection deletes it.
+        if not self._connections.add_channel(connection, channel):
+            raise Refusal("connection_ended", _ENDED)
         now_ms = self._clock.now_ms()
         subscriber = Subscriber(
             connection,
@@ -137,7 +141,7 @@ class Sockets:
         )
         if not self._subscribers.add(subscriber, now_ms=now_ms):
             if added:
-                self._strike(connection, channel)
+                self._connections.remove_channel(connection, channel)
             most = MAX_WATCHERS if channel.startswith("job:") else MAX_SUBSCRIBERS
             raise Refusal("too_many", f"The channel has {most} subscribers, the most it can have.")
         self._directory.note_channel(channel)
@@ -158,7 +162,7 @@ class Sockets:
     def _unsubscribe(self, connection: str, channel: str) -> dict[str, Any]:
         self._there(connection)
         self._subscribers.remove(channel, connection)
-        self._strike(connection, channel)
+        self._connections.remove_channel(connection, channel)
         return {"type": "unsubscribed", "channel": channel}
 
     def _resume(self, connection: str, last_event_id: str) -> dict[str, Any]:
@@ -204,40 +208,11 @@ class Sockets:
             raise NotFound(*_named(channel))
         return record.queue, record.state.value
 
-    # --- the record of the connection -----------------------------------------------------------
-
     def _there(self, connection: str) -> Connection:
         found = self._connections.get(connection, now_ms=self._clock.now_ms())
         if found is None:
             raise Refusal("connection_ended", _ENDED)
         return found
-
-    def _list(self, connection: str, channel: str) -> bool:
-        """Add a channel to the record of a connection, before the subscriber is stored: so the end
-        of the connection deletes it. Returns False if the record already contains it.
-        """
-
-        def change() -> bool:
-            found = self._there(connection)
-            if channel in found.channels:
-                return False
-            if len(found.channels) >= MAX_CHANNELS:
-                rule = f"A connection can subscribe to {MAX_CHANNELS} channels."
-                raise Refusal("too_many", rule)
-            if not self._connections.change(found, channels=(*found.channels, channel)):
-                raise LostRace([])
-            return True
-
-        return retry_on_race(change, busy="The connection is being changed. Try again.")
-
-    def _strike(self, connection: str, channel: str) -> None:
-        def change() -> None:
-            found = self._there(connection)
-            left = tuple(each for each in found.channels if each != channel)
-            if left != found.channels and not self._connections.change(found, channels=left):
-                raise LostRace([])
-
-        retry_on_race(change, busy="The connection is being changed. Try again.")
 
 
 def _named(channel: str) -> tuple[str, str]:

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
+from typing import Any
+
 from ojs.domain.realtime import Connection
 from ojs.store.realtime.tickets import caller_of, caller_text, ttl_s
 from ojs.store.table import keys
 from ojs.store.table.races import wins
-from ojs.store.table.record import Attribute, Record, words
+from ojs.store.table.record import Attribute, Record
 from ojs.store.table.table import Put, Table, Update
+from ojs.store.table.values import Item
+
+# What the attributes of channels begin with.
+_CHANNEL = "c_"
+
+
+def _channels(item: Item) -> tuple[str, ...]:
+    return tuple(sorted(str(item[name]) for name in item if name.startswith(_CHANNEL)))
+
 
 CONNECTION = Record(
     Connection,
@@ -16,9 +28,11 @@ CONNECTION = Record(
         "caller": Attribute("principal", caller_text, caller_of),
         "until": "until_ms",
         "grp": "group",
-        "channels": words("channels"),
     },
-    apart={"id": lambda item: str(item["pk"]).removeprefix(keys.connection(""))},
+    apart={
+        "id": lambda item: str(item["pk"]).removeprefix(keys.connection("")),
+        "channels": _channels,
+    },
 )
 
 
@@ -45,33 +59,34 @@ class ConnectionStore:
         )
         self._table.put(Put(item))
 
-    def change(
-        self, before: Connection, *, channels: tuple[str, ...], group: str | None = None
-    ) -> bool:
-        """Store the channels and the group of a connection as read.
+    def add_channel(self, connection: str, channel: str) -> bool:
+        """Store that a connection subscribes to a channel. One call, safe to repeat.
 
         Returns:
-            False if another message of the connection changed it since, or it has ended.
+            False if the connection has ended.
         """
-        # Race: two messages of one connection. The loser reads the connection again.
-        seen = " ".join(before.channels)
-        condition = "#channels = :seen" if seen else "attribute_not_exists(#channels)"
-        setting = {"grp": group or before.group, "channels": " ".join(channels)}
-        return wins(
-            lambda: self._table.update(
-                Update(
-                    keys.connection(before.id),
-                    keys.RECORD,
-                    set={name: text for name, text in setting.items() if text},
-                    remove=[name for name, text in setting.items() if not text],
-                    condition=f"attribute_exists(pk) AND {condition}",
-                    values={":seen": seen} if seen else {},
-                ),
-                tell_loser=False,
-            )
-        )
+        return self._change(connection, set={_name(channel): channel})
+
+    def remove_channel(self, connection: str, channel: str) -> bool:
+        """Undo `add_channel`. One call, safe to repeat."""
+        return self._change(connection, remove=[_name(channel)])
+
+    def set_group(self, connection: str, group: str) -> bool:
+        """Store the group of workers that a connection listens in. As `add_channel`."""
+        return self._change(connection, set={"grp": group})
+
+    def _change(self, connection: str, **change: Any) -> bool:
+        # Race: the connection ends. Messages of one connection change different attributes.
+        place = keys.connection(connection), keys.RECORD
+        update = Update(*place, **change, condition="attribute_exists(pk)")
+        return wins(lambda: self._table.update(update, tell_loser=False))
 
     def remove(self, connection: str) -> Connection | None:
         """Delete a connection; return its last record, or None if it had ended. One call."""
         item = self._table.take(keys.connection(connection), keys.RECORD)
         return None if item is None else CONNECTION.of(item)
+
+
+def _name(channel: str) -> str:
+    """Return the attribute of a channel, whose name can have any length and characters."""
+    return _CHANNEL + hashlib.sha256(channel.encode("utf-8")).hexdigest()[:16]
