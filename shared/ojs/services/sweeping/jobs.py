@@ -31,6 +31,7 @@ from ojs.store.table import keys
 
 _PAGE = 100
 _BATCHES = 10
+_MINUTE_MS = 60_000
 # In maintenance mode: entries of a partition that one run reads to find active jobs; entries per
 # call; and how often (ms) a container starts again at the beginning of the partition.
 _LOOKS = 10_000
@@ -71,6 +72,9 @@ class JobSweep:
         self._transitions = transitions
         self._deletion = deletion
         self._store = queues
+        # The number of this run, by which it reads a quarter of the staged batches. The first one
+        # is the minute, so that containers with one run each read all of them in four minutes.
+        self._turn: int | None = None
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
         """Sweep every queue once.
@@ -220,7 +224,8 @@ class JobSweep:
                 counts["promoted"] += 1
 
     def _undo_batches(self, now_ms: int, counts: SweepCounts, go_on: GoOn) -> None:
-        for token in self._jobs.batches.stale(now_ms=now_ms, limit=_BATCHES):
+        self._turn = now_ms // _MINUTE_MS if self._turn is None else self._turn + 1
+        for token in self._jobs.batches.stale(now_ms=now_ms, limit=_BATCHES, turn=self._turn):
             if not go_on():
                 counts["more"] = 1
                 return
