@@ -1119,7 +1119,7 @@ class Generated:
     @Method
     @staticmethod
     def stream_events(**query: Any) -> Call[Answer]:
-        """Follow the events of a job, of a queue, or of all queues within reach.
+        """Follow a job (scope jobs:read), or a queue or all queues (scope admin:read).
 
         Args:
             **query: Query parameters: `channel`, `event_types`.
