@@ -528,8 +528,8 @@ def realtime(model: Model) -> str:
     )
     rows = [
         ["`off`", *whole("off")],
-        ["`wake` (default), while no worker is idle", *whole("wake")],
-        ["`all`, while nobody has subscribed", *whole("all")],
+        ["`wake` (default), without idle workers", *whole("wake")],
+        ["`all`, without subscribers", *whole("all")],
         ["in addition: each job rings an idle worker", *[dollars(model.rung() * _MILLION)] * 4],
         ["in addition: a subscriber of all events with `batch`", *map(dollars, messages)],
     ]

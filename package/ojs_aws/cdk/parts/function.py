@@ -292,7 +292,7 @@ def _callers(
         # Only CloudFormation invokes it, and its internal requests have no key.
         return {"OJS_AUTHORIZER": "none"}
     if spec.name == SOCKET:
-        # Connections require a caller, whom the authorizer names.
+        # Connections require a caller. The ticket authorizer names it.
         return {"OJS_AUTHORIZER": settings.authorizer}
     until = settings.old_keys_until
     found = {} if until is None else {"OJS_OLD_KEYS_UNTIL": until.isoformat()}
