@@ -688,6 +688,9 @@ def _realtime(call: Caller) -> None:
         for channel in channels:
             wanted = {"action": "subscribe", "channel": channel}
             assert call.socket(connection, "$default", wanted)["type"] == "subscribed"
+    call("stream_job_events", at=job_id, text=True)
+    call("stream_queue_events", at="live", text=True)
+    call("stream_events", text=True)
     call("fetch_jobs", {"queues": ["live"], "worker_id": WORKER})
     listening = {"connection": "two", "listed": False}
     call("fetch_jobs", {"queues": ["live"], "worker_id": WORKER, "listen": listening})

@@ -157,7 +157,7 @@ class Listening:
         # Once for each connection: whoever ends it, or directs its worker, finds it then.
         if connection.group is not None:
             self._listeners.remove(connection.group, connection.id)
-        self._connections.change(connection, channels=connection.channels, group=group)
+        self._connections.set_group(connection.id, group)
         if worker_id is not None:
             self._workers.touch(
                 worker_id, now_ms=self._clock.now_ms(), caller=caller, connection=connection.id
