@@ -110,8 +110,8 @@ def synthesis(synthesise: Callable[[DeploymentSettings], Synthesis]) -> Synthesi
 
 @pytest.fixture(scope="session")
 def with_jwt(synthesise: Callable[[DeploymentSettings], Synthesis]) -> Synthesis:
-    """Tokens of an issuer, a web page that may use the API, an encryption key of its own, and push
-    delivery to what its settings name.
+    """Tokens of an issuer, a web page that may use the API, an encryption key of its own, push
+    delivery to what its settings name, and a name of the WebSocket API.
     """
     return synthesise(
         DeploymentSettings(
@@ -124,6 +124,8 @@ def with_jwt(synthesise: Callable[[DeploymentSettings], Synthesis]) -> Synthesis
             jwt_scope_prefix="ojs/",
             cors_origins=("https://jobs.example.com", "http://localhost:3000"),
             encryption="own",
+            realtime_domain="live.example.com",
+            certificate_arn=f"arn:aws:acm:{REGION}:{ACCOUNT}:certificate/abc",
         )
     )
 
