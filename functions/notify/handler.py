@@ -9,7 +9,7 @@ from typing import Any
 from aws_lambda_powertools import Logger
 
 from ojs import runtime
-from ojs.projections.notify import Notify
+from ojs.projections.notify import EventNotifier
 from ojs.runtime import Runtime
 
 logger = Logger()
@@ -17,11 +17,11 @@ logger = Logger()
 
 # The local server and tests replace the runtime.
 @lru_cache(maxsize=1)
-def _notify(current: Runtime) -> Notify:
+def _notify(current: Runtime) -> EventNotifier:
     stores, sender = current.stores, current.event_sender
     if sender is None:
         raise LookupError("The environment of this function names no WebSocket API.")
-    return Notify(
+    return EventNotifier(
         directory=stores.realtime_directory,
         subscribers=stores.subscribers,
         jobs=stores.jobs,

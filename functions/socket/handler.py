@@ -35,7 +35,7 @@ def handler(event: Mapping[str, Any], _context: object) -> dict[str, Any]:
         case "$connect":
             return _connect(connection, event)
         case "$disconnect":
-            runtime.current().sockets.disconnected(connection)
+            runtime.current().sockets.remove_connection(connection)
             return {"statusCode": 200}
         case _:
             return {"statusCode": 200, "body": _answer(connection, event)}
@@ -44,7 +44,7 @@ def handler(event: Mapping[str, Any], _context: object) -> dict[str, Any]:
 def _connect(connection: str, event: Mapping[str, Any]) -> dict[str, Any]:
     headers = {name.lower(): value for name, value in (event.get("headers") or {}).items()}
     current = runtime.current()
-    if not current.settings.admits_origin(headers.get("origin")):
+    if not current.settings.is_allowed_origin(headers.get("origin")):
         logger.info("Connection of a foreign origin rejected")
         return {"statusCode": 403}
     context = event["requestContext"].get("authorizer") or {}
@@ -54,7 +54,7 @@ def _connect(connection: str, event: Mapping[str, Any]) -> dict[str, Any]:
         if current.settings.authorizer != "none":
             return {"statusCode": 401}
         principal = ANYBODY
-    current.sockets.connected(connection, principal)
+    current.sockets.add_connection(connection, principal)
     offered = [each.strip() for each in headers.get(_PROTOCOLS, "").split(",")]
     answer: dict[str, Any] = {"statusCode": 200}
     if SUBPROTOCOL in offered:
@@ -66,7 +66,7 @@ def _answer(connection: str, event: Mapping[str, Any]) -> str:
     if event.get("isBase64Encoded"):
         return jsontext.dumps(_BINARY)
     try:
-        return runtime.current().sockets.received(connection, event.get("body") or "")
+        return runtime.current().sockets.handle(connection, event.get("body") or "")
     except Exception:  # a defect: the client still gets an answer
         logger.exception("Message failed")
         return jsontext.dumps(_FAILED)

@@ -200,7 +200,7 @@ class Settings:
         """Whether functions look up the access key of a request, because no authorizer does it."""
         return self.authorizer == "keys" and self.entry != "http_api"
 
-    def admits_origin(self, origin: str | None) -> bool:
+    def is_allowed_origin(self, origin: str | None) -> bool:
         """Whether a page of this origin can connect. None: a program."""
         return origin is None or origin in self.socket_origins
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -63,7 +64,17 @@ class Actor:
 
     def ask(self, kind: str, act: Callable[[], T]) -> T | None:
         """An answer, None if it was refused or is not known."""
-        return self.world.request(kind, act)[0]
+        return self.world.request(kind, partial(self._flushed, act))[0]
+
+    def _flushed(self, act: Callable[[], T]) -> T:
+        """A request, and the rings before its answer; none, if the process dies."""
+        try:
+            answer = act()
+        except OjsError:
+            self.run.flush()
+            raise
+        self.run.flush()
+        return answer
 
 
 class Worker(Actor):
@@ -119,7 +130,7 @@ class Worker(Actor):
 
         def speak() -> Any:
             self._speak(job.id, lease=lease, worker=self.speaks_as, extends=not ends)
-            return act(job, shown)
+            return self._flushed(lambda: act(job, shown))
 
         answer, refused = self.world.request(kind, speak)
         if ends and (answer is not None or refused is not None):

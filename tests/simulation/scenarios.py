@@ -20,6 +20,7 @@ from tests.simulation.keyed import KEYED
 from tests.simulation.operated import OPERATED
 from tests.simulation.periodic import cron, crons_are_exact
 from tests.simulation.pushed import deliveries_are_exact, push
+from tests.simulation.ringing import rings
 from tests.simulation.scheduler import Choose, Scheduler, by_chance
 from tests.simulation.world import Acts, World
 
@@ -462,6 +463,7 @@ SCENARIOS: dict[str, Callable[[World], list[Acts]]] = {
     "workflows": workflows,
     "large-workflows": large_workflows,
     "push": push,
+    "rings": rings,
     **KEYED,
     "erasing": erasing,
 }
@@ -520,6 +522,8 @@ def play(
         world.check_unhealed()
         world.heal()
         world.check_quiet()
+        if world.ringing is not None:
+            world.ringing.settle()
         if world.delivered is not None:
             world.delivered.settle()
         elif world.workflows is None:

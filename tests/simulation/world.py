@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from ojs.services.deliveries.parts import DeliveryDependencies
     from tests.simulation.in_workflows import AskedWorkflows
     from tests.simulation.pushed import Deliveries
+    from tests.simulation.ringing import Ringing
 
 # The table of the simulation rejects what DynamoDB rejects.
 request_rules.install()
@@ -168,6 +169,8 @@ class World:
         # Deliveries, if there are any (`tests.simulation.pushed`), and what containers get.
         self.delivered: Deliveries | None = None
         self.pushing: DeliveryDependencies | None = None
+        # Connections of workers that listen, if there are any (`tests.simulation.ringing`).
+        self.ringing: Ringing | None = None
         # What else was promised, and the jobs of pushes that were told as stored one by one.
         self.promises: list[Promise] = []
         self.told: set[str] = set()
@@ -197,7 +200,7 @@ class World:
         """A container, with nothing in its memory, and a clock of its own."""
         clock = ContainerClock(self.clock, self.odd.randint(-self.skew_ms, self.skew_ms))
         made = runtime.build(
-            Settings(table="simulated"),
+            Settings(table="simulated", realtime="off" if self.ringing is None else "wake"),
             client=cast("Any", Client(self.memory, self.plan, self.scheduler)),
             blobs=self.blobs,
             clock=clock,
@@ -206,6 +209,7 @@ class World:
             # Whose turn it is must follow from the seed.
             for_each=one_by_one,
             push=self.pushing,
+            realtime=None if self.ringing is None else lambda: cast("Any", self.ringing),
         )
         made.enqueue._bounds._sleep = self.sleep
         return made
@@ -355,8 +359,11 @@ class World:
 
         def act(by: runtime.Runtime) -> Any:
             if len(requests) == 1:
-                return by.enqueue.push(requests[0], wait_ms=wait_ms)
-            return by.enqueue.push_batch(requests, wait_ms=wait_ms)
+                pushed: Any = by.enqueue.push(requests[0], wait_ms=wait_ms)
+            else:
+                pushed = by.enqueue.push_batch(requests, wait_ms=wait_ms)
+            by.flush()
+            return pushed
 
         ids = [str(entry["id"]) for entry in entries] if chosen else []
         push = Push(ids, act, count=len(entries))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ojs.domain.access import ALL_SCOPES, Principal
 from ojs.domain.realtime import CONNECTION_MS, Connection, Posted, Subscriber
-from ojs.projections.notify import Notify
+from ojs.projections.notify import EventNotifier
 from ojs.services.for_each import one_by_one
 from ojs.services.realtime.event_replay import EventReplay
 from ojs.services.realtime.event_sender import EventSender
@@ -65,11 +65,11 @@ class Audience:
         self.sender = EventSender(self.connections, one_by_one)
         self.notify = self.another()
 
-    def another(self) -> Notify:
+    def another(self) -> EventNotifier:
         """One more container, with nothing in its memory."""
         run = self.world.another()
         self.table = run.table
-        return Notify(
+        return EventNotifier(
             directory=run.stores.realtime_directory,
             subscribers=run.stores.subscribers,
             jobs=run.stores.jobs,

@@ -12,7 +12,7 @@ import pytest
 from ojs.domain.access import Principal
 from ojs.domain.events.event import event_id
 from ojs.domain.events.query import RETAIN_MS
-from ojs.domain.realtime_events import time_of
+from ojs.domain.realtime_events import read_time
 from ojs.services.realtime.event_replay import MAX_REPLAYED, EventReplay
 from tests.store.realtime import Audience, sockets_of
 from tests.store.streams import Projected, Stream
@@ -49,7 +49,7 @@ class Line:
         from ojs.domain import jsontext
 
         message = {"action": "resume", "last_event_id": last_event_id}
-        return jsontext.loads(self.sockets.received(connection, jsontext.dumps(message)))
+        return jsontext.loads(self.sockets.handle(connection, jsontext.dumps(message)))
 
     def received(self, connection: str) -> list[Any]:
         return self.audience.connections.take(connection)
@@ -146,7 +146,7 @@ def test_a_gap(world: World, line: Line) -> None:
         assert (event["event"], event["channel"]) == ("system.gap", channel)
         assert event["data"]["channel"] == channel
         assert event["data"]["gap_start"] < event["data"]["gap_end"] == event["timestamp"]
-    assert time_of(single["id"], now_ms) == now_ms
+    assert read_time(single["id"], now_ms) == now_ms
     for _ in range(MAX_REPLAYED // 100):
         jobs = [
             _request("mail").model_copy(update={"id": world.run.ids.uuid7()}) for _ in range(100)
@@ -159,7 +159,7 @@ def test_a_gap(world: World, line: Line) -> None:
 
 def test_no_channel(line: Line, world: World) -> None:
     line.audience.subscribe("one", "all")
-    line.sockets.received("one", '{"action":"unsubscribe","channel":"all"}')
+    line.sockets.handle("one", '{"action":"unsubscribe","channel":"all"}')
     last = event_id(world.clock.now_ms(), "any")
     assert line.resume("one", last) == {"type": "resumed", "events": 0}
     assert line.resume("other", last)["code"] == "connection_ended"

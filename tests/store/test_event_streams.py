@@ -64,7 +64,7 @@ def states(events: list[tuple[str, Any]] | None) -> list[tuple[str, str]]:
 def test_a_job_from_beginning_to_end(world: World) -> None:
     job = world.push(queue="mail", kind="email.send")
     streams = EventStreams(world.run.events, world.run.stores.jobs, world.clock)
-    source = Source(lambda last_id: streams.of_job(job.id, last_id, ()))
+    source = Source(lambda last_id: streams.read_job(job.id, last_id, ()))
     meter = world.run.table.meter
     meter.reset()
     ((kind, data),) = source.events() or []
@@ -103,7 +103,7 @@ def test_a_job_from_beginning_to_end(world: World) -> None:
     for _ in range(2):
         assert source.events() is None
     # Who comes now gets the final state once.
-    late = Source(lambda last_id: streams.of_job(job.id, last_id, ()))
+    late = Source(lambda last_id: streams.read_job(job.id, last_id, ()))
     assert [kind for kind, _ in late.events() or []] == ["job.state_changed", "job.progress"]
     assert late.events() is None
 
@@ -111,7 +111,7 @@ def test_a_job_from_beginning_to_end(world: World) -> None:
 def test_steps_between_two_answers_are_skipped(world: World) -> None:
     job = world.push(queue="mail", retry={"max_attempts": 3, "initial_interval": "PT1S"})
     streams = EventStreams(world.run.events, world.run.stores.jobs, world.clock)
-    source = Source(lambda last_id: streams.of_job(job.id, last_id, ()))
+    source = Source(lambda last_id: streams.read_job(job.id, last_id, ()))
     source.events()
     (claimed,) = world.fetch("mail")
     world.run.finish.nack(job.id, error={"code": "x"}, worker_id=claimed.worker_id)
@@ -126,7 +126,7 @@ def test_steps_between_two_answers_are_skipped(world: World) -> None:
 def test_types_of_a_job(world: World) -> None:
     job = world.push(queue="mail")
     streams = EventStreams(world.run.events, world.run.stores.jobs, world.clock)
-    source = Source(lambda last_id: streams.of_job(job.id, last_id, ("job.progress",)))
+    source = Source(lambda last_id: streams.read_job(job.id, last_id, ("job.progress",)))
     assert source.events() == []
     assert source.last_id is not None
     (claimed,) = world.fetch("mail")
@@ -141,9 +141,9 @@ def test_types_of_a_job(world: World) -> None:
 def test_an_id_that_no_job_gave(world: World, last_id: str) -> None:
     job = world.push(queue="mail")
     streams = EventStreams(world.run.events, world.run.stores.jobs, world.clock)
-    assert "available" in (streams.of_job(job.id, last_id, ()) or "")
+    assert "available" in (streams.read_job(job.id, last_id, ()) or "")
     with pytest.raises(NotFound):
-        streams.of_job(OTHER, last_id, ())
+        streams.read_job(OTHER, last_id, ())
 
 
 # --- queues ---------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class Log:
         assert self.projected.run(self.stream.take()) == []
 
     def source(self, queue: str | None, *types: str, reaches: Any = everything) -> Source:
-        return Source(lambda last_id: self.streams.of_log(queue, last_id, types, reaches))
+        return Source(lambda last_id: self.streams.read_log(queue, last_id, types, reaches))
 
 
 @pytest.fixture

@@ -290,9 +290,9 @@ def test_a_connection_that_is_gone(world: World, audience: Audience, stream: Str
     audience.notify.run(stream.take())
     assert [name for name, _ in audience.connections.tried].count("gone") == 1
     store, now_ms = world.run.stores.subscribers, world.clock.now_ms()
-    assert [each.connection for each in store.of("all", now_ms=now_ms)] == ["there"]
-    assert store.of("queue:mail", now_ms=now_ms) == []
-    assert store.watching([job.id], now_ms=now_ms) == {}
+    assert [each.connection for each in store.list_of("all", now_ms=now_ms)] == ["there"]
+    assert store.list_of("queue:mail", now_ms=now_ms) == []
+    assert store.list_watching([job.id], now_ms=now_ms) == {}
     assert len(audience.connections.take("there")) == 2
 
 

@@ -233,16 +233,16 @@ def test_subscribers(exact: World) -> None:
         assert store.get(channel, "c1=", now_ms=now_ms + MINUTE_MS) is None
         assert store.get(channel, "other", now_ms=now_ms) is None
         if channel.startswith("job:"):
-            assert store.watching([job, job[:-1] + "1"], now_ms=now_ms) == {job: [two]}
+            assert store.list_watching([job, job[:-1] + "1"], now_ms=now_ms) == {job: [two]}
         else:
-            assert store.of(channel, now_ms=now_ms) == [two]
+            assert store.list_of(channel, now_ms=now_ms) == [two]
         for _ in range(2):
             assert costs(exact, partial(store.remove, channel, "c1="))[0] in (
                 ["DeleteItem"],
                 ["UpdateItem"],
             )
         assert store.get(channel, "c1=", now_ms=now_ms) is None
-    assert store.watching([job], now_ms=now_ms) == {}
+    assert store.list_watching([job], now_ms=now_ms) == {}
     # A job that nobody watches costs no item.
     store.remove("job:01968f2a-0000-7000-8000-000000000001", "c1=")
     assert exact.run.table.get("RT|j|01968f2a-0000-7000-8000-000000000001", "@") is None
@@ -282,5 +282,5 @@ def test_many_watch_a_job_at_once(exact: World) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(add, range(8)))
-    (watching,) = store.watching([channel[4:]], now_ms=now_ms).values()
+    (watching,) = store.list_watching([channel[4:]], now_ms=now_ms).values()
     assert {each.connection for each in watching} == {f"c{number}" for number in range(8)}

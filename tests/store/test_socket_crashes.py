@@ -23,7 +23,7 @@ READER = Principal("reader", ALL_SCOPES)
 
 def send(world: World, message: Any, client: Any = None) -> Any:
     """The answer of a new container."""
-    answer = sockets_of(world.another(client)).received("c1", json.dumps(message))
+    answer = sockets_of(world.another(client)).handle("c1", json.dumps(message))
     return json.loads(answer)
 
 
@@ -36,7 +36,7 @@ def test_subscribe_and_unsubscribe_end_with_a_repetition(
     world, now_ms = exact, exact.clock.now_ms()
     job = world.push(queue="mail")
     channel = f"job:{job.id}" if kind == "job" else kind
-    sockets_of(world.run).connected("c1", READER)
+    sockets_of(world.run).add_connection("c1", READER)
     message = {"action": "subscribe", "channel": channel, "batch": True}
     ending = {"action": "unsubscribe", "channel": channel}
     for at in range(1, 12):
@@ -63,17 +63,17 @@ def test_what_a_broken_end_leaves_ends_by_itself(exact: World, fault: str) -> No
     stores, clock = exact.run.stores, exact.clock
     exact.push(queue="mail")
     for at in range(1, 7):
-        sockets_of(exact.run).connected("c1", READER)
+        sockets_of(exact.run).add_connection("c1", READER)
         send(exact, {"action": "subscribe", "channel": "queue:mail"})
         found = stores.connections.get("c1", now_ms=clock.now_ms())
         assert found is not None
         stores.connections.set_group("c1", "g1")
         stores.listeners.add("g1", Listener("c1", "w1", found.until_ms))
         with suppress(Died, OjsError):
-            sockets_of(exact.another(Faulty(exact.client, at, fault))).disconnected("c1")
+            sockets_of(exact.another(Faulty(exact.client, at, fault))).remove_connection("c1")
         with suppress(OjsError):
-            sockets_of(exact.another()).disconnected("c1")
+            sockets_of(exact.another()).remove_connection("c1")
         assert stores.connections.get("c1", now_ms=clock.now_ms()) is None
         clock.advance(found.until_ms - clock.now_ms())
         assert stores.listeners.some("g1", 9, now_ms=clock.now_ms()) == []
-        assert stores.subscribers.of("queue:mail", now_ms=clock.now_ms()) == []
+        assert stores.subscribers.list_of("queue:mail", now_ms=clock.now_ms()) == []

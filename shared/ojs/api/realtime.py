@@ -5,7 +5,7 @@ from __future__ import annotations
 from ojs import runtime
 from ojs.domain.access import Scope
 from ojs.domain.errors import Unsupported
-from ojs.domain.realtime import ALL, EVENT_TYPES, TICKET_S, check_channel
+from ojs.domain.realtime import ALL, EVENT_TYPES, TICKET_S, check_channel, check_event_type
 from ojs.http.answer import Answer, shown, source
 from ojs.http.answers import Positive
 from ojs.http.binding import query
@@ -27,7 +27,7 @@ class TicketAnswer(Answer[tuple[str, str]]):
 
 # --- endpoints ------------------------------------------------------------------------------------
 
-realtime = Resource("realtime", "realtime")
+realtime = Resource("realtime", "events")
 
 
 @realtime.endpoint(
@@ -67,22 +67,16 @@ _STREAM = Success(
 )
 _ENDED = Success(None, "The client has the final state: do not ask again.")
 
-_streams = Resource("", "realtime")
-
-
-def _check_type(value: str) -> str:
-    if value not in EVENT_TYPES:
-        raise ValueError(f"must be one of {', '.join(EVENT_TYPES)}")
-    return value
+_streams = Resource("", "events")
 
 
 def _types(request: Request) -> tuple[str, ...]:
-    return query.names(request.query, ("event_types",), _check_type)
+    return query.names(request.query, ("event_types",), check_event_type)
 
 
 def _job(request: Request, job_id: str) -> Reply:
     last_id = request.headers.get(_LAST_ID.lower())
-    found = runtime.current().event_streams.of_job(job_id, last_id, _types(request))
+    found = runtime.current().event_streams.read_job(job_id, last_id, _types(request))
     return Reply(None, 204) if found is None else _reply(found)
 
 
@@ -92,7 +86,7 @@ def _log(request: Request, queue: str | None) -> Reply:
         current.queues.get(queue)
     last_id = request.headers.get(_LAST_ID.lower())
     reaches = request.principal.reaches
-    return _reply(current.event_streams.of_log(queue, last_id, _types(request), reaches))
+    return _reply(current.event_streams.read_log(queue, last_id, _types(request), reaches))
 
 
 def _reply(events: str) -> Reply:

@@ -9,6 +9,7 @@ from enum import Enum, auto
 from typing import Protocol
 
 from ojs.domain.access import Principal
+from ojs.domain.events.types import EventType
 from ojs.domain.job import envelope
 from ojs.records import record
 
@@ -22,7 +23,10 @@ MAX_CHANNELS = 50
 MAX_SUBSCRIBERS = 100
 MAX_WATCHERS = 10
 # The types of events that subscribers can select. Messages about the connection itself always come.
-EVENT_TYPES = ("job.state_changed", "job.progress", "queue.paused", "queue.resumed")
+STATE_CHANGED, PROGRESS = "job.state_changed", "job.progress"
+EVENT_TYPES = (
+    STATE_CHANGED, PROGRESS, EventType.QUEUE_PAUSED.value, EventType.QUEUE_RESUMED.value,
+)  # fmt: skip
 ALL = "all"
 _CHECKS = {"job": envelope.check_job_id, "queue": envelope.check_queue}
 # Maximum size (bytes) of a message that a client sends, and of one that is sent to it.
@@ -101,7 +105,7 @@ class Subscriber:
 
 
 @record(frozen=True)
-class Directory:
+class DirectoryEntries:
     """Who listens and subscribes, as read at one time.
 
     Attributes:
@@ -145,4 +149,11 @@ def check_channel(value: str) -> str:
             _CHECKS[kind](name)
         except ValueError as error:
             raise ValueError(f"must be {kind}: and a name that fits: it {error}") from None
+    return value
+
+
+def check_event_type(value: str) -> str:
+    """Return a type of event. Raises ValueError with the rule."""
+    if value not in EVENT_TYPES:
+        raise ValueError(f"must be one of {', '.join(EVENT_TYPES)}")
     return value

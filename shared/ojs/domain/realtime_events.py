@@ -13,10 +13,9 @@ from ojs.domain import ids, jsontext, times
 from ojs.domain.events.event import event_id
 from ojs.domain.events.query import EVENT_PREFIX
 from ojs.domain.events.types import EventType
-from ojs.domain.realtime import MAX_SENT, Subscriber
+from ojs.domain.realtime import MAX_SENT, PROGRESS, STATE_CHANGED, Subscriber
 from ojs.records import record
 
-STATE_CHANGED, PROGRESS = "job.state_changed", "job.progress"
 GAP, DROPPED = "system.gap", "system.events_dropped"
 # Type of an event in the log → the state that the job was in, if the event doesn't say, and is in.
 _STATES = {
@@ -68,7 +67,7 @@ class LiveEvent:
         return of_queue if self.job is None else (f"job:{self.job}", *of_queue)
 
 
-def time_of(event_id: str, now_ms: int) -> int | None:
+def read_time(event_id: str, now_ms: int) -> int | None:
     """Return when an event happened (ms); None for an ID that no event has."""
     text = event_id.removeprefix(EVENT_PREFIX)
     if not event_id.startswith(EVENT_PREFIX) or not ids.is_uuid7(text):
@@ -77,12 +76,12 @@ def time_of(event_id: str, now_ms: int) -> int | None:
     return at_ms if at_ms <= now_ms + _AHEAD_MS else None
 
 
-def type_of(kind: str) -> str | None:
+def find_type(kind: str) -> str | None:
     """Return the type that an event of the log has here; None: it is not sent."""
     return STATE_CHANGED if kind in _STATES else kind if kind in _QUEUES else None
 
 
-def of_log(envelopes: Sequence[Mapping[str, Any]]) -> Iterator[LiveEvent]:
+def from_log(envelopes: Sequence[Mapping[str, Any]]) -> Iterator[LiveEvent]:
     """Convert the events of one change, in their order.
 
     With `detail` a subscriber gets each envelope once: before or with the event that it led to.
@@ -126,7 +125,7 @@ def _converted(envelope: Mapping[str, Any], log: Sequence[Mapping[str, Any]]) ->
     return None
 
 
-def progressed(
+def make_progress(
     cause: str, job: str, queue: str, percent: int, message: str | None, at_ms: int
 ) -> LiveEvent:
     """Return the event of a report of progress, which is not in the log.
@@ -142,13 +141,13 @@ def progressed(
 # --- messages -----------------------------------------------------------------------------------
 
 
-def wants(subscriber: Subscriber, event: LiveEvent) -> bool:
+def is_wanted(subscriber: Subscriber, event: LiveEvent) -> bool:
     """Return whether a subscriber of a channel of an event receives it."""
     selected = not subscriber.event_types or event.type in subscriber.event_types
     return selected and subscriber.principal.reaches(event.queue)
 
 
-def messages(
+def make_messages(
     subscriber: Subscriber, events: Sequence[LiveEvent], *, single: int = MAX_SINGLE
 ) -> list[tuple[str, Sequence[LiveEvent]]]:
     """Return the messages of a subscriber with events of its channel, each with its events.
@@ -156,10 +155,10 @@ def messages(
     If there are too many events, the oldest are dropped. The first messages tell that.
     """
     if subscriber.digest:
-        return [(digest(event.queue for event in events), events)]
+        return [(make_digest(event.queue for event in events), events)]
     most = MAX_BATCHED if subscriber.batch else single
     dropped, kept = events[: max(0, len(events) - most)], events[-most:]
-    told = [(text, dropped) for text in dropping(subscriber.channel, dropped)]
+    told = [(text, dropped) for text in make_drop_notices(subscriber.channel, dropped)]
     if not subscriber.batch:
         return told + [(jsontext.dumps(_message(subscriber, each)), [each]) for each in kept]
     return told + list(_batches(subscriber, kept))
@@ -203,7 +202,7 @@ def _batches(
         yield jsontext.dumps({"type": "events", "events": told}), part
 
 
-def dropping(channel: str, dropped: Sequence[LiveEvent]) -> list[str]:
+def make_drop_notices(channel: str, dropped: Sequence[LiveEvent]) -> list[str]:
     """Return the messages about events that a client doesn't receive (sections 4.4 and 5.4)."""
     if not dropped:
         return []
@@ -216,13 +215,13 @@ def dropping(channel: str, dropped: Sequence[LiveEvent]) -> list[str]:
     return [jsontext.dumps({**warning, **ids}), jsontext.dumps(notice)]
 
 
-def gap(channel: str, start_ms: int, end_ms: int) -> LiveEvent:
+def make_gap(channel: str, start_ms: int, end_ms: int) -> LiveEvent:
     """Return the event for a client that missed events which are not replayed (section 4.5)."""
     end = times.format_ms(end_ms)
     data = {"channel": channel, "gap_start": times.format_ms(start_ms), "gap_end": end}
     return LiveEvent(event_id(end_ms, channel, GAP), GAP, "", None, end, data)
 
 
-def digest(queues: Iterable[str]) -> str:
+def make_digest(queues: Iterable[str]) -> str:
     """Return the message that names the queues in which something changed."""
     return jsontext.dumps({"type": "changed", "queues": sorted(set(queues))})

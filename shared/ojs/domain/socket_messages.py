@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from ojs.domain import jsontext
 from ojs.domain.errors import InvalidPayload, InvalidRequest, PayloadTooLarge
-from ojs.domain.realtime import EVENT_TYPES, MAX_RECEIVED, check_channel
+from ojs.domain.realtime import EVENT_TYPES, MAX_RECEIVED, check_channel, check_event_type
 from ojs.domain.requests import After, Field, Model
 
-EventType = Literal["job.state_changed", "job.progress", "queue.paused", "queue.resumed"]
 _MAX_DEPTH = 10
+_EventType = Annotated[str, After(check_event_type)]
 
 
 class Message(Model):
@@ -29,7 +29,7 @@ class Subscribe(Unsubscribe):
     """A subscription, which replaces one of the same channel."""
 
     event_types: (
-        Annotated[list[EventType], Field(min_length=1, max_length=len(EVENT_TYPES))] | None
+        Annotated[list[_EventType], Field(min_length=1, max_length=len(EVENT_TYPES))] | None
     ) = None
     batch: bool = False
     detail: bool = False

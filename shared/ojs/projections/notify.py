@@ -20,8 +20,8 @@ from ojs.clock import Clock
 from ojs.domain import jsontext
 from ojs.domain.errors import UnknownForm
 from ojs.domain.job.job import Job
-from ojs.domain.realtime import ALL, Directory, Subscriber
-from ojs.domain.realtime_events import LiveEvent, of_log, progressed, wants
+from ojs.domain.realtime import ALL, DirectoryEntries, Subscriber
+from ojs.domain.realtime_events import LiveEvent, from_log, is_wanted, make_progress
 from ojs.projections import events, records
 from ojs.projections.queues import QueueChange
 from ojs.projections.records import Change, Malformed
@@ -55,7 +55,7 @@ class Sender(Protocol):
         ...
 
 
-class Notify:
+class EventNotifier:
     """Finds the subscribers of what a batch of stream records changed. One per container."""
 
     def __init__(
@@ -138,10 +138,10 @@ class Notify:
                 for one in events.explained(what, errors)
                 if one.kind in events.ROWS
             )
-            yield from of_log([event.to_dict() for event in log])
+            yield from from_log([event.to_dict() for event in log])
         if isinstance(change.other, QueueChange):
             for event in change.events(self._service):
-                yield from of_log([event.to_dict()])
+                yield from from_log([event.to_dict()])
 
     # --- subscribers ----------------------------------------------------------------------------
 
@@ -149,7 +149,7 @@ class Notify:
         """Return the subscribers of channels."""
         jobs = [channel.removeprefix(_JOB) for channel in by_channel if channel.startswith(_JOB)]
         found = list(
-            chain(*self._subscribers.watching(jobs, now_ms=now_ms).values()) if jobs else ()
+            chain(*self._subscribers.list_watching(jobs, now_ms=now_ms).values()) if jobs else ()
         )
         for channel in by_channel:
             if not channel.startswith(_JOB):
@@ -159,7 +159,7 @@ class Notify:
     def _of_channel(self, channel: str, now_ms: int) -> list[Subscriber]:
         read_ms, found = self._read.get(channel, (None, []))
         if read_ms is None or not 0 <= now_ms - read_ms < REMEMBERED_MS:
-            found = self._subscribers.of(channel, now_ms=now_ms)
+            found = self._subscribers.list_of(channel, now_ms=now_ms)
             self._read.put(channel, (now_ms, found))
         return found
 
@@ -167,7 +167,7 @@ class Notify:
         self, subscriber: Subscriber, happening: Sequence[LiveEvent], now_ms: int
     ) -> Sequence[LiveEvent]:
         """Return the events for a subscriber now. For a digest: the latest of each queue."""
-        wanted = [event for event in happening if wants(subscriber, event)]
+        wanted = [event for event in happening if is_wanted(subscriber, event)]
         if not subscriber.digest:
             return wanted
         key = (subscriber.connection, subscriber.channel)
@@ -187,7 +187,7 @@ class Notify:
                 self._read.forget(subscriber.channel)
 
 
-def _in_use(channel: str, directory: Directory) -> bool:
+def _in_use(channel: str, directory: DirectoryEntries) -> bool:
     """Return whether a channel may have subscribers."""
     if channel == ALL:
         return directory.everything
@@ -215,4 +215,4 @@ def _progress(raw: Mapping[str, Any], jobs: Mapping[str, Job]) -> Iterator[LiveE
     same = (before.get("run"), before.get("value")) == (item["run"], value) and message is None
     if value >= 0 and not same:
         cause = f"{item['run']!s}|{value}"
-        yield progressed(cause, job.id, job.queue, value // _PERCENT, message, at_ms)
+        yield make_progress(cause, job.id, job.queue, value // _PERCENT, message, at_ms)

@@ -135,6 +135,7 @@ ROLES = {
 
 # Names of services and products.
 PRODUCTS = {
+    "gateway": "API Gateway",
     "api": "OpenAPI",
     "bridge": "EventBridge",
     "https": "HTTPS",
@@ -250,7 +251,7 @@ VERBS = frozenset(
     start stop cancel note record register schedule prune purge replay erase move merge format
     render split push fetch ack nack beat resume pause undo fold note publish project test
     close open put set use change handle describe register join wake forget settle load select
-    with
+    with issue redeem revoke post take stream
     """.split()  # noqa: SIM905 - a list of words is easier to read without quotes
 )
 # Names that say nothing of a function.

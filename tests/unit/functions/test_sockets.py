@@ -16,7 +16,7 @@ from functions.ticket.handler import handler as redeem
 from ojs import access_runtime
 from ojs.domain.access import ALL_SCOPES, ANYBODY, Principal
 from ojs.domain.realtime import MAX_CHANNELS, MAX_SUBSCRIBERS, MAX_WATCHERS, Subscriber
-from ojs.domain.realtime_events import time_of
+from ojs.domain.realtime_events import read_time
 from ojs.runtime import Runtime
 from ojs.services.realtime.tickets import Tickets
 from tests.unit.functions.keyed import Keyed
@@ -235,7 +235,7 @@ def test_subscribe_to_a_job(live: Live) -> None:
     assert sorted(live.meter.calls) == ["GetItem"] * 4 + ["PutItem"] + ["UpdateItem"] * 2
     assert live.meter.write_units == 3.0
     assert live.items() == ["RT j", f"RT|c|{connection} @", f"RT|j|{job} @"]
-    found = live.keyed.runtime.stores.subscribers.watching([job, JOB], now_ms=0)
+    found = live.keyed.runtime.stores.subscribers.list_watching([job, JOB], now_ms=0)
     (subscriber,) = found.pop(job)
     assert found == {}
     assert (subscriber.connection, subscriber.channel) == (connection, f"job:{job}")
@@ -243,7 +243,7 @@ def test_subscribe_to_a_job(live: Live) -> None:
     assert subscriber.principal.scopes == {"jobs:read"}
     live.close(connection)
     assert live.items() == ["RT j", f"RT|j|{job} @"]
-    assert live.keyed.runtime.stores.subscribers.watching([job], now_ms=0) == {}
+    assert live.keyed.runtime.stores.subscribers.list_watching([job], now_ms=0) == {}
 
 
 def test_subscribe_to_a_queue_and_to_all(live: Live) -> None:
@@ -251,15 +251,15 @@ def test_subscribe_to_a_queue_and_to_all(live: Live) -> None:
     connection = live.connect(owner(live))
     answer = live.subscribe(connection, "queue:mail")
     now_ms = live.keyed.clock.now_ms()
-    assert time_of(answer.pop("last_event_id"), now_ms) == now_ms
+    assert read_time(answer.pop("last_event_id"), now_ms) == now_ms
     assert answer == {"type": "subscribed", "channel": "queue:mail"}
     live.subscribe(connection, "queue:mail", event_types=["job.progress"], batch=True, detail=True)
     live.subscribe(connection, "all", digest=True)
     store = live.keyed.runtime.stores.subscribers
-    (queue,) = store.of("queue:mail", now_ms=0)
+    (queue,) = store.list_of("queue:mail", now_ms=0)
     assert (queue.channel, queue.event_types) == ("queue:mail", ("job.progress",))
     assert (queue.batch, queue.detail, queue.digest) == (True, True, False)
-    (everything,) = store.of("all", now_ms=0)
+    (everything,) = store.list_of("all", now_ms=0)
     assert (everything.channel, everything.digest) == ("all", True)
     directory = live.keyed.runtime.stores.realtime_directory.read(remembered_ms=0)
     assert directory.queues == {"mail"}
@@ -270,7 +270,7 @@ def test_subscribe_to_a_queue_and_to_all(live: Live) -> None:
             "type": "unsubscribed",
             "channel": "queue:mail",
         }
-    assert store.of("queue:mail", now_ms=0) == []
+    assert store.list_of("queue:mail", now_ms=0) == []
     found = live.keyed.runtime.stores.connections.get(connection, now_ms=0)
     assert found is not None
     assert found.channels == ("all",)

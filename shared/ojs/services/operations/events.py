@@ -158,11 +158,11 @@ class Events:
             return self._older(wanted, limit, _backward_cursor(cursor, now_ms), now_ms=now_ms)
         return self._forward(wanted, limit, forward, Budget(), now_ms=now_ms)
 
-    def now(self) -> str:
+    def find_end(self) -> str:
         """Return the cursor after the latest event."""
         return self._young(Budget(), self._clock.now_ms())[1].text()
 
-    def since(self, wanted: EventFilter, *, limit: int) -> EventPage:
+    def list_since(self, wanted: EventFilter, *, limit: int) -> EventPage:
         """The first `limit` events that match, oldest first, from the filter's `since_ms` on."""
         now_ms = self._clock.now_ms()
         first = ForwardCursor(_earliest(wanted, now_ms))

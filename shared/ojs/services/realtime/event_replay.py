@@ -8,7 +8,7 @@ from typing import Any
 from ojs.clock import Clock
 from ojs.domain.events.query import RETAIN_MS, EventFilter
 from ojs.domain.realtime import ALL, Subscriber
-from ojs.domain.realtime_events import LiveEvent, gap, of_log, type_of
+from ojs.domain.realtime_events import LiveEvent, find_type, from_log, make_gap
 from ojs.records import record
 from ojs.services.operations.events import Events
 from ojs.services.realtime.event_sender import EventSender
@@ -53,10 +53,10 @@ class EventReplay:
         missed = since_ms < now_ms - RETAIN_MS
         if subscribers and not missed:
             wanted = _OfSubscribers(since_ms=since_ms, subscribers=tuple(subscribers))
-            page = self._events.since(wanted, limit=MAX_REPLAYED)
+            page = self._events.list_since(wanted, limit=MAX_REPLAYED)
             found, missed = page.events, page.has_more
         sent = [
-            (each, [gap(each.channel, after_ms, now_ms)] if missed else _of(each, found))
+            (each, [make_gap(each.channel, after_ms, now_ms)] if missed else _of(each, found))
             for each in subscribers
         ]
         self._sender.send([one for one in sent if one[1]], single=MAX_REPLAYED)
@@ -64,7 +64,7 @@ class EventReplay:
 
 
 def _receives(subscriber: Subscriber, event: Mapping[str, Any]) -> bool:
-    kind, data = type_of(event["type"]), event["data"]
+    kind, data = find_type(event["type"]), event["data"]
     if kind is None or (subscriber.event_types and kind not in subscriber.event_types):
         return False
     channels = (ALL, f"queue:{data['queue']}", f"job:{event['subject']}")
@@ -73,7 +73,7 @@ def _receives(subscriber: Subscriber, event: Mapping[str, Any]) -> bool:
 
 def _of(subscriber: Subscriber, found: Sequence[Mapping[str, Any]]) -> list[LiveEvent]:
     return [
-        each for event in found if _receives(subscriber, event) for each in of_log([_bare(event)])
+        each for event in found if _receives(subscriber, event) for each in from_log([_bare(event)])
     ]
 
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from ojs.domain.realtime import Connections, Posted, Subscriber
-from ojs.domain.realtime_events import MAX_SINGLE, LiveEvent, dropping, messages
+from ojs.domain.realtime_events import MAX_SINGLE, LiveEvent, make_drop_notices, make_messages
 from ojs.services.for_each import ForEach
 
 Subscribed = tuple[Subscriber, Sequence[LiveEvent]]
@@ -41,7 +41,7 @@ class EventSender:
         return all(self._channel(*each, single) for each in subscribed)
 
     def _channel(self, subscriber: Subscriber, events: Sequence[LiveEvent], single: int) -> bool:
-        parts = messages(subscriber, events, single=single)
+        parts = make_messages(subscriber, events, single=single)
         for at, (text, _) in enumerate(parts):
             posted = self._post(subscriber.connection, text)
             if posted is Posted.GONE:
@@ -55,8 +55,8 @@ class EventSender:
         dropped, newest = left[:-1] or left, left[-1:] if len(left) > 1 else []
         if subscriber.digest:
             return True
-        texts = dropping(subscriber.channel, dropped)
-        texts += [text for text, _ in messages(subscriber, newest)]
+        texts = make_drop_notices(subscriber.channel, dropped)
+        texts += [text for text, _ in make_messages(subscriber, newest)]
         for text in texts:
             posted = self._connections.post(subscriber.connection, text)
             if posted is not Posted.POSTED:

@@ -17,15 +17,14 @@ from ojs.domain.errors import InvalidRequest, NotFound
 from ojs.domain.events.query import EVENT_PREFIX, RETAIN_MS, EventFilter, EventPage
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
-from ojs.domain.realtime import ALL
+from ojs.domain.realtime import ALL, STATE_CHANGED
 from ojs.domain.realtime_events import (
-    STATE_CHANGED,
     LiveEvent,
-    gap,
-    of_log,
-    progressed,
-    time_of,
-    type_of,
+    find_type,
+    from_log,
+    make_gap,
+    make_progress,
+    read_time,
 )
 from ojs.records import record
 from ojs.services.operations.events import Events
@@ -57,7 +56,7 @@ class _Wanted(EventFilter):
 
     def matches(self, event: Mapping[str, Any]) -> bool:
         """Return whether an event matches."""
-        kind = type_of(event["type"])
+        kind = find_type(event["type"])
         if kind is None or (self.event_types and kind not in self.event_types):
             return False
         return super().matches(event) and self.reaches(event["data"]["queue"])
@@ -71,8 +70,10 @@ class EventStreams:
         self._jobs = jobs
         self._clock = clock
 
-    def of_job(self, job_id: str, last_id: str | None, event_types: Collection[str]) -> str | None:
-        """Return the stream of a job: its state, unless the client has it. One call.
+    def read_job(
+        self, job_id: str, last_id: str | None, event_types: Collection[str]
+    ) -> str | None:
+        """Return the stream of a job: its state, if the client lacks it. One call.
 
         Between two answers a job can pass several states. The answer has the last one. Returns None
         if the client has the final state. Raises NotFound.
@@ -91,13 +92,13 @@ class EventStreams:
         told_ms = report.get("updated_ms")
         if told_ms is not None and report["progress"] is not None and str(told_ms) != reported:
             percent, message = int(round(report["progress"], 6) * 100), report.get("message")
-            found.append(progressed("", job.id, job.queue, percent, message, told_ms))
+            found.append(make_progress("", job.id, job.queue, percent, message, told_ms))
         current = f"{job.state.value}.{here}" + ("" if told_ms is None else f".{told_ms}")
         wanted = [each for each in found if not event_types or each.type in event_types]
         position = current if found and not wanted else None
         return _text(_JOB_MS, ((current, each) for each in wanted), position)
 
-    def of_log(
+    def read_log(
         self,
         queue: str | None,
         last_id: str | None,
@@ -115,11 +116,11 @@ class EventStreams:
         if last_id is not None:
             page = self._following(wanted, last_id, now_ms)
             if page is not None:
-                found = [(each.id, each) for event in page.events for each in of_log([event])]
+                found = [(each.id, each) for event in page.events for each in from_log([event])]
                 return _text(_MORE_MS if page.has_more else _LOG_MS, found, page.cursor)
         # From now on, after what tells that events can be missing.
-        start = self._events.now()
-        lost = [] if last_id is None else [(start, gap(channel, now_ms - RETAIN_MS, now_ms))]
+        start = self._events.find_end()
+        lost = [] if last_id is None else [(start, make_gap(channel, now_ms - RETAIN_MS, now_ms))]
         return _text(_LOG_MS, lost, start)
 
     def _following(self, wanted: EventFilter, last_id: str, now_ms: int) -> EventPage | None:
@@ -127,7 +128,7 @@ class EventStreams:
         if len(last_id) > _MAX_ID:
             return None
         if last_id.startswith(EVENT_PREFIX):
-            at_ms = time_of(last_id, now_ms)
+            at_ms = read_time(last_id, now_ms)
             if at_ms is None or at_ms < now_ms - RETAIN_MS:
                 return None
         try:

@@ -19,7 +19,7 @@ from ojs.domain import jsontext
 from ojs.domain.errors import OjsError
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
-from ojs.domain.realtime import Directory, Listener, Posted
+from ojs.domain.realtime import DirectoryEntries, Listener, Posted
 from ojs.records import record
 from ojs.services.realtime.posts import Posts
 from ojs.store.realtime.directory import RealtimeDirectory
@@ -164,7 +164,7 @@ class _Idle:
     def __init__(
         self,
         listeners: ListenerStore,
-        directory: Directory,
+        directory: DirectoryEntries,
         now_ms: int,
         choose: Callable[[int], int],
     ) -> None:

@@ -18,7 +18,7 @@ from ojs.domain.realtime import (
     Connection,
     Subscriber,
 )
-from ojs.domain.realtime_events import time_of
+from ojs.domain.realtime_events import read_time
 from ojs.domain.socket_messages import Resume, Subscribe, Unsubscribe
 from ojs.services.realtime.event_replay import EventReplay
 from ojs.store.jobs.records import JobStore
@@ -35,7 +35,7 @@ _UNKNOWN = "The event ID is not known. Read the current state over HTTP."
 _ENDED = "The connection has ended. Connect again with a new ticket."
 
 
-class Refusal(Exception):
+class MessageRefused(Exception):
     """A message that is refused for a reason that only connections have."""
 
     def __init__(self, code: str, message: str) -> None:
@@ -71,14 +71,14 @@ class Sockets:
         self._clock = clock
         self._events = realtime == "all"
 
-    def connected(self, connection: str, principal: Principal) -> None:
+    def add_connection(self, connection: str, principal: Principal) -> None:
         """Store a new connection. One call, safe to repeat."""
         until_ms = self._clock.now_ms() + CONNECTION_MS
         if principal.until_ms is not None:
             until_ms = min(until_ms, principal.until_ms)
         self._connections.add(Connection(connection, principal, until_ms))
 
-    def disconnected(self, connection: str) -> None:
+    def remove_connection(self, connection: str) -> None:
         """Delete a connection, its subscriptions, and its listener. Safe to repeat."""
         found = self._connections.remove(connection)
         if found is None:
@@ -88,13 +88,13 @@ class Sockets:
         for channel in found.channels:
             self._subscribers.remove(channel, connection)
 
-    def received(self, connection: str, text: str) -> str:
+    def handle(self, connection: str, text: str) -> str:
         """Return the answer to a message. Raises nothing that is meant for the client."""
         message: socket_messages.Message | None = None
         try:
             message = socket_messages.parse(text)
             answer = self._answer(connection, message)
-        except (OjsError, Refusal) as error:
+        except (OjsError, MessageRefused) as error:
             answer = {"type": "error", "code": error.code, "message": error.message}
             if isinstance(message, Unsubscribe):
                 answer["channel"] = message.channel
@@ -124,10 +124,10 @@ class Sockets:
         added = channel not in found.channels
         if added and len(found.channels) >= MAX_CHANNELS:
             rule = f"A connection can subscribe to {MAX_CHANNELS} channels."
-            raise Refusal("too_many", rule)
+            raise MessageRefused("too_many", rule)
         # Before the subscriber is stored, so that the end of the connection deletes it.
         if not self._connections.add_channel(connection, channel):
-            raise Refusal("connection_ended", _ENDED)
+            raise MessageRefused("connection_ended", _ENDED)
         now_ms = self._clock.now_ms()
         subscriber = Subscriber(
             connection,
@@ -143,7 +143,9 @@ class Sockets:
             if added:
                 self._connections.remove_channel(connection, channel)
             most = MAX_WATCHERS if channel.startswith("job:") else MAX_SUBSCRIBERS
-            raise Refusal("too_many", f"The channel has {most} subscribers, the most it can have.")
+            raise MessageRefused(
+                "too_many", f"The channel has {most} subscribers, the most it can have."
+            )
         self._directory.note_channel(channel)
         # To resume from: a subscription takes effect some seconds later.
         position = event_id(now_ms, channel, connection)
@@ -169,9 +171,9 @@ class Sockets:
         """Send the events after one, on the channels that the connection has subscribed to."""
         if self._replay is None or not self._events:
             raise Unsupported(_NO_EVENTS)
-        after_ms = time_of(last_event_id, self._clock.now_ms())
+        after_ms = read_time(last_event_id, self._clock.now_ms())
         if after_ms is None:
-            raise Refusal("unknown_event_id", _UNKNOWN)
+            raise MessageRefused("unknown_event_id", _UNKNOWN)
         found = self._there(connection)
         self._check_key(found.principal)
         now_ms = self._clock.now_ms()
@@ -211,7 +213,7 @@ class Sockets:
     def _there(self, connection: str) -> Connection:
         found = self._connections.get(connection, now_ms=self._clock.now_ms())
         if found is None:
-            raise Refusal("connection_ended", _ENDED)
+            raise MessageRefused("connection_ended", _ENDED)
         return found
 
 

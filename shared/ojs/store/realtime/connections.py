@@ -6,7 +6,7 @@ import hashlib
 from typing import Any
 
 from ojs.domain.realtime import Connection
-from ojs.store.realtime.tickets import caller_of, caller_text, ttl_s
+from ojs.store.realtime.tickets import format_caller, parse_caller, to_ttl
 from ojs.store.table import keys
 from ojs.store.table.races import wins
 from ojs.store.table.record import Attribute, Record
@@ -25,7 +25,7 @@ CONNECTION = Record(
     Connection,
     "a connection",
     {
-        "caller": Attribute("principal", caller_text, caller_of),
+        "caller": Attribute("principal", format_caller, parse_caller),
         "until": "until_ms",
         "grp": "group",
     },
@@ -55,7 +55,7 @@ class ConnectionStore:
             connection,
             pk=keys.connection(connection.id),
             sk=keys.RECORD,
-            ttl=ttl_s(connection.until_ms),
+            ttl=to_ttl(connection.until_ms),
         )
         self._table.put(Put(item))
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from ojs.bounded import BoundedMap
 from ojs.clock import Clock
-from ojs.domain.realtime import CONNECTION_MS, Directory
-from ojs.store.realtime.tickets import ttl_s
+from ojs.domain.realtime import CONNECTION_MS, DirectoryEntries
+from ojs.store.realtime.tickets import to_ttl
 from ojs.store.table import keys
 from ojs.store.table.table import Put, Table
 from ojs.store.table.values import Value, size
@@ -34,14 +34,14 @@ class RealtimeDirectory:
     def __init__(self, table: Table, clock: Clock) -> None:
         self._table = table
         self._clock = clock
-        self._read: BoundedMap[str, tuple[int, Directory]] = BoundedMap(1)
+        self._read: BoundedMap[str, tuple[int, DirectoryEntries]] = BoundedMap(1)
         # When this container wrote an entry last (ms).
         self._noted: BoundedMap[str, int] = BoundedMap(_REMEMBERED)
 
-    def read(self, *, remembered_ms: int) -> Directory:
+    def read(self, *, remembered_ms: int) -> DirectoryEntries:
         """Return the directory, at most `remembered_ms` old. At most one query."""
         now_ms = self._clock.now_ms()
-        read_ms, directory = self._read.get(keys.REALTIME, (None, Directory()))
+        read_ms, directory = self._read.get(keys.REALTIME, (None, DirectoryEntries()))
         if read_ms is not None and 0 <= now_ms - read_ms < remembered_ms:
             return directory
         directory = self._query(now_ms)
@@ -82,9 +82,9 @@ class RealtimeDirectory:
     def _write(self, entry: str, values: dict[str, Value], until_ms: int) -> None:
         # No condition: of two writes both have the same values, and a later end.
         item: dict[str, Value] = {"pk": keys.REALTIME, "sk": entry, "until": until_ms}
-        self._table.put(Put({**item, "ttl": ttl_s(until_ms), **values}))
+        self._table.put(Put({**item, "ttl": to_ttl(until_ms), **values}))
 
-    def _query(self, now_ms: int) -> Directory:
+    def _query(self, now_ms: int) -> DirectoryEntries:
         items, after, read = [], None, 0
         while read <= MAX_BYTES:
             page = self._table.query("pk = :rt", {":rt": keys.REALTIME}, after=after)
@@ -95,18 +95,18 @@ class RealtimeDirectory:
                 break
         valid = {str(item["sk"]): item for item in items if int(str(item["until"])) > now_ms}
 
-        def named(prefix: str) -> dict[str, str]:
+        def list_entries(prefix: str) -> dict[str, str]:
             return {
                 entry.removeprefix(prefix): str(item.get("queues", ""))
                 for entry, item in valid.items()
                 if entry.startswith(prefix)
             }
 
-        return Directory(
-            groups={name: tuple(text.split()) for name, text in named(keys.GROUP).items()},
-            queues=frozenset(named(keys.CHANNEL)),
+        return DirectoryEntries(
+            groups={name: tuple(text.split()) for name, text in list_entries(keys.GROUP).items()},
+            queues=frozenset(list_entries(keys.CHANNEL)),
             everything=keys.EVERYTHING in valid,
             jobs=keys.WATCHED in valid,
-            revoked=frozenset(named(keys.REVOKED)),
+            revoked=frozenset(list_entries(keys.REVOKED)),
             whole=read <= MAX_BYTES,
         )

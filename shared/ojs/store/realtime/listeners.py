@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from ojs.bounded import BoundedMap
 from ojs.domain.realtime import Listener
-from ojs.store.realtime.tickets import ttl_s
+from ojs.store.realtime.tickets import to_ttl
 from ojs.store.table import keys
 from ojs.store.table.record import Record
 from ojs.store.table.table import Put, Table
@@ -40,7 +40,7 @@ class ListenerStore:
         """Store that a worker listens. One call, safe to repeat."""
         # No condition: the connection belongs to this worker alone.
         place = {"pk": keys.listeners(group), "sk": _place(listener.connection)}
-        self._table.put(Put(LISTENER.item(listener, **place, ttl=ttl_s(listener.until_ms))))
+        self._table.put(Put(LISTENER.item(listener, **place, ttl=to_ttl(listener.until_ms))))
 
     def remove(self, group: str, connection: str) -> None:
         """Delete a listener. One call, safe to repeat."""

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from ojs.domain import jsontext
 from ojs.domain.realtime import ALL, MAX_SUBSCRIBERS, MAX_WATCHERS, Subscriber
-from ojs.store.realtime.tickets import caller_of, caller_text, ttl_s
+from ojs.store.realtime.tickets import format_caller, parse_caller, to_ttl
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
 from ojs.store.table.record import Attribute, Record, flag, words
@@ -18,7 +18,7 @@ SUBSCRIBER = Record(
     Subscriber,
     "a subscriber",
     {
-        "caller": Attribute("principal", caller_text, caller_of),
+        "caller": Attribute("principal", format_caller, parse_caller),
         "until": "until_ms",
         "types": words("event_types"),
         "batch": flag("batch"),
@@ -52,7 +52,7 @@ class SubscriberStore:
         job = _job(subscriber.channel)
         if job is not None:
             return self._watch(job, subscriber, now_ms)
-        found = self.of(subscriber.channel, now_ms=now_ms)
+        found = self.list_of(subscriber.channel, now_ms=now_ms)
         if sum(each.connection != subscriber.connection for each in found) >= MAX_SUBSCRIBERS:
             return False
         # No condition: the connection subscribes again with other options.
@@ -72,7 +72,7 @@ class SubscriberStore:
             Update(
                 keys.watchers(job),
                 keys.RECORD,
-                set={name: jsontext.dumps(_item(subscriber)), "ttl": ttl_s(latest_ms)},
+                set={name: jsontext.dumps(_item(subscriber)), "ttl": to_ttl(latest_ms)},
                 remove=[each for each in ended if each != name],
             )
         )
@@ -103,12 +103,12 @@ class SubscriberStore:
         with suppress(LostRace):
             self._table.update(removed, tell_loser=False)
 
-    def of(self, channel: str, *, now_ms: int) -> list[Subscriber]:
+    def list_of(self, channel: str, *, now_ms: int) -> list[Subscriber]:
         """Return the subscribers of a queue, or of all events. One consistent query."""
         items = self._table.query_all("pk = :channel", {":channel": _partition(channel)})
         return [each for each in map(SUBSCRIBER.of, items) if each.until_ms > now_ms]
 
-    def watching(self, jobs: Iterable[str], *, now_ms: int) -> dict[str, list[Subscriber]]:
+    def list_watching(self, jobs: Iterable[str], *, now_ms: int) -> dict[str, list[Subscriber]]:
         """Return the subscribers of jobs, by job ID. One consistent call for 100 jobs."""
         found = self._table.batch_get((keys.watchers(job), keys.RECORD) for job in jobs)
         watching = {}
@@ -148,7 +148,7 @@ def _name(connection: str) -> str:
 
 def _item(subscriber: Subscriber) -> dict[str, Value]:
     place = {"pk": _partition(subscriber.channel), "sk": subscriber.connection}
-    return SUBSCRIBER.item(subscriber, **place, ttl=ttl_s(subscriber.until_ms))
+    return SUBSCRIBER.item(subscriber, **place, ttl=to_ttl(subscriber.until_ms))
 
 
 def _watchers(item: Item | None) -> dict[str, Subscriber]:

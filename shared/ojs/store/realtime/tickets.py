@@ -16,18 +16,18 @@ from ojs.store.table.table import Put, Table
 _SPARE_S = 60
 
 
-def ttl_s(until_ms: int) -> int:
+def to_ttl(until_ms: int) -> int:
     """Return the `ttl` of an item that is valid until a time (ms). Readers compare `until`."""
     return until_ms // 1_000 + _SPARE_S
 
 
-def caller_text(principal: Principal) -> str:
+def format_caller(principal: Principal) -> str:
     """Return the stored form of a caller."""
     return jsontext.dumps(principal.context())
 
 
-def caller_of(text: str) -> Principal:
-    """Return the caller that `caller_text` wrote. Only a server without keys has one without a
+def parse_caller(text: str) -> Principal:
+    """Return the caller that `format_caller` wrote. Only a server without keys has one without a
     name. Raises ValueError for any other text.
     """
     context = jsontext.stored(text)
@@ -52,9 +52,9 @@ class TicketStore:
                 {
                     "pk": keys.ticket(_digest(secret)),
                     "sk": keys.RECORD,
-                    "caller": caller_text(principal),
+                    "caller": format_caller(principal),
                     "until": until_ms,
-                    "ttl": ttl_s(until_ms),
+                    "ttl": to_ttl(until_ms),
                 }
             )
         )
@@ -69,7 +69,7 @@ class TicketStore:
         item = self._table.take(keys.ticket(_digest(secret)), keys.RECORD)
         if item is None or int(str(item["until"])) <= now_ms:
             return None
-        return caller_of(str(item["caller"]))
+        return parse_caller(str(item["caller"]))
 
 
 def _digest(secret: str) -> str:

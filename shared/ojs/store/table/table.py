@@ -386,7 +386,7 @@ class Table:
         self._call("DeleteItem", self.client.delete_item, TableName=self.name, **arguments)
 
     def take(self, pk: str, sk: str) -> Item | None:
-        """Delete an item; return it as it was, or None if there was none.
+        """Delete an item; return its last attributes, or None if there was none.
 
         After a lost response the repeated call finds no item.
         """
