@@ -428,6 +428,11 @@ class Runtime:
         if self.wake is not None:
             self.wake.held_back(queue)
 
+    def cancelled(self, job: Job) -> None:
+        """Ask the worker of a cancelled job for a heartbeat."""
+        if self.beats is not None:
+            self.beats.ask_worker_of(job)
+
     def flush(self) -> None:
         """Send the rings for what the request has changed. The last act before its response."""
         if self.rings is not None:

@@ -143,6 +143,8 @@ class Listener:
     listed: bool | None = False
     fetches: int = 0
     running: int = 0
+    # When it looks for jobs at the latest, if it does not wait for one to end.
+    looks_ms: int = 0
     _since_ms: int = 0
     _fetching: bool = False
     _again: bool = False
@@ -255,7 +257,7 @@ class Listener:
         return POLL_MS if next_ms is None else min(next_ms, POLL_MS) if early else next_ms
 
     def _wait(self, ms: float) -> None:
-        self._timer += 1
+        self._timer, self.looks_ms = self._timer + 1, self._now_ms + round(ms)
         self.air.timeline.after(ms, partial(self._wake, self._timer))
 
     def _wake(self, timer: int) -> None:

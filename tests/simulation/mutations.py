@@ -48,6 +48,7 @@ from tests.simulation.mutations_keyed import KEYED
 from tests.simulation.mutations_late import LATE, Mutation, dropped, updates
 from tests.simulation.mutations_leases import LEASES
 from tests.simulation.mutations_push import PUSH
+from tests.simulation.mutations_rings import RINGS
 from tests.simulation.mutations_workflows import WORKFLOWS
 
 
@@ -558,5 +559,6 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     **WORKFLOWS,
     **KEYED,
     **PUSH,
+    **RINGS,
     **LATE,
 }

@@ -38,7 +38,8 @@ _OTHERS = [f"q{number}" for number in range(FEW)]
 # In which time a job begins while nothing goes wrong, and how long a short and a long one lasts.
 _AT_ONCE_MS = 2 * SECOND
 _SHORT_MS, _LONG_MS = 200, 30 * SECOND
-_LATEST = 1.9
+# No worker looks later than this.
+_FALLBACK_MS = round(12 * FALLBACK_MS * 1.9)
 _RETRY_MS = 1 * SECOND
 _RETRY = {"max_attempts": 3, "initial_interval": "PT1S", "jitter": False}
 _MINUTE = 60 * SECOND
@@ -90,10 +91,10 @@ class Flow:
         ringing.air = self.air = Air(self.timeline, self.chance)
         self._late_index()
         self.runs = [world.container() for _ in range(2)]
-        # From when on each job can begin; and whether it is to fail once.
-        self.since: dict[str, int] = {}
+        # By when each job is to have begun; and whether it is to fail once.
+        self.until: dict[str, int] = {}
         self.failing: set[str] = set()
-        self.limit_ms = 0
+        self.limit_ms: int | None = None
         self.number = self.chance.choice((1, 2, 3, 8))
         for name in _OTHERS:
             world.run.queues.create(name, {})
@@ -134,7 +135,7 @@ class Flow:
         pushed = [each.job for each in run.enqueue.push_batch(requests)]
         run.flush()
         for job in pushed:
-            self.since[job.id] = job.due_ms if options.get("scheduled_at") else self._now_ms
+            self._expect(job, job.due_ms if options.get("scheduled_at") else self._now_ms)
             self.failing |= {job.id} if fails else set()
         return pushed
 
@@ -142,10 +143,22 @@ class Flow:
     def _now_ms(self) -> int:
         return self.world.clock.now_ms()
 
+    def _expect(self, job: Job, at_ms: int) -> None:
+        """A job can begin from now on: the next worker that looks when the index shows it takes it,
+        and while nothing goes wrong another one before.
+        """
+        if self.limit_ms is not None:
+            until_ms = at_ms + self.limit_ms
+        else:
+            looks = [each.looks_ms for each in self.fleet]
+            shown_ms = at_ms + MOST_INDEX_MS
+            until_ms = min((ms for ms in looks if ms > shown_ms), default=at_ms + _FALLBACK_MS)
+        self.until[job.id] = until_ms + _AT_ONCE_MS
+
     def _claimed(self, job: Job) -> None:
-        since_ms = self.since.pop(job.id, None)
-        if since_ms is not None and self._now_ms - since_ms > self.limit_ms:
-            raise broken("a job begins in time", job=job.id, late_ms=self._now_ms - since_ms)
+        until_ms = self.until.pop(job.id, None)
+        if until_ms is not None and self._now_ms > until_ms:
+            raise broken("a job begins in time", job=job.id, late_ms=self._now_ms - until_ms)
 
     def _end(self, run: Runtime, job: Job) -> None:
         token = job.lease.token if job.lease else None
@@ -154,13 +167,13 @@ class Flow:
         if job.id in self.failing:
             self.failing.remove(job.id)
             run.finish.nack(job.id, error={"type": "E", "message": "m"}, **shown)
-            self.since[job.id] = self._now_ms + _RETRY_MS
+            self._expect(job, self._now_ms + _RETRY_MS)
         elif run.jobs.state(job.id).value == "active":
             run.finish.ack(job.id, **shown)
 
     def _all_began(self) -> None:
-        if self.since:
-            raise broken("a job begins in time", jobs=list(self.since))
+        if self.until:
+            raise broken("a job begins in time", jobs=list(self.until))
 
     # --- both parts -------------------------------------------------------------------------------
 
@@ -168,14 +181,12 @@ class Flow:
         """Messages are lost, and connections end, unnoticed for a while."""
         air = self.air
         air.failing, air.lost, air.doubled, air.ending = 0.1, 0.4, 0.1, 0.1
-        most_ms = FALLBACK_MS * max(1, self.number / 2) * (_LATEST if self.number > 2 else 1.1)
-        self.limit_ms = round(most_ms) + _AT_ONCE_MS
         self.timeline.go_on(20 * SECOND)
         for _ in range(6):
             self.push(self.chance.randint(1, 2), fails=self.chance.random() < 0.3)
             self.timeline.go_on(self.chance.randint(1, 90) * SECOND)
         self.push(scheduled_at=self.chance.choice(("+PT5S", "+PT2M", "+PT6M")))
-        self.timeline.go_on(6 * _MINUTE + self.limit_ms)
+        self.timeline.go_on(6 * _MINUTE + _FALLBACK_MS)
         self._all_began()
 
     def calm(self) -> None:
@@ -183,8 +194,8 @@ class Flow:
         self.air.failing = self.air.lost = self.air.ending = 0.0
         # Those whose connection has ended have a new one, and all containers know them.
         self.timeline.go_on(2 * _MINUTE)
-        self.limit_ms = _AT_ONCE_MS
-        for _ in range(5):
+        self.limit_ms = 0
+        for _ in range(4):
             self.chance.choice(_CALM)(self)
             self._all_began()
             self.timeline.go_on(self.chance.randint(1, 20) * SECOND)
@@ -208,7 +219,8 @@ class Flow:
         """Half of the workers have long jobs; others come one by one."""
         for listener in self.fleet:
             listener.job_ms = _LONG_MS
-        self.push(max(1, self.number // 2))
+        if self.number > 1:
+            self.push(self.number // 2)
         self.timeline.go_on(_AT_ONCE_MS)
         for listener in self.fleet:
             listener.job_ms = _SHORT_MS
@@ -242,7 +254,8 @@ class Flow:
         self.timeline.go_on(_MINUTE)
         run.queues.resume(QUEUE)
         run.flush()
-        self.since |= {job.id: self._now_ms for job in jobs}
+        for job in jobs:
+            self._expect(job, self._now_ms)
         self.timeline.go_on(5 * SECOND)
 
     def _after_a_cancellation(self) -> None:
@@ -255,15 +268,15 @@ class Flow:
             listener.job_ms = 2 * _MINUTE
         first, second = self.push(2)
         self.timeline.go_on(_MINUTE)
-        waiting = first if first.id in self.since else second
+        waiting = first if first.id in self.until else second
         running = second if waiting is first else first
         self.world.watch.speech[None] = Speech()
         run.jobs.cancel(running.id)
         run.flush()
-        self.since[waiting.id] = self._now_ms
+        self._expect(waiting, self._now_ms)
         if self.number == 1:
             # Its only worker goes on with the cancelled job.
-            self.since.clear()
+            self.until.clear()
         self.timeline.go_on(5 * SECOND)
         run.queues.configure(QUEUE, {"concurrency": None})
         run.flush()

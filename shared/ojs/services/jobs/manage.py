@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ojs.clock import Clock
 from ojs.domain import jsontext, times
@@ -16,14 +16,10 @@ from ojs.domain.job.states import State
 from ojs.records import record
 from ojs.services.jobs.placement import FairQueuePlacement
 from ojs.services.jobs.time_transitions import TimeTransitions
-from ojs.services.jobs.transitions import JobChanges
+from ojs.services.jobs.transitions import JobChanges, JobEnded, ends_nothing
 from ojs.store.jobs import records as store
 from ojs.store.table.errors import LostRace
 from ojs.store.table.races import retry_on_race, won_or
-
-if TYPE_CHECKING:
-    from ojs.services.realtime.beats import Beats
-
 
 MAX_PROGRESS_BYTES = 4_096
 
@@ -63,9 +59,10 @@ class JobManagement:
         placement: FairQueuePlacement,
         clock: Clock,
         ids: IdSource,
-        beats: Beats | None = None,
+        cancelled: JobEnded = ends_nothing,
     ) -> None:
-        self._beats = beats
+        """Create the service. `cancelled` is called with each cancelled job that was running."""
+        self._cancelled = cancelled
         self._jobs = jobs
         self._changes = changes
         self._transitions = transitions
@@ -107,8 +104,8 @@ class JobManagement:
         Raises NotFound, Conflict.
         """
         job = self._change(job_id, lambda job, now_ms: lifecycle.cancel(job, now_ms=now_ms))
-        if self._beats is not None and job.previous_state is State.ACTIVE:
-            self._beats.ask_worker_of(job)
+        if job.previous_state is State.ACTIVE:
+            self._cancelled(job)
         return job
 
     def activate(self, job_id: str) -> Job:
