@@ -34,7 +34,7 @@ from ojs.clock import ManualClock
 from ojs.domain import times
 from ojs.domain.access import Credential, Principal
 from ojs.domain.errors import BackendUnavailable
-from ojs.domain.realtime import Directory, Listener, Posted
+from ojs.domain.realtime import DirectoryEntries, Listener, Posted
 from ojs.http import endpoint
 from ojs.projections import EventBridge
 from ojs.services.operations.authentication import Authentication
@@ -614,7 +614,7 @@ def recording(dynamodb: DynamoDBClient, engine_url: str) -> tuple[Recorder, set[
         try:
             with (
                 patch.object(clients, "client", recorder.listening(clients.client)),
-                patch.object(Directory, "groups_of", lambda *_: ["all"]),
+                patch.object(DirectoryEntries, "groups_of", lambda *_: ["all"]),
                 patch.object(access_runtime, "tickets", lambda: tickets),
             ):
                 everything(caller)
@@ -624,7 +624,7 @@ def recording(dynamodb: DynamoDBClient, engine_url: str) -> tuple[Recorder, set[
             stream = TableStream(connect_to_streams(engine_url), table)
             with (
                 patch.object(clients, "client", recorder.listening(clients.client)),
-                patch.object(Directory, "groups_of", lambda *_: ["all"]),
+                patch.object(DirectoryEntries, "groups_of", lambda *_: ["all"]),
             ):
                 _stream(caller, stream)
                 _resume(caller)
