@@ -101,6 +101,17 @@ def test_without_realtime_nothing_is_loaded_for_it(function: str) -> None:
     assert not [name for name in modules if name.startswith(REALTIME)]
 
 
+def test_requests_without_realtime_load_nothing_for_it() -> None:
+    code = (
+        "from tests.store.ringing import in_memory; world = in_memory(None);"
+        "job = world.push(queue='mail'); world.fetch('mail'); world.run.finish.ack(job.id);"
+        "world.sweep(); world.run.flush()"
+    )
+    _, modules = loaded(code)
+    assert "ojs.services.jobs.fetch" in modules
+    assert not [name for name in modules if name.startswith(REALTIME)]
+
+
 def test_middleware_is_loaded_with_the_import(tmp_path: Path) -> None:
     (tmp_path / "own_hooks.py").write_text("def f(job, following): ...\n")
     # While the function is initialized, with all of a CPU.

@@ -15,7 +15,7 @@ from tests.simulation.mutations_late import Mutation
 
 def nothing(of: type, name: str) -> AbstractContextManager[Any]:
     """A method does nothing."""
-    return mock.patch.object(of, name, lambda *_, **__: None)
+    return mock.patch.object(of, name, return_value=None)
 
 
 def timers_are_not_set() -> AbstractContextManager[Any]:
@@ -31,12 +31,12 @@ def timers_are_not_set() -> AbstractContextManager[Any]:
 
 def fallback_never_comes() -> AbstractContextManager[Any]:
     """A listed worker waits for a ring."""
-    return mock.patch.object(Listening, "_fallback_ms", lambda *_: 2**40)
+    return mock.patch.object(Listening, "_fallback_ms", return_value=2**40)
 
 
 def full_workers_stay_listed() -> AbstractContextManager[Any]:
     """A worker without a free slot is rung."""
-    return mock.patch.object(Listening, "_delist", lambda *_: Heard(listed=False))
+    return mock.patch.object(Listening, "_delist", return_value=Heard(listed=False))
 
 
 def no_look_after_listing() -> AbstractContextManager[Any]:
@@ -60,7 +60,7 @@ def groups_are_forgotten() -> AbstractContextManager[Any]:
     def once(self: Any, group: str, name: str, seen: Any, *more: Any) -> Heard:
         if seen.listed is not True:
             return listed(self, group, name, seen, *more)
-        with mock.patch.object(self._directory, "note_group", lambda *_: False):
+        with mock.patch.object(self._directory, "note_group", return_value=False):
             return listed(self, group, name, seen, *more)
 
     return mock.patch.object(Listening, "_listed", once)

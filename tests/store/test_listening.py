@@ -203,6 +203,22 @@ def test_an_ended_connection_is_not_listed(world: World) -> None:
     assert (one.listed, one.next_ms) == (False, None)
 
 
+def test_a_connection_that_ends_meanwhile_is_not_listed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = worker(world)
+    stores = world.run.stores
+    add = stores.listeners.add
+
+    def ends(*listener: Any) -> None:
+        add(*listener)
+        stores.connections.remove("c1")
+
+    monkeypatch.setattr(stores.listeners, "add", ends)
+    one.fetch()
+    assert (listed(world), one.listed, one.next_ms) == ([], False, None)
+
+
 def test_a_worker_that_is_taken_for_gone_is_listed_again(world: World) -> None:
     one = worker(world)
     one.fetch()

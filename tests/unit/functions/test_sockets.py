@@ -197,6 +197,22 @@ def test_a_connection_ends_with_its_key(live: Live) -> None:
     assert live.subscribe(connection, "all")["code"] == "connection_ended"
 
 
+@pytest.mark.parametrize("expires", ["1780000060", "1.78000006E9", 1_780_000_060])
+def test_a_connection_ends_with_its_token(
+    make_runtime: Callable[..., Runtime], clock: Any, expires: Any
+) -> None:
+    built = make_runtime(authorizer="jwt", realtime="all", socket_url=URL)
+    claims = {"sub": "reader", "scope": "admin:read", "exp": expires}
+    reply = Keyed(built, clock)("POST", TICKETS, told={"jwt": {"claims": claims}})
+    found = built.tickets.redeem(reply.json["ticket"])
+    assert found is not None
+    assert found.until_ms == 1_780_000_060_000
+    built.sockets.add_connection("c1", found)
+    connection = built.stores.connections.get("c1", now_ms=0)
+    assert connection is not None
+    assert connection.until_ms == 1_780_000_060_000
+
+
 def test_who_has_no_principal_cannot_connect(live: Live) -> None:
     event = live.event("$connect", "c1", headers=None)
     assert socket(event, None) == {"statusCode": 401}

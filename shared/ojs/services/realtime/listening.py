@@ -136,7 +136,8 @@ class Listening:
             raise forbidden()
         if not self._directory.read(remembered_ms=_WHOLE_MS).whole:
             return Heard()
-        self._list(group, connection, seen, worker_id, caller)
+        if not self._list(group, connection, seen, worker_id, caller):
+            return Heard()
         return Heard(listed=True, next_ms=min(_AGAIN_MS, self._next_ms(seen, 1, now_ms)))
 
     def _list(
@@ -146,22 +147,26 @@ class Listening:
         seen: FetchSeen,
         worker_id: str | None,
         caller: Principal,
-    ) -> None:
+    ) -> bool:
+        """List a worker; return False if its connection has ended since it was read."""
         listener = Listener(connection.id, worker_id, connection.until_ms)
         self._listeners.add(group, listener)
         if self._directory.note_group(group, seen.names):
             # This container rings the first listener of a group at once.
             self._directory.forget()
         if connection.group == group:
-            return
+            return True
         # Once for each connection: whoever ends it, or directs its worker, finds it then.
         if connection.group is not None:
             self._listeners.remove(connection.group, connection.id)
-        self._connections.set_group(connection.id, group)
+        if not self._connections.set_group(connection.id, group):
+            self._listeners.remove(group, connection.id)
+            return False
         if worker_id is not None:
             self._workers.touch(
                 worker_id, now_ms=self._clock.now_ms(), caller=caller, connection=connection.id
             )
+        return True
 
     def _next_ms(self, seen: FetchSeen, listeners: int, now_ms: int) -> int:
         """Return when a listed worker looks at the latest (ms from now)."""
