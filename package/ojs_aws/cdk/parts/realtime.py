@@ -124,8 +124,8 @@ class Realtime(Construct):
             stage,
             "AwsSolutions-APIG1",
             "Access logs of WebSocket APIs require a role for the whole account, which belongs to "
-            "no single deployment. Metrics of the API count rejected connections, and the functions "
-            "log failed messages.",
+            "no single deployment. Metrics of the API count rejected connections. Functions log "
+            "failed messages.",
         )
         if self._domain is not None:
             self.domain_target = name_api(self, self.api, stage, self._domain)
