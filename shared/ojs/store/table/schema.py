@@ -81,11 +81,11 @@ class TableSchema:
             StreamFilter((keys.pool(""),), sort_keys=(keys.RECORD, keys.ALERTS)),
         )
     )
-    # What the second reader of the stream looks at, which sends events to subscribers.
+    # Changes for the second reader of the stream, which sends events to subscribers.
     live_filters: tuple[StreamFilter, ...] = field(
         default=(
             StreamFilter((keys.job(""),), sort_keys=(keys.RECORD, keys.PROGRESS)),
-            StreamFilter((keys.queue(""),)),
+            StreamFilter((keys.queue(""), keys.batch(""))),
         )
     )
 
