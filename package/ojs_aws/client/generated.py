@@ -138,19 +138,6 @@ class Generated:
 
     @Method
     @staticmethod
-    def create_ticket() -> Call[Answer]:
-        """Create a ticket for one WebSocket connection.
-
-        Returns:
-            The call. Its result is the JSON object of the response.
-
-        Raises:
-            ApiError: The server rejected the request.
-        """
-        return Call("POST", "realtime/tickets", json_object, {}, repeatable=False)
-
-    @Method
-    @staticmethod
     def cron_history(name: str, **query: Any) -> Call[Answer]:
         """Read the run history of a cron job.
 
@@ -1115,56 +1102,6 @@ class Generated:
             {},
             repeatable=False,
         )
-
-    @Method
-    @staticmethod
-    def stream_events(**query: Any) -> Call[Answer]:
-        """Follow a job (scope jobs:read), or a queue or all queues (scope admin:read).
-
-        Args:
-            **query: Query parameters: `channel`, `event_types`.
-
-        Returns:
-            The call. Its result is the JSON object of the response.
-
-        Raises:
-            ApiError: The server rejected the request.
-        """
-        return Call("GET", "events/stream", json_object, query=query)
-
-    @Method
-    @staticmethod
-    def stream_job_events(job_id: str, **query: Any) -> Call[Answer]:
-        """Follow the state and the progress of a job.
-
-        Args:
-            job_id: ID of the job.
-            **query: Query parameters: `event_types`.
-
-        Returns:
-            The call. Its result is the JSON object of the response.
-
-        Raises:
-            ApiError: The server rejected the request.
-        """
-        return Call("GET", place("jobs/{}/events", job_id), json_object, query=query)
-
-    @Method
-    @staticmethod
-    def stream_queue_events(name: str, **query: Any) -> Call[Answer]:
-        """Follow the events of a queue and of its jobs.
-
-        Args:
-            name: Name of the queue.
-            **query: Query parameters: `event_types`.
-
-        Returns:
-            The call. Its result is the JSON object of the response.
-
-        Raises:
-            ApiError: The server rejected the request.
-        """
-        return Call("GET", place("queues/{}/events", name), json_object, query=query)
 
     @Method
     @staticmethod
