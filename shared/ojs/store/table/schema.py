@@ -75,11 +75,11 @@ class TableSchema:
             StreamFilter((keys.pool(""),), sort_keys=(keys.RECORD, keys.ALERTS)),
         )
     )
-    # What the second reader of the stream looks at, which sends events to subscribers.
+    # Changes for the second reader of the stream, which sends events to subscribers.
     live_filters: tuple[StreamFilter, ...] = field(
         default=(
             StreamFilter((keys.job(""),), sort_keys=(keys.RECORD, keys.PROGRESS)),
-            StreamFilter((keys.queue(""),)),
+            StreamFilter((keys.queue(""), keys.batch(""))),
         )
     )
 
@@ -87,7 +87,7 @@ class TableSchema:
         """Return whether changes of this item go to the projection."""
         return _match(self.stream_filters, pk, sk)
 
-    def notifies(self, pk: str, sk: str) -> bool:
+    def is_live(self, pk: str, sk: str) -> bool:
         """Return whether changes of this item can be events for subscribers."""
         return _match(self.live_filters, pk, sk)
 
