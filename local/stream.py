@@ -181,7 +181,7 @@ class Pump:
 
     def _send_events(self, records: Sequence[Record]) -> None:
         """Send events to subscribers, without a retry: they are hints."""
-        sent = [record for record in records if TABLE.notifies(*_key(record))]
+        sent = [record for record in records if TABLE.is_live(*_key(record))]
         for at in range(0, len(sent), STREAM_BATCH):
             try:
                 self._notify({"Records": sent[at : at + STREAM_BATCH]}, LambdaContext("notify"))

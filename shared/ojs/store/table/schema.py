@@ -93,7 +93,7 @@ class TableSchema:
         """Return whether the stream records of an item are projected."""
         return _match(self.stream_filters, pk, sk)
 
-    def notifies(self, pk: str, sk: str) -> bool:
+    def is_live(self, pk: str, sk: str) -> bool:
         """Return whether the stream records of an item can be events for subscribers."""
         return _match(self.live_filters, pk, sk)
 
