@@ -156,7 +156,7 @@ class Listening:
             self._directory.forget()
         if connection.group == group:
             return True
-        # Once for each connection. A request that ends the connection or directs its worker reads it.
+        # Once for each connection. Requests that end it or direct its worker read the group.
         if connection.group is not None:
             self._listeners.remove(connection.group, connection.id)
         if not self._connections.set_group(connection.id, group):
