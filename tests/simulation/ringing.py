@@ -18,8 +18,8 @@ from ojs.domain.job import envelope
 from ojs.domain.job.job import Job
 from ojs.domain.realtime import CONNECTION_MS, Connection, Posted
 from ojs.services.jobs.empty_lines import FEW
-from ojs.services.jobs.fetch import FetchSeen
-from ojs.services.realtime.listening import FALLBACK_MS, Heard
+from ojs.services.jobs.fetch import WorkerFetch
+from ojs.services.realtime.listening import FALLBACK_MS, ListenerState
 from ojs.store.table import keys
 from tests.simulation.actors import Operator, Producer, Worker
 from tests.simulation.acts import RETRY, some
@@ -333,15 +333,15 @@ class ListeningWorker(Worker):
         inbox = self._ringing.inboxes.get(self.connection, [])
         rung = frozenset([QUEUE]) if inbox else frozenset[str]()
         inbox.clear()
-        seen = FetchSeen(rung, self.connection, self.listed)
+        seen = WorkerFetch(rung, self.connection, self.listed)
 
-        def act() -> tuple[list[Job], Heard | None]:
+        def act() -> tuple[list[Job], ListenerState | None]:
             got = self.run.fetch.fetch(
                 self.queues, count, self.called, visibility_timeout_ms=lease_ms, seen=seen
             )
             listening = self.run.listening
             assert listening is not None
-            heard = listening.fetched(seen, worker_id=self.called)
+            heard = listening.update(seen, worker_id=self.called)
             self.run.flush()
             self.world.watch.handed_out(got)
             return got, heard

@@ -21,7 +21,7 @@ from ojs.http.endpoint import Permission, QueueScope, Reply, Resource, Success
 
 if TYPE_CHECKING:
     from ojs.services.jobs.batch_finish import BatchOutcome
-    from ojs.services.jobs.fetch import FetchSeen
+    from ojs.services.jobs.fetch import WorkerFetch
     from ojs.services.realtime.listening import Listening
     from ojs.services.workers.workers import HeartbeatAnswer as Beat
 
@@ -187,21 +187,21 @@ def fetch_jobs(request: Request) -> Reply:
     return Reply(views.fetched(jobs) | told, failed=failed)
 
 
-def _seen(body: models.FetchRequest) -> FetchSeen:
+def _seen(body: models.FetchRequest) -> WorkerFetch:
     """How the fetch of a request reads."""
-    from ojs.services.jobs.fetch import FetchSeen
+    from ojs.services.jobs.fetch import WorkerFetch
 
     listen = body.listen
     if listen is None:
-        return FetchSeen(frozenset(body.rung))
-    return FetchSeen(frozenset(body.rung), listen.connection, listen.listed)
+        return WorkerFetch(frozenset(body.rung))
+    return WorkerFetch(frozenset(body.rung), listen.connection, listen.listed)
 
 
 def _listened(
     request: Request,
     body: models.FetchRequest,
     listening: Listening,
-    seen: FetchSeen,
+    seen: WorkerFetch,
     *,
     must_answer: bool,
 ) -> dict[str, Any]:
@@ -210,7 +210,7 @@ def _listened(
     Raises PermissionDenied for a foreign connection, unless the worker `must_answer` for jobs.
     """
     try:
-        heard = listening.fetched(seen, worker_id=body.worker_id, caller=request.principal)
+        heard = listening.update(seen, worker_id=body.worker_id, caller=request.principal)
     except PermissionDenied:
         if not must_answer:
             raise

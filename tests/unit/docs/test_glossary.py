@@ -251,7 +251,7 @@ VERBS = frozenset(
     start stop cancel note record register schedule prune purge replay erase move merge format
     render split push fetch ack nack beat resume pause undo fold note publish project test
     close open put set use change handle describe register join wake forget settle load select
-    with issue redeem revoke post take stream
+    with issue redeem revoke post take stream flush
     """.split()  # noqa: SIM905 - a list of words is easier to read without quotes
 )
 # Names that say nothing of a function.

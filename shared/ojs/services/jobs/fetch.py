@@ -103,7 +103,7 @@ class DeliveryFetch:
 
 
 @record
-class FetchSeen:
+class WorkerFetch:
     """How a fetch of a worker reads, and its results beyond the jobs.
 
     Attributes:
@@ -237,7 +237,7 @@ def _tell(delivery: DeliveryFetch, state: _FetchState) -> None:
     delivery.keys_wait = state.permits.keys_wait
 
 
-def _tell_worker(seen: FetchSeen, state: _FetchState) -> None:
+def _tell_worker(seen: WorkerFetch, state: _FetchState) -> None:
     """Set the results of a fetch of a worker that listens."""
     seen.full = len(state.jobs) >= state.count
     seen.in_doubt = state.cut or not state.wanted or bool(state.errors)
@@ -393,7 +393,7 @@ class JobFetcher:
         pool: str | None = None,
         caller: Principal = ANYBODY,
         delivery: DeliveryFetch | None = None,
-        seen: FetchSeen | None = None,
+        seen: WorkerFetch | None = None,
     ) -> list[Job]:
         """Claim up to `count` jobs: in each queue by priority, then first in, first out.
 
@@ -467,7 +467,7 @@ class JobFetcher:
         state: _FetchState,
         queues: Sequence[Queue],
         delivery: DeliveryFetch | None,
-        seen: FetchSeen | None,
+        seen: WorkerFetch | None,
     ) -> None:
         """Report what follows from a fetch, to its caller and to the callbacks."""
         for queue in state.permits.held_back:
@@ -501,7 +501,7 @@ class JobFetcher:
         queues: Sequence[Queue],
         *,
         remembers: bool,
-        seen: FetchSeen | None,
+        seen: WorkerFetch | None,
     ) -> IndexReader:
         """Return a reader of the index partitions of these queues.
 
