@@ -98,6 +98,8 @@ class Flow:
         self.number = self.chance.choice((1, 3, 6))
         # They may all take jobs of this queue.
         queues = self.chance.choice([[[QUEUE]], [[QUEUE]], [[QUEUE], [QUEUE, *_OTHERS]]])
+        for name in queues[-1][1:]:
+            world.run.queues.create(name, {})
         self.fleet = [
             Listener(
                 f"l{number}", self.air, self.runs, self.chance.choice(queues),
