@@ -383,7 +383,9 @@ class Runtime:
     fetch: JobFetcher = provided("ojs.services.jobs.fetch:JobFetcher")
     finish: JobFinisher = provided("ojs.services.jobs.finish:JobFinisher")
     batch_finish: BatchFinish = provided("ojs.services.jobs.batch_finish:BatchFinish")
-    jobs: JobManagement = provided("ojs.services.jobs.manage:JobManagement")
+    jobs: JobManagement = provided(
+        "ojs.services.jobs.manage:JobManagement", cancelled=lambda run: run.note_cancelled
+    )
     moves: JobMover = provided("ojs.services.jobs.moving:JobMover")
     acts: JobActs = provided("ojs.services.bulk.acts:JobActs")
     job_slices: JobSlices = provided("ojs.services.bulk.of_jobs:JobSlices")
@@ -413,25 +415,26 @@ class Runtime:
         if job.workflow is not None:
             self.workflow_advance.job_ended(job)
 
-    @property
-    def _hints(self) -> Sequence[DeliveryWake | Rings]:
-        """The services that wake deliveries, and ring workers, after a change."""
-        return [each for each in (self.wake, self.rings) if each is not None]
-
     def freed(self, job: Job) -> None:
         """Wake deliveries and workers after a job released permits without an outcome."""
-        for each in self._hints:
-            each.permits_released(job)
+        if self.wake is not None:
+            self.wake.permits_released(job)
+        if self.rings is not None:
+            self.rings.note_released(job)
 
     def placed(self, job: Job) -> None:
         """Wake deliveries and workers for a job."""
-        for each in self._hints:
-            each.job_placed(job)
+        if self.wake is not None:
+            self.wake.job_placed(job)
+        if self.rings is not None:
+            self.rings.note_job(job)
 
     def opened(self, queue: str) -> None:
         """Wake deliveries and workers of a queue that can dispatch more jobs than before."""
-        for each in self._hints:
-            each.queue_opened(queue)
+        if self.wake is not None:
+            self.wake.queue_opened(queue)
+        if self.rings is not None:
+            self.rings.note_queue(queue)
 
     def held_back(self, queue: Queue) -> None:
         """Wake deliveries when the rate limit of a queue allows the next start.
@@ -441,10 +444,10 @@ class Runtime:
         if self.wake is not None:
             self.wake.held_back(queue)
 
-    def cancelled(self, job: Job) -> None:
+    def note_cancelled(self, job: Job) -> None:
         """Ask the worker of a cancelled job for a heartbeat."""
         if self.beats is not None:
-            self.beats.ask_worker_of(job)
+            self.beats.send_to_worker_of(job)
 
     def flush(self) -> None:
         """Send the rings for what the request has changed. The last act before its response."""

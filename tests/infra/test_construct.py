@@ -131,7 +131,7 @@ def whole(code: Callable[[], lambda_.Code]) -> Made:
     jobs.grant_read(role(stack, "Board"))
     jobs.add_key("ci", scopes=["admin:write"])
     queue = sqs.Queue.from_queue_arn(
-        stack, "Heard", f"arn:aws:sqs:eu-central-1:{PLACE.account}:heard"
+        stack, "ListenerState", f"arn:aws:sqs:eu-central-1:{PLACE.account}:heard"
     )
     jobs.on_event("job.completed", targets.SqsQueue(queue))
     jobs.on_event("job.*", targets.SqsQueue(queue))

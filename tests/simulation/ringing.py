@@ -19,7 +19,7 @@ from ojs.domain.job.job import Job
 from ojs.domain.realtime import CONNECTION_MS, Connection, Posted
 from ojs.services.jobs.empty_lines import FEW
 from ojs.services.jobs.fetch import WorkerFetch
-from ojs.services.realtime.listening import FALLBACK_MS, ListenAnswer
+from ojs.services.realtime.listening import FALLBACK_MS, ListenerState
 from ojs.store.table import keys
 from tests.simulation.actors import Operator, Producer, Worker
 from tests.simulation.acts import RETRY, some
@@ -98,6 +98,8 @@ class Flow:
         self.number = self.chance.choice((1, 3, 6))
         # They may all take jobs of this queue.
         queues = self.chance.choice([[[QUEUE]], [[QUEUE]], [[QUEUE], [QUEUE, *_OTHERS]]])
+        for name in queues[-1][1:]:
+            world.run.queues.create(name, {})
         self.fleet = [
             Listener(
                 f"l{number}", self.air, self.runs, self.chance.choice(queues),
@@ -335,13 +337,13 @@ class ListeningWorker(Worker):
         inbox.clear()
         seen = WorkerFetch(rung, self.connection, self.listed)
 
-        def act() -> tuple[list[Job], ListenAnswer | None]:
+        def act() -> tuple[list[Job], ListenerState | None]:
             got = self.run.fetch.fetch(
                 self.queues, count, self.called, visibility_timeout_ms=lease_ms, seen=seen
             )
             listening = self.run.listening
             assert listening is not None
-            heard = listening.fetched(seen, worker_id=self.called)
+            heard = listening.update(seen, worker_id=self.called)
             self.run.flush()
             self.world.watch.handed_out(got)
             return got, heard

@@ -15,7 +15,7 @@ from ojs.domain.realtime import CONNECTION_MS, group_of
 from ojs.domain.stats import WorkerCounts
 from ojs.services.jobs.empty_lines import FEW
 from ojs.services.jobs.fetch import WorkerFetch
-from ojs.services.realtime.listening import FALLBACK_MS, ListenAnswer
+from ojs.services.realtime.listening import FALLBACK_MS, ListenerState
 from ojs.store.realtime import directory
 from tests.store.conftest import World
 from tests.store.doubles import Broken
@@ -66,7 +66,7 @@ class Worker:
         jobs = run.fetch.fetch(
             None if pool else self.queues, self.slots, self.connection, pool=pool, seen=seen
         )
-        heard = run.listening.fetched(seen, worker_id=self.connection, caller=self.caller)
+        heard = run.listening.update(seen, worker_id=self.connection, caller=self.caller)
         assert heard is not None
         self.listed, self.next_ms = heard.listed, heard.next_ms
         run.flush()
@@ -88,7 +88,7 @@ def worker(world: World, name: str = "c1", **more: Any) -> Worker:
 
 
 def listed(world: World, queues: tuple[str, ...] = (QUEUE,)) -> list[str]:
-    found = world.run.stores.listeners.first(group_of(queues), now_ms=world.clock.now_ms())
+    found = world.run.stores.listeners.list_first(group_of(queues), now_ms=world.clock.now_ms())
     return sorted(listener.connection for listener in found)
 
 
@@ -453,7 +453,7 @@ def test_a_fetch_of_a_wide_queue_rings_one_other(world: World, hub: Hub) -> None
 
 
 def test_heard_says_not_listed_by_default() -> None:
-    assert ListenAnswer() == ListenAnswer(listed=False, next_ms=None)
+    assert ListenerState() == ListenerState(listed=False, next_ms=None)
 
 
 # --- heartbeats -----------------------------------------------------------------------------------

@@ -130,12 +130,12 @@ def test_listeners(exact: World) -> None:
     assert group == group_of(["a", "b", "a"]) != group_of(["ab"])
     listener = Listener("c1", "worker-1", now_ms + MINUTE_MS)
     assert costs(exact, lambda: store.add(group, listener)) == (["PutItem"], 1.0, 0.0)
-    assert store.some(group, 3, now_ms=now_ms) == [listener]
-    assert store.some(group, 3, now_ms=now_ms + MINUTE_MS) == []
-    assert store.some("other", 3, now_ms=now_ms) == []
+    assert store.select(group, 3, now_ms=now_ms) == [listener]
+    assert store.select(group, 3, now_ms=now_ms + MINUTE_MS) == []
+    assert store.select("other", 3, now_ms=now_ms) == []
     assert costs(exact, lambda: store.remove(group, "c1"))[:2] == (["DeleteItem"], 1.0)
     store.remove(group, "c1")
-    assert store.some(group, 3, now_ms=now_ms) == []
+    assert store.select(group, 3, now_ms=now_ms) == []
 
 
 def test_some_of_many_listeners(exact: World) -> None:
@@ -147,7 +147,7 @@ def test_some_of_many_listeners(exact: World) -> None:
     meter = exact.run.table.meter
     for _ in range(400):
         meter.reset()
-        found = store.some("g", 6, now_ms=now_ms)
+        found = store.select("g", 6, now_ms=now_ms)
         assert len(meter.calls) <= 2
         assert meter.read_units <= 2.0
         names = [each.connection for each in found]

@@ -116,7 +116,7 @@ def test_those_whose_connections_ended_are_no_longer_rung(world: World, hub: Hub
     for _ in range(8):
         pushed(world)
     assert set(hub.rung()) == {"c"}
-    left = world.run.stores.listeners.some(group_of([QUEUE]), 9, now_ms=0)
+    left = world.run.stores.listeners.select(group_of([QUEUE]), 9, now_ms=0)
     assert [listener.connection for listener in left] == ["c"]
 
 

@@ -75,5 +75,5 @@ def test_what_a_broken_end_leaves_ends_by_itself(exact: World, fault: str) -> No
             sockets_of(exact.another()).remove_connection("c1")
         assert stores.connections.get("c1", now_ms=clock.now_ms()) is None
         clock.advance(found.until_ms - clock.now_ms())
-        assert stores.listeners.some("g1", 9, now_ms=clock.now_ms()) == []
+        assert stores.listeners.select("g1", 9, now_ms=clock.now_ms()) == []
         assert stores.subscribers.list_of("queue:mail", now_ms=clock.now_ms()) == []

@@ -210,7 +210,7 @@ def _listened(
     Raises PermissionDenied for a foreign connection, unless the worker `must_answer` for jobs.
     """
     try:
-        heard = listening.fetched(seen, worker_id=body.worker_id, caller=request.principal)
+        heard = listening.update(seen, worker_id=body.worker_id, caller=request.principal)
     except PermissionDenied:
         if not must_answer:
             raise

@@ -130,7 +130,7 @@ class EmptyIndexCache:
         """Record that nothing in a due partition is due before its `next_ms`, if known."""
         self._due.put(lane, (self._clock.now_ms(), line))
 
-    def starts_ms(self, lane: Lane) -> int | None:
+    def get_start_ms(self, lane: Lane) -> int | None:
         """Return when the first job of a skipped due partition can start, if known."""
         seen = self._due.get(lane)
         return None if seen is None else seen[1].starts_ms
@@ -270,7 +270,7 @@ class IndexReader:
         if not self._many:
             found = self._read_due((queue, lane), limit, self._ahead_ms)
         elif self._passes_over(self._empty.due_is_empty, (queue, lane)):
-            found = DueLine([], [], None, self._empty.starts_ms((queue, lane)))
+            found = DueLine([], [], None, self._empty.get_start_ms((queue, lane)))
         else:
             found = self._due.take((queue, lane), limit)
         if found.starts_ms is not None:

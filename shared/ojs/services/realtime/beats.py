@@ -21,14 +21,14 @@ class Beats:
         self._workers = workers
         self._posts = posts
 
-    def ask(self, workers: Iterable[Worker]) -> None:
-        """Ask those workers that have listened with a connection."""
+    def send_to(self, workers: Iterable[Worker]) -> None:
+        """Ask workers for a heartbeat, if they have a connection."""
         found = [worker.connection for worker in workers if worker.connection is not None]
         if found:
             self._posts.send([(connection, _BEAT) for connection in found])
 
-    def ask_worker_of(self, job: Job) -> None:
-        """Ask the worker of a job that was cancelled. Two calls at most."""
+    def send_to_worker_of(self, job: Job) -> None:
+        """Ask the worker of a cancelled job. At most two calls."""
         if job.worker_id is not None:
             with suppress(OjsError):
-                self.ask(worker for _, worker in self._workers.records(job.worker_id))
+                self.send_to(worker for _, worker in self._workers.records(job.worker_id))

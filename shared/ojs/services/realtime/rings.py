@@ -79,7 +79,7 @@ class Rings:
         self._lock = threading.Lock()
         self._noted: dict[str, _Noted] = {}
 
-    def job_placed(self, job: Job) -> None:
+    def note_job(self, job: Job) -> None:
         """Note a job that is available or will be soon."""
         if job.state is State.AVAILABLE:
             self._note(job.queue, jobs=1)
@@ -89,22 +89,22 @@ class Rings:
         ):
             self._note(job.queue, due_ms=job.due_ms)
 
-    def queue_opened(self, queue: str) -> None:
+    def note_queue(self, queue: str) -> None:
         """Note a queue that can dispatch more jobs than before."""
         self._note(queue, listed=_CHAIN)
 
-    def permits_released(self, job: Job) -> None:
+    def note_released(self, job: Job) -> None:
         """Note a job that released permits for which another one might wait."""
         self._note(job.queue, listed=1)
 
-    def more_in_line(self, queue: str, *, sure: bool) -> None:
+    def note_more_in_line(self, queue: str, *, sure: bool) -> None:
         """Note a queue with more jobs than a worker could take, or with lanes that it did not read.
 
         So the number of rung workers doubles with each step as long as there are jobs.
         """
         self._note(queue, listed=_CHAIN if sure else 1)
 
-    def maintenance_ended(self) -> None:
+    def note_maintenance_end(self) -> None:
         """Note all queues, for when every container has read that maintenance ended."""
         at_ms = self._clock.now_ms() + NOTICED_MS + _SECOND_MS
         groups = self._directory.read(remembered_ms=REMEMBERED_MS).groups
@@ -195,7 +195,7 @@ class _Idle:
             self._groups[queue] = [*groups[first:], *groups[:first]]
         for group in self._groups[queue]:
             if group not in self._found and len(self._found) < _GROUPS:
-                self._found[group] = self._listeners.some(
+                self._found[group] = self._listeners.select(
                     group, _MOST + _SPARE, now_ms=self._now_ms
                 )
             if found := self._found.get(group):

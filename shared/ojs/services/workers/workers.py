@@ -314,7 +314,7 @@ class WorkerRegistry:
         if not done:
             raise NotFound("worker", worker_id)
         if self._beats is not None:
-            self._beats.ask(done)
+            self._beats.send_to(done)
         return done[0]
 
     def get(self, worker_id: str, caller: Principal | None = None) -> Worker:

@@ -46,7 +46,7 @@ class ListenerStore:
         """Delete a listener. One call, safe to repeat."""
         self._table.delete(keys.listeners(group), _place(connection))
 
-    def some(self, group: str, number: int, *, now_ms: int) -> list[Listener]:
+    def select(self, group: str, number: int, *, now_ms: int) -> list[Listener]:
         """Return up to `number` listeners, chosen at random.
 
         One consistent query. Of a group with more than `MOST_COUNTED` listeners it reads those from
@@ -65,7 +65,7 @@ class ListenerStore:
         valid = [each for each in _distinct(found) if each.until_ms > now_ms]
         return [valid.pop(self._choose(len(valid))) for _ in range(min(number, len(valid)))]
 
-    def first(self, group: str, *, now_ms: int) -> list[Listener]:
+    def list_first(self, group: str, *, now_ms: int) -> list[Listener]:
         """Return up to `MOST_COUNTED` listeners. One query, which may miss the latest changes."""
         found = self._page(group, consistent=False)
         return [listener for listener in found if listener.until_ms > now_ms]
