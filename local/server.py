@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from botocore.exceptions import BotoCoreError, ClientError
 
 from functions.dashboard.files import Dashboard
-from functions.notify.handler import handler as notify
+from functions.notify import handler as notify
 from functions.socket.handler import handler as socket_function
 from functions.stream.handler import handler as project
 from local import engines, hooks
@@ -149,7 +149,7 @@ class LocalServer:
         self._resets = 0
         self._moved = hooks.MovedClock() if test_clock else None
         self._clock: Clock = self._moved or SystemClock()
-        self._hub = Hub(partial(self._take_precedence, socket_function), _caller, self._clock)
+        self._hub = Hub(partial(self._take_precedence, _process_message), _caller, self._clock)
         with contextlib.ExitStack() as undo:
             limits = Limits(body_bytes=GATEWAY_BYTES)
             http = HttpServer(
@@ -201,7 +201,7 @@ class LocalServer:
             self._pump = Pump(
                 TableStream(connect_to_streams(self.engine.url), TABLE_NAME),
                 project,
-                notify=notify,
+                notify=notify.handler,
                 trim=self._trim,
             )
             self._derived = Rounds(self._derive)
@@ -437,6 +437,12 @@ class LocalServer:
         if self.engine.running:
             with contextlib.suppress(BotoCoreError, ClientError):  # it is ending
                 self._pump.drain()
+
+
+def _process_message(event: dict[str, Any], context: Any) -> Any:
+    answer = socket_function(event, context)
+    notify.forget()
+    return answer
 
 
 def _caller(ticket: str) -> Principal | None:

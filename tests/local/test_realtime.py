@@ -96,6 +96,22 @@ def test_events_of_a_job(server: RunningServer, connect: Callable[..., WebSocket
     assert client.message()["data"]["to"] == "completed"
 
 
+def test_a_subscription_counts_at_once(
+    server: RunningServer, connect: Callable[..., WebSocket]
+) -> None:
+    """Also a second one of a channel, which a container on AWS learns of within 2 s."""
+    server.enqueue(options={"queue": "twice"})
+    clients = []
+    for number in range(1, 4):
+        clients.append(connect())
+        channel = {"action": "subscribe", "channel": "queue:twice"}
+        assert clients[-1].ask(channel)["type"] == "subscribed"
+        job = server.enqueue(options={"queue": "twice"})["id"]
+        for client in clients:
+            while client.message()["data"]["job_id"] != job:
+                assert number == 1  # the job that is older than the first subscription
+
+
 def test_events_come_soon(server: RunningServer, connect: Callable[..., WebSocket]) -> None:
     client = connect()
     client.ask({"action": "subscribe", "channel": "all"})

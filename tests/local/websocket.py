@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -85,7 +86,8 @@ class WebSocket:
     def text(self) -> str:
         """The next text. Pings are answered before."""
         found = ""
-        while True:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
             event = self.event()
             if isinstance(event, Ping):
                 self.send_event(event.response())
@@ -94,6 +96,7 @@ class WebSocket:
             found += event.data
             if event.message_finished:
                 return found
+        raise AssertionError("only pings came")
 
     def message(self) -> Any:
         """The next message."""

@@ -95,11 +95,9 @@ class Flow:
         self.until: dict[str, int] = {}
         self.failing: set[str] = set()
         self.limit_ms: int | None = None
-        self.number = self.chance.choice((1, 2, 3, 8))
-        for name in _OTHERS:
-            world.run.queues.create(name, {})
+        self.number = self.chance.choice((1, 3, 6))
         # They may all take jobs of this queue.
-        queues = [[QUEUE], [QUEUE, *_OTHERS]]
+        queues = self.chance.choice([[[QUEUE]], [[QUEUE]], [[QUEUE], [QUEUE, *_OTHERS]]])
         self.fleet = [
             Listener(
                 f"l{number}", self.air, self.runs, self.chance.choice(queues),
@@ -182,11 +180,12 @@ class Flow:
         air = self.air
         air.failing, air.lost, air.doubled, air.ending = 0.1, 0.4, 0.1, 0.1
         self.timeline.go_on(20 * SECOND)
-        for _ in range(6):
+        for _ in range(4):
             self.push(self.chance.randint(1, 2), fails=self.chance.random() < 0.3)
             self.timeline.go_on(self.chance.randint(1, 90) * SECOND)
         self.push(scheduled_at=self.chance.choice(("+PT5S", "+PT2M", "+PT6M")))
-        self.timeline.go_on(6 * _MINUTE + _FALLBACK_MS)
+        while self.until and self._now_ms < max(self.until.values()):
+            self.timeline.go_on(10 * SECOND)
         self._all_began()
 
     def calm(self) -> None:

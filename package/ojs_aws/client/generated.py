@@ -20,7 +20,7 @@ class Generated:
             job_id: ID of the job.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -36,7 +36,7 @@ class Generated:
             **query: Query parameters: `detail`, `limit`, `cursor`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -52,7 +52,7 @@ class Generated:
             **query: Query parameters: `period`, `since`, `until`, `queue`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -72,7 +72,7 @@ class Generated:
                 `pause_on_failure`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -94,7 +94,7 @@ class Generated:
                 `tenant_fairness`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -112,7 +112,7 @@ class Generated:
                 `signing_secrets`, `paused`, `config`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -129,12 +129,25 @@ class Generated:
             **body: Fields of the request: .
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
         """
         return Call("POST", "queues", json_object, {"name": name, **body}, repeatable=False)
+
+    @Method
+    @staticmethod
+    def create_ticket() -> Call[Answer]:
+        """Create a ticket for one WebSocket connection.
+
+        Returns:
+            The call. Its result is the JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("POST", "realtime/tickets", json_object, {}, repeatable=False)
 
     @Method
     @staticmethod
@@ -146,7 +159,7 @@ class Generated:
             **query: Query parameters: `limit`, `cursor`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -159,7 +172,7 @@ class Generated:
         """Read statistics of dead letters.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -175,7 +188,7 @@ class Generated:
             name: Name of the cron job.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -191,7 +204,7 @@ class Generated:
             job_id: ID of the job.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -207,7 +220,7 @@ class Generated:
             name: Name of the delivery.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -223,7 +236,7 @@ class Generated:
             name: Name of the pool.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -239,7 +252,7 @@ class Generated:
             key: Key of the rate limit.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -252,7 +265,7 @@ class Generated:
         """Read the identity and scopes of the caller.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -268,7 +281,7 @@ class Generated:
             name: Name of the cron job.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -284,7 +297,7 @@ class Generated:
             operation_id: ID of the operation.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -300,7 +313,7 @@ class Generated:
             name: Name of the delivery.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -316,7 +329,7 @@ class Generated:
             operation_id: ID of the operation.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -332,7 +345,7 @@ class Generated:
             key_id: ID of the key.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -345,7 +358,7 @@ class Generated:
         """Read whether maintenance mode is on.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -361,7 +374,7 @@ class Generated:
             name: Name of the pool.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -377,7 +390,7 @@ class Generated:
             job_id: ID of the job.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -393,7 +406,7 @@ class Generated:
             name: Name of the queue.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -409,7 +422,7 @@ class Generated:
             name: Name of the queue.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -422,7 +435,7 @@ class Generated:
         """Read the policy for new queues.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -438,7 +451,7 @@ class Generated:
             key: Key of the rate limit.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -454,7 +467,7 @@ class Generated:
             worker_id: ID of the worker.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -471,7 +484,7 @@ class Generated:
             **query: Query parameters: `limit`, `cursor`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -484,7 +497,7 @@ class Generated:
         """Read whether the server and its store work.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -500,7 +513,7 @@ class Generated:
             **query: Query parameters: `limit`, `cursor`, `offset`, `page`, `per_page`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -516,7 +529,7 @@ class Generated:
             **query: Query parameters: `enabled`, `limit`, `cursor`, `offset`, `page`, `per_page`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -532,7 +545,7 @@ class Generated:
             **query: Query parameters: `limit`, `cursor`, `offset`, `page`, `per_page`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -549,7 +562,7 @@ class Generated:
                 `older_than`, `args`, `state`, `limit`, `cursor`, `offset`, `page`, `per_page`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -565,7 +578,7 @@ class Generated:
             **query: Query parameters: `limit`, `cursor`, `offset`, `page`, `per_page`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -583,7 +596,7 @@ class Generated:
                 `page`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -599,7 +612,7 @@ class Generated:
             **query: Query parameters: `limit`, `cursor`, `offset`, `page`, `per_page`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -617,7 +630,7 @@ class Generated:
                 `page`, `per_page`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -633,7 +646,7 @@ class Generated:
             **query: Query parameters: `limit`, `cursor`, `offset`, `page`, `per_page`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -646,7 +659,7 @@ class Generated:
         """List the middleware that processes enqueued jobs.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -662,7 +675,7 @@ class Generated:
             **query: Query parameters: `limit`, `cursor`, `offset`, `page`, `per_page`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -678,7 +691,7 @@ class Generated:
             **query: Query parameters: `limit`, `cursor`, `offset`, `page`, `per_page`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -694,7 +707,7 @@ class Generated:
             **query: Query parameters: `limit`, `cursor`, `offset`, `page`, `per_page`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -710,7 +723,7 @@ class Generated:
             job_id: ID of the job.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -727,7 +740,7 @@ class Generated:
                 `page`, `per_page`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -743,7 +756,7 @@ class Generated:
             **query: Query parameters: `limit`, `cursor`, `offset`, `page`, `per_page`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -760,7 +773,7 @@ class Generated:
                 `per_page`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -773,7 +786,7 @@ class Generated:
         """Read the manifest of the server.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -786,7 +799,7 @@ class Generated:
         """Read the OpenAPI document.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -802,7 +815,7 @@ class Generated:
             name: Name of the cron job.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -818,7 +831,7 @@ class Generated:
             name: Name of the delivery.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -834,7 +847,7 @@ class Generated:
             name: Name of the queue.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -850,7 +863,7 @@ class Generated:
             name: Name of the queue.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -869,7 +882,7 @@ class Generated:
                 `signing_secrets`, `paused`, `config`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -887,7 +900,7 @@ class Generated:
                 `isolated`, `starvation_prevention`, `tenant_fairness`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -905,7 +918,7 @@ class Generated:
                 `expires_at`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -921,7 +934,7 @@ class Generated:
             name: Name of the queue.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -934,7 +947,7 @@ class Generated:
         """Read whether the server is ready.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -950,7 +963,7 @@ class Generated:
             worker_id: ID of the worker.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -966,7 +979,7 @@ class Generated:
             name: Name of the cron job.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -982,7 +995,7 @@ class Generated:
             name: Name of the delivery.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -998,7 +1011,7 @@ class Generated:
             name: Name of the queue.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -1014,7 +1027,7 @@ class Generated:
             **query: Query parameters: `pool`, `limit`, `cursor`, `offset`, `page`, `per_page`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -1031,7 +1044,7 @@ class Generated:
             **body: Fields of the request: `limit`, `period`, `rate_limit`, `rate`, `concurrency`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -1052,7 +1065,7 @@ class Generated:
                 `tenant_fairness`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -1068,7 +1081,7 @@ class Generated:
             operation_id: ID of the operation.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -1090,7 +1103,7 @@ class Generated:
             operation_id: ID of the operation.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -1105,11 +1118,61 @@ class Generated:
 
     @Method
     @staticmethod
+    def stream_events(**query: Any) -> Call[Answer]:
+        """Follow a job (scope jobs:read), or a queue or all queues (scope admin:read).
+
+        Args:
+            **query: Query parameters: `channel`, `event_types`.
+
+        Returns:
+            The call. Its result is the JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", "events/stream", json_object, query=query)
+
+    @Method
+    @staticmethod
+    def stream_job_events(job_id: str, **query: Any) -> Call[Answer]:
+        """Follow the state and the progress of a job.
+
+        Args:
+            job_id: ID of the job.
+            **query: Query parameters: `event_types`.
+
+        Returns:
+            The call. Its result is the JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", place("jobs/{}/events", job_id), json_object, query=query)
+
+    @Method
+    @staticmethod
+    def stream_queue_events(name: str, **query: Any) -> Call[Answer]:
+        """Follow the events of a queue and of its jobs.
+
+        Args:
+            name: Name of the queue.
+            **query: Query parameters: `event_types`.
+
+        Returns:
+            The call. Its result is the JSON object of the response.
+
+        Raises:
+            ApiError: The server rejected the request.
+        """
+        return Call("GET", place("queues/{}/events", name), json_object, query=query)
+
+    @Method
+    @staticmethod
     def system_config() -> Call[Answer]:
         """Read the server's configuration.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -1126,7 +1189,7 @@ class Generated:
             **body: Fields of the request: `type`, `args`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -1144,7 +1207,7 @@ class Generated:
             worker_id: ID of the worker.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -1160,7 +1223,7 @@ class Generated:
             workflow_id: ID of the workflow.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.

@@ -126,6 +126,8 @@ def set_maintenance(request: Request) -> Reply:
         current.maintenance.end()
         if current.wake is not None:
             current.wake.maintenance_ended()
+        if current.rings is not None:
+            current.rings.maintenance_ended()
         return Reply(MaintenanceAnswer.of(_Mode(None)))
     now_ms = current.clock.now_ms()
     begun = current.maintenance.begin(body.reason, body.duration_ms, now_ms=now_ms)

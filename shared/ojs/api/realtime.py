@@ -81,12 +81,12 @@ def _job(request: Request, job_id: str) -> Reply:
 
 
 def _log(request: Request, queue: str | None) -> Reply:
-    current = runtime.current()
+    current, types = runtime.current(), _types(request)
     if queue is not None:
         current.queues.get(queue)
     last_id = request.headers.get(_LAST_ID.lower())
     reaches = request.principal.reaches
-    return _reply(current.event_streams.read_log(queue, last_id, _types(request), reaches))
+    return _reply(current.event_streams.read_log(queue, last_id, types, reaches))
 
 
 def _reply(events: str) -> Reply:

@@ -201,9 +201,3 @@ def test_a_wrong_parameter_is_named(api: Api, query: dict[str, str], field: str)
     assert (reply.status, reply.error["code"]) == (400, "invalid_request"), reply.text
     assert reply.error["details"]["field"] == field
     reply.text.encode("utf-8")
-
-
-def test_streaming_is_not_served(api: Api) -> None:
-    reply = api.get(f"{PATH}/stream")
-    assert reply.status == 422
-    assert "Poll" in reply.error["message"]

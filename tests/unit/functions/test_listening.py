@@ -14,6 +14,7 @@ from functions.sweep.handler import handler as sweep
 from ojs import runtime
 from ojs.clock import ManualClock
 from ojs.domain.access import Principal
+from ojs.domain.maintenance import NOTICED_MS
 from ojs.domain.realtime import Connection
 from ojs.runtime import Runtime
 from tests.store.ringing import QUEUE, Hub
@@ -169,6 +170,19 @@ def test_a_request_that_fails_rings_for_what_it_wrote(live: Api, hub: Hub) -> No
     live.runtime.enqueue.push = broken  # type: ignore[method-assign]
     assert push(live).status == 500
     assert hub.rung() == ["c1="]
+
+
+def test_the_end_of_maintenance_rings_for_when_all_containers_know(
+    live: Api, clock: ManualClock, hub: Hub
+) -> None:
+    connect(live, "c1=")
+    fetch(live, listen={"connection": "c1="})
+    live("POST", "/ojs/v1/admin/maintenance", {"enabled": True, "reason": "r"})
+    push(live)
+    hub.sent.clear()
+    live("POST", "/ojs/v1/admin/maintenance", {"enabled": False})
+    ((_, ring),) = hub.sent
+    assert ring["at_ms"] == clock.now_ms() + NOTICED_MS + 1_000
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from functions.authorizer import handler as authorizer
 from functions.socket.handler import handler as socket
+from functions.ticket.handler import handler as redeem
 from ojs import access_runtime
 from ojs.domain.access import ALL_SCOPES, ANYBODY, Principal
 from ojs.domain.realtime import MAX_CHANNELS, MAX_SUBSCRIBERS, MAX_WATCHERS, Subscriber
@@ -41,7 +41,7 @@ class Live:
 
     def authorized(self, ticket: str | None) -> dict[str, Any]:
         query = None if ticket is None else {"ticket": ticket}
-        return authorizer.ticket({"methodArn": ARN, "queryStringParameters": query}, None)
+        return redeem({"methodArn": ARN, "queryStringParameters": query}, None)
 
     def ticket(self, key: str | None) -> str:
         reply = self.keyed.holding(key)("POST", TICKETS)
@@ -195,6 +195,22 @@ def test_a_connection_ends_with_its_key(live: Live) -> None:
     connection = live.connect(key)
     live.keyed.clock.advance(60_000)
     assert live.subscribe(connection, "all")["code"] == "connection_ended"
+
+
+@pytest.mark.parametrize("expires", ["1780000060", "1.78000006E9", 1_780_000_060])
+def test_a_connection_ends_with_its_token(
+    make_runtime: Callable[..., Runtime], clock: Any, expires: Any
+) -> None:
+    built = make_runtime(authorizer="jwt", realtime="all", socket_url=URL)
+    claims = {"sub": "reader", "scope": "admin:read", "exp": expires}
+    reply = Keyed(built, clock)("POST", TICKETS, told={"jwt": {"claims": claims}})
+    found = built.tickets.redeem(reply.json["ticket"])
+    assert found is not None
+    assert found.until_ms == 1_780_000_060_000
+    built.sockets.add_connection("c1", found)
+    connection = built.stores.connections.get("c1", now_ms=0)
+    assert connection is not None
+    assert connection.until_ms == 1_780_000_060_000
 
 
 def test_who_has_no_principal_cannot_connect(live: Live) -> None:

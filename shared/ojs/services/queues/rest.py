@@ -81,8 +81,8 @@ class RestSweep:
 
     def _one(self, plan: SweepPlan, gauges: QueueGauges, run: SweepRun) -> None:
         known = plan.queues[gauges.queue.name]
-        # All of this is read after the registry, so each change that it misses is recorded
-        # afterwards.
+        # The queue is read after the registry, so each change that this read misses is recorded in
+        # the registry afterwards.
         next_ms = self._index.first_due_ms(known.name, gauges.queue.lanes)
         if next_ms is not None and next_ms <= run.now_ms:
             # The job sweep has not processed the due job yet.

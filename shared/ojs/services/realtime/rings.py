@@ -19,6 +19,7 @@ from ojs.domain import jsontext
 from ojs.domain.errors import OjsError
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
+from ojs.domain.maintenance import NOTICED_MS
 from ojs.domain.realtime import DirectoryEntries, Listener, Posted
 from ojs.records import record
 from ojs.services.realtime.posts import Posts
@@ -39,6 +40,7 @@ _AGAIN = 3
 _GROUPS = 8
 # A job that is due within this time (ms) rings a worker, which sets a timer.
 SOON_MS = 300_000
+_SECOND_MS = 1_000
 
 
 @record
@@ -101,6 +103,13 @@ class Rings:
         So the number of rung workers doubles with each step as long as there are jobs.
         """
         self._note(queue, listed=_CHAIN if sure else 1)
+
+    def maintenance_ended(self) -> None:
+        """Note all queues, for when every container has read that maintenance ended."""
+        at_ms = self._clock.now_ms() + NOTICED_MS + _SECOND_MS
+        groups = self._directory.read(remembered_ms=REMEMBERED_MS).groups
+        for queue in {queue for queues in groups.values() for queue in queues}:
+            self._note(queue, due_ms=at_ms)
 
     def flush(self) -> None:
         """Send the rings for the noted queues. Raises no error of the table.

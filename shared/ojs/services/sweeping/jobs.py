@@ -32,8 +32,9 @@ from ojs.store.table import keys
 _PAGE = 100
 _BATCHES = 10
 _MINUTE_MS = 60_000
-# In maintenance mode: entries of a partition that one run reads to find active jobs; entries per
-# call; and how often (ms) a container starts again at the beginning of the partition.
+# For maintenance mode: maximum number of entries of a partition that one run reads to find active
+# jobs; entries per call; and time (ms) after which a container starts again at the beginning of the
+# partition.
 _LOOKS = 10_000
 _LOOK = 1_000
 _AGAIN_MS = 10 * 60_000
@@ -144,7 +145,10 @@ class JobSweep:
         self._apply(dict.fromkeys([*due, *expiring]), frozenset(due), counts)
 
     def _due(self, queue: str, lane: int, now_ms: int) -> DueLine:
-        """Return the due entries of a lane, earliest first; in maintenance mode, active jobs."""
+        """Return the due entries of a lane, earliest first.
+
+        In maintenance mode, only active jobs.
+        """
         due = self._jobs.index.due(queue, lane, now_ms=now_ms, limit=_PAGE)
         if (due.jobs or due.crons) and self._maintenance.on():
             return DueLine(self._overdue(queue, lane, now_ms), [], None)
@@ -152,9 +156,9 @@ class JobSweep:
         return due
 
     def _overdue(self, queue: str, lane: int, now_ms: int) -> list[str]:
-        """Return active jobs whose lease or timeout has expired, between other due jobs.
+        """Return active jobs whose lease or timeout has expired, without the other due jobs.
 
-        Reads at most _LOOKS entries, and continues after them in the next run.
+        Reads at most _LOOKS entries. The next run continues after them.
         """
         began_ms, after = self._looked.get((queue, lane)) or (now_ms, None)
         found: list[str] = []
@@ -169,7 +173,8 @@ class JobSweep:
                 after = {"pk": keys.job(job_id), "sk": keys.RECORD, **line}
                 break
             if last is None or keys.instant_of(last["wsk"]) > now_ms:
-                # Jobs that failed come before this key. They are read again after _AGAIN_MS.
+                # Jobs whose processing failed come before this key. They are read again after
+                # _AGAIN_MS.
                 if now_ms - began_ms >= _AGAIN_MS:
                     began_ms, after = now_ms, None
                 break
@@ -178,12 +183,12 @@ class JobSweep:
         return found
 
     def _tick(self, names: Sequence[str], go_on: GoOn, counts: SweepCounts) -> None:
-        """Fire cron jobs, several at the same time. A failing one delays no other."""
+        """Fire cron jobs, several at the same time. A failure does not affect other cron jobs."""
 
         def fire(name: str) -> Exception | None:
             try:
                 self._fire(name)
-            # As in `counting_failures`, which is not thread-safe.
+            # Catches the same errors as `counting_failures`, which is not thread-safe.
             except Exception as error:  # noqa: BLE001
                 return error
             return None
@@ -202,11 +207,12 @@ class JobSweep:
     def _apply(self, job_ids: Iterable[str], due: frozenset[str], counts: SweepCounts) -> None:
         ids = list(job_ids)
         records = self._jobs.read_records(ids, counts.fail)
-        # In index order, so that delayed jobs start in the order in which they were due.
+        # Jobs are processed in index order, so that delayed jobs start in the order in which they
+        # were due.
         for job in (records[job_id] for job_id in ids if job_id in records):
             after = None
             with counting_failures(counts, f"job {job.id}"):
-                # Only jobs found in the due index have an entry there to update.
+                # Only jobs that were found in the due index have an entry to update.
                 apply = (
                     self._transitions.apply_indexed if job.id in due else self._transitions.apply
                 )
@@ -229,7 +235,7 @@ class JobSweep:
             if not go_on():
                 counts["more"] = 1
                 return
-            # A batch that fails must not delay the others, nor the jobs of the queues.
+            # A failure of one batch must not affect the others, or the jobs of the queues.
             with counting_failures(counts, f"staged batch {token}"):
                 undone = self._jobs.batches.undo(token, now_ms=now_ms)
                 # A batch that is undone again counts only if some of its jobs were stored late.

@@ -1,16 +1,18 @@
-"""The registry of queues: their names, and which of them are idle until when.
+"""The registry of queues: their names, and which of them are idle.
 
-A queue is idle when it has not changed for QUIET_MS: sweeps skip it until its next entry is due. So
-it is marked as active before something in it changes:
+Sweeps skip an idle queue until its next entry is due. A queue becomes idle if it has not changed
+for QUIET_MS. Before a queue changes, it is recorded as active in the registry:
 
-- Before a write that gives a job a start time, a deadline, or a lease, a container notes the queue.
-- The projection notes it before it counts the queue's jobs, as gauges follow from its counts. A
-  change of the queue itself is noted, too.
+- A container does this before a write that gives a job a start time, a deadline, or a lease, and
+  before it changes the queue itself.
+- The projection does this before it counts the queue's jobs, because the queue's gauges depend on
+  its counts.
 
-A note is one write. A container makes it once in NOTED_MS for each queue. A sweep marks a queue as
-idle if it has no note for QUIET_MS, on the condition that no note is written at the same time. The
-difference is longer than any request, than the index delay, and than clock differences. So every
-write is either seen before a queue becomes idle, or prevents it.
+The record is one write. A container makes it once in NOTED_MS for each queue. The sweep marks a
+queue as idle if it has no record for QUIET_MS, on the condition that no record is written at the
+same time. The difference between QUIET_MS and NOTED_MS is longer than any request, the index delay,
+and clock differences together. So every write is either found before a queue becomes idle, or
+prevents it.
 """
 
 from __future__ import annotations
@@ -35,16 +37,19 @@ from ojs.store.table.values import Item, Value
 
 NOTED_MS = 5 * 60_000
 QUIET_MS = 10 * 60_000
-# Queues whose notes a container remembers. With more, it forgets and notes them again.
+# Maximum number of queues in the per-container cache of records. If there are more, the cache is
+# emptied.
 _REMEMBERED = 10_000
-# Queues that one query reads.
+# Number of queues that one query reads.
 QUEUES_A_CALL = 1_000
 
 
 @record(frozen=True)
 class Rest:
-    """The state of an idle queue as seen by a sweep: when its next entry is due, None for never,
-    and its gauges, as in `ojs.domain.stats.QueueGauges`. Times in ms.
+    """The state of an idle queue as found by a sweep. Times in ms.
+
+    It has the time when the queue's next entry is due (None: never), and the gauges of
+    `ojs.domain.stats.QueueGauges`.
     """
 
     at_ms: int
@@ -54,44 +59,53 @@ class Rest:
     oldest_ms: int | None
 
     def same(self, other: Rest) -> bool:
-        """Return whether another sweep has found the same."""
+        """Return whether another sweep has found the same state."""
         return replace(other, at_ms=self.at_ms) == self
 
 
 @record(frozen=True)
 class RegistryQueue:
-    """A queue in the registry; `noted_ms` is None if it has no note yet."""
+    """A queue in the registry.
+
+    `noted_ms` is the time of its last record, None if it has none yet.
+    """
 
     name: str
     noted_ms: int | None = None
     rest: Rest | None = None
 
     def quiet(self, now_ms: int) -> bool:
-        """Return whether the queue has no recent note."""
+        """Return whether the queue has no record within the last QUIET_MS."""
         return self.noted_ms is None or self.noted_ms <= now_ms - QUIET_MS
 
 
 class QueueRegistry:
-    """The store of the registry, for one container."""
+    """Reads and writes the registry, for one container."""
 
     def __init__(self, table: Table, clock: Clock) -> None:
         self._table = table
         self._clock = clock
-        # By queue: when this container noted it last.
+        # By queue: the time of this container's last record.
         self._noted: BoundedMap[str, int] = BoundedMap(_REMEMBERED)
 
     def register(self, name: str) -> None:
-        """Add a queue, or note one that is there. Safe to repeat. Raises OjsError."""
+        """Add a queue to the registry, or record that it is active.
+
+        Safe to repeat. Raises OjsError.
+        """
         now_ms = self._clock.now_ms()
         self._table.update(_noting(name, now_ms))
         self._noted.put(name, now_ms)
 
     def remove(self, name: str, *, before_ms: int) -> None:
-        """Remove a queue that is deleted, unless it was noted since then. Safe to repeat."""
-        # Race: another container has deleted it as well, it was created again, and this write takes
-        # effect only then. The entry stays: without it, sweeps would not read the new queue. If it
-        # was noted by a container whose clock is ahead it stays, too, and sweeps read an empty
-        # queue.
+        """Remove a deleted queue, unless it was recorded as active since `before_ms`.
+
+        Safe to repeat.
+        """
+        # Race: another container has deleted the queue as well, it was created again, and this
+        # write takes effect late. The entry is kept, because sweeps would not read the new queue
+        # without it. If the clock of another container is ahead, the entry can be kept as well, and
+        # sweeps read an empty queue.
         with suppress(LostRace):
             self._table.delete(
                 keys.QUEUES,
@@ -101,20 +115,20 @@ class QueueRegistry:
             )
 
     def note(self, name: str) -> None:
-        """Make sweeps read a queue in the next minutes. One call in NOTED_MS.
+        """Record that a queue is active, so that sweeps read it. Makes one call in NOTED_MS.
 
         Call it before the write that the sweeps must not miss.
 
         Raises:
-            NotDone: The note isn't stored. The write must not be made.
+            WriteNotApplied: The record isn't stored. The write must not be made.
             OjsError: The outcome is unknown.
         """
         now_ms = self._clock.now_ms()
         noted_ms = self._noted.get(name)
         if noted_ms is not None and 0 <= now_ms - noted_ms < NOTED_MS:
             return
-        # Race: the queue is deleted; it must not be in the registry again. The loser does nothing:
-        # a function that adds the queue again also notes it.
+        # Race: the queue is deleted. It must not be added to the registry again. The loser does
+        # nothing: a function that adds the queue again also records it as active.
         try:
             noting = _noting(name, now_ms, "attribute_exists(pk)")
             if not wins(lambda: self._table.update(noting, tell_loser=False)):
@@ -122,13 +136,17 @@ class QueueRegistry:
         except WriteNotApplied:
             raise
         except (BackendUnavailable, BackendTimeout) as error:
-            # The note might have been written. The write that it announces was certainly not made.
+            # The record might be stored. The caller's write was certainly not made.
             raise WriteNotApplied(error.message) from error
-        # After the write: a concurrent request must not rely on a note that might fail.
+        # The cache is updated after the write, because a concurrent request must not rely on a
+        # record that might fail.
         self._noted.put(name, now_ms)
 
     def all(self) -> list[RegistryQueue]:
-        """Return all queues in order of name. Eventually consistent. One query for a thousand."""
+        """Return all queues in order of name.
+
+        The read is eventually consistent. Makes one query for a thousand.
+        """
         found: list[RegistryQueue] = []
         after: dict[str, Any] | None = None
         while True:
@@ -141,7 +159,7 @@ class QueueRegistry:
                 return found
 
     def count(self, most: int) -> int:
-        """Return the number of queues, up to `most`. Eventually consistent."""
+        """Return the number of queues, up to `most`. The read is eventually consistent."""
         count, after = 0, None
         while count < most:
             limit = min(QUEUES_A_CALL, most - count)
@@ -153,13 +171,16 @@ class QueueRegistry:
         return count
 
     def let_rest(self, queue: RegistryQueue, rest: Rest) -> bool:
-        """Mark a queue, as read, as idle; return False if it was noted since. One call."""
+        """Mark a queue as idle.
+
+        Return false if it was recorded as active since it was read. Makes one call.
+        """
         condition, values = "attribute_exists(pk) AND attribute_not_exists(#at)", {}
         if queue.noted_ms is not None:
             condition, values = "#at = :noted", {":noted": queue.noted_ms}
-        # Race: a container notes the queue, or it is deleted. Then sweeps continue to read it, or
-        # it stays deleted. Race: another sweep. Both have the same result, as no container noted
-        # the queue.
+        # Race: a container records the queue as active, or the queue is deleted. Sweeps then
+        # continue to read it, or it stays deleted. Race: another sweep. Both have the same result,
+        # because no container recorded the queue as active.
         return wins(
             lambda: self._table.update(
                 Update(
@@ -191,7 +212,8 @@ def _read(item: Item) -> RegistryQueue:
     noted_ms = None if stored is None else int(str(stored))
     if "rest" not in item:
         return RegistryQueue(name, noted_ms)
-    # An entry that can't be read is checked each minute, like any queue that is not idle.
+    # The sweep checks a queue whose entry can't be read every minute, like any queue that is not
+    # idle.
     try:
         at_ms, next_ms, changed_ms, oldest_ms, dead, counted = jsontext.stored(str(item["rest"]))
         states = {state: int(counted.get(state.value, 0)) for state in State}

@@ -83,7 +83,7 @@ class RealtimeDirectory:
         # No condition: of two writes both have the same values, and a later end.
         item: dict[str, Value] = {"pk": keys.REALTIME, "sk": entry, "until": until_ms}
         self._table.put(Put({**item, "ttl": to_ttl(until_ms), **values}))
-        # This container uses the new entry now; others when they read again.
+        # This container must see its own entry at once.
         self.forget()
 
     def _query(self, now_ms: int) -> DirectoryEntries:
