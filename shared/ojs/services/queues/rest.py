@@ -1,8 +1,8 @@
-"""Minute sweep that lets queues rest in which nothing changes, until something is due in them.
+"""Minute sweep that lets queues rest in which nothing changes.
 
 What it has seen of a queue is written into the registry: `ojs.store.queues.registry` says why
-nothing is missed. A queue that rests is looked at again when its time comes, and once an hour all
-the same: should a note ever be lost, that finds what was missed.
+nothing is missed. A queue that rests is looked at once an hour all the same: should a note ever be
+lost, that finds what was missed. Jobs that are due in it are found by due notes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from ojs.services.sweeps import (
     counting_failures,
 )
 from ojs.store.derived.statistics import StatisticsStore
-from ojs.store.jobs.finding import JobIndex
 from ojs.store.queues.registry import QueueRegistry, Rest
 
 _QUEUES = 33  # one call
@@ -35,19 +34,17 @@ class RestSweep:
         *,
         sweep_queues: SweepQueues,
         registry: QueueRegistry,
-        index: JobIndex,
         statistics: StatisticsStore,
     ) -> None:
         self._every = sweep_queues
         self._registry = registry
-        self._index = index
         self._stats = statistics
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
         """Look at those of this minute's queues that nobody has noted lately, at most `limit`.
 
-        Counts: quiet (queues looked at), rested (queues that rest from now on, or until another
-        time than before), failed, and `more` (1 when it ended early: the others rest later).
+        Counts: quiet (queues looked at), rested (queues that rest from now on, or with other gauges
+        than before), failed, and `more` (1 when it ended early: the others rest later).
         """
         run = SweepRun(now_ms, limit, go_on)
         plan = self._every.plan()
@@ -75,11 +72,7 @@ class RestSweep:
     def _one(self, plan: SweepPlan, gauges: QueueGauges, run: SweepRun) -> None:
         known = plan.queues[gauges.queue.name]
         # All of this is read after the registry was: what it does not show was noted since.
-        next_ms = self._index.first_due_ms(known.name, gauges.queue.lanes)
-        if next_ms is not None and next_ms <= run.now_ms:
-            # The job sweep has not been able to deal with it.
-            return
-        rest = Rest(run.now_ms, next_ms, gauges.levels, gauges.changed_ms, gauges.oldest_ms)
+        rest = Rest(run.now_ms, gauges.levels, gauges.changed_ms, gauges.oldest_ms)
         before = known.rest
         if before is None or before.at_ms < plan.relied_on_ms or not rest.same(before):
             run.counts["rested"] += self._registry.let_rest(known, rest)

@@ -23,7 +23,7 @@ from ojs.domain.errors import OjsError
 from ojs.domain.ids import IdSource
 from ojs.domain.page import Page
 from ojs.store.jobs.payloads import PayloadRef, PayloadStore
-from ojs.store.queues.registry import QueueRegistry
+from ojs.store.queues.due_notes import DueNotes
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace, NotDone, pass_over, readable
 from ojs.store.table.races import lost_race
@@ -97,12 +97,12 @@ class CronStore:
     """The store of cron jobs."""
 
     def __init__(
-        self, table: Table, payloads: PayloadStore, ids: IdSource, registry: QueueRegistry
+        self, table: Table, payloads: PayloadStore, ids: IdSource, due_notes: DueNotes
     ) -> None:
         self._table = table
         self._payloads = payloads
         self._ids = ids
-        self._registry = registry
+        self._due_notes = due_notes
 
     def get(self, name: str) -> Cron | None:
         """Return one cron job, read consistently. One call, or two if its definition is a separate
@@ -130,6 +130,7 @@ class CronStore:
 
     def add(self, cron: Cron) -> Cron:
         """Store a new cron job. Raises LostRace when there is one of this name."""
+        self._note(cron)
         cron = self._prepared(cron)
         # Race: two registrations of one name. The loser reads the winner's item and updates it.
         put = Put(_item(cron), condition="attribute_not_exists(pk)")
@@ -154,8 +155,8 @@ class CronStore:
         after = changed(after, op=self._ids.token())
         return after, self._update(before, after)
 
-    @staticmethod
-    def _update(before: Cron, after: Cron) -> Update:
+    def _update(self, before: Cron, after: Cron) -> Update:
+        self._note(after)
         # Race: two evaluators of one tick, a change, a pause, a deletion. One wins; the losers
         # write nothing, not even the job of the tick, which is in the same transaction. They read
         # again, and see the next tick, the change, or nothing.
@@ -186,10 +187,10 @@ class CronStore:
             )
         )
 
-    def note(self, cron: Cron) -> None:
-        """Note the queue of a cron job that is about to wait for a tick. Raises OjsError."""
+    def _note(self, cron: Cron) -> None:
+        """Note the line of a cron job that is about to wait for a tick. Raises OjsError."""
         if cron.due_ms is not None:
-            self._registry.note(cron.definition.queue)
+            self._due_notes.note([(keys.due(cron.definition.queue, 0), cron.due_ms)])
 
     def remove(self, cron: Cron) -> None:
         """Delete a cron job as read. Raises LostRace when it has changed."""

@@ -6,7 +6,7 @@ Attributes that have their default are left out, so that the record of a small j
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -190,6 +190,17 @@ def waits_for_a_time(job: Job) -> bool:
     """Whether the sweep has to find a job at a time: its start, retry, end of lease or deadline."""
     deadline = job.expires_ms is not None and job.state not in TERMINAL
     return deadline or job.state in _WAITS_FOR
+
+
+def due_entries(job: Job) -> Iterator[tuple[str, int]]:
+    """The lines in which the sweep finds a job at a time, and when (ms)."""
+    if not waits_for_a_time(job):
+        return
+    entries = index_entries(job)
+    for letter in "we":
+        line = str(entries.get(f"{letter}pk", ""))
+        if keys.is_sweepable(line):
+            yield line, keys.instant_of(str(entries[f"{letter}sk"]))
 
 
 def position(job: Job) -> keys.Position:

@@ -1,11 +1,12 @@
-"""The registry of queues: their names, and which of them are idle until when.
+"""The registry of queues: their names, and which of them are idle.
 
-A queue is idle when it has not changed for QUIET_MS: sweeps skip it until its next entry is due. So
-it is marked as active before something in it changes:
+A queue is idle when it has not changed for QUIET_MS: sweeps skip it. So it is marked as active
+before something in it changes:
 
-- Before a write that gives a job a start time, a deadline, or a lease, a container notes the queue.
-- The projection notes it before it counts the queue's jobs, as gauges follow from its counts. A
-  change of the queue itself is noted, too.
+- The projection notes it before it counts the queue's jobs, as gauges follow from its counts.
+- A change of the queue itself is noted, too.
+
+The times at which something is due in a queue are in due notes (`ojs.store.queues.due_notes`).
 
 A note is one write. A container makes it once in NOTED_MS for each queue. A sweep marks a queue as
 idle if it has no note for QUIET_MS, on the condition that no note is written at the same time. The
@@ -43,12 +44,11 @@ QUEUES_A_CALL = 1_000
 
 @record(frozen=True)
 class Rest:
-    """The state of an idle queue as seen by a sweep: when its next entry is due, None for never,
-    and its gauges, as in `ojs.domain.stats.QueueGauges`. Times in ms.
+    """The state of an idle queue as seen by a sweep: its gauges, as in
+    `ojs.domain.stats.QueueGauges`. Times in ms.
     """
 
     at_ms: int
-    next_ms: int | None
     levels: Levels
     changed_ms: int
     oldest_ms: int | None
@@ -181,7 +181,8 @@ def _noting(name: str, now_ms: int, condition: str | None = None) -> Update:
 def _text(rest: Rest) -> str:
     levels = rest.levels
     states = {state.value: count for state, count in levels.states.items() if count}
-    times = [rest.at_ms, rest.next_ms, rest.changed_ms, rest.oldest_ms]
+    # In place of the time of its next entry, which version 0.2 stored.
+    times = [rest.at_ms, None, rest.changed_ms, rest.oldest_ms]
     return jsontext.dumps([*times, levels.dead, states])
 
 
@@ -192,9 +193,9 @@ def _read(item: Item) -> RegistryQueue:
         return RegistryQueue(name, noted_ms)
     # An entry that can't be read is checked each minute, like any queue that is not idle.
     try:
-        at_ms, next_ms, changed_ms, oldest_ms, dead, counted = jsontext.stored(str(item["rest"]))
+        at_ms, _, changed_ms, oldest_ms, dead, counted = jsontext.stored(str(item["rest"]))
         states = {state: int(counted.get(state.value, 0)) for state in State}
-        rest = Rest(at_ms, next_ms, Levels(states, dead), changed_ms, oldest_ms)
+        rest = Rest(at_ms, Levels(states, dead), changed_ms, oldest_ms)
     except (ValueError, TypeError, AttributeError):
         return RegistryQueue(name, noted_ms)
     return RegistryQueue(name, noted_ms, rest)

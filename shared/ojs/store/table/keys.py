@@ -283,6 +283,15 @@ def batch(token: str) -> str:
     return f"B|{token}"
 
 
+# The first interval of due notes that is not done.
+DUE_NOTES = "DN"
+
+
+def due_notes(bucket: int) -> str:
+    """Partition of the due notes of an interval."""
+    return f"DN|{bucket}"
+
+
 # The slots of lease notes that are in use, and the last checked note of each.
 LEASE_SLOTS = "LEASES"
 
@@ -549,6 +558,17 @@ def below(priority: int) -> str:
 def expiry(queue_name: str, lane: int) -> str:
     """Jobs of a lane that must not start after a deadline."""
     return f"T|{queue_name}|{lane}"
+
+
+def is_sweepable(line: str) -> bool:
+    """Whether a partition of an index has entries that the sweep processes at a time."""
+    return line.startswith(("D|", "T|"))
+
+
+def lane_of(line: str) -> tuple[str, int]:
+    """The queue and lane of a partition of an index that belongs to a lane."""
+    _, queue_name, lane = line.split("|")
+    return queue_name, int(lane)
 
 
 def all_dead() -> str:
