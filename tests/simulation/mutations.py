@@ -44,6 +44,7 @@ from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
 from ojs.store.table.table import Delete, Put, Table, Update
 from tests.simulation.faults import Client
+from tests.simulation.mutations_due import DUE_NOTES
 from tests.simulation.mutations_keyed import KEYED
 from tests.simulation.mutations_late import LATE, Mutation, dropped, updates
 from tests.simulation.mutations_leases import LEASES
@@ -522,14 +523,11 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     "replicas are made of what was": (replicas_are_made_of_what_was, "lanes"),
     "replicas are counted by nobody": (replicas_are_counted_by_nobody, "lanes"),
     "a rate forgets too early": (a_tenth_too_short, "rates"),
-    "a container does not note": (
-        _constant("ojs.store.queues.registry.QueueRegistry.note", lambda *_: None),
-        "resting",
-    ),
     "what is counted is not noted": (
         _constant("ojs.store.table.keys.is_queue", lambda _: False),
-        "resting",
+        "due_notes",
     ),
+    **DUE_NOTES,
     "many acks show nothing": (many_show_nothing, "ended"),
     "one of many that failed is told as done": (failure_is_told_as_done, "ended"),
     "a drop is not told": (_constant("ojs.projections.events._DROPPED", {}), "dropped"),
