@@ -1,1 +1,1 @@
-"""The Lambda functions, one folder each: parse, call one use case, shape the answer."""
+"""The Lambda functions, one folder each: parse the event, call one use case, build the response."""

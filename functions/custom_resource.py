@@ -1,4 +1,4 @@
-"""What CloudFormation's custom resources have in common: the outcome is always reported."""
+"""Shared code of CloudFormation's custom resources: the outcome is always reported."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _TIMEOUT_S = 10
 
 @record(frozen=True)
 class Outcome:
-    """What a request led to. When the id changes, CloudFormation deletes what had the former one.
+    """The outcome of a request. If the ID changes, CloudFormation deletes the previous resource.
 
-    `data` are attributes for the template, where everybody who may read it sees them.
+    `data` are attributes for the template. Anyone with read access to the template sees them.
     """
 
     physical_id: str
@@ -31,12 +31,18 @@ class Outcome:
 def report(
     event: Mapping[str, Any], run: Callable[[Mapping[str, Any]], Outcome], *, unmade: str
 ) -> None:
-    """Run the request, and report the outcome. `unmade` is the id of what could not be made."""
+    """Run the request, and report the outcome to CloudFormation.
+
+    Args:
+        event: Event from CloudFormation.
+        run: Runs the request.
+        unmade: Physical ID of a resource that could not be created.
+    """
     known = str(event.get("PhysicalResourceId") or unmade)
     try:
         outcome = run(event)
     except Exception as error:
-        # Any error is reported: without an answer CloudFormation waits for an hour.
+        # Report any error: without a response, CloudFormation waits for an hour.
         logger.exception("Custom resource failed", resource=event.get("LogicalResourceId"))
         _answer(event, "FAILED", f"{type(error).__name__}: {error}", Outcome(known))
         return

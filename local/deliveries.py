@@ -25,8 +25,8 @@ from ojs.domain.delivery.forms import PushEvent
 from ojs.domain.delivery.outcome import Outcome, Settled
 from ojs.domain.delivery.push import Push, Target
 from ojs.domain.errors import InvalidPayload, OjsError
-from ojs.services.deliveries.dispatch import Dispatch
-from ojs.services.deliveries.parts import AllowedTargets, PushParts
+from ojs.services.deliveries.dispatch import DeliveryDispatcher
+from ojs.services.deliveries.parts import AllowedTargets, DeliveryDependencies
 from ojs.services.for_each import in_threads
 from ojs.targets.guard import Blocked, Connector, place
 from ojs.targets.https_target import HttpsTarget
@@ -59,7 +59,7 @@ class LocalDeliveries:
         self._clock = clock
         self._loopback = loopback
         self._handlers = tuple(handlers)
-        self._dispatch: Callable[[], Dispatch] | None = None
+        self._dispatch: Callable[[], DeliveryDispatcher] | None = None
         self._processes = HandlerProcesses(folder.resolve())
         self._calls = ThreadPoolExecutor(MAX_CALLS, "delivery")
         self._runs = ThreadPoolExecutor(_RUNS, "dispatch")
@@ -69,9 +69,9 @@ class LocalDeliveries:
         self._functions = HandlerTarget(clock, self._processes, self._calls.submit, self._came)
 
     @property
-    def parts(self) -> PushParts:
+    def parts(self) -> DeliveryDependencies:
         """Return the collaborators of a runtime."""
-        return PushParts(
+        return DeliveryDependencies(
             wakes=self._timers,
             target=self._target,
             allowed=AllowedTargets(
@@ -80,7 +80,7 @@ class LocalDeliveries:
             sends=self,
         )
 
-    def start(self, dispatch: Callable[[], Dispatch]) -> None:
+    def start(self, dispatch: Callable[[], DeliveryDispatcher]) -> None:
         """Start. `dispatch` is called for each use, because a reset replaces the dispatcher."""
         self._dispatch = dispatch
         self._timers.start()
@@ -124,14 +124,14 @@ class LocalDeliveries:
     def _came(self, told: Sequence[Settled]) -> None:
         """Process outcomes."""
 
-        def settle(dispatch: Dispatch) -> None:
+        def settle(dispatch: DeliveryDispatcher) -> None:
             report = dispatch.settle(told)
             for error in report.failed.values():
                 raise error
 
         self._try("outcome", settle)
 
-    def _try(self, what: str, act: Callable[[Dispatch], object]) -> None:
+    def _try(self, what: str, act: Callable[[DeliveryDispatcher], object]) -> None:
         """Run an action, and retry while the engine is busy, like a queue with redelivery."""
         for tried in range(_TRIES):
             dispatch = self._dispatch

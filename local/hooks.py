@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ojs.domain.job.job import Job
     from ojs.middleware import Envelope, Next
     from ojs.runtime import Runtime
-    from ojs.services.jobs.fetch import Fetch
+    from ojs.services.jobs.fetch import JobFetcher
     from ojs.services.workers.workers import WorkerRegistry
 
 REJECTED_TYPE = "test.middleware.reject"
@@ -66,13 +66,13 @@ def reject_marked(job: Envelope, following: Next) -> Envelope:
 
 def steer_workers(runtime: Runtime) -> None:
     """Make jobs with `options.metadata.test_directive` direct the worker that fetches them."""
-    runtime.fetch = cast("Fetch", _SteeringFetch(runtime.fetch, runtime.workers))
+    runtime.fetch = cast("JobFetcher", _SteeringFetch(runtime.fetch, runtime.workers))
 
 
 class _SteeringFetch:
     """Fetches jobs, then applies their directives to the worker."""
 
-    def __init__(self, fetch: Fetch, workers: WorkerRegistry) -> None:
+    def __init__(self, fetch: JobFetcher, workers: WorkerRegistry) -> None:
         self._fetch = fetch
         self._workers = workers
 

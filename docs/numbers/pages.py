@@ -14,23 +14,34 @@ def pages() -> dict[Path, str]:
     """
     money, most = prices.Model(counted(), assumed()), scale.Scale(counted(), assumed())
     blocks = {
-        "README.md": {"price": prices.sentence(money)},
+        "README.md": {"price": prices.sentence(money), "prices": _apart(prices.brief(money))},
         "docs/compared.md": {"price": prices.sentence(money)},
         "docs/performance.md": {
             "all in": _apart(prices.units(money)),
             "lasting": _apart(prices.lasting(money)),
             "consumer": _apart(prices.consumer(money)),
+            "empty fetches": _apart(prices.empty_fetches(money)),
             "pushed": _apart(prices.pushed_units(money)),
         },
         "docs/cost.md": {
             "durations": prices.durations(money.numbers),
             "prices": _apart(*(prices.prices(money, life) for life in prices.LIVES)),
+            "options": _apart(prices.options(money)),
+            "spread": _apart(prices.spread(money)),
             "pushed": _apart(prices.pushed(money)),
             "idle month": _apart(prices.idle_month(money)),
         },
         "docs/limits.md": {
+            "draws": f"{scale.DRAWS:,}",
             "first": _apart(scale.falls_first(most)),
+            "hashed": _apart(scale.hashed(most)),
             "ceilings": _apart(scale.ceilings(most)),
+        },
+        "docs/size-a-deployment.md": {
+            "defaults": _apart(scale.defaults(most)),
+            "hashed": _apart(scale.hashed(most)),
+            "features": _apart(scale.features(most)),
+            "deployment": _apart(scale.of_deployment(most)),
         },
     }
     found = {}

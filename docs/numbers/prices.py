@@ -1,4 +1,4 @@
-"""What jobs cost: `make prices`, `make prices ARGS='request_ms=12 window_s=10'`.
+"""What jobs cost: `make prices`, `make prices ARGS='job_s=300 queues=20 lanes=4 containers=10'`.
 
 Units are counted; durations, and how stream records come, are not: they come independently of each
 other (Poisson), evenly on all shards. Lambda gathers them for the window from the first one on, or
@@ -29,6 +29,14 @@ JOB = ("requests", "consumer", "API", "Lambda", "traces", "logs")
 PUSHED = ("requests", "consumer", "API", "Lambda", "SQS", "logs", "sweeps", "metrics")
 # Jobs per second and containers, as counted.
 RATES_PUSHED = ((0.4, 1), (1, 1), (10, 1), (10, 4), (10, 10))
+# Settings that save money. Each is in addition to those before.
+OPTIONS: tuple[tuple[str, Numbers], ...] = (
+    ("defaults", {}),
+    ("`stream_window_s=30`: events and statistics up to 30 s later", {"window_s": 30}),
+    ("`entry=function_url` in addition", {"function_url": 1}),
+)
+# Queues and lanes whose prices are shown.
+SPREAD = ((1, 1), (1, 8), (1, 64), (50, 1))
 # Name, acks carried, and seconds between heartbeats of a client.
 CLIENTS = (("Python library", 1, 20), ("official SDK", 0, 5))
 DURATIONS_S = (1, 60, 300, 900)
@@ -75,22 +83,22 @@ class Model:
 
     def jobs(self, life: str, rate: float) -> Load:
         """The load of `rate` jobs a second with this life, without fetches that find nothing."""
-        one = self.units["lives"][life]
+        one, lanes = self.units["lives"][life], self.units["lanes"]
+        # A fetch looks for jobs in several lanes.
+        looks = interpolated(lanes, "read", self.numbers["lanes"]) - lanes["1"]["read"]
+        read = one["read"] + looks * one["fetches and acks"] / 2
         # A carried ack is a part of the request of the next fetch.
         requests = one["fetches and acks"] * (1 - self.numbers["acks_carried"] / 2)
         return Load(
             one["pushes"] * rate, requests * rate,
-            one["write"] * rate, one["read"] * rate, one["records"] * rate,
+            one["write"] * rate, read * rate, one["records"] * rate,
         )  # fmt: skip
 
     def heartbeats(self, rate: float) -> Load:
         """Of the workers for so many jobs per second, at least one, and of their running jobs."""
         numbers = self.numbers
         workers = max(1, rate * numbers["job_s"] / numbers["jobs_at_once"])
-        counted = self.units["lasting"]
-        lasting = counted[
-            min(counted, key=lambda beat_s: abs(float(beat_s) - numbers["heartbeat_s"]))
-        ]
+        lasting = of_heartbeats(self.units, numbers["heartbeat_s"])
         write, read, records = (
             interpolated(lasting, name, numbers["job_s"]) * rate
             for name in ("write", "read", "records")
@@ -108,14 +116,19 @@ class Model:
     def idle_worker(self) -> Load:
         """A worker that asks and finds nothing, again and again, and tells that it lives."""
         rate = 1 / self.numbers["poll_s"]
-        empty = self.units["lives"]["nothing there"]
-        asking = Load(others=rate, write=empty["write"] * rate, read=empty["read"] * rate)
+        by_lanes = {
+            lanes: one for lanes, one in self.units["empty fetches"].items() if lanes.isdigit()
+        }
+        read = interpolated(by_lanes, "read", self.numbers["lanes"])
+        asking = Load(others=rate, read=read * rate)
         return asking + self._beats(1, self.numbers["heartbeat_s"])
 
     # --- what follows from a load -----------------------------------------------------------
 
-    def invocations(self, load: Load, queues: str = "one queue") -> Invocations:
-        """Of the consumer, in a second: how many, how full, and what they spend."""
+    def invocations(self, load: Load, queues: float = 0) -> Invocations:
+        """Of the consumer, in a second: how many, how full, and what they spend on the jobs of
+        this many queues (0: of as many as are assumed).
+        """
         if not load.records:
             return Invocations(0, 0, 0, 0, 0)
         numbers = self.numbers
@@ -124,17 +137,30 @@ class Model:
         mean = sum(size * part for size, part in sizes.items())
         count = load.records / mean
         telling = load.records - load.silent
-        units = dict(self.units["consumer"][queues])
-        minutely = units.pop("a minute")
+        queues = queues or numbers["queues"]
+        one, five = (dict(self.units["consumer"][name]) for name in ("one queue", "five queues"))
+        of_a_job = float(self.units["lives"]["one by one"]["records"])
+        minutes_of = {1: one.pop("a minute"), 5: five.pop("a minute")}
+
+        def of_queues(values: Mapping[int, float], records: float) -> float:
+            """Of `queues`, of which no more are met than the records have jobs."""
+            each = (values[5] - values[1]) / 4
+            return values[1] + each * (min(queues, max(5, records / of_a_job)) - 1)
+
         # Minutes of shards that have any records, in a second.
         minutes = numbers["shards"] / 60 * (1 - math.exp(-60 * telling / numbers["shards"]))
 
         def spent(name: str) -> float:
             of_one = (
-                part * interpolated(units, name, size * telling / load.records)
+                part * of_queues({
+                    1: interpolated(one, name, size * telling / load.records),
+                    5: interpolated(five, name, size * telling / load.records),
+                }, size)
                 for size, part in sizes.items()
-            )
-            return count * sum(of_one) + minutes * float(minutely.get(name, 0))
+            )  # fmt: skip
+            each_minute = {count: float(found.get(name, 0)) for count, found in minutes_of.items()}
+            a_minute = 60 * telling / numbers["shards"]
+            return count * sum(of_one) + minutes * of_queues(each_minute, a_minute)
 
         return Invocations(count, mean, spent("write"), spent("read"), spent("log_bytes"))
 
@@ -158,16 +184,18 @@ class Model:
         numbers, consumer = self.numbers, self.invocations(load)
         requests = load.pushes + load.others
         system = numbers["system_logs"] * numbers["system_log_bytes"]
+        # Of an HTTP API.
+        api = 1 - numbers["function_url"]
         consumer_ms = numbers["consumer_ms"] + numbers["record_ms"] * consumer.records
         return {
             "requests": self._ddb(load.write, load.read),
             "consumer": self._ddb(consumer.write, consumer.read),
-            "API": requests * numbers["api_requests"] / _MILLION,
+            "API": requests * api * numbers["api_requests"] / _MILLION,
             "Lambda": self._lambda(requests, numbers["request_ms"])
             + self._lambda(consumer.count, consumer_ms, "stream_mb"),
             "traces": self._traces(load.pushes, load.others, consumer.count),
             "logs": self._logs(
-                requests * (numbers["access_log_bytes"] + system)
+                requests * (api * numbers["access_log_bytes"] + system)
                 + consumer.count * system
                 + consumer.log_bytes
             ),
@@ -175,7 +203,17 @@ class Model:
 
     def sweeps(self, queues: int = 1) -> float:
         """Dollars a second of the sweep, each minute, with so many queues that are not in use."""
-        one, numbers = self.units["sweeps"][str(queues)], self.numbers
+        return self._sweeps(self.units["sweeps"][str(queues)])
+
+    def sweeps_in_use(self) -> float:
+        """Dollars a second of the sweep, each minute, with queues in use."""
+        # It reads each lane, as it does each queue.
+        counted, lanes = self.units["sweeps in use"], self.numbers["queues"] * self.numbers["lanes"]
+        names = ("calls", "write", "read", "log_bytes")
+        return self._sweeps({name: interpolated(counted, name, lanes) for name in names})
+
+    def _sweeps(self, one: Numbers) -> float:
+        numbers = self.numbers
         minutely = 1 / 60
         written = one["log_bytes"] + numbers["system_logs"] * numbers["system_log_bytes"]
         return (
@@ -186,12 +224,13 @@ class Model:
         )
 
     def notes(self, load: Load) -> float:
-        """Dollars a second of noting one queue for the sweep, by each container that answers
+        """Dollars a second of noting each queue for the sweep, by each container that answers
         workers. What the consumer notes is among its units.
         """
-        one = self.units["note"]
-        containers = max(1, load.others * self.numbers["request_ms"] / 1_000)
-        return self._ddb(one["write"], one["read"]) * containers / float(one["every_s"])
+        one, numbers = self.units["note"], self.numbers
+        containers = max(numbers["containers"], load.others * numbers["request_ms"] / 1_000)
+        notes = containers * numbers["queues"] / float(one["every_s"])
+        return self._ddb(one["write"], one["read"]) * notes
 
     def polls(self) -> float:
         """Dollars a second of the queues of push delivery that Lambda looks at in vain."""
@@ -217,7 +256,7 @@ class Model:
             rate: Jobs per second.
             containers: Number of containers of each function of the deployment.
         """
-        numbers, one = self.numbers, self.units["pushed"][_run(rate, containers)]
+        numbers, one = self.numbers, self.pushed_job(rate, containers)
         load = Load(pushes=rate, write=one["write"] * rate, read=one["read"] * rate,
                     records=one["records"] * rate)  # fmt: skip
         found = self.cost(load)
@@ -236,9 +275,22 @@ class Model:
         # success Lambda tells without one.
         messages = (one["wakes"] + 2 * one["dispatches"]) * rate
         found["SQS"] = messages * numbers["sqs_requests"] / _MILLION + self.polls()
-        found["sweeps"] = self.sweeps() + self.notes(load)
+        found["sweeps"] = self.sweeps_in_use() + self.notes(load)
         found["metrics"] = self.metrics()
         return found
+
+    def pushed_job(self, rate: float, containers: float) -> Numbers:
+        """Units of a pushed job, and how often what is called for it; also between the numbers of
+        containers that were counted.
+        """
+        counted: Mapping[str, Any] = self.units["pushed"]
+        by_containers = {
+            str(each): counted[_run(rate, each)] for at, each in RATES_PUSHED if at == rate
+        }
+        one: Numbers = by_containers["1"]
+        if len(by_containers) == 1:
+            return one
+        return {name: interpolated(by_containers, name, containers) for name in one}
 
     # --- bills ------------------------------------------------------------------------------
 
@@ -251,7 +303,7 @@ class Model:
         polled = sum(self.cost(jobs + beats + self.idle_worker()).values())
         found = alone | {
             "heartbeats": beating - sum(alone.values()),
-            "sweeps": self.sweeps() + self.notes(jobs),
+            "sweeps": self.sweeps_in_use() + self.notes(jobs),
             "metrics": self.metrics(),
             "idle worker": polled - beating,
         }
@@ -261,6 +313,12 @@ class Model:
         """Dollars for a million jobs at this rate, with all but idle workers."""
         bill = self.bill(life, rate)
         return sum(bill[name] for name in BILL)
+
+
+def of_heartbeats(units: Mapping[str, Any], every_s: float) -> Mapping[str, Numbers]:
+    """What jobs that last add, by duration: for the interval counted that is closest to this."""
+    counted: Mapping[str, Mapping[str, Numbers]] = units["lasting"]
+    return counted[min(counted, key=lambda beat_s: abs(float(beat_s) - every_s))]
 
 
 def interpolated(points: Mapping[str, Numbers], name: str, at: float) -> float:
@@ -326,8 +384,9 @@ def prices(model: Model, life: str) -> str:
 
 def pushed(model: Model) -> str:
     """Dollars for a million jobs that are pushed to a function, by rate."""
-    rows = []
-    for rate, containers in RATES_PUSHED:
+    rows, own = [], int(model.numbers["containers"])
+    shown = RATES_PUSHED if (10, own) in RATES_PUSHED else (*RATES_PUSHED, (10, own))
+    for rate, containers in shown:
         found = model.pushed(rate, containers)
         bill = {name: each / rate * _MILLION for name, each in found.items()}
         row = [dollars(bill[name]) for name in PUSHED]
@@ -344,7 +403,7 @@ def pushed_units(model: Model) -> str:
     """Units of a job that is pushed to a function, and the dollars of a million, by rate."""
     rows = []
     for rate, containers in RATES_PUSHED:
-        one = model.units["pushed"][_run(rate, containers)]
+        one = model.pushed_job(rate, containers)
         bill = sum(model.pushed(rate, containers).values()) / rate * _MILLION
         counts = (number(one[name]) for name in ("write", "read", "wakes", "dispatches", "settles"))
         rows.append([f"{rate:,}", f"{containers}", *counts, f"**{dollars(bill)}**"])
@@ -377,6 +436,54 @@ def lasting(model: Model) -> str:
     return table(header, rows, words=2)
 
 
+def options(model: Model) -> str:
+    """Dollars for a million jobs one by one, by settings and rate."""
+    rows, chosen = [], dict(model.numbers)
+    for name, changed in OPTIONS:
+        chosen |= changed
+        found = Model(model.units, chosen)
+        rows.append([name, *(dollars(found.whole("one by one", rate)) for rate in RATES[:-1])])
+    return table(("settings", *(f"{rate:,} jobs/s" for rate in RATES[:-1])), rows)
+
+
+def spread(model: Model) -> str:
+    """Dollars for a million jobs one by one, and of an idle worker, by queues and lanes."""
+    rows = []
+    for queues, lanes in SPREAD:
+        found = Model(model.units, {**model.numbers, "queues": queues, "lanes": lanes})
+        paid = (dollars(found.whole("one by one", rate)) for rate in RATES[:-1])
+        idle = sum(found.cost(found.idle_worker()).values()) * MONTH_S
+        rows.append([f"{queues}", f"{lanes}", *paid, dollars(idle)])
+    header = ("queues", "lanes", *(f"{rate:,} jobs/s" for rate in RATES[:-1]))
+    return table((*header, "an idle worker, a month"), rows, words=2)
+
+
+def brief(model: Model) -> str:
+    """The table of the README: dollars for a million jobs, by client, duration, and rate."""
+    rows = []
+    for client, carried, beat_s in CLIENTS:
+        own = {"acks_carried": carried, "heartbeat_s": beat_s}
+        models = [
+            Model(model.units, {**model.numbers, **own, "job_s": job_s}) for job_s in (1, 60, 300)
+        ]
+        for rate in (0.4, 10):
+            paid = (dollars(each.whole("one by one", rate)) for each in models)
+            rows.append([f"{client}, {rate:g} jobs/s", *paid])
+    for rate in (0.4, 10):
+        cost = dollars(sum(model.pushed(rate).values()) / rate * _MILLION)
+        rows.append([f"pushed to a function, {rate:g} jobs/s", cost, cost, cost])
+    return table(("dollars for a million jobs", "1 s", "60 s", "5 min"), rows)
+
+
+def empty_fetches(model: Model) -> str:
+    """Calls and units of a fetch that finds no job, by lanes and queues."""
+    rows = []
+    for name, one in model.units["empty fetches"].items():
+        what = f"{name} lane{'s' * (name != '1')}" if name.isdigit() else name
+        rows.append([what, number(one["calls"]), number(one["most"]), number(one["read"])])
+    return table(("no job available, polled each second", "calls", "first fetch", "RU"), rows)
+
+
 def _run(rate: float, containers: int) -> str:
     """The name of a counted run."""
     return f"{rate:g}" if containers == 1 else f"{rate:g} by {containers}"
@@ -389,7 +496,7 @@ def units(model: Model) -> str:
         for rate in RATES:
             load = model.jobs(life, rate)
             consumer = model.invocations(load)
-            five = model.invocations(load, "five queues").write / rate
+            five = model.invocations(load, queues=5).write / rate
             write = consumer.write / rate
             rows.append([
                 life, f"{rate:,}", number(load.write / rate), f"{consumer.records:.1f}",
@@ -478,6 +585,10 @@ def idle_month(model: Model) -> str:
     shown = [
         *((what, dollars(value)) for what, value in rows),
         ("**total, with `dashboard=false`**", f"**{dollars(whole)}**"),
+        (
+            f"**total, with `dashboard` and a worker that polls every {numbers['poll_s']:g} s**",
+            f"**{dollars(whole + numbers['dashboard_month'] + worker * MONTH_S)}**",
+        ),
         *((f"in addition: {what}", dollars(value)) for what, value in extra),
     ]
     return table(("", "dollars"), shown)
@@ -512,8 +623,8 @@ def main(others: list[str]) -> None:
     """Print all tables."""
     model = Model(counted(), assumed(others))
     for text in (
-        *(prices(model, life) for life in LIVES), lasting(model), pushed(model), idle_month(model),
-        units(model), consumer(model),
+        *(prices(model, life) for life in LIVES), options(model), spread(model), lasting(model),
+        pushed(model), idle_month(model), units(model), consumer(model), empty_fetches(model),
         sentence(model),
     ):  # fmt: skip
         sys.stdout.write(f"{text}\n\n")

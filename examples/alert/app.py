@@ -1,9 +1,9 @@
-"""Tell somebody when a job has failed for good: a rule on the event bus, a topic, an e-mail.
+"""Send an e-mail when a job becomes a dead letter: a rule on the event bus, and a topic.
 
     node_modules/.bin/cdk deploy --app ".venv/bin/python examples/alert/app.py" \
       -c bus=ojs-dev -c email=ops@example.com
 
-A CDK app of its own, beside the backend's: a rule needs nothing but the name of the bus.
+This is a separate CDK app. It needs only the name of the backend's event bus.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class DeadLetterAlert(Stack):
-    """Sends one line to a topic for each job that goes to the dead letter."""
+    """Sends one line to a topic for each job that becomes a dead letter."""
 
     def __init__(
         self,
@@ -32,18 +32,26 @@ class DeadLetterAlert(Stack):
         queue: str | None = None,
         email: str | None = None,
     ) -> None:
-        """`bus` is the backend's, by name; `queue`, if given, is the only one to report."""
-        # No assets, and so nothing that the account would have to be bootstrapped for.
+        """Create the stack.
+
+        Args:
+            scope: The app.
+            name: Name of the stack.
+            bus: Name of the backend's event bus.
+            queue: The only queue to report. Default: all queues.
+            email: Address that receives the lines. Default: none.
+        """
+        # The stack has no assets, so the account needs no bootstrapping.
         super().__init__(scope, name, synthesizer=CliCredentialsStackSynthesizer())
         topic = sns.Topic(self, "Topic", display_name="Jobs failed", enforce_ssl=True)
         if email:
             topic.add_subscription(subscriptions.EmailSubscription(email))
         field = events.EventField.from_path
-        # Not the error's own text: EventBridge puts values into the line as they are, and a quote
-        # among them would keep it from being sent.
+        # Don't add the text of the error: EventBridge inserts values without escaping, and a quote
+        # in the text would prevent the delivery.
         line = (
             f"Job {field('$.detail.subject')} ({field('$.detail.data.job_type')}) of queue "
-            f"{field('$.detail.data.queue')} failed for good after "
+            f"{field('$.detail.data.queue')} is a dead letter after "
             f"{field('$.detail.data.total_attempts')} attempts."
         )
         events.Rule(
@@ -62,7 +70,7 @@ class DeadLetterAlert(Stack):
 
 
 def main() -> None:
-    """Write the cloud assembly, as the context says."""
+    """Write the cloud assembly, with the values of the context."""
     app = App()
     context = app.node.try_get_context
     bus = context("bus") or "ojs-dev"

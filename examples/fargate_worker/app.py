@@ -1,4 +1,4 @@
-"""A backend, and workers on ECS that are there when there is work.
+"""A backend, and workers on ECS that run only while jobs are available or active.
 
 pip install "ojs_backend_aws-….whl[cdk]"
 cdk deploy --app "python app.py"
@@ -13,7 +13,7 @@ from aws_cdk import App, CfnOutput, Stack
 from aws_cdk import aws_ecr_assets as assets
 from aws_cdk import aws_ecs as ecs
 
-from ojs_aws.cdk import DeploymentSettings, OpenJobSpec, Place
+from ojs_aws.cdk import DeploymentSettings, OpenJobSpec, TaskNetwork
 
 if TYPE_CHECKING:
     from aws_cdk import aws_lambda as lambda_
@@ -23,7 +23,7 @@ IMAGE = Path(__file__).parent / "image"
 
 
 class TextsStack(Stack):
-    """Texts, whose words are counted by up to twenty tasks on spare capacity, or by none."""
+    """A queue of texts. Up to twenty Spot tasks count the words, or none if the queue is empty."""
 
     def __init__(
         self,
@@ -33,7 +33,14 @@ class TextsStack(Stack):
         settings: DeploymentSettings | None = None,
         code: lambda_.Code | None = None,
     ) -> None:
-        """`settings`, `code`: of the backend."""
+        """Create the stack.
+
+        Args:
+            scope: The app.
+            name: Name of the stack.
+            settings: Settings of the backend. Default: the stage `texts`.
+            code: Code of the backend's functions. Default: that of the wheel.
+        """
         super().__init__(scope, name)
         jobs = OpenJobSpec(
             self, "Jobs", settings=settings or DeploymentSettings(stage="texts"), code=code
@@ -45,9 +52,9 @@ class TextsStack(Stack):
             queues=["texts"],
             min_tasks=0,
             max_tasks=20,
-            # Each task runs ten at once, and may have as many in front of it.
+            # Each task runs ten jobs in parallel, and can have ten more available.
             jobs_per_task=20,
-            place=Place(spot=True),
+            place=TaskNetwork(spot=True),
         )
         CfnOutput(self, "Url", value=jobs.url)
         CfnOutput(self, "Service", value=worker.service.service_name)

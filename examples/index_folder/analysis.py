@@ -1,4 +1,4 @@
-"""The work itself: what is to be known about one text file. Knows nothing of jobs."""
+"""Analyzes one text file. This module doesn't use jobs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ TOP_WORDS = 30
 # Shorter words are the same few in any text.
 _SHORTEST_RANKED = 4
 _WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
-# A text without any space is cut here rather than kept in memory whole.
+# A longer text without a space is cut here, so that it isn't kept in memory.
 _LONGEST_REST = 65_536
 
 
 class NotText(Exception):
-    """The file is not UTF-8. `position` is where, in bytes from its start."""
+    """The file is not UTF-8. `position` is the position of the error, in bytes from its start."""
 
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(f"not UTF-8 at byte {position}: {reason}")
@@ -28,10 +28,16 @@ class NotText(Exception):
 
 
 def analyse(path: Path, each_chunk: Callable[[int], None] = lambda _done: None) -> dict[str, Any]:
-    """Checksum, size in bytes, lines, words and the most frequent words of a text file.
+    """Return checksum, size in bytes, lines, words, and the most frequent words of a text file.
 
-    `each_chunk` is called with the bytes read so far, again and again: it may report progress, or
-    raise to give up. Raises NotText and OSError.
+    Args:
+        path: The file.
+        each_chunk: Called after each chunk with the bytes read so far. It can report progress, or
+            raise an error to stop.
+
+    Raises:
+        NotText: The file is not UTF-8.
+        OSError: The file can't be read.
     """
     digest = hashlib.sha256()
     decoder = codecs.getincrementaldecoder("utf-8")()
@@ -66,7 +72,7 @@ def analyse(path: Path, each_chunk: Callable[[int], None] = lambda _done: None) 
 
 
 def _cut(text: str) -> tuple[str, str]:
-    """A text up to its last space or line end, and the rest, which may go on in the next chunk."""
+    """Split a text after its last space or line end. The next chunk can continue the rest."""
     end = max(text.rfind(" "), text.rfind("\n")) + 1
     if not end and len(text) > _LONGEST_REST:
         end = len(text)

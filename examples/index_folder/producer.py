@@ -1,8 +1,8 @@
-"""Enqueues one job for each file of a folder, watches them, and sums up what the workers found.
+"""Enqueues one job for each file of a folder, watches the jobs, and prints a summary.
 
     python3 producer.py FOLDER
 
-The jobs are done by worker.py. Ctrl-C stops the watching only.
+The worker (worker.py) runs the jobs. Ctrl-C stops only this program.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BAR = 24
 
 
 def files_of(folder: Path, pattern: str) -> Iterator[str]:
-    """Paths of the files below a folder, relative to it, in order; hidden ones left out."""
+    """Yield the relative paths of the files below a folder, in order, without hidden ones."""
     for path in sorted(folder.rglob(pattern)):
         name = path.relative_to(folder)
         if any(part.startswith(".") for part in name.parts) or not path.is_file():
@@ -46,7 +46,7 @@ def files_of(folder: Path, pattern: str) -> Iterator[str]:
 
 
 def job_for(path: str, options: argparse.Namespace) -> JobRequest:
-    """The job that has one file analysed."""
+    """Create the job that analyzes one file."""
     return JobRequest(
         "file.index",
         [path],
@@ -61,8 +61,10 @@ def job_for(path: str, options: argparse.Namespace) -> JobRequest:
 
 
 def enqueue(client: Client, jobs: Sequence[JobRequest]) -> list[str]:
-    """Enqueue all jobs, 1 000 a request, and return their ids; each request stores all of its jobs
-    or none. A lost answer does no harm: the client sends the same ids again.
+    """Enqueue all jobs, 1,000 per request, and return their IDs.
+
+    A request stores all its jobs or none. If a response is lost, a retry is safe, because the
+    client sends the same IDs again.
     """
     batches = (jobs[start : start + BATCH] for start in range(0, len(jobs), BATCH))
     return [job.id for batch in batches for job in client.enqueue_many(batch)]
@@ -73,7 +75,7 @@ def enqueue(client: Client, jobs: Sequence[JobRequest]) -> list[str]:
 
 @dataclass
 class _Open:
-    """A job that a worker has begun and that is not final."""
+    """A job that a worker has started, and that is not in a final state."""
 
     job: dict[str, Any]
     look_at: float = 0.0
@@ -82,21 +84,21 @@ class _Open:
 
 @dataclass
 class Watch:
-    """Follows jobs until all are final, with about one request for each look at a running job."""
+    """Follows jobs until all are in a final state. Each check of a job is one request."""
 
     client: Client
-    # Not begun when last seen, in the order of the queue.
+    # Not started at the last check, in the order of the queue.
     waiting: deque[str]
     begun: dict[str, _Open] = field(default_factory=dict)
     final: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def over(self) -> bool:
-        """Whether all jobs are final."""
+        """Whether all jobs are in a final state."""
         return not self.waiting and not self.begun
 
     def look(self) -> None:
-        """See what has changed."""
+        """Check the jobs for changes."""
         now = time.monotonic()
         for job_id, seen in list(self.begun.items()):
             if now >= seen.look_at:
@@ -104,20 +106,20 @@ class Watch:
         while self.waiting:
             job = self._read(self.waiting[0])
             if job["state"] == "available" and job["enqueued_at"] == job["created_at"]:
-                # A queue is first in, first out: those behind it are not begun either.
+                # A queue is first in, first out, so later jobs have not started either.
                 return
             self.waiting.popleft()
             self._note(job)
 
     def states(self) -> Counter[str]:
-        """How many of the jobs that were begun are in which state."""
+        """Count the started jobs by state."""
         return Counter(seen.job["state"] for seen in self.begun.values())
 
     def _read(self, job_id: str) -> dict[str, Any]:
         try:
             return self.client.get_job(job_id).raw
         except NotFound:
-            gone = {"code": "gone", "message": "the server does not know the job any more"}
+            gone = {"code": "gone", "message": "the server no longer has this job"}
             return {"id": job_id, "state": "discarded", "attempt": 0, "error": gone}
 
     def _note(self, job: dict[str, Any]) -> None:
@@ -133,7 +135,7 @@ class Watch:
                 pause_s += job["retry_delay_ms"] / 1_000
             now = _Open(job, pause_s=_LOOK_EVERY_S)
         else:
-            # Nothing new: look less and less often.
+            # No change: check less often.
             pause_s = min(before.pause_s * 2, _LONGEST_LOOK_S)
             now = _Open(job, pause_s=pause_s)
         now.look_at = time.monotonic() + pause_s
@@ -145,7 +147,7 @@ def _step(job: dict[str, Any]) -> tuple[str, int]:
 
 
 class Display:
-    """One line that changes, on a terminal; elsewhere a new line each time something happened."""
+    """Prints progress: one line that changes on a terminal, or a new line for each change."""
 
     def __init__(self, total: int) -> None:
         self._total = total
@@ -155,7 +157,7 @@ class Display:
         self._hinted = False
 
     def show(self, watch: Watch, hint: str) -> None:
-        """Draw how far the jobs are."""
+        """Print the progress of the jobs."""
         states = watch.states()
         failed = sum(job["state"] != "completed" for job in watch.final.values())
         done = len(watch.final)
@@ -164,8 +166,8 @@ class Display:
         for count, what in (
             (failed, "failed"),
             (states["active"], "running"),
-            (states["retryable"], "to be tried again"),
-            (states["available"], "back in line"),
+            (states["retryable"], "to be retried"),
+            (states["available"], "available again"),
         ):
             if count:
                 parts.append(f"{count} {what}")
@@ -182,7 +184,7 @@ class Display:
             print(hint, flush=True)
 
     def end(self) -> None:
-        """Go on below the line."""
+        """End the line on a terminal."""
         if self._terminal and self._last:
             print()
 
@@ -191,7 +193,7 @@ class Display:
 
 
 def summary(paths: dict[str, str], jobs: dict[str, dict[str, Any]], seconds: float) -> str:
-    """What the workers found, and what could not be done, as text."""
+    """Return a summary of the results and failures as text."""
     done = {paths[i]: job for i, job in jobs.items() if job["state"] == "completed"}
     failed = {paths[i]: job for i, job in jobs.items() if job["state"] != "completed"}
     results = {path: job["result"] for path, job in done.items()}
@@ -204,7 +206,7 @@ def summary(paths: dict[str, str], jobs: dict[str, dict[str, Any]], seconds: flo
         f"{len(done)} of {len(jobs)} files in {seconds:.1f} s: {size:,} bytes, {count:,} words",
     ]
     if words:
-        # Summed up from each file's own most frequent words, which is close enough here.
+        # The sum of each file's most frequent words, which is close enough here.
         lines += ["", "most frequent words"]
         ranked = sorted(words.items(), key=lambda item: (-item[1], item[0]))
         lines += _table((word, f"{n:,}") for word, n in ranked[:_SHOWN_WORDS])
@@ -213,7 +215,7 @@ def summary(paths: dict[str, str], jobs: dict[str, dict[str, Any]], seconds: flo
     if again := {path: job for path, job in done.items() if job["attempt"] > 1}:
         lines += ["", "done after failures", *_failures(again)]
     if failed:
-        lines += ["", "failed for good", *_failures(failed)]
+        lines += ["", "discarded", *_failures(failed)]
     return "\n".join(lines)
 
 
@@ -246,7 +248,7 @@ def _table(rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def parser_for(description: str) -> argparse.ArgumentParser:
-    """The options of a command that puts jobs for the files of a folder into a queue."""
+    """Return the options of a command that enqueues jobs for the files of a folder."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("folder", type=Path, help="the folder; workers must be given the same")
     parser.add_argument("--url", default="http://localhost:8080", help="the server")
@@ -260,11 +262,11 @@ def parser_for(description: str) -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Enqueue, watch, sum up; the exit status is 1 when files failed, 2 when nothing worked."""
+    """Enqueue, watch, and summarize. Return 1 if files failed, 2 if the server can't be reached."""
     parser = parser_for("Have all text files of a folder analysed by worker.py, one job for each.")
     options = parser.parse_args(arguments)
     if not options.folder.is_dir():
-        parser.error(f"{options.folder} is no folder")
+        parser.error(f"{options.folder} must be a folder")
     jobs = [job_for(path, options) for path in files_of(options.folder, options.pattern)]
     if not jobs:
         parser.error(f"no files in {options.folder}")
@@ -279,7 +281,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace, jobs: list[JobRequest]) -> int:
     with Client(options.url, retry=RetryPolicy(tries=2)) as asking:
-        asking.health()  # to say at once that there is no server
+        asking.health()  # reports an unreachable server before anything is enqueued
     with Client(options.url) as client:
         return _follow(options, jobs, client)
 
@@ -291,7 +293,7 @@ def _follow(options: argparse.Namespace, jobs: list[JobRequest], client: Client)
     watch = Watch(client, deque(ids))
     display = Display(len(jobs))
     hint = (
-        "No worker has begun yet. In another terminal: "
+        "No worker has started a job yet. In another terminal: "
         f"python3 {Path(__file__).with_name('worker.py')} {options.folder}"
     )
     try:
@@ -301,16 +303,16 @@ def _follow(options: argparse.Namespace, jobs: list[JobRequest], client: Client)
             except (ApiError, Unreachable) as error:
                 if isinstance(error, ApiError) and error.status < 500:
                     raise
-                # The jobs are safe, and the workers wait too.
+                # The jobs are stored, and the workers retry, too.
                 display.end()
-                print(f"no news: {error}", flush=True)
+                print(f"Can't read the jobs: {error}", flush=True)
             display.show(watch, hint)
             if not watch.over:
                 time.sleep(_LOOK_EVERY_S)
     except KeyboardInterrupt:
         display.end()
         left = len(jobs) - len(watch.final)
-        print(f"Not watching any more; {left} jobs go on without.")
+        print(f"Stopped watching. {left} jobs continue.")
         return 130
     display.end()
     print()

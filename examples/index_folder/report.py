@@ -1,9 +1,9 @@
-"""Has all files of a folder analysed in parallel, and then one report written: a workflow.
+"""Analyzes all files of a folder in parallel, and then writes one report: a workflow.
 
     python3 report.py FOLDER
 
-The jobs are done by worker.py: one for each file, and, when all of them have ended, the report.
-Ctrl-C stops the watching only.
+The worker (worker.py) runs the jobs: one for each file, and then the report. Ctrl-C stops only this
+program.
 """
 
 from __future__ import annotations
@@ -18,15 +18,13 @@ from producer import files_of, parser_for
 
 from ojs_aws import ApiError, Client, RetryPolicy, Unreachable
 
-# The most jobs of a workflow, less one for the report.
+# The maximum number of jobs of a workflow, minus one for the report.
 MOST_FILES = 9_999
 _LOOK_EVERY_S = 0.5
 
 
 def workflow_for(paths: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
-    """The workflow: a batch, whose callback writes the report whether or not all files could be
-    read.
-    """
+    """Return the workflow: a batch. Its callback writes the report, also if files failed."""
     title = options.folder.resolve().name
     return {
         "type": "batch",
@@ -36,13 +34,13 @@ def workflow_for(paths: Sequence[str], options: argparse.Namespace) -> dict[str,
             "retry": {"max_attempts": options.attempts, "initial_interval": options.retry_after},
         },
         "jobs": [{"type": "file.index", "args": [path]} for path in paths],
-        # It is told the results and errors of the jobs, in their order.
+        # This job receives the results and errors of the others, in their order.
         "callbacks": {"on_complete": {"type": "folder.report", "args": [title, list(paths)]}},
     }
 
 
 def watch(client: Client, workflow_id: str) -> dict[str, Any]:
-    """Wait until a workflow is over; what the server says of it then."""
+    """Wait until a workflow is in a final state. Return its last state."""
     last = ""
     while True:
         told = client.workflow_progress(workflow_id)
@@ -57,13 +55,13 @@ def watch(client: Client, workflow_id: str) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Create and watch it; the exit status is 1 when it failed, 2 when nothing worked."""
+    """Create the workflow and watch it. Return 1 if it failed, 2 if the server can't be reached."""
     parser = parser_for(
         "Have all text files of a folder analysed by worker.py, and a report written."
     )
     options = parser.parse_args(arguments)
     if not options.folder.is_dir():
-        parser.error(f"{options.folder} is no folder")
+        parser.error(f"{options.folder} must be a folder")
     paths = list(files_of(options.folder, options.pattern))
     if not 1 <= len(paths) <= MOST_FILES:
         parser.error(f"{len(paths)} files in {options.folder}: 1 to {MOST_FILES} make a workflow")
@@ -78,13 +76,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(client: Client, workflow: dict[str, Any]) -> int:
-    # The client chooses the id: should the answer be lost, it is not created a second time.
+    # The client chooses the ID, so a retry after a lost response doesn't create a second workflow.
     workflow_id = client.create_workflow(**workflow)["workflow"]["id"]
     print(f"workflow {workflow_id}", flush=True)
     try:
         over = watch(client, workflow_id)
     except KeyboardInterrupt:
-        print("Not watching any more; the workflow goes on without.")
+        print("Stopped watching. The workflow continues.")
         return 130
     failed = over["metadata"]["failed_count"]
     print(f"{over['state']}; {failed} of {len(workflow['jobs'])} files could not be read")

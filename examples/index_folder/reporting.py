@@ -1,4 +1,4 @@
-"""One report about a whole folder, from what is known about each file. Knows nothing of jobs."""
+"""Writes one report about a folder from the results of its files. This module doesn't use jobs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,13 @@ def report(
     results: Sequence[Mapping[str, Any] | None],
     errors: Sequence[Mapping[str, Any] | None],
 ) -> str:
-    """The report, in Markdown. `results` and `errors` are those of the files at the same places;
-    each has one of them.
+    """Return the report in Markdown.
+
+    Args:
+        title: Name of the folder.
+        paths: Paths of the files.
+        results: The result of each file, or None if it failed.
+        errors: The error of each file, or None if it succeeded.
     """
     done = {path: found for path, found in zip(paths, results, strict=True) if found is not None}
     words: Counter[str] = Counter()

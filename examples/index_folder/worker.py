@@ -1,9 +1,9 @@
-"""Takes jobs that the producer enqueued, analyses the files, and reports what became of each.
+"""Runs jobs from the producer: analyzes files, and reports results and errors.
 
     python3 worker.py FOLDER
 
-Start as many as you like. Ctrl-C stops one in order: the file it is at is finished if that takes
-no longer than --grace, otherwise it goes back to the queue.
+You can start several workers. If you press Ctrl-C, a worker finishes its files if that takes at
+most --grace seconds. Otherwise it releases their jobs.
 """
 
 from __future__ import annotations
@@ -22,24 +22,25 @@ from ojs_aws import Client, JobContext, JobFailed, Worker
 
 
 def index(job: JobContext, root: Path, slow_s: float) -> dict[str, Any]:
-    """What is to be known about the file that a job names. Raises JobFailed, JobCancelled."""
+    """Analyze the file that a job names. Raise JobFailed or JobCancelled."""
     path = file_of(job.args, root)
-    # Part of the example, not of the work: some trouble that goes away by itself.
+    # Only for the example: a temporary failure.
     if path.suffix == ".flaky" and job.attempt < 3:
         raise JobFailed("the drive was not ready", code="drive_not_ready")
     try:
         size = path.stat().st_size
 
         def each_chunk(done: int) -> None:
-            job.sleep(slow_s)  # ends the work here if the job is cancelled, or the worker stops
+            job.sleep(slow_s)  # ends here if the job is cancelled, or the worker stops
             job.progress(done / size if size else 1.0)
 
         return analyse(path, each_chunk)
     except FileNotFoundError:
-        # Trying again will not bring it back.
-        raise JobFailed("the file is gone", code="file_gone", retryable=False) from None
+        # A retry would not help.
+        raise JobFailed("the file doesn't exist", code="file_gone", retryable=False) from None
     except NotText as error:
-        # It may still be being written, so it is tried again like any other failure.
+        # Another program might still write the file, so this error is retried like any other
+        # failure.
         at = {"position": error.position}
         raise JobFailed(str(error), code="not_text", details=at) from None
     except OSError as error:
@@ -47,10 +48,10 @@ def index(job: JobContext, root: Path, slow_s: float) -> dict[str, Any]:
 
 
 def write_report(job: JobContext, folder: Path, client: Client) -> dict[str, Any]:
-    """Write the report that comes after all files. Raises JobFailed, ApiError, Unreachable."""
+    """Write the report after all files are analyzed. Raise JobFailed, ApiError, or Unreachable."""
     title, paths = job.args
     results, errors = before(job, len(paths), client)
-    # One name for each job: written again, it is the same file.
+    # One name for each job, so a retry writes the same file.
     path = folder / f"report-{job.id}.md"
     try:
         path.write_text(reporting.report(title, paths, results, errors), "utf-8")
@@ -60,11 +61,11 @@ def write_report(job: JobContext, folder: Path, client: Client) -> dict[str, Any
 
 
 def before(job: JobContext, count: int, client: Client) -> tuple[list[Any], list[Any]]:
-    """The results and the errors of the jobs before this one, in order."""
+    """Return the results and the errors of the jobs before this one, in order."""
     found = job.job.raw["parent_results"]
     if isinstance(found, list):
         return found, job.job.raw.get("parent_errors") or [None] * count
-    # Too many, or too large, to stand in the job: they are read page by page.
+    # Too many or too large for the job, so read them page by page.
     query = dict(parse_qsl(urlsplit(found["$ref"]).query))
     entries: list[dict[str, Any]] = []
     more: dict[str, Any] = {}
@@ -77,7 +78,7 @@ def before(job: JobContext, count: int, client: Client) -> tuple[list[Any], list
 
 
 def file_of(args: list[Any], root: Path) -> Path:
-    """The file a job names: inside our folder, whatever the job says. Raises JobFailed."""
+    """Return the file that a job names, which must be in the folder. Raise JobFailed."""
     if len(args) != 1 or not isinstance(args[0], str):
         raise JobFailed("wants one argument, a path", code="bad_arguments", retryable=False)
     path = (root / args[0]).resolve()
@@ -94,7 +95,7 @@ def print_done(job: JobContext, following: Callable[[JobContext], Any]) -> Any:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a worker until it is told to stop."""
+    """Run a worker until it is stopped."""
     parser = argparse.ArgumentParser(
         description="Analyse the files that producer.py or report.py is given. Start several."
     )
@@ -106,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--at-once", type=int, default=2, help="most files at a time")
     for name, default, text in (
-        ("--slow", 0.0, "wait so long at each 64 KB of a file"),
+        ("--slow", 0.0, "wait after each 64 KB of a file"),
         ("--grace", 10.0, "time to finish a file when stopping"),
         ("--poll", 4.0, "longest wait before asking again"),
         ("--beat", 10.0, "between heartbeats"),
@@ -114,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.add_argument(name, type=float, default=default, metavar="S", help=text)
     options = parser.parse_args(arguments)
     if not options.folder.is_dir():
-        parser.error(f"{options.folder} is no folder")
+        parser.error(f"{options.folder} must be a folder")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     worker = Worker(

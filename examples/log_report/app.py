@@ -23,12 +23,18 @@ _FUNCTION = Path(__file__).with_name("function")
 
 
 class LogReportStack(Stack):
-    """A bucket with logs, a queue of those to be reported on, and the function that does it."""
+    """A bucket with logs, a queue of logs to report on, and the function that reports."""
 
     def __init__(
         self, scope: Construct, name: str, *, settings: DeploymentSettings | None = None
     ) -> None:
-        """`settings`: of the backend, with push=True."""
+        """Create the stack.
+
+        Args:
+            scope: The app.
+            name: Name of the stack.
+            settings: Settings of the backend, with push=True. Default: the stage `logs`.
+        """
         super().__init__(scope, name)
         settings = settings or DeploymentSettings(stage="logs", push=True)
         jobs = OpenJobSpec(self, "Jobs", settings=settings)
@@ -38,7 +44,7 @@ class LogReportStack(Stack):
             self,
             "Logs",
             block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
-            # The local emulator speaks plain HTTP, and enforces this like AWS does.
+            # The local emulator uses plain HTTP, and enforces this setting as AWS does.
             enforce_ssl=not settings.is_local,
         )
         worker = lambda_.Function(
@@ -57,7 +63,7 @@ class LogReportStack(Stack):
             worker.add_to_role_policy(
                 iam.PolicyStatement(actions=[action], resources=[bucket.arn_for_objects(where)])
             )
-        # Else S3 says "forbidden" of a log that is not there.
+        # Without this permission, S3 returns "forbidden" for a log that doesn't exist.
         worker.add_to_role_policy(
             iam.PolicyStatement(actions=["s3:ListBucket"], resources=[bucket.bucket_arn])
         )

@@ -1,4 +1,4 @@
-"""A backend in a stack of one's own: a queue, a role that works on it, and who is told of trouble.
+"""A backend in your own stack: a queue, a role that runs its jobs, and an address for alarms.
 
 pip install "ojs_backend_aws-….whl[cdk]"
 cdk deploy --app "python app.py" -c email=ops@example.com
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class MailStack(Stack):
-    """A shop's mail: jobs come from its web site, and a task on ECS sends them."""
+    """E-mail of a shop: its web site enqueues jobs, and a task on ECS sends the mail."""
 
     def __init__(
         self,
@@ -34,7 +34,14 @@ class MailStack(Stack):
         settings: DeploymentSettings | None = None,
         email: str | None = None,
     ) -> None:
-        """`settings`: of the backend. `email`: who is told when something is wrong."""
+        """Create the stack.
+
+        Args:
+            scope: The app.
+            name: Name of the stack.
+            settings: Settings of the backend. Default: the stage `mail`.
+            email: Address that receives alarms. Default: none.
+        """
         super().__init__(scope, name)
         trouble = sns.Topic(self, "Trouble", display_name="Mail: trouble", enforce_ssl=True)
         if email:
@@ -80,12 +87,12 @@ class MailStack(Stack):
         CfnOutput(self, "Url", value=jobs.url)
         CfnOutput(self, "Topic", value=trouble.topic_arn)
         if granted.secret is not None:
-            # The task reads its key there: `secrets` of a container, or GetSecretValue.
+            # The task reads its key from this secret: `secrets` of a container, or GetSecretValue.
             CfnOutput(self, "SenderKey", value=granted.secret.secret_arn)
 
 
 def main() -> None:
-    """Write the cloud assembly, as the context says."""
+    """Write the cloud assembly, with the values of the context."""
     app = App()
     MailStack(app, "mail", email=app.node.try_get_context("email"))
     app.synth()

@@ -1,4 +1,4 @@
-"""A deployment on a table that was restored, and on the bucket that was there all the time.
+"""A deployment with a restored table and the existing bucket.
 
 cdk deploy --app "python app.py" -c stage=prod2 -c table=restored-jobs -c stream=arn:… -c bucket=…
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Restored(Stack):
-    """What serves the API, over a table and a bucket that no stack owns."""
+    """The API for a table and a bucket that no stack owns."""
 
     def __init__(
         self,
@@ -30,8 +30,15 @@ class Restored(Stack):
         stream: str,
         bucket: str,
     ) -> None:
-        """`settings`: those of before, but for `stage`, which is another one. `table` and
-        `bucket`: names. `stream`: the ARN of the table's.
+        """Create the stack.
+
+        Args:
+            scope: The app.
+            name: Name of the stack.
+            settings: The settings of the previous deployment, with another `stage`.
+            table: Name of the table.
+            stream: ARN of the table's stream.
+            bucket: Name of the bucket.
         """
         super().__init__(scope, name)
         restored = dynamodb.Table.from_table_attributes(
@@ -48,7 +55,7 @@ class Restored(Stack):
 
 
 def main() -> None:
-    """The app, as the command line says."""
+    """Create the app from the options of the command line."""
     app = App()
     told = {name: str(app.node.get_context(name)) for name in ("table", "stream", "bucket")}
     settings = DeploymentSettings(stage=app.node.get_context("stage"))

@@ -1,9 +1,10 @@
-"""Bring a table back as it was, as another one, with all that a backend needs of it.
+"""Restore a table to a new table, with all settings that a backend needs.
 
     python restore.py ojs-prod-table restored-jobs --at 2026-11-22T10:00:00Z
 
-From the last 35 days, by point-in-time recovery. A copy that AWS Backup took is restored by that;
-then `--restored` leaves the first step out. It may be repeated: what is done is left as it is.
+It uses point-in-time recovery of the last 35 days. To use a copy of AWS Backup, restore it with AWS
+Backup, and then run this with `--restored`, which skips the first step. You can repeat it:
+completed steps stay unchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ TTL = "ttl"
 
 
 def main() -> int:
-    """Restore, and print what the new deployment is given."""
+    """Restore the table, and print the parameter of the new deployment."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("source", help="the table that was damaged")
     parser.add_argument("target", help="the name of the new one")
@@ -39,7 +40,7 @@ def main() -> int:
 
 
 def restore(table: DynamoDBClient, source: str, target: str, at: datetime | None) -> None:
-    """Have DynamoDB make the new table, which takes minutes to hours."""
+    """Start the restore of the table in DynamoDB. It takes minutes to hours."""
     when: Any = {"UseLatestRestorableTime": True} if at is None else {"RestoreDateTime": at}
     try:
         table.restore_table_to_point_in_time(SourceTableName=source, TargetTableName=target, **when)
@@ -48,7 +49,7 @@ def restore(table: DynamoDBClient, source: str, target: str, at: datetime | None
 
 
 def complete(table: DynamoDBClient, name: str) -> str:
-    """Give the table what a restored one lacks; the ARN of its stream."""
+    """Set the properties that a restored table lacks. Return the ARN of its stream."""
     wait(table, name)
     aged = table.describe_time_to_live(TableName=name)["TimeToLiveDescription"]
     if aged["TimeToLiveStatus"] == "DISABLED":
@@ -59,7 +60,7 @@ def complete(table: DynamoDBClient, name: str) -> str:
     if not found.get("StreamSpecification", {}).get("StreamEnabled"):
         table.update_table(
             TableName=name,
-            # What counters and events are made of.
+            # Counters and events need both images.
             StreamSpecification={"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"},
         )
     found = wait(table, name)
@@ -73,7 +74,7 @@ def complete(table: DynamoDBClient, name: str) -> str:
 
 
 def wait(table: DynamoDBClient, name: str) -> TableDescriptionTypeDef:
-    """The table once it can be used."""
+    """Wait until the table can be used. Return its description."""
     while (found := table.describe_table(TableName=name)["Table"])["TableStatus"] != "ACTIVE":
         time.sleep(5)
     return found

@@ -1,1 +1,1 @@
-"""Everything else: health, manifest, dead letter, queues, workers as an operator sees them."""
+"""All other operations: health, manifest, dead letters, queues, and operators' view of workers."""

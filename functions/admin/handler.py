@@ -1,4 +1,4 @@
-"""The admin function: what operators use."""
+"""The admin function: operations for operators."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from ojs.api import (
     workers,
     workflows,
 )
-from ojs.http.binding.access import Guard
+from ojs.http.binding.access import Authorizer
 from ojs.http.binding.actions import ActionLog
 from ojs.http.binding.application import Application
 
-app = Application("admin", Guard(runtime.current), ActionLog(runtime.current))
+app = Application("admin", Authorizer(runtime.current), ActionLog(runtime.current))
 handler = (
     app.serve(actions, bulk, crons, dead_letter, deliveries, events, jobs, keys, listing)
     .serve(maintenance, metrics, pools, queues, rate_limits, statistics, system)

@@ -1,5 +1,6 @@
-"""The operations of the functions jobs, workers and admin behind one address: that of a function
-URL, or of a private REST API.
+"""The operations of the functions jobs, workers, and admin in one function.
+
+It is the target of a function URL, or of a private REST API.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _HANDLERS = {endpoint.JOBS: jobs, endpoint.WORKERS: workers, endpoint.ADMIN: adm
 
 
 def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
-    """Answer a request that came to a function URL or to a REST API."""
+    """Answer a request to a function URL or a REST API."""
     request = payload.version_2(event)
     path = request["rawPath"]
     if path == ROOT or path.startswith(f"{ROOT}/"):
@@ -31,8 +32,9 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
 
 
 def _behind_stage(event: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
-    """A file of the dashboard for a REST API, whose addresses begin with a stage and whose answers
-    are texts.
+    """Return a file of the dashboard for a REST API.
+
+    Its paths begin with a stage, and its responses are texts, not bytes.
     """
     answer = dashboard({**request, "headers": {**request["headers"], "accept-encoding": ""}})
     stage = event["requestContext"]["path"].removesuffix(event["path"])

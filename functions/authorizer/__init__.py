@@ -1,1 +1,1 @@
-"""Who asks: the Lambda authorizer in front of every route."""
+"""Authentication: the Lambda authorizer of every route."""

@@ -1,9 +1,11 @@
-"""The Lambda authorizer: finds the key's holder, which API Gateway caches and passes on.
+"""The Lambda authorizer: looks up the access key. API Gateway caches the result.
 
-For an invalid key the answer is "authorized, with an empty context", not a refusal: an HTTP API
-turns a refusal into 403. The function behind answers 401 with the usual error body (ADR 19).
+For an invalid key, the response is "authorized, with an empty context", not a rejection, because an
+HTTP API changes a rejection to 403. The function behind it then returns 401 with the usual error
+body (ADR 19).
 
-The first request with a key waits for this to start, so it imports nothing that it does not need.
+The first request with a key waits for this function to start, so it imports only the modules that
+it needs.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from ojs import access_runtime
 def handler(event: Mapping[str, Any], _context: object) -> dict[str, Any]:
     """Answer API Gateway's request (payload format 2.0) with a simple response.
 
-    Errors of the table are raised: the client gets a 500, which API Gateway does not cache.
+    Errors of the table are raised: the client receives a 500, which API Gateway does not cache.
     """
     headers = {name.lower(): value for name, value in (event.get("headers") or {}).items()}
     principal = access_runtime.authentication().who(headers.get("authorization"))

@@ -1,7 +1,7 @@
-"""The messages of an SQS queue become jobs: each at most one, however often it comes.
+"""Creates jobs from the messages of an SQS queue, at most one for each message.
 
-Lambda takes a message from the queue when this function says that its job is stored. All others go
-back to the queue, which hands them out again, and in the end to its own dead-letter queue.
+Lambda deletes a message from the queue if this function returns that its job is stored. All other
+messages return to the queue, which redelivers them and finally moves them to its dead-letter queue.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _IDS_LOGGED = 10
 
 
 def handler(event: Mapping[str, Any], _context: object) -> dict[str, Any]:
-    """Store the jobs of a batch of messages. Returns the messages that go back to the queue."""
+    """Store the jobs of a batch of messages. Return the messages that must be redelivered."""
     records: Sequence[Record] = event.get("Records") or []
     refused = _Refused()
     if records:
         _Bridge(runtime.current(), refused).push(records)
     if refused.ids:
-        # What is in the messages may be confidential.
+        # The contents of the messages can be confidential.
         logger.warning(
             "Messages returned to their queue",
             extra={
@@ -51,8 +51,9 @@ def handler(event: Mapping[str, Any], _context: object) -> dict[str, Any]:
 
 
 class _Refused:
-    """Messages whose jobs are not stored, in order. Of a FIFO queue all later ones of their groups
-    are among them, so that none overtakes another.
+    """Messages whose jobs are not stored, in order.
+
+    In a FIFO queue, all later messages of their groups are included, so that the order is kept.
     """
 
     def __init__(self) -> None:
@@ -77,7 +78,7 @@ class _Bridge:
         self._refused = refused
 
     def push(self, records: Sequence[Record]) -> None:
-        """Store the jobs of these messages, all at once if that can be."""
+        """Store the jobs of these messages, in one batch if possible."""
         readable = list(self._readable(records))
         if len(readable) > 1:
             try:
@@ -87,8 +88,8 @@ class _Bridge:
                     for record, _ in readable:
                         self._refused.add(record, error.code)
                     return
-                # One of them is no job or is stored already, or there is room for some: each for
-                # itself.
+                # A message is not a valid job, is stored already, or only some jobs fit into the
+                # queue. Store each job separately.
             else:
                 return
         self._one_by_one(readable, _producer(records))
@@ -112,16 +113,21 @@ class _Bridge:
             try:
                 self._enqueue.push(job, producer=producer)
             except Duplicate:
-                # The message came before, or another job stands for it.
+                # The message was redelivered, or it is a duplicate of another job.
                 continue
             except OjsError as error:
                 self._refused.add(record, error.code)
-                # What has no room, or no answer, now has none for the next one either.
+                # If the queue is full or a write fails, the next job would fail, too.
                 busy = error.code if error.retryable else None
 
 
 def _job(record: Record, settings: Settings) -> dict[str, Any]:
-    """The job of a message, as a client would send it. Raises InvalidPayload, InvalidRequest."""
+    """Return the job of a message, as a client would send it.
+
+    Raises:
+        InvalidPayload: The body is not valid JSON.
+        InvalidRequest: The body is not a JSON object.
+    """
     body: Any = record["body"]
     if settings.bridge_body == "json":
         body = jsontext.loads(body)
@@ -132,17 +138,17 @@ def _job(record: Record, settings: Settings) -> dict[str, Any]:
             "options": {"queue": settings.bridge_queue},
         }
     elif not isinstance(body, dict):
-        raise InvalidRequest("body", "must be a JSON object: a job")
+        raise InvalidRequest("body", "must be a JSON object that describes a job")
     meta = body.get("meta", {})
     if isinstance(meta, dict):
         meta = {**_attributes(record), **meta, "sqs_message_id": record["messageId"]}
-    # The time at which it was sent is the same each time it comes.
+    # The time at which the message was sent is the same for each delivery of it.
     sent_ms = int(record["attributes"]["SentTimestamp"])
     return {"id": derived_uuid7(sent_ms, record["messageId"]), **body, "meta": meta}
 
 
 def _attributes(record: Record) -> dict[str, str]:
-    """Attributes that the sender gave the message; what is no text is left out."""
+    """Return the text attributes of the message. Binary attributes are left out."""
     given: Mapping[str, Any] = record.get("messageAttributes") or {}
     return {
         name: each["stringValue"]
@@ -152,7 +158,7 @@ def _attributes(record: Record) -> dict[str, str]:
 
 
 def _producer(records: Sequence[Record]) -> str:
-    """The name of the queue that the messages are from, which is one."""
+    """Return the name of the queue of these messages. They all have the same one."""
     return str(records[0]["eventSourceARN"]).rpartition(":")[2]
 
 

@@ -1,1 +1,1 @@
-"""The dashboard: the files of a web page, for whoever asks."""
+"""The dashboard: the files of a web page. They need no authentication."""

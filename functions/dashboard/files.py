@@ -1,7 +1,7 @@
-"""The dashboard's files at /ojs/admin/, as its build left them.
+"""Serves the dashboard's files at /ojs/admin/.
 
-They are the same for everybody and hold nothing of the deployment: what the page shows it asks the
-API for, with the reader's own key.
+The files are the same for all users, and contain no data of the deployment. The page requests data
+from the API with the user's key.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _TYPES = {
 _ENCODINGS = (("br", ".br"), ("gzip", ".gz"))
 _FOREVER = "public, max-age=31536000, immutable"
 _SECURITY = {
-    # Nothing but what the build made: no code, style or frame of anywhere else, and none in the
-    # page itself; requests go to the API beside it alone.
+    # The page can load only files of the build: no code, style, or frame from elsewhere, and none
+    # inline. It can send requests only to the API of the same origin.
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -43,8 +43,8 @@ _SECURITY = {
     "x-frame-options": "DENY",
 }
 _NOT_BUILT = (
-    "The dashboard was not built: run `make dashboard`, which takes Node.js 20 or later with npm. "
-    "The API works without it.\n"
+    "The dashboard was not built. Run `make dashboard`, which requires Node.js 20 or later with "
+    "npm. The API works without the dashboard.\n"
 )
 
 
@@ -52,8 +52,12 @@ class Dashboard:
     """Answers requests below /ojs/admin with the files of a folder."""
 
     def __init__(self, folder: Path, authorizer: str, origin: OriginGuard | None = None) -> None:
-        """`folder` is what the build made; `authorizer` the setting that says who lets callers in,
-        which the page asks for before anybody has signed in; `origin` lets requests in.
+        """Create the dashboard.
+
+        Args:
+            folder: Folder with the files of the build.
+            authorizer: The setting `authorizer`. The page reads it before the user signs in.
+            origin: Check of the header that the firewall adds. Default: none.
         """
         self._folder = folder
         self._origin = origin
@@ -72,7 +76,9 @@ class Dashboard:
             return _text(503, f"{unknown.message}\n", **again)
         method = event["requestContext"]["http"]["method"].upper()
         if method not in {"GET", "HEAD"}:
-            return _text(405, "Only GET and HEAD.\n", allow="GET, HEAD")
+            return _text(
+                405, "This path doesn't support the method. Use GET or HEAD.\n", allow="GET, HEAD"
+            )
         path = event["rawPath"].removeprefix(ROOT)
         if path == "/served.json":
             body = json.dumps({"authorizer": self._authorizer}).encode()
@@ -80,9 +86,9 @@ class Dashboard:
         return self._file(path, headers)
 
     def _file(self, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
-        """A file of the build, as the client takes it; the page itself for all that is no asset."""
+        """Return an asset in an encoding that the client accepts, or the page for other paths."""
         asset = path.startswith("/assets/")
-        # A name without a slash: no path leads out of the folder.
+        # The name has no slash, so the path can't leave the folder.
         name = f"assets/{Path(path).name}" if asset else "index.html"
         kind = _TYPES.get(Path(name).suffix)
         for encoding, ending in _wanted(headers.get("accept-encoding", "")) if kind else ():
@@ -97,11 +103,11 @@ class Dashboard:
                     return _answer(304, b"", extra, kept)
                 return _answer(200, body, extra, kept)
         if asset:
-            return _text(404, "There is no such file. Load the page anew: it may be older.\n")
+            return _text(404, "This file doesn't exist. Reload the page, which might be older.\n")
         return _text(503, _NOT_BUILT)
 
     def _read(self, name: str) -> tuple[bytes, str] | None:
-        """A file of the build and its entity tag; None if it is not there."""
+        """Return a file of the build and its entity tag, or None if it doesn't exist."""
         try:
             body = (self._folder / name).read_bytes()
         except (OSError, ValueError):  # ValueError: a name with a zero byte
@@ -110,7 +116,7 @@ class Dashboard:
 
 
 def _wanted(accepted: str) -> list[tuple[str, str]]:
-    """Encodings that the client takes, and the endings of their files."""
+    """Return the encodings that the client accepts, and the endings of their files."""
     parts = [part.strip().replace(" ", "").lower() for part in accepted.split(",")]
     taken = {part.partition(";")[0] for part in parts if not part.endswith((";q=0", ";q=0.0"))}
     return [each for each in _ENCODINGS if each[0] in taken] + [("", "")]

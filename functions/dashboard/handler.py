@@ -1,4 +1,4 @@
-"""Serves the dashboard. It knows no table and needs no key: there is nothing in it to protect."""
+"""Serves the dashboard. The function has no access to the table, and needs no key."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 def _origin() -> OriginGuard | None:
     if not configured(["origin_secret"]):
         return None
-    # Behind a firewall alone: it takes the SDK, which files do not need.
+    # Only with a firewall, because it imports the SDK, which serving files doesn't need.
     from ojs import access_runtime
 
     return access_runtime.origin()
 
 
-# Bundling puts what the build made beside this module.
+# Bundling copies the build of the dashboard to the folder of this module.
 handler = Dashboard(
     Path(__file__).with_name("built"),
     configured(["authorizer"]).get("authorizer", "keys"),

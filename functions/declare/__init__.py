@@ -1,1 +1,1 @@
-"""What a CDK app declares: queues, worker pools, cron jobs, rate limits."""
+"""Resources that a CDK app declares: queues, worker pools, cron jobs, rate limits."""

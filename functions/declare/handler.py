@@ -1,8 +1,8 @@
-"""CloudFormation's custom resource for each thing that a CDK app declares.
+"""CloudFormation's custom resource for the resources that a CDK app declares.
 
-It asks the admin function's own application, in this process, as an operator would by HTTP: the
-same checks hold, and what they refuse is the reason of the failed deployment. What is not declared
-stays as it is.
+It calls the admin function's application in this process, as an operator calls it over HTTP. So the
+same checks apply, and a rejection is the reason of the failed deployment. Undeclared resources stay
+unchanged.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from ojs import access_runtime, runtime
 from ojs.domain.access import ANYBODY
 from ojs.http import models
 
-# What is taken back may be gone, or in use by others.
+# A resource that is removed can be deleted already, or in use by other resources.
 _NOTHING_TO_TAKE_BACK = (404, 409)
-# Of what could not be made. CloudFormation has it deleted; somebody else's of that name must stay.
+# The ID of a resource that could not be created. CloudFormation deletes it, and must not delete an
+# existing resource with the same name.
 _UNMADE = "ojs-nothing"
 
 
 class Refused(Exception):
-    """The server refused what is declared; the message says why."""
+    """The server rejected a declared resource. The message has the reason."""
 
 
 def handler(event: Mapping[str, Any], context: object) -> None:
@@ -33,10 +34,9 @@ def handler(event: Mapping[str, Any], context: object) -> None:
 
 
 def run(event: Mapping[str, Any], context: object) -> Outcome:
-    """Set what is declared, or take it back. Raises Refused.
+    """Create, update, or remove a declared resource. Raise Refused if the server rejects it.
 
-    Its name is the physical id: under another name it is another thing, and CloudFormation has the
-    former one deleted.
+    The name is the physical ID. If it changes, CloudFormation deletes the previous resource.
     """
     wanted = event["ResourceProperties"]
     if "Role" in wanted:
@@ -50,10 +50,10 @@ def run(event: Mapping[str, Any], context: object) -> Outcome:
 
 
 def _role(event: Mapping[str, Any]) -> Outcome:
-    """Give an IAM role what is declared in place of what it had, or nothing any more.
+    """Replace or remove the record of an IAM role. Raise OjsError if a call fails.
 
-    There is no request for that: a role's record is revoked, and another one made. The role is the
-    physical id, so the record of one that was replaced is revoked afterwards. Raises OjsError.
+    No API operation does this: it revokes the role's record, and creates another one. The role is
+    the physical ID. If it changes, CloudFormation deletes the previous record.
     """
     body = models.CreateRoleRequest.model_validate(json.loads(event["ResourceProperties"]["Role"]))
     if event["RequestType"] != "Delete" or event["PhysicalResourceId"] != _UNMADE:
@@ -66,15 +66,16 @@ def _role(event: Mapping[str, Any]) -> Outcome:
 
 
 def _body(asked: Mapping[str, Any]) -> str | None:
-    """A text: CloudFormation makes texts of numbers. What is secret is not in the template, but
-    where it is kept. Raises Refused for a secret without a value.
+    """Return the request body as text, because CloudFormation changes numbers to texts.
+
+    The template has only the ARNs of secrets. Raise Refused if a secret has no value.
     """
     text: str | None = asked.get("Body")
     if text is None or "Secrets" not in asked:
         return text
     found = {name: access_runtime.secret(arn).read() for name, arn in asked["Secrets"].items()}
     if empty := [name for name, value in found.items() if not value]:
-        raise Refused(f"{', '.join(empty)}: the secret has no value")
+        raise Refused(f"{', '.join(empty)}: the secret must have a value")
     return json.dumps(json.loads(text) | found)
 
 
@@ -84,7 +85,7 @@ def _ask(
     answer = app(
         {
             "rawPath": asked["Path"],
-            # No key: CloudFormation alone calls this function. Who asks is the app.
+            # Without a key: only CloudFormation calls this function. The caller is the app.
             "headers": {"content-type": "application/json", "x-ojs-producer": caller},
             "body": _body(asked),
             "requestContext": {"http": {"method": asked["Method"]}},

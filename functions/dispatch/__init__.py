@@ -1,1 +1,1 @@
-"""The function that pushes jobs of deliveries that are woken."""
+"""The function that dispatches the jobs of woken deliveries."""

@@ -1,4 +1,4 @@
-"""Dispatch: messages that wake deliveries, `{"delivery": name}`, from requests and timers."""
+"""Processes wake-up messages of deliveries, `{"delivery": name}`, from requests and timers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from ojs.domain.errors import OjsError
 
 
 def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
-    """Push jobs of each delivery that is named, once for all messages that name it. Returns the
-    messages that must come again.
+    """Dispatch the jobs of each named delivery, once per batch of messages.
+
+    Return the messages that SQS must redeliver.
     """
     current = runtime.current()
     by_name: defaultdict[str, list[str]] = defaultdict(list)

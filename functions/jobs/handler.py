@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ojs import runtime
 from ojs.api import bulk, jobs, listing, work
-from ojs.http.binding.access import Guard
+from ojs.http.binding.access import Authorizer
 from ojs.http.binding.application import Application
 
-app = Application("jobs", Guard(runtime.current))
+app = Application("jobs", Authorizer(runtime.current))
 handler = app.serve(bulk, jobs, listing, work)
 runtime.prepare("enqueue", "batch_finish", "jobs")

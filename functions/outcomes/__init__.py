@@ -1,1 +1,1 @@
-"""The function that settles the outcomes of pushes."""
+"""The function that processes the outcomes of pushes."""

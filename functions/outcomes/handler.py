@@ -61,7 +61,7 @@ def _told(record: Mapping[str, Any], context: object) -> dict[str, Any]:
         messages.logger.warning("Record returned for retry", extra={"reason": str(why)})
         queue = current.outcome_queue
         if queue is None or not queue.put(record):
-            raise BackendUnavailable("An outcome could not be settled; it must come again.")
+            raise BackendUnavailable("An outcome was not processed.")
     return messages.answer(())
 
 

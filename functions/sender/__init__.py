@@ -1,1 +1,1 @@
-"""The function that sends pushes which wait for their target."""
+"""The function that sends pushes and waits for the response of their target."""

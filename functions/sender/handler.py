@@ -1,8 +1,9 @@
-"""Pushes that wait for their target: `{"delivery": name, "job": id, "token": of the lease}`.
+"""Sends pushes and waits for their target: `{"delivery": name, "job": id, "token": of the lease}`.
 
-SQS may bring a message twice, also side by side. After an invocation that failed it does so when
-the lease of the push has long ended (the queue's visibility timeout is six times as long as a
-sender runs), so what comes again earlier is under way elsewhere, and is not posted again.
+SQS can deliver a message twice, also at the same time. After a failed invocation, it does so when
+the lease of the push has long expired: the queue's visibility timeout is six times the maximum
+duration of a sender. A message that is redelivered earlier is being processed by another sender,
+and is not sent again.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from ojs.domain.errors import OjsError
 
 
 def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
-    """Send each push, one after the other, and settle what became of it. Returns the messages that
-    must come again.
+    """Send the pushes in order, and process each outcome.
+
+    Return the messages that SQS must redeliver.
     """
     current = runtime.current()
     again: list[str] = []
@@ -40,7 +42,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
 
 
 def _repeated(event: Mapping[str, Any]) -> frozenset[str]:
-    """The messages that SQS has brought before, as far as it knows."""
+    """Return the messages that SQS marks as received before."""
     return frozenset(
         str(record.get("messageId"))
         for record in event.get("Records") or ()

@@ -1,1 +1,1 @@
-"""A step of each deployment: check the table, leave the first key."""
+"""A step of each deployment: checks the table and creates the bootstrap key."""

@@ -1,7 +1,8 @@
-"""CloudFormation's custom resource: runs once in each deployment of a version, before the other
-functions are changed. If it fails, they are not changed.
+"""CloudFormation's custom resource that runs once in each deployment of a version.
 
-It also makes the keys that a CDK app declares (`Custom::OjsKey`): each goes to a secret of its own.
+It runs before the other functions change. If it fails, they don't change.
+
+It also creates the keys that a CDK app declares (`Custom::OjsKey`), each in a separate secret.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ def handler(event: Mapping[str, Any], _context: object) -> None:
 
 
 def run(event: Mapping[str, Any]) -> Outcome:
-    """Run one request. Keys themselves are not among the attributes for the template."""
+    """Run one request. The attributes for the template don't include keys."""
     if event.get("ResourceType") == _KEY:
         return _key(event)
     known = str(event.get("PhysicalResourceId") or _PHYSICAL_ID)
     if event["RequestType"] == "Delete":
-        # The table may be retained, and the keys with it.
+        # The table can be retained, and the keys with it.
         return Outcome(known)
     setup, secret = access_runtime.setup(), access_runtime.first_key()
-    # First: if it refuses, the functions that are there stay in use.
+    # First, because the current functions stay in use if this fails.
     setup.check_deliveries(access_runtime.egress_hosts(), push=access_runtime.pushes())
     setup.prepare_keys()
     setup.check_table()
@@ -38,8 +39,10 @@ def run(event: Mapping[str, Any]) -> Outcome:
 
 
 def _key(event: Mapping[str, Any]) -> Outcome:
-    """A key is never changed: another one takes its place, and CloudFormation then has the former
-    one deleted, which revokes it.
+    """Create or revoke a declared key.
+
+    A key never changes. CloudFormation replaces it by another one, and then deletes it, which
+    revokes it.
     """
     setup = access_runtime.setup()
     if event["RequestType"] == "Delete":
@@ -49,7 +52,7 @@ def _key(event: Mapping[str, Any]) -> Outcome:
     wanted = event["ResourceProperties"]
     key_id = setup.leave_key(
         access_runtime.secret(str(wanted["Secret"])),
-        # Lambda repeats a call that failed: with the same id of the request.
+        # Lambda retries a failed call with the same request ID.
         token=str(event["RequestId"]),
         name=str(wanted["Name"]),
         scopes=wanted["Scopes"],

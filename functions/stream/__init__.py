@@ -1,1 +1,1 @@
-"""What follows from the table's stream."""
+"""Projections of the table's stream."""

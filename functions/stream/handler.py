@@ -1,4 +1,4 @@
-"""The table's stream: projects each change of the table."""
+"""Processes the table's stream: projects each change of the table."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from ojs.runtime import Runtime
 logger = Logger()
 
 _NUMBERS_LOGGED = 10
-# Fields that only the event of a tumbling window has.
 _UPGRADE_MS = 300_000
+# Fields that only the event of a tumbling window has.
 _OF_WINDOW = frozenset({"shardId", "window", "state"})
 
-# Powertools' batch utility is not used: it calls a function for each record, while here a whole
-# batch becomes a few writes.
+# Powertools' batch utility is not used, because it calls a function for each record. Here, a whole
+# batch takes a few writes.
 
 
 # The local server and tests replace the runtime.
@@ -58,32 +58,32 @@ def _projector(current: Runtime) -> Projector:
 
 
 def _shard_of(record: Mapping[str, Any]) -> str:
-    """A name for all shards of the stream, for an event that names none.
+    """Return a name for all shards of the stream, for an event that names none.
 
-    Exact for a stream with one open shard. With several, records whose sequence number is below the
-    position of another shard are neither counted nor published; what jobs need (copies, workflows,
-    deliveries, removals) does not depend on it.
+    Counts are exact for a stream with one open shard. With several, records whose sequence number
+    is below the position of another shard are neither counted nor published. Copies, workflows,
+    deliveries, and removals don't depend on it.
     """
     logger.warning("Stream event without shardId; counters and events can miss records")
     return f"shardId-{zlib.crc32(str(record.get('eventSourceARN', '')).encode()):08x}"
 
 
 def _is_old(record: Mapping[str, Any], current: Runtime) -> bool:
-    """Whether a record is older than an upgrade takes from the function to the mapping."""
+    """Return whether a record is older than an upgrade takes from the function to the mapping."""
     created_s = float(record["dynamodb"].get("ApproximateCreationDateTime", 0))
     return current.clock.now_ms() - created_s * 1_000 > _UPGRADE_MS
 
 
 def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
-    """Project a batch of stream records. Returns those that the stream must deliver again.
+    """Project a batch of stream records. Return those that the stream must redeliver.
 
-    The event is that of a tumbling window, which alone names the shard. Lambda treats a response
-    without the window's `state` as a failure, also that of its last invocation, which may have no
-    records. Nothing is kept in it: the counters are in the table.
+    The event is that of a tumbling window, because no other event names the shard. Lambda treats a
+    response without the window's `state` as a failure, also in the last invocation of a window,
+    which can have no records. The state is always empty: the counters are in the table.
     """
     records = event.get("Records") or []
     answer = {"state": event.get("state") or {}} if event.keys() & _OF_WINDOW else {}
-    # The id of this delivery, which Lambda's own log lines and the failure queue have too.
+    # The ID of this delivery. It is also in Lambda's own log lines and in the failure queue.
     logger.thread_safe_append_keys(correlation_id=getattr(context, "aws_request_id", None))
     try:
         current = runtime.current()
@@ -94,11 +94,11 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
         if shard is not None and records:
             failed = _projector(current).run(records, shard)
         elif records:
-            # During an upgrade: the function is new, and the mapping is not yet.
+            # During an upgrade, the function is new, but the mapping isn't yet.
             logger.warning("Stream event without a tumbling window returned for retry")
             failed = [str(records[0]["dynamodb"]["SequenceNumber"])]
         if failed:
-            # Only the numbers that identify the records: their contents may be confidential.
+            # Only the sequence numbers: the contents of records can be confidential.
             logger.warning(
                 "Records returned for retry",
                 extra={

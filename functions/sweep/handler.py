@@ -1,5 +1,7 @@
-"""Runs the sweeps once a minute: time transitions first, then bulk operations and other unfinished
-work, repair of counters, and metrics last.
+"""Runs the sweeps once a minute.
+
+Time transitions run first, then bulk operations and other unfinished work, then corrections of
+counters, and metrics last.
 """
 
 from __future__ import annotations
@@ -33,11 +35,11 @@ if TYPE_CHECKING:
 
 logger = Logger()
 
-# Jobs moved by one pass of the job sweep; the clock is read anew for each pass.
+# Jobs moved by one pass of the job sweep. Each pass reads the clock again.
 PASS_LIMIT = 1_000
 MAX_PASSES = 50
-# A sweep ends when less time (ms) than this is left before the function is stopped, so however much
-# one of them has to do, those after it still run. Alarms watch the metrics, which come last.
+# A sweep ends when less than this time (ms) remains before Lambda stops the function. So the later
+# sweeps still run, however much work one of them has. Alarms watch the metrics, which run last.
 SPARE_MS = 20_000
 BULK_SPARE_MS = 16_000
 RECONCILE_SPARE_MS = 12_000
@@ -52,58 +54,68 @@ _warned: WeakSet[Runtime] = WeakSet()
 
 
 @record(frozen=True)
-class Part:
-    """How one sweep is run: its limit, the time that it leaves to others, and what is logged."""
+class SweepConfig:
+    """Parameters of one sweep: its limit, the time for later sweeps, and its log message."""
 
-    # What one run does at most; the next minute goes on with other queues, pools or jobs.
+    # Maximum per run. The next minute continues with other queues, pools, or jobs.
     limit: int
     spare_ms: int
-    # Logged with the counts, unless only the `usual` ones are above zero.
+    # Logged with the counts, unless only `usual` counts are above zero.
     message: str = ""
     usual: frozenset[str] = frozenset()
     passes: int = 1
 
 
 PARTS = {
-    "jobs": Part(PASS_LIMIT, SPARE_MS, passes=MAX_PASSES),
-    # Workflows that are to be looked at.
-    "workflows": Part(200, BULK_SPARE_MS, "Workflows checked"),
-    # Queues that deliveries serve.
-    "deliveries": Part(2_000, BULK_SPARE_MS),
+    "jobs": SweepConfig(PASS_LIMIT, SPARE_MS, passes=MAX_PASSES),
+    # Workflows to check.
+    "workflows": SweepConfig(200, BULK_SPARE_MS, "Workflows checked"),
+    # Queues of deliveries.
+    "deliveries": SweepConfig(2_000, BULK_SPARE_MS),
     # Dead letters that bulk operations retry or purge.
-    "bulk": Part(10_000, BULK_SPARE_MS, "Bulk operations continued", frozenset({"more"})),
+    "bulk": SweepConfig(10_000, BULK_SPARE_MS, "Bulk operations continued", frozenset({"more"})),
     # Jobs that get start tags.
-    "fairness_backfill": Part(
+    "fairness_backfill": SweepConfig(
         10_000, BULK_SPARE_MS, "Start tags set", frozenset({"tagging", "passes"})
     ),
-    # Queues whose jobs are counted one by one.
-    "reconcile": Part(RECOUNTS, RECONCILE_SPARE_MS, "Queue counters reconciled", _USUAL_COUNTS),
+    # Queues whose jobs are recounted.
+    "reconcile": SweepConfig(
+        RECOUNTS, RECONCILE_SPARE_MS, "Queue counters reconciled", _USUAL_COUNTS
+    ),
     # Workers whose permits are counted.
-    "pool_permits": Part(2_000, RECONCILE_SPARE_MS, "Pool permits repaired", _USUAL_COUNTS),
+    "pool_permits": SweepConfig(2_000, RECONCILE_SPARE_MS, "Pool permits repaired", _USUAL_COUNTS),
     # Limits that throttle.
-    "throttle": Part(100, RECONCILE_SPARE_MS, "Rate limits checked", frozenset({"holding"})),
-    # Cron jobs that are looked at when the rules of time zones have changed.
-    "zones": Part(5_000, DEAD_LETTERS_SPARE_MS, "Cron jobs rescheduled"),
-    # Dead letters that replay rules look at, and that are pruned.
-    "replay": Part(10_000, DEAD_LETTERS_SPARE_MS, "Dead letters replayed", frozenset({"looked"})),
-    "prune": Part(10_000, DEAD_LETTERS_SPARE_MS, "Dead letters pruned"),
+    "throttle": SweepConfig(100, RECONCILE_SPARE_MS, "Rate limits checked", frozenset({"holding"})),
+    # Cron jobs to recompute after the rules of time zones have changed.
+    "zones": SweepConfig(5_000, DEAD_LETTERS_SPARE_MS, "Cron jobs rescheduled"),
+    # Dead letters that replay rules check, and that are pruned.
+    "replay": SweepConfig(
+        10_000, DEAD_LETTERS_SPARE_MS, "Dead letters replayed", frozenset({"looked"})
+    ),
+    "prune": SweepConfig(10_000, DEAD_LETTERS_SPARE_MS, "Dead letters pruned"),
     # Worker pools.
-    "pool_health": Part(100, DEAD_LETTERS_SPARE_MS, "Worker pools checked", frozenset({"pools"})),
-    # Queues that are looked at before they rest.
-    "rest": Part(500, DEAD_LETTERS_SPARE_MS),
-    # Reads in search of the oldest jobs.
-    "metrics": Part(PROBES, GAUGES_SPARE_MS),
+    "pool_health": SweepConfig(
+        100, DEAD_LETTERS_SPARE_MS, "Worker pools checked", frozenset({"pools"})
+    ),
+    # Queues that are checked before they become idle.
+    "rest": SweepConfig(500, DEAD_LETTERS_SPARE_MS),
+    # Reads to find the oldest jobs.
+    "metrics": SweepConfig(PROBES, GAUGES_SPARE_MS),
 }
 
 
 class SweepFailed(Exception):
-    """Something failed in this minute. All the rest was done, and each failure has been logged."""
+    """A part of this minute's sweeps failed. The rest is done, and each failure is logged."""
 
 
 def handler(event: Mapping[str, Any], context: object) -> dict[str, int]:
-    """Run every sweep; returns what the job sweep did, and `more` if it could not finish.
+    """Run every sweep.
 
-    Raises SweepFailed after all of them when something failed, so that the alarm sees it.
+    Returns:
+        The counts of the job sweep, with `more` if it could not finish.
+
+    Raises:
+        SweepFailed: A part failed. Raised after all sweeps, so that the alarm detects it.
     """
     current = runtime.current()
     remaining = getattr(context, "get_remaining_time_in_millis", None)
@@ -118,7 +130,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, int]:
 
     reports: dict[str, SweepReport] = {}
     failed: list[str] = []
-    # Of the event that EventBridge sent; everything logged below this call carries it.
+    # The ID of EventBridge's event. It is in all log lines below this call.
     logger.thread_safe_append_keys(correlation_id=event.get("id"))
     try:
         with current.sweep_queues.shared():
@@ -145,12 +157,12 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, int]:
     finally:
         logger.thread_safe_remove_keys(["correlation_id"])
     if failed:
-        raise SweepFailed(f"Failed in part: {', '.join(failed)}.")
+        raise SweepFailed(f"These steps of the sweep failed: {', '.join(failed)}.")
     return dict(reports["jobs"])
 
 
 def _publish_later(current: Runtime, go_on: GoOn) -> None:
-    """Publish events that the bus refused when they came."""
+    """Publish events that the bus rejected earlier."""
     from ojs import projections
 
     pages = projections.publish_later(current.settings, current.table, go_on, sleep=current.sleep)
@@ -159,7 +171,7 @@ def _publish_later(current: Runtime, go_on: GoOn) -> None:
 
 
 def _tell_of(sweep: str, failures: Iterable[SweepFailure]) -> None:
-    """Log each failure in a line; with its place in the code where nobody has foreseen it."""
+    """Log each failure in one line, with a stack trace if it is unexpected."""
     for failure in failures:
         error = failure.error
         logger.error(
@@ -175,16 +187,16 @@ def _tell_of(sweep: str, failures: Iterable[SweepFailure]) -> None:
 
 
 def _broke_off(report: SweepReport) -> bool:
-    """Whether there is no report of the sweep but that it failed."""
+    """Return whether the sweep failed without a report."""
     return any(failure.what == _WHOLE for failure in report.failures) and report.counts.keys() <= {
         "failed"
     }
 
 
-def _run(current: Runtime, sweep: Sweep, part: Part, go_on: GoOn) -> SweepReport:
-    """Run a sweep; one with several passes until it is done, only fails, or time is up.
+def _run(current: Runtime, sweep: Sweep, part: SweepConfig, go_on: GoOn) -> SweepReport:
+    """Run a sweep. One with several passes runs until it is done, only fails, or its time is up.
 
-    What it raises is in the report: a sweep in trouble must not stop those after it.
+    An error is returned in the report, because a failing sweep must not stop later ones.
     """
     counts = SweepCounts()
     reports: list[SweepReport] = []
@@ -204,7 +216,8 @@ def _run(current: Runtime, sweep: Sweep, part: Part, go_on: GoOn) -> SweepReport
         failures += [one for one in report.failures if one.what not in {f.what for f in failures}]
         done = {name: count for name, count in report.items() if name != "more"}
         counts.update(done)
-        # What cannot be moved now is found again and again: leave it to the next minute.
+        # Jobs that can't be moved now would be found again in each pass. The next minute retries
+        # them.
         if done and done.keys() <= {"failed"}:
             break
     result = {name: count for name, count in counts.items() if count}
@@ -213,7 +226,7 @@ def _run(current: Runtime, sweep: Sweep, part: Part, go_on: GoOn) -> SweepReport
     )
 
 
-# --- what is reported besides the counts ---------------------------------------------------------
+# --- reports in addition to the counts -----------------------------------------------------------
 
 
 def _swept(_: Runtime, report: SweepReport) -> None:
@@ -222,14 +235,14 @@ def _swept(_: Runtime, report: SweepReport) -> None:
 
 
 def _reconciled(current: Runtime, report: SweepReport) -> None:
-    """Warn operators of queues without a bound, once for each container."""
+    """Warn operators of queues without a size limit, once per container."""
     if report.get("unbounded") and current not in _warned:
         _warned.add(current)
         logger.warning("Queues without a size limit found", extra={"count": report["unbounded"]})
 
 
 def _checked_workflows(current: Runtime, report: SweepReport) -> None:
-    """Tell operators of workflows in which nothing happens: of each once an hour."""
+    """Warn operators of stalled workflows, once an hour for each workflow."""
     if stalled := report.get("stalled"):
         logger.warning("Stalled workflows found", extra={"count": stalled})
         metrics.write_stalled(stalled, service=current.settings.service)
@@ -237,7 +250,7 @@ def _checked_workflows(current: Runtime, report: SweepReport) -> None:
 
 def _replayed(_: Runtime, report: ReplayReport) -> None:
     for skipped in report.skipped:
-        # It may be a duplicate, or of a type that its queue does not take any more.
+        # For example, it is a duplicate, or its queue no longer allows its type.
         logger.warning("Replaying a dead letter failed", extra=asdict(skipped))
 
 

@@ -16,7 +16,7 @@
     queues       service, queue   of queues in worker pools: ojs.scheduling.dispatch_ratio
 
 A level includes those above it. `metric_queues` names queues whose oldest job and dead letters are
-written at each level, zeros too. `*` in it stands for all queues together.
+written at each level, also zeros. `*` means the total of all queues.
 
 CloudWatch charges for each metric and hour in which it is written. The metrics of a deployment as a
 whole are therefore not written while they are zero.
@@ -30,7 +30,7 @@ from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 from ojs.domain.counters import definitions as rows
 from ojs.domain.job.states import TERMINAL, State
-from ojs.domain.stats import Levels, PoolMetrics, QueueGauges
+from ojs.domain.stats import PoolMetrics, QueueGauges, StateCounts
 from ojs.services.operations.metrics_sweep import MetricsReport
 from ojs.settings import Settings
 
@@ -39,7 +39,7 @@ NAMESPACE = "OJS"
 MAX_POOLS = 100
 
 _UNITS = {"seconds": MetricUnit.Seconds, "1": MetricUnit.NoUnit}
-# Of each queue: the gauges that its counters say.
+# Gauges of a queue that its counters contain.
 _OF_QUEUE = [row for row in rows.ROWS if row.kind == "gauge" and row.by is None]
 
 
@@ -96,14 +96,14 @@ def write_pools(pools: Sequence[PoolMetrics], settings: Settings) -> None:
 
 
 def write_stalled(workflows: int, *, service: str) -> None:
-    """Write how many workflows were looked at in which nothing happens."""
+    """Write the number of stalled workflows."""
     _put(service, {}, {rows.STALLED: workflows})
 
 
 def _chosen(
     queues: Sequence[QueueGauges], most: int | None, always: Sequence[str]
 ) -> list[QueueGauges]:
-    """The queues with the most jobs, dead letters included, and those in `always`, by name."""
+    """Return the largest queues by jobs, dead letters included, and those in `always`, by name."""
 
     def size(gauges: QueueGauges) -> int:
         return gauges.levels.depth + gauges.levels.dead
@@ -114,8 +114,8 @@ def _chosen(
     return sorted([*named, *fullest], key=lambda gauges: gauges.queue.name)
 
 
-def _depths(levels: Levels) -> dict[State, int]:
-    # Zeros matter, since a count may have been higher before. Final states are left out at zero.
+def _depths(levels: StateCounts) -> dict[State, int]:
+    # Write zeros, because a count can have been higher before. Final states at zero are left out.
     depths = {state: levels.of(state) for state in State}
     return {state: depth for state, depth in depths.items() if depth or state not in TERMINAL}
 
@@ -123,7 +123,7 @@ def _depths(levels: Levels) -> dict[State, int]:
 def _from(
     values: Mapping[rows.Metric, float], least: Mapping[rows.Metric, float] | None = None
 ) -> dict[rows.Metric, float]:
-    """The values that are above zero, and at least as large as `least` requires."""
+    """Return the values that are above zero, and at least as large as `least` requires."""
     least = least or {}
     return {row: value for row, value in values.items() if value and value >= least.get(row, 0)}
 

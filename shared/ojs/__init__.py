@@ -1,1 +1,1 @@
-"""Open Job Spec on AWS primitives: the library every function imports."""
+"""Open Job Spec on AWS: the library that all functions import."""

@@ -1,4 +1,4 @@
-"""The clock, injected everywhere so that tests move time by hand."""
+"""The clock. All code receives it as a parameter, so that tests can set the time."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Tells the time."""
+    """Returns the current time."""
 
     def now_ms(self) -> int:
-        """Milliseconds since the Unix epoch, UTC."""
+        """Return milliseconds since the Unix epoch, UTC."""
         ...
 
 
@@ -18,20 +18,20 @@ class SystemClock:
     """The machine's clock."""
 
     def now_ms(self) -> int:
-        """Milliseconds since the Unix epoch, UTC."""
+        """Return milliseconds since the Unix epoch, UTC."""
         return time.time_ns() // 1_000_000
 
 
 class ManualClock:
-    """A clock that stands still until it is moved: for tests and simulation."""
+    """A clock that changes only when a test or a simulation advances it."""
 
     def __init__(self, now_ms: int = 1_780_000_000_000) -> None:
         self._now_ms = now_ms
 
     def now_ms(self) -> int:
-        """The time it was last set to, in ms since the epoch."""
+        """Return the current setting in milliseconds since the epoch."""
         return self._now_ms
 
     def advance(self, ms: int) -> None:
-        """Move on by `ms` milliseconds."""
+        """Advance the clock by `ms` milliseconds."""
         self._now_ms += ms

@@ -10,13 +10,13 @@ _PREFIX = "OJS_"
 
 
 def configured(names: Iterable[str]) -> dict[str, str]:
-    """Those of these settings that the environment has: `table` is OJS_TABLE. Empty is absent."""
+    """Return the settings that are set: `table` is OJS_TABLE. An empty variable is not set."""
     found = {name: os.environ.get(f"{_PREFIX}{name.upper()}", "") for name in names}
     return {name: value for name, value in found.items() if value}
 
 
 def required(name: str) -> str:
-    """A setting without which the function cannot work. Raises LookupError naming the variable."""
+    """Return a required setting. Raise LookupError that names the variable if it is missing."""
     value = configured([name])
     if not value:
         raise LookupError(f"{_PREFIX}{name.upper()} is not set")
@@ -24,5 +24,5 @@ def required(name: str) -> str:
 
 
 def beginning_ms(day: str) -> int:
-    """The beginning (ms) in UTC of a day such as 2027-03-01. Raises ValueError."""
+    """Return the start of a day in UTC, such as 2027-03-01, in milliseconds. Raise ValueError."""
     return int(datetime.fromisoformat(f"{day}T00:00:00+00:00").timestamp()) * 1_000

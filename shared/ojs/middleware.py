@@ -4,7 +4,7 @@
 
     def check_args(job: Envelope, following: Next) -> Envelope:
         if job.type == "email.send" and not job.args:
-            raise Refused("email.send wants an address", code="no_address")
+            raise Refused("email.send requires an address.", code="no_address")
         return following(job)
 
 docs/middleware.md describes how to add middleware to a deployment, and when it runs.

@@ -40,7 +40,8 @@ else:
                     dataclass(cls, **options, init=False)
                     cls.__init__ = _initializer(cls, frozen=options.get("frozen", False))
 
-        # It stays until the real one replaces it in one step: another thread waits in `build`.
+        # This stays until `build` replaces it in one step, because another thread can wait in
+        # `build`.
         def first(self, *args, **values):
             build()
             cls.__init__(self, *args, **values)

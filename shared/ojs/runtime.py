@@ -54,27 +54,27 @@ if TYPE_CHECKING:
     from ojs.services.crons.zone_sweep import ZoneSweep
     from ojs.services.dead_letter.archive import Archive
     from ojs.services.dead_letter.prune import PruneSweep
-    from ojs.services.dead_letter.redrive import Redrive
+    from ojs.services.dead_letter.redrive import DeadLetterRetrier
     from ojs.services.dead_letter.replay import ReplaySweep
     from ojs.services.dead_letter.statistics import DeadLetterStatistics
-    from ojs.services.deliveries.dispatch import Dispatch
+    from ojs.services.deliveries.dispatch import DeliveryDispatcher
     from ojs.services.deliveries.manage import Deliveries
-    from ojs.services.deliveries.parts import PushParts
-    from ojs.services.deliveries.settle import Settle
+    from ojs.services.deliveries.parts import DeliveryDependencies
+    from ojs.services.deliveries.settle import OutcomeProcessor
     from ojs.services.deliveries.sweep import DeliverySweep
     from ojs.services.deliveries.wake import DeliveryWake
     from ojs.services.jobs.batch_finish import BatchFinish
     from ojs.services.jobs.bulk_push import BulkPush
     from ojs.services.jobs.dead_letter_copies import DeadLetterCopies
-    from ojs.services.jobs.empty_lines import EmptyLines
-    from ojs.services.jobs.enqueue import Enqueue
-    from ojs.services.jobs.fetch import Fetch
-    from ojs.services.jobs.finish import Finish
+    from ojs.services.jobs.empty_lines import EmptyIndexCache
+    from ojs.services.jobs.enqueue import JobEnqueuer
+    from ojs.services.jobs.fetch import JobFetcher
+    from ojs.services.jobs.finish import JobFinisher
     from ojs.services.jobs.idempotent_push import IdempotentPush, KeyTurn
     from ojs.services.jobs.lost_leases import LostLeases
     from ojs.services.jobs.manage import JobManagement
     from ojs.services.jobs.middleware import MiddlewareChain
-    from ojs.services.jobs.moving import JobMove
+    from ojs.services.jobs.moving import JobMover
     from ojs.services.jobs.new_queues import NewQueues
     from ojs.services.jobs.placement import FairQueuePlacement
     from ojs.services.jobs.time_transitions import TimeTransitions
@@ -141,7 +141,7 @@ _building = threading.RLock()
 
 
 class _Row:
-    """An attribute whose class is imported, and built once, on first use."""
+    """An attribute whose class is imported and instantiated on first use."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class _Row:
     def __get__(self, root: Any, _owner: type) -> Any:
         if root is None:
             return self
-        # The attribute of the instance takes its place.
+        # The instance's attribute replaces this descriptor.
         with _building:
             if self._name not in vars(root):
                 wanted = self._when is None or self._when(root)
@@ -167,13 +167,13 @@ class _Row:
             return vars(root)[self._name]
 
     def build(self, root: Any) -> object:
-        """A new instance. Raises TypeError if a parameter without a default is not provided."""
+        """Create an instance. Raise TypeError if a parameter without a default has no value."""
         module, _, name = self._path.partition(":")
         made = getattr(import_module(module), name)
         return made(**self.arguments(root, made.__init__.__code__))
 
     def arguments(self, root: Any, code: CodeType) -> dict[str, object]:
-        """What the sources and the places provide for the parameters of a constructor."""
+        """Return the arguments of a constructor, from the sources and the places."""
         found = {name: source(root) for name, source in self._sources.items()}
         for name in code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]:
             for place in root.places:
@@ -188,11 +188,16 @@ def provided(
     when: Callable[[Runtime], object] | None = None,
     **sources: Callable[[Runtime], object],
 ) -> Any:
-    """A row: `path` names a module and its class, the annotation its type.
+    """Declare an attribute that is built on first use. Its annotation is its type.
 
-    An argument comes from its source, or else from the first of the root's `places` that has an
-    attribute with the name of the parameter, or else it is the default. The attribute is None
-    unless `when` holds.
+    An argument has the value of its source. Without a source, it has the value of the attribute
+    with the parameter's name, in the first of the root's `places` that has one. Otherwise it has
+    its default.
+
+    Args:
+        path: Module and class, separated by a colon.
+        when: Whether the attribute exists. If false, it is None. Default: always.
+        sources: Functions that return the values of arguments.
     """
     return _Row(path, when, sources)
 
@@ -246,27 +251,27 @@ class Stores:
     actions: ActionStore = provided("ojs.store.deployment.actions:ActionStore")
 
     def deployed_ms(self) -> int:
-        """When the latest deployment began (ms); 0 if that is not stored."""
+        """Return the start (ms) of the most recent deployment, or 0 if it isn't stored."""
         from ojs.store.deployment.notes import DeploymentStore
 
         notes = DeploymentStore(self.table).read()
         return 0 if notes is None else notes.at_ms
 
     def lanes(self, queue: str) -> int:
-        """How many lanes a queue has."""
+        """Return the number of lanes of a queue."""
         found = self.queues.get(queue)
         return 1 if found is None else found.lanes
 
     def projected_depth(self, queue: str) -> int:
-        """How many jobs of a queue are not done, as the stream's projection has counted them."""
+        """Return the number of unfinished jobs of a queue, as counted by the projection."""
         return sum(known.projected.jobs for known in self.recount.known([queue]))
 
     def stored(self, queue: Queue, most: int) -> int:
-        """How many jobs of a queue are stored and not done, counted up to `most`."""
+        """Count the stored, unfinished jobs of a queue, up to `most`."""
         return len(self.recount.listed(queue, most)[0])
 
     def available(self, queues: Sequence[str]) -> Mapping[str, int]:
-        """How many jobs of each queue are available, as the projection has counted them."""
+        """Return the number of available jobs of each queue, as the projection counted them."""
         return self.statistics.available(queues)
 
 
@@ -279,8 +284,9 @@ def _remembered_ms(runtime: Runtime) -> int:
 
 
 class Runtime:
-    """The services that handlers call. A service that a name of `places` stands for comes first
-    from the stores.
+    """The services that handlers call.
+
+    If a store and a service have the same name, `places` finds the store first.
     """
 
     def __init__(
@@ -293,7 +299,7 @@ class Runtime:
         middleware: MiddlewareChain | None,
         sleep: Callable[[float], None],
         for_each: ForEach,
-        push: Callable[[], PushParts] | None,
+        push: Callable[[], DeliveryDependencies] | None,
     ) -> None:
         self.settings = settings
         self._push = push
@@ -306,7 +312,7 @@ class Runtime:
 
     @property
     def places(self) -> Sequence[object]:
-        """Where arguments are found by name: `jobs` is a store, and not the service `jobs`."""
+        """The objects that provide arguments, stores first: `jobs` is a store, not a service."""
         return (self.stores, self, self.settings)
 
     semaphores: SemaphorePermits = provided(
@@ -317,13 +323,13 @@ class Runtime:
     permit_repair: PermitRepair = provided("ojs.services.permits.repair:PermitRepair")
     bounds: QueueBounds = provided("ojs.services.permits.backpressure:QueueBounds")
     limits: RateLimits = provided("ojs.services.permits.rate_limits:RateLimits")
-    empty_lines: EmptyLines = provided("ojs.services.jobs.empty_lines:EmptyLines")
+    empty_lines: EmptyIndexCache = provided("ojs.services.jobs.empty_lines:EmptyIndexCache")
     changes: JobChanges = provided("ojs.services.jobs.transitions:JobChanges")
     placement: FairQueuePlacement = provided("ojs.services.jobs.placement:FairQueuePlacement")
     copies: DeadLetterCopies = provided("ojs.services.jobs.dead_letter_copies:DeadLetterCopies")
     transitions: TimeTransitions = provided("ojs.services.jobs.time_transitions:TimeTransitions")
     new_queues: NewQueues = provided("ojs.services.jobs.new_queues:NewQueues")
-    enqueue: Enqueue = provided("ojs.services.jobs.enqueue:Enqueue")
+    enqueue: JobEnqueuer = provided("ojs.services.jobs.enqueue:JobEnqueuer")
     key_turn: KeyTurn = provided("ojs.services.jobs.idempotent_push:KeyTurn")
     idempotent_push: IdempotentPush = provided(
         "ojs.services.jobs.idempotent_push:IdempotentPush", management=lambda run: run.jobs
@@ -334,53 +340,53 @@ class Runtime:
     )
     membership: Membership = provided("ojs.services.pools.membership:Membership")
     planner: DispatchPlanner = provided("ojs.services.pools.dispatch:DispatchPlanner")
-    fetch: Fetch = provided("ojs.services.jobs.fetch:Fetch")
-    finish: Finish = provided("ojs.services.jobs.finish:Finish")
+    fetch: JobFetcher = provided("ojs.services.jobs.fetch:JobFetcher")
+    finish: JobFinisher = provided("ojs.services.jobs.finish:JobFinisher")
     batch_finish: BatchFinish = provided("ojs.services.jobs.batch_finish:BatchFinish")
     jobs: JobManagement = provided("ojs.services.jobs.manage:JobManagement")
-    moves: JobMove = provided("ojs.services.jobs.moving:JobMove")
+    moves: JobMover = provided("ojs.services.jobs.moving:JobMover")
     acts: JobActs = provided("ojs.services.bulk.acts:JobActs")
     job_slices: JobSlices = provided("ojs.services.bulk.of_jobs:JobSlices")
     workers: WorkerRegistry = provided("ojs.services.workers.workers:WorkerRegistry")
 
     def fire(self, name: str) -> Job | None:
-        """Fire a cron job that is due. Loaded when there is one."""
+        """Fire a cron job that is due. Imports the service on first use."""
         return self.cron_firing.fire(name)
 
     def stopped(self, jobs: Sequence[Job]) -> Sequence[Job]:
-        """The jobs whose workflow has stopped. Loaded with the first job of a workflow."""
+        """Return the jobs whose workflow has stopped. Imports the service on first use."""
         return self.stores.workflows.stopped(jobs)
 
     def forget_workflow(self, name: str) -> None:
-        """Erase a workflow. Loaded when a job of one is erased."""
+        """Erase a workflow. Imports the service on first use."""
         self.workflow_control.forget(name)
 
     def count_untracked(self, queue: str) -> None:
-        """Count the depth of a queue anew. Loaded when a queue gets its first bound."""
+        """Recount a queue's jobs. Imports the service when a queue gets its first size limit."""
         self.reconcile.count_untracked(queue)
 
     def ended(self, job: Job) -> None:
-        """Do what follows from the end of a job. Loaded when one of a workflow has changed."""
+        """Advance the workflow of a finished job. Imports the service on first use."""
         if job.workflow is not None:
             self.workflow_advance.job_ended(job)
 
     def freed(self, job: Job) -> None:
-        """Wake who may push another job, after one that stopped otherwise than by its outcome."""
+        """Wake the deliveries that can push a job because this one stopped without outcome."""
         if self.wake is not None:
             self.wake.permits_released(job)
 
     def placed(self, job: Job) -> None:
-        """Wake who pushes a job."""
+        """Wake the delivery of an available job."""
         if self.wake is not None:
             self.wake.job_placed(job)
 
     def opened(self, queue: str) -> None:
-        """Wake who pushes the jobs of a queue that may hand out more than before."""
+        """Wake the deliveries of a queue whose limits were raised or removed."""
         if self.wake is not None:
             self.wake.queue_opened(queue)
 
     def held_back(self, queue: Queue) -> None:
-        """Have who pushes the jobs of a queue woken when its rate limit lets the next one start."""
+        """Schedule a wake-up for the time at which the queue's rate limit permits a start."""
         if self.wake is not None:
             self.wake.held_back(queue)
 
@@ -399,15 +405,15 @@ class Runtime:
     # --- deliveries -----------------------------------------------------------------------------
 
     @cached_property
-    def push_parts(self) -> PushParts | None:
-        """Queues and targets of deliveries; None where nothing is pushed."""
+    def push_parts(self) -> DeliveryDependencies | None:
+        """The queues and targets of deliveries, or None without push delivery."""
         return None if self._push is None else self._push()
 
     @property
-    def pushing(self) -> PushParts:
-        """As `push_parts`. Raises Unsupported where nothing is pushed."""
+    def pushing(self) -> DeliveryDependencies:
+        """Return `push_parts`. Raise Unsupported without push delivery."""
         if self.push_parts is None:
-            raise Unsupported("This deployment pushes no jobs.")
+            raise Unsupported("Push delivery is not supported by this deployment.")
         return self.push_parts
 
     wake: DeliveryWake | None = provided(
@@ -415,14 +421,14 @@ class Runtime:
         when=_pushes,
         queue=lambda run: run.pushing.wakes,
     )
-    settle: Settle = provided("ojs.services.deliveries.settle:Settle")
-    dispatch: Dispatch = provided(
-        "ojs.services.deliveries.dispatch:Dispatch",
+    settle: OutcomeProcessor = provided("ojs.services.deliveries.settle:OutcomeProcessor")
+    dispatch: DeliveryDispatcher = provided(
+        "ojs.services.deliveries.dispatch:DeliveryDispatcher",
         target=lambda run: run.pushing.target,
         sends=lambda run: run.pushing.sends,
         allowed=lambda run: run.pushing.allowed,
     )
-    # Where outcomes wait that cannot be settled when they are told; None: there is none.
+    # The queue for outcomes that can't be processed immediately. None if the deployment has none.
     outcome_queue: SqsOutcomeQueue | None = provided(
         "ojs.targets.queues:SqsOutcomeQueue",
         when=lambda run: run.settings.outcome_queue,
@@ -443,7 +449,7 @@ class Runtime:
     deletion: QueueDeletion = provided("ojs.services.queues.deletion:QueueDeletion")
     pools: PoolConfiguration = provided("ojs.services.pools.configure:PoolConfiguration")
     dead_letter: DeadLetterSearch = provided("ojs.services.listing.dead_letters:DeadLetterSearch")
-    redrive: Redrive = provided("ojs.services.dead_letter.redrive:Redrive")
+    redrive: DeadLetterRetrier = provided("ojs.services.dead_letter.redrive:DeadLetterRetrier")
     actions: Actions = provided("ojs.services.operations.actions:Actions")
     keys: AccessKeyStore = provided("ojs.store.deployment.access_keys:AccessKeyStore")
     makers: KeyStates = provided("ojs.services.operations.key_states:KeyStates")
@@ -458,7 +464,7 @@ class Runtime:
 
     @cached_property
     def origin(self) -> OriginGuard | None:
-        """What lets requests in by where they came from; None: they may come from anywhere."""
+        """The check of the header that the firewall adds. None without a firewall."""
         if self.settings.origin_secret is None:
             return None
         from ojs.services.operations.origin import OriginGuard
@@ -479,7 +485,7 @@ class Runtime:
     workflow_creation: WorkflowCreation = provided("ojs.services.workflows.create:WorkflowCreation")
     workflow_control: WorkflowControl = provided("ojs.services.workflows.control:WorkflowControl")
 
-    # --- what is read ---------------------------------------------------------------------------
+    # --- reads ----------------------------------------------------------------------------------
 
     stats: Statistics = provided("ojs.services.operations.statistics:Statistics")
     scheduling: PoolStatistics = provided("ojs.services.pools.statistics:PoolStatistics")
@@ -494,8 +500,10 @@ class Runtime:
     # --- sweeps ---------------------------------------------------------------------------------
 
     def sweeps(self) -> Iterator[Sweep]:
-        """Every sweep, in the order in which they run each minute: what may come back is replayed
-        before the rest is pruned, and metrics come last. Each is loaded when it is its turn.
+        """Yield all sweeps in the order in which they run. Each is imported before it runs.
+
+        Replay runs before pruning, so that dead letters that a rule replays are not pruned. Metrics
+        run last.
         """
         yield self.sweep
         yield self.workflow_sweep
@@ -544,12 +552,21 @@ def build(
     measure: bool = False,
     sleep: Callable[[float], None] = time.sleep,
     for_each: ForEach = in_threads,
-    push: PushParts | None = None,
+    push: DeliveryDependencies | None = None,
 ) -> Runtime:
-    """Wire the services together; the default of each part is that of AWS.
+    """Create the stores and services. By default, all parts are those of AWS.
 
-    `middleware` comes after that of the settings. `sleep` takes seconds. `for_each` may make calls
-    at the same time. `push` has what deliveries need, in place of what the settings name.
+    Args:
+        settings: Settings of the deployment.
+        client: Client of DynamoDB.
+        blobs: Store of large payloads. Default: the bucket of `settings`.
+        clock: Current time. Default: the system's clock.
+        ids: Source of IDs. Default: random IDs.
+        middleware: Middleware that runs after that of `settings`.
+        measure: Whether the table counts the capacity units of its calls.
+        sleep: Waits for a number of seconds.
+        for_each: Makes calls, possibly in parallel.
+        push: Queues and targets of deliveries. Default: those of `settings`.
     """
     clock = clock or SystemClock()
     ids = ids or IdSource(clock)
@@ -570,20 +587,20 @@ def build(
 
 
 def _pushing(
-    settings: Settings, clock: Clock, for_each: ForEach, given: PushParts | None
-) -> Callable[[], PushParts] | None:
-    """Makes what deliveries need, on first use; None where nothing is pushed."""
+    settings: Settings, clock: Clock, for_each: ForEach, given: DeliveryDependencies | None
+) -> Callable[[], DeliveryDependencies] | None:
+    """Return a function that creates the queues and targets of deliveries, or None without push."""
     if given is not None:
         return lambda: given
     url = settings.dispatch_queue
     if url is None:
         return None
 
-    def make() -> PushParts:
-        from ojs.services.deliveries.parts import AllowedTargets, PushParts
+    def make() -> DeliveryDependencies:
+        from ojs.services.deliveries.parts import AllowedTargets, DeliveryDependencies
         from ojs.targets.queues import SqsSendQueue, SqsWakeQueue
 
-        return PushParts(
+        return DeliveryDependencies(
             wakes=SqsWakeQueue(url, clock),
             target=_Targets(clock, for_each, destinations=settings.destinations).of,
             allowed=AllowedTargets(
@@ -605,7 +622,7 @@ def _check_endpoint(url: str) -> None:
 
 
 class _Targets:
-    """The targets of a container, each made on first use."""
+    """The targets of a container. Each is created on first use."""
 
     def __init__(self, clock: Clock, for_each: ForEach, *, destinations: bool) -> None:
         self._clock = clock
@@ -613,7 +630,7 @@ class _Targets:
         self._destinations = destinations
 
     def of(self, delivery: Delivery) -> Target:
-        """Where the pushes of a delivery go."""
+        """Return the target of a delivery."""
         return self._functions if delivery.function is not None else self._endpoints
 
     @cached_property
@@ -630,7 +647,7 @@ class _Targets:
 
 
 def _chain(settings: Settings, more: Sequence[Middleware]) -> MiddlewareChain | None:
-    """The middleware; None where there is none, and nothing is loaded for it."""
+    """Return the middleware. Without middleware, return None and import nothing."""
     if not (settings.middleware or more):
         return None
     from ojs.services.jobs.middleware import MiddlewareChain
@@ -645,7 +662,7 @@ _current: Runtime | None = None
 
 
 def current() -> Runtime:
-    """The container's runtime, built from the environment on first use."""
+    """Return the container's runtime. The first call builds it from the environment."""
     global _current  # noqa: PLW0603 - one runtime for each container is the point
     if _current is None:
         with _lock:
@@ -655,21 +672,22 @@ def current() -> Runtime:
 
 
 def prepare(*services: str) -> None:
-    """Build the container's runtime, and these services of it, while its function is initialized,
-    with all of a CPU: only where the environment is a function's, and names a table. The first
-    request that needs another service imports it.
+    """Build the container's runtime and these services while the function is initialized.
+
+    Lambda provides a full CPU during this time. A failure is ignored, for example if the
+    environment is not a function's. The first request that needs another service imports it.
     """
-    # A first request tries again, and is answered, with an error if need be.
+    # The first request makes another attempt, and returns its error.
     with suppress(Exception):
         for service in services:
             getattr(current(), service)
         if (chain := current().middleware) is not None:
             chain.load()
-        # A client takes a while to make, too.
+        # Creating a client takes some time, too.
         _ = current().origin
 
 
 def use(runtime: Runtime) -> None:
-    """Put a runtime in place: the local server and tests bring their own."""
+    """Set the container's runtime. The local server and tests provide their own."""
     global _current  # noqa: PLW0603 - see current()
     _current = runtime

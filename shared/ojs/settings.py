@@ -1,4 +1,4 @@
-"""What a deployment tells its functions."""
+"""The settings that a deployment passes to its functions."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Authorizer = Literal["keys", "jwt", "iam", "none"]
 MetricsLevel = Literal["alarms", "deployment", "queues"]
 MessageBody = Literal["json", "text"]
 Entry = Literal["http_api", "function_url", "private_api"]
-# An event type, or the beginning of some and `*`: `job.completed`, `job.*`, `*`.
+# An event type, or a prefix and `*`: `job.completed`, `job.*`, `*`.
 EVENT_PATTERN = r"^(\*|[a-z_]+\.([a-z_]+\.)*(\*|[a-z_]+\*?))$"
-# A function in a module, as `hooks:add_trace`.
+# A function in a module, for example `hooks:add_trace`.
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 MIDDLEWARE_PATTERN = rf"^{_NAME}(\.{_NAME})*:{_NAME}$"
 _MIDDLEWARE = re.compile(MIDDLEWARE_PATTERN)
@@ -42,15 +42,17 @@ _SERVICE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,62})")
 _EVENTS = re.compile(EVENT_PATTERN)
 _FUNCTION = re.compile(r"arn:aws[a-z-]*:lambda:[a-z0-9-]+:\d{12}:function:[A-Za-z0-9_-]{1,64}")
 _GROUP = re.compile(r"[a-z][a-z0-9-]{0,39}")
-# A host, `*.` and the end of some, or `*`: all.
+# A host, `*.` and the end of hosts, or `*` for all hosts.
 _HOST = re.compile(r"\*|(\*\.)?[a-z0-9_]([a-z0-9_.-]{0,251}[a-z0-9_])?|[0-9a-f:.]+")
 _OPERATOR = re.compile(r"\*|arn:aws[a-z-]*:iam::\d{12}:(root|(role|user)/\S+)")
 
 
 @record(frozen=True)
 class Settings:
-    """Settings of one running function; `bus` is OJS_BUS in its environment. Raises ValueError for
-    one that is wrong.
+    """Settings of one running function. `bus` is OJS_BUS in its environment.
+
+    Raises:
+        ValueError: A setting has an invalid value.
     """
 
     # Name of the DynamoDB table.
@@ -63,81 +65,81 @@ class Settings:
     service: str = "ojs-backend-aws"
     # EventBridge bus for events.
     bus: str | None = None
-    # Event types that go to the bus beside the operational ones, as `job.failed` or `job.*`; in the
-    # environment separated by commas.
+    # Event types that are published on the bus in addition to the operational ones, for example
+    # `job.failed` or `job.*`. In the environment separated by commas.
     bus_types: tuple[str, ...] = ()
-    # URL of the SQS queue for stream records that cannot be read.
+    # URL of the SQS queue for unreadable stream records.
     failure_queue: str | None = None
-    # How callers are identified: this service's keys, a JWT, IAM; or not at all, which is for a
+    # How clients are authenticated: access keys of this service, a JWT, or IAM. `none` is for a
     # server that only its own machine reaches.
     authorizer: Authorizer = "none"
-    # Through what requests come: only an HTTP API has an authorizer in front that knows keys.
+    # The endpoint type. Only an HTTP API has an authorizer that checks access keys.
     entry: Entry = "http_api"
-    # ARN of the secret that a distribution in front adds to each request; without it none is asked
-    # for.
+    # ARN of the secret that the firewall's distribution adds to each request. Without it, requests
+    # need none.
     origin_secret: str | None = None
-    # authorizer=jwt: the claim that lists scopes, and what stands before those of this service.
+    # authorizer=jwt: the claim that lists scopes, and the prefix of this service's scopes.
     jwt_scope_claim: str = "scope"
     jwt_scope_prefix: str = ""
-    # authorizer=iam: ARNs of roles that may do everything, whatever is stored of them; `*` stands
-    # for each role that never had a record. In the environment separated by commas.
+    # authorizer=iam: ARNs of roles with all permissions, regardless of stored roles. `*` means each
+    # role that never had a record. In the environment separated by commas.
     iam_operators: tuple[str, ...] = ("*",)
-    # For how long (s) what a role or a key may do is remembered once it was looked up.
+    # Time in seconds for which the permissions of a role or key are cached.
     authorizer_cache_s: int = 60
-    # authorizer=keys: the day (UTC) from which keys without a MAC are refused; None: 90 days after
-    # the first deployment that makes keys with one.
+    # authorizer=keys: the day (UTC) from which keys without a MAC are rejected. None: 90 days after
+    # the first deployment that creates keys with a MAC.
     old_keys_until: str | None = None
-    # Refuse jobs for queues that no operator made; in the environment `true` or `false`.
+    # Reject jobs for queues that no operator created. In the environment `true` or `false`.
     strict_queues: bool = False
-    # With so many queues a push makes no more; 0: it always may.
+    # If this number of queues exists, an enqueue creates no queue. 0: no limit.
     max_queues: int = MAX_QUEUES
-    # How many cron jobs can be registered; 0: no limit. And the shortest time (s) between two ticks
-    # of one that is registered or changed.
+    # Maximum number of registered cron jobs (0: no limit). Minimum time in seconds between two
+    # ticks of a cron job when it is registered or changed.
     max_crons: int = MAX_CRONS
     min_cron_interval_s: int = 1
-    # Which metrics CloudWatch receives: `alarms`: those that alarms watch, near their thresholds;
-    # `deployment`: all of the deployment as a whole; `queues`: also those of queues, and of how
-    # many queues at most (0: all).
+    # Metrics that CloudWatch receives. `alarms`: those that alarms watch, near their thresholds.
+    # `deployment`: all metrics of the deployment. `queues`: also those of queues, up to the number
+    # of queues below (0: all).
     metrics: MetricsLevel = "alarms"
     queue_metrics_max: int = 20
-    # Queues whose oldest job and dead letters are always written, or `*` for all queues together;
-    # in the environment separated by commas.
+    # Queues whose oldest job and dead letters are always written, or `*` for the total of all
+    # queues. In the environment separated by commas.
     metric_queues: tuple[str, ...] = ()
-    # Thresholds (s) of the alarms on the oldest job and on late cron jobs.
+    # Thresholds in seconds of the alarms on the oldest job and on late cron jobs.
     alarm_oldest_job_s: int = 900
     alarm_cron_late_s: int = 180
-    # Workers that are scaled by their backlog: the queues of each group, by its name; in the
+    # The queues of each group of workers that scales with its backlog, by the group's name. In the
     # environment as JSON.
     worker_groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    # For how many days copies of what is erased are kept, by where: of the table, each night's, of
-    # objects in the bucket; in the environment as JSON.
+    # Days for which copies of erased data are retained: in the table's recovery, in nightly
+    # backups, and in the bucket. In the environment as JSON.
     recovery_days: Mapping[str, int] = field(default_factory=dict)
-    # Whether events tell the results of jobs; in the environment `true` or `false`.
+    # Whether events contain the results of jobs. In the environment `true` or `false`.
     results_in_events: bool = True
-    # What jobs go through before they are stored, as `hooks:add_trace`, in order; in the
-    # environment separated by commas. And how long that may take for all jobs of a request.
+    # Enqueue middleware in order, for example `hooks:add_trace`, in the environment separated by
+    # commas. Then the time limit for all jobs of a request.
     middleware: tuple[str, ...] = ()
     middleware_timeout_ms: int = 3_000
-    # Functions that deliveries may name, by ARN without alias or version; in the environment
-    # separated by commas. URLs of the queues that wake deliveries, name pushes for senders, and
-    # bring outcomes. Without the first nothing is pushed.
+    # Functions that deliveries can name, by ARN without alias or version, in the environment
+    # separated by commas. Then the URLs of the queues of wake-up messages, of pushes for senders,
+    # and of outcomes. Without the first queue, no job is pushed.
     push_functions: tuple[str, ...] = ()
-    # Hosts that deliveries may send jobs to: `a.example`, `*.a.example` for all below it, `*` for
-    # all; in the environment separated by commas. None: no endpoint is called.
+    # Hosts that deliveries can send jobs to: `a.example`, `*.a.example` for all its subdomains, `*`
+    # for all. In the environment separated by commas. None: no endpoint is called.
     egress_hosts: tuple[str, ...] = ()
     dispatch_queue: str | None = None
     send_queue: str | None = None
     outcome_queue: str | None = None
-    # Whether Lambda sends the outcomes of asynchronous invocations to their destinations; in the
-    # environment `true` or `false`. Only an emulator of AWS does not.
+    # Whether Lambda sends the outcomes of asynchronous invocations to their destinations. In the
+    # environment `true` or `false`. False only in an AWS emulator.
     destinations: bool = True
-    # Of a bridge: the type and queue of the jobs that messages become, whose only argument is the
-    # message's body. Without a type the body is a whole job.
+    # SQS bridge: the type and queue of the jobs. The message's body is their only argument. Without
+    # a type, the body is the complete job.
     bridge_type: str | None = None
     bridge_queue: str = "default"
     bridge_body: MessageBody = "json"
-    # The shard that stream records are from if their event does not say so; only for an emulator of
-    # AWS that has one shard and no tumbling windows.
+    # The shard of stream records if their event doesn't name it. Only for an AWS emulator that has
+    # one shard and no tumbling windows.
     shard: str | None = None
 
     def __post_init__(self) -> None:
@@ -167,32 +169,35 @@ class Settings:
             ("middleware_timeout_ms", self.middleware_timeout_ms > 0),
         ):
             if not right:
-                raise ValueError(f"{name} must not be {getattr(self, name)!r}")
+                raise ValueError(f"{name} has an invalid value: {getattr(self, name)!r}")
 
     @property
     def old_keys_until_ms(self) -> int | None:
-        """From when on keys without a MAC are refused; None: as the table says."""
+        """The time (ms) from which keys without a MAC are rejected. None: see the table."""
         return (
             None if self.old_keys_until is None else environment.beginning_ms(self.old_keys_until)
         )
 
     @property
     def looks_up_keys(self) -> bool:
-        """Whether functions find out themselves who holds the key of a request."""
+        """Whether functions look up the access key of a request, because no authorizer does it."""
         return self.authorizer == "keys" and self.entry != "http_api"
 
     @property
     def metered_queues(self) -> int | None:
-        """How many queues have CloudWatch metrics of their own at most; None: all."""
+        """The maximum number of queues with separate CloudWatch metrics. None: all."""
         return (self.queue_metrics_max or None) if self.metrics == "queues" else 0
 
     @classmethod
     def from_environment(cls) -> Settings:
-        """Read the settings. Raises LookupError when OJS_TABLE is missing, ValueError for a setting
-        that is wrong.
+        """Read the settings from the environment.
+
+        Raises:
+            LookupError: OJS_TABLE is missing.
+            ValueError: A setting has an invalid value.
         """
         found: dict[str, Any] = {
-            # Without the setting a function asks every caller for a key.
+            # Without this setting, a function requires an access key.
             "authorizer": "keys",
             **environment.configured(field.name for field in fields(cls)),
             "table": environment.required("table"),

@@ -242,7 +242,7 @@ def test_a_dead_letter_alerts_whoever_asked_for_it(api: Api, cloud: LocalCloud, 
     fatal = {"type": "Boom", "message": 'a "quoted" text', "code": "DEAD_LETTER"}
     assert api("POST", "/ojs/v1/workers/nack", {"job_id": job_id, "error": fatal}).status == 200
 
-    line = f"Job {job_id} (e2e.job) of queue alerting failed for good after 1 attempts."
+    line = f"Job {job_id} (e2e.job) of queue alerting is a dead letter after 1 attempts."
     assert heard(cloud, alert, job_id).strip('"') == line
 
 

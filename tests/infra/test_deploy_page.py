@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from infra import ROOT
+from ojs_aws.cdk.parts import api
 from ojs_aws.cdk.parts.origin import EDGE_REGION
 from ojs_aws.cdk.settings import DeploymentSettings
 
@@ -43,6 +44,12 @@ def test_outputs_that_pages_name_are_there(synthesis: Any, with_waf: Any, with_j
         named = set(re.findall(r"output\s+`(\w+)`", page.read_text("utf-8")))
         assert named <= there, page
     assert f"in {EDGE_REGION}" in PAGE
+
+
+def test_throttles_are_as_pages_say() -> None:
+    said = re.sub(r"\s+", " ", PAGE)
+    limits = (api._OPEN_RATE_PER_S, api._OPEN_BURST)
+    assert "throttle of {} requests per second and a burst of {}".format(*limits) in said
 
 
 def test_alarms_are_counted_right(synthesis: Any) -> None:

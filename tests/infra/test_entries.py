@@ -54,6 +54,8 @@ def deploy(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Deployment
         app = App()
         stack = Stack(app, "shop", env=PLACE)
         role = iam.Role(stack, "Shop", assumed_by=iam.ServicePrincipal("ecs-tasks.amazonaws.com"))
+        if chosen.get("entry") == "function_url":
+            chosen = {"reserved_concurrency": {"api": 50}, **chosen}
         settings = DeploymentSettings(**chosen)
         count = int(settings.entry == "private_api") if endpoints is None else endpoints
         through = [
@@ -136,6 +138,8 @@ def test_a_function_url_is_open_to_all_who_have_a_key(by_url: Deployment) -> Non
         ("lambda:InvokeFunction", None, True),
         ("lambda:InvokeFunctionUrl", "NONE", None),
     ]
+    # Whatever the callers send, so many containers run.
+    assert by_url.function("api")["ReservedConcurrentExecutions"] == 50
     # Without the slash that Lambda has at its end.
     assert by_url.url.startswith('{"Fn::Join": ["", ["https://", {"Fn::Select": [2')
 
@@ -193,6 +197,10 @@ def test_with_iam_a_function_url_grants_nothing_by_path(
           "jwt_audience": ("jobs",)}, "authorizer"),
         ({"entry": "private_api", "cors_origins": ("https://jobs.example.com",)}, "cors_origins"),
         ({"entry": "function_url", "throttle_burst": 5}, "throttle_burst"),
+        ({"entry": "function_url"}, "reserved_concurrency: must contain api"),
+        ({"entry": "function_url", "authorizer": "iam", "reserved_concurrency": "sweep=1"},
+         "must contain api"),
+        ({"reserved_concurrency": "api=50"}, "api: requires"),
         ({"entry": "function_url", "memory_mb_by_function": {"jobs": 512}}, "jobs: requires"),
         ({"memory_mb_by_function": {"api": 512}}, "api: requires"),
         ({"entry": "rest"}, "entry"),
@@ -218,7 +226,7 @@ def test_a_function_url_has_no_name_of_its_own() -> None:
         OpenJobSpec(
             stack,
             "Jobs",
-            settings=DeploymentSettings(entry="function_url"),
+            settings=DeploymentSettings(entry="function_url", reserved_concurrency={"api": 50}),
             domain=Domain("jobs.example.com", certificate, None),
             code=lambda_.Code.from_inline("# none"),
         )

@@ -16,7 +16,7 @@ from cdk_nag import AwsSolutionsChecks
 from examples.fargate_worker.app import TextsStack
 from ojs.domain.counters.definitions import BACKLOG, MISSING
 from ojs.settings import Settings
-from ojs_aws.cdk import DeploymentSettings, OpenJobSpec, Place, Storage
+from ojs_aws.cdk import DeploymentSettings, OpenJobSpec, Storage, TaskNetwork
 from ojs_aws.cdk.parts import fargate
 from ojs_aws.worker.settings import Settings as WorkerSettings
 
@@ -243,7 +243,7 @@ def test_a_cluster_and_a_place_can_be_brought_along(stub: Path) -> None:
     vpc = ec2.Vpc(stack, "Vpc", max_azs=2)
     cluster = ecs.Cluster(stack, "Mine", vpc=vpc, enable_fargate_capacity_providers=True)
     group = ec2.SecurityGroup(stack, "Group", vpc=vpc)
-    place = Place(cluster=cluster, security_groups=[group], spot=True, x86_64=True)
+    place = TaskNetwork(cluster=cluster, security_groups=[group], spot=True, x86_64=True)
     for name in ("mailer", "reporter"):
         jobs.add_fargate_worker(name, image(), queues=[name], place=place, command=["run", name])
     made = Made(stack.node.root, stack)  # type: ignore[arg-type]
@@ -294,7 +294,7 @@ def test_what_cannot_be_is_refused(stub: Path) -> None:
     stack = Stack.of(jobs)
     vpc = ec2.Vpc(stack, "Vpc")
     with pytest.raises(ValueError, match=r"^vpc: "):
-        Place(vpc=vpc, cluster=ecs.Cluster(stack, "Mine", vpc=vpc))
+        TaskNetwork(vpc=vpc, cluster=ecs.Cluster(stack, "Mine", vpc=vpc))
 
 
 def test_the_functions_read_the_groups(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import functions.sweep.handler as sweep
 from docs.numbers import assumed, counted, prices
 from ojs_aws.cdk.functions import QUEUES
 from ojs_aws.cdk.settings import DeploymentSettings
@@ -50,6 +51,8 @@ def test_the_rest_is_as_it_is_priced(synthesis: Any) -> None:
     assert DeploymentSettings().throttle_rate_per_s == numbers["throttle_rate_per_s"]
     worker = WorkerSettings(queues=["q"])
     assert numbers["heartbeat_s"] == worker.longest_beat_s
+    assert numbers["sweep_s"] * 1_000 == sweep._DEFAULT_MS - sweep.SPARE_MS
+    assert numbers["function_url"] == (DeploymentSettings().entry == "function_url")
     alarms = synthesis.resources("AWS::CloudWatch::Alarm")
     assert len(alarms) == numbers["alarms"]
     assert DeploymentSettings().metrics == "alarms"

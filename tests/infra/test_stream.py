@@ -78,7 +78,10 @@ def test_window_and_batch_are_settings(
 ) -> None:
     chosen = synthesise(DeploymentSettings(stream_batch_size=500, stream_window_s=0)).one(MAPPING)
     assert (chosen["BatchSize"], chosen["MaximumBatchingWindowInSeconds"]) == (500, 0)
-    for wrong in ({"stream_batch_size": 1_001}, {"stream_window_s": 11}, {"stream_window_s": -1}):
+    # The alarm on the stream's age allows for the longest window.
+    longest = DeploymentSettings(stream_window_s=30)
+    assert longest.alarm_stream_age_s >= 2 * longest.stream_window_s
+    for wrong in ({"stream_batch_size": 1_001}, {"stream_window_s": 31}, {"stream_window_s": -1}):
         with pytest.raises(ValueError, match="stream_"):
             DeploymentSettings.model_validate(wrong)
 

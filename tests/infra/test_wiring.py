@@ -21,7 +21,7 @@ from ojs import access_runtime
 from ojs.domain.counters.definitions import DEAD_LETTERS, OLDEST_AGE
 from ojs.domain.job.states import State
 from ojs.domain.queue.queue import Queue
-from ojs.domain.stats import Levels, QueueGauges
+from ojs.domain.stats import QueueGauges, StateCounts
 from ojs.services.operations.metrics_sweep import MetricsReport
 from ojs.settings import Settings
 from ojs_aws.cdk import DeploymentSettings, OpenJobSpec
@@ -107,10 +107,10 @@ def test_a_queue_with_a_metric_of_the_construct_always_has_it_written(
     """Beside 30 queues with more jobs: in the environment, in the settings, in the output."""
     monkeypatch.setenv("OJS_TABLE", "jobs")
     monkeypatch.setenv("OJS_METRIC_QUEUES", variables["sweep"]["OJS_METRIC_QUEUES"])
-    fuller = [QueueGauges(Queue(f"q{n}"), Levels({State.AVAILABLE: 9})) for n in range(30)]
+    fuller = [QueueGauges(Queue(f"q{n}"), StateCounts({State.AVAILABLE: 9})) for n in range(30)]
     named = [
-        QueueGauges(Queue("rare"), Levels({State.AVAILABLE: 1}), oldest_ms=40_000),
-        QueueGauges(Queue("other"), Levels(dead=1)),
+        QueueGauges(Queue("rare"), StateCounts({State.AVAILABLE: 1}), oldest_ms=40_000),
+        QueueGauges(Queue("other"), StateCounts(dead=1)),
     ]
     current = SimpleNamespace(settings=Settings.from_environment())
     sweep._measured(cast("Any", current), MetricsReport(at_ms=100_000, queues=[*fuller, *named]))

@@ -103,10 +103,10 @@ def test_what_the_option_takes(
 @pytest.mark.parametrize(
     ("loopback", "url", "rule"),
     [
-        (False, "http://localhost:9/", "not https. .*--allow-loopback-endpoints"),
-        (False, "https://127.0.0.1/", "not public. .*--allow-loopback-endpoints"),
-        (True, "http://example.com/", "not https"),
-        (True, "https://10.0.0.1/", "not public"),
+        (False, "http://localhost:9/", "must use https. .*--allow-loopback-endpoints"),
+        (False, "https://127.0.0.1/", "must have a public address. .*--allow-loopback-endpoints"),
+        (True, "http://example.com/", "must use https"),
+        (True, "https://10.0.0.1/", "must have a public address"),
     ],
 )
 def test_which_endpoints_may_be_named(loopback: bool, url: str, rule: str) -> None:

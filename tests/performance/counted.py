@@ -30,7 +30,7 @@ from ojs.domain.ids import IdSource
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import TERMINAL, State
 from ojs.domain.queue.queue import Queue
-from ojs.domain.stats import Levels, QueueGauges, Totals, WorkerCounts
+from ojs.domain.stats import QueueGauges, StateCounts, Totals, WorkerCounts
 from ojs.services.deliveries.wake import LOOKED_AT
 from ojs.services.for_each import one_by_one
 from ojs.services.operations.metrics_sweep import MetricsReport
@@ -60,6 +60,15 @@ _DIGITS = 4
 # Durations of jobs, and intervals of heartbeats: of the official SDKs, and of the library.
 _DURATIONS_S = (60, 300, 900)
 _BEATS_S = (5, 20)
+# Lanes of a queue, and queues of a fetch, that are polled in vain, once a second.
+_LANES = (1, 2, 4, 8, 9, 16, 64)
+_MANY, _POLLED_S = 50, 60
+# Jobs of a queue with lanes that are counted one by one.
+_LIVES = 64
+# Minutes of queues in use, of which the sweeps are counted.
+_MINUTES_IN_USE = 10
+# Running jobs whose leases the sweep checks, and how many a fetch claims.
+_RUNNING, _CLAIMED = 1_000, 40
 
 Spent = dict[str, float]
 Key = tuple[str, str]
@@ -318,7 +327,7 @@ class Counting(Bench):
 
 
 def lives(bench: Counting) -> dict[str, Spent]:
-    """A job one by one, and in tens; a request for jobs that finds none."""
+    """A job one by one, and in tens."""
     found = {}
     bench.reset()
     bench.life()
@@ -326,9 +335,6 @@ def lives(bench: Counting) -> dict[str, Spent]:
     bench.reset()
     bench.ten_lives()
     found["in tens"] = bench.spent(10) | {"pushes": 0.1, "fetches and acks": 0.2}
-    bench.reset()
-    assert not bench.fetch()
-    found["nothing there"] = bench.spent()
     return found
 
 
@@ -337,6 +343,65 @@ def heartbeat(bench: Counting) -> Spent:
     bench.reset()
     bench.run.workers.beat(WORKER)
     return bench.spent()
+
+
+def lanes(bench: Counting, count: int) -> Spent:
+    """The mean units of one job at a time in a queue with this many lanes."""
+    random.seed(1)  # a fetch starts at a random lane
+    bench.run.queues.create("wide", {"lanes": count})
+    bench.life(queue="wide")
+    bench.reset()
+    for _ in range(_LIVES):
+        bench.life(queue="wide")
+        bench.clock.advance(1_000)
+    return bench.spent(_LIVES)
+
+
+def empty_fetches(connect: Callable[[], Counting]) -> dict[str, Spent]:
+    """Fetches that find no job, once a second for a minute, by lanes of the queue and by queues.
+
+    `most` is the number of calls of the most expensive one, the others are means.
+    """
+
+    def polled(bench: Counting, queues: Sequence[str], **how: Any) -> Spent:
+        most = 0
+        bench.reset()
+        for _ in range(_POLLED_S):
+            before = len(bench.run.table.meter.calls)
+            assert not bench.run.fetch.fetch(queues, 1, WORKER, **how)
+            most = max(most, len(bench.run.table.meter.calls) - before)
+            bench.clock.advance(1_000)
+        return bench.spent(_POLLED_S) | {"most": most}
+
+    found = {}
+    for count in _LANES:
+        bench = connect()
+        bench.run.queues.create("wide", {"lanes": count})
+        found[str(count)] = polled(bench, ["wide"])
+    queues = [f"queue-{number:02d}" for number in range(_MANY)]
+    for name, how in (("", {}), (", strict", {"strategy": "strict"})):
+        bench = connect()
+        for queue in queues:
+            bench.run.queues.create(queue, {})
+        found[f"{_MANY} queues{name}"] = polled(bench, queues, **how)
+    return found
+
+
+def running(bench: Counting) -> Spent:
+    """One check of a job that runs, by the sweep: of 1,000 jobs that are due for it at a time."""
+    bench.clock.advance(3 * _MINUTE_MS)
+    bench.run.sweep.run_once(bench.clock.now_ms(), 1_000)
+    bench.reset()
+    bench.run.sweep.run_once(bench.clock.now_ms(), 1_000)
+    without = bench.spent()
+    bench.push_batch(_RUNNING, "default", visibility_timeout_ms=2 * _MINUTE_MS)
+    jobs = [bench.fetch(_CLAIMED) for _ in range(_RUNNING // _CLAIMED)]
+    assert sum(map(len, jobs)) == _RUNNING
+    bench.clock.advance(_MINUTE_MS)
+    bench.reset()
+    assert bench.run.sweep.run_once(bench.clock.now_ms(), 1_000)["stalled_or_timed_out"] == 0
+    found = bench.spent()
+    return {name: round((found[name] - without[name]) / _RUNNING, _DIGITS) for name in found}
 
 
 def lasting(bench: Counting, beat_s: int) -> dict[str, Spent]:
@@ -462,6 +527,33 @@ def sweeps(bench: Counting, queues: int, minutes: int) -> Spent:
     return bench.spent(minutes) | {"log_bytes": _bytes(log, minutes)}
 
 
+def sweeps_in_use(bench: Counting, queues: int) -> Spent:
+    """A run of the sweep if each of this many queues has a job in each minute, and one queue in ten
+    a retry. Without the units of the retries themselves: a fetch spends them if it comes first.
+    """
+    names = [f"queue-{number:03d}" for number in range(queues)]
+    spent: Counter[str] = Counter()
+    log = ""
+    for minute in range(_MINUTES_IN_USE + 1):
+        for number, name in enumerate(names):
+            bench.life(queue=name)
+            if number % 10 == minute % 10:
+                bench.push(options={"queue": name})
+                (job,) = bench.fetch(queue=name)
+                bench.run.finish.nack(job.id, error=ERROR, worker_id=WORKER)
+        bench.clock.advance(_MINUTE_MS // 2)
+        for name in names:
+            bench.ack(bench.fetch(queue=name))
+        bench.clock.advance(_MINUTE_MS // 2)
+        bench.reset()
+        written = swept()
+        if minute:
+            log += written
+            spent.update(bench.spent())
+    found = {name: round(value / _MINUTES_IN_USE, _DIGITS) for name, value in spent.items()}
+    return found | {"log_bytes": _bytes(log, _MINUTES_IN_USE)}
+
+
 def note(bench: Counting) -> Spent:
     """What a container spends on a queue in use, so that sweeps look at it: once in `every_s`."""
     bench.run.queues.create("noted", {})
@@ -500,7 +592,7 @@ _LEVELS: tuple[MetricsLevel, ...] = ("alarms", "deployment")
 
 def _of_level(settings: Settings) -> set[tuple[tuple[tuple[str, str], ...], str]]:
     """The gauges of a deployment with jobs in each state, of which none waits for long."""
-    levels = Levels(dict.fromkeys(set(State) - TERMINAL, 1), dead=1)
+    levels = StateCounts(dict.fromkeys(set(State) - TERMINAL, 1), dead=1)
     queue = QueueGauges(Queue("default"), levels, oldest_ms=0)
     written = StringIO()
     with redirect_stdout(written):
@@ -599,6 +691,9 @@ PARTS: dict[str, Callable[[DynamoDBClient], Any]] = {
     "lasting": lambda client: {
         str(beat_s): lasting(Counting(client), beat_s) for beat_s in _BEATS_S
     },
+    "lanes": lambda client: {str(count): lanes(Counting(client), count) for count in _LANES},
+    "empty fetches": lambda client: empty_fetches(lambda: Counting(client)),
+    "running": lambda client: running(Counting(client)),
     "metrics": lambda client: metrics(Counting(client)),
     "paths": lambda client: paths(Counting(client)),
     "consumer": lambda client: {
@@ -607,6 +702,9 @@ PARTS: dict[str, Callable[[DynamoDBClient], Any]] = {
     "sweeps": lambda client: {
         str(count): sweeps(Counting(client), count, minutes)
         for count, minutes in ((1, 60), (200, 5))
+    },
+    "sweeps in use": lambda client: {
+        str(count): sweeps_in_use(Counting(client), count) for count in (1, 50)
     },
     "note": lambda client: note(Counting(client)),
     "pushed": lambda client: pushed(lambda: Counting(client)),

@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, TypeVar
 
 from ojs.domain.ids import IdSource
-from ojs.services.deliveries.parts import AllowedTargets, PushParts
+from ojs.services.deliveries.parts import AllowedTargets, DeliveryDependencies
 from tests.store.pushing import DONE, FUNCTION, FakeTarget, Wakes, settled
 
 if TYPE_CHECKING:
@@ -35,18 +35,25 @@ _SHOWN = (
 class Pushed:
     """One delivery, whose target is done with a job after a while."""
 
-    def __init__(self, bench: Counting, rate: float, containers: int = 1) -> None:
+    def __init__(
+        self,
+        bench: Counting,
+        rate: float,
+        containers: int = 1,
+        job_ms: tuple[int, int] = _JOB_MS,
+    ) -> None:
         """Declare a delivery.
 
         Args:
             bench: The table, and the counts.
             rate: Jobs per second.
             containers: Number of containers of each function. Calls go to one at random.
+            job_ms: Shortest and longest duration of a job.
         """
         self.bench, self.rate = bench, rate
         self._wakes, self._target = Wakes(bench.clock), FakeTarget()
         allowed = AllowedTargets([FUNCTION], ["*"], check_endpoint=lambda _: None)
-        parts = PushParts(
+        parts = DeliveryDependencies(
             wakes=self._wakes, target=lambda _: self._target, allowed=allowed, sends=None
         )
         self._runs = [
@@ -58,12 +65,13 @@ class Pushed:
             # They are counted together.
             run.table.meter = bench.run.table.meter
         # Twice what it takes.
-        concurrency = max(10, round(2 * rate))
+        concurrency = min(1_000, max(10, round(rate * sum(job_ms) / 1_000)))
         body = {"target": {"function": FUNCTION}, "queues": [QUEUE], "concurrency": concurrency}
         bench.run.deliveries.put("work", body)
         self._wakes.waiting.clear()
         self._agenda: list[tuple[int, int, Callable[[], None]]] = []
         self._random = random.Random(1)
+        self._job_ms = job_ms
         self._told: Counter[str] = Counter()
 
     def count(self, jobs: int) -> dict[str, float]:
@@ -128,6 +136,6 @@ class Pushed:
             self._at(max(due_ms, now_ms) + _MESSAGE_MS, self._dispatch)
         self._wakes.waiting.clear()
         for push in self._target.flying:
-            ends_ms = now_ms + _MESSAGE_MS + self._random.randrange(*_JOB_MS)
+            ends_ms = now_ms + _MESSAGE_MS + self._random.randrange(*self._job_ms)
             self._at(ends_ms, partial(self._end, push))
         self._target.flying.clear()

@@ -40,6 +40,33 @@ def test_what_is_said_of_memory_follows_from_the_cpu_measured() -> None:
     assert shown == table(cpu.HEADER, cpu.rows(cpu_ms))
 
 
+def test_the_script_that_measures_cpu_runs(
+    dynoxide: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("POWERTOOLS_METRICS_DISABLED", "true")
+    assert cpu.main(["--lives", "3"]) == 0
+    header, _, *lines = capsys.readouterr().out.strip().splitlines()
+    assert header == table(cpu.HEADER, []).splitlines()[0]
+    shown = PAGE.partition("<!-- cpu -->\n\n")[2].partition("\n\n")[0]
+    names = [line.split("|")[1].strip() for line in shown.splitlines()[2:]]
+    assert [line.split("|")[1].strip() for line in lines] == names
+
+
+def test_no_call_of_dynamodb_is_a_failure(dynamodb: DynamoDBClient) -> None:
+    """As where events name no shard: the consumer returned them, and the script saw no CPU."""
+    timer = cpu.Timer(dynamodb)
+    timer.run("stream record, alone", lambda: None)
+    with pytest.raises(RuntimeError, match=r"^stream record, alone: 0 calls of DynamoDB"):
+        timer.ms("stream record, alone", 1)
+
+
+def test_records_that_the_consumer_returns_are_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = {"batchItemFailures": [{"itemIdentifier": "1"}]}
+    monkeypatch.setattr(cpu, "stream", lambda *_: refused)
+    with pytest.raises(RuntimeError, match="1 records"):
+        cpu.consume([{}])
+
+
 def test_the_readme_says_what_a_job_takes() -> None:
     row = re.search(r"^\| \*\*the three together.*$", PAGE, re.MULTILINE)
     assert row is not None

@@ -23,7 +23,7 @@ from ojs.domain.errors import BackendUnavailable, Conflict, OjsError, QueueFull
 from ojs.domain.job import envelope
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import TERMINAL, State
-from ojs.services.deliveries.parts import AllowedTargets, PushParts
+from ojs.services.deliveries.parts import AllowedTargets, DeliveryDependencies
 from ojs.store.table import keys
 from tests.simulation import quiet
 from tests.simulation.invariants import Speech
@@ -268,7 +268,7 @@ def pooled(flow: Flow) -> None:
 
 def pushed(flow: Flow) -> None:
     """A delivery that runs as many jobs at once as there are clients."""
-    flow.pushing = PushParts(
+    flow.pushing = DeliveryDependencies(
         wakes=flow, target=lambda _: flow, allowed=AllowedTargets([FUNCTION], ["*"])
     )
     flow.run = flow.container()

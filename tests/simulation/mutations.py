@@ -22,16 +22,16 @@ from ojs.projections.counters import Tally
 from ojs.services.crons.firing import _Previous
 from ojs.services.dead_letter.archive import Archive
 from ojs.services.jobs.batch_finish import BatchFinish, BatchOutcome
-from ojs.services.jobs.fetch import Fetch
+from ojs.services.jobs.fetch import JobFetcher
 from ojs.services.jobs.transitions import JobChanges
-from ojs.services.permits.backpressure import NoRoomYet, QueueBounds, Reservation
+from ojs.services.permits.backpressure import CapacityPending, QueueBounds, Reservation
 from ojs.services.permits.reconcile import ReconcileSweep
 from ojs.services.permits.repair import CountedPermits, PermitRepair
 from ojs.services.pools.configure import PoolConfiguration
 from ojs.services.queues.deletion import QueueDeletion
 from ojs.services.queues.fairness_backfill import FairnessBackfill
 from ojs.services.sweeping.jobs import JobSweep
-from ojs.store.bounds.depth_counter import DepthCounter, Room
+from ojs.store.bounds.depth_counter import CapacityUse, DepthCounter
 from ojs.store.crons.crons import CronStore
 from ojs.store.derived.projection import ProjectionStore
 from ojs.store.jobs import records as job_store
@@ -117,7 +117,7 @@ def release_twice() -> AbstractContextManager[Any]:
     """Room is given back once too often."""
     release = DepthCounter.release
 
-    def twice(self: DepthCounter, queue: str, room: Room, **how: Any) -> None:
+    def twice(self: DepthCounter, queue: str, room: CapacityUse, **how: Any) -> None:
         release(self, queue, room, **how)
         release(self, queue, room, **how)
 
@@ -178,10 +178,10 @@ def a_token_for_each_try() -> AbstractContextManager[Any]:
 def handed_out_without_content() -> AbstractContextManager[Any]:
     """A claimed job goes to its worker whether or not its content is there."""
 
-    def with_contents(fetch: Fetch, take: Any) -> Any:
+    def with_contents(fetch: JobFetcher, take: Any) -> Any:
         return fetch._jobs.with_contents(take.jobs)
 
-    return mock.patch.object(Fetch, "_with_contents", with_contents)
+    return mock.patch.object(JobFetcher, "_with_contents", with_contents)
 
 
 def lock_without_condition() -> AbstractContextManager[Any]:
@@ -371,13 +371,12 @@ def nothing_is_archived() -> AbstractContextManager[Any]:
 
 def one_lane_is_swept() -> AbstractContextManager[Any]:
     """The sweep looks at the first lane alone."""
-    line = JobSweep._line
+    whole = JobSweep._lane
 
-    def first(self: JobSweep, queue: str, lane: int, *rest: Any) -> None:
-        if lane == 0:
-            line(self, queue, lane, *rest)
+    def first(self: JobSweep, queue: str, lane: int, *rest: Any) -> bool:
+        return lane == 0 and whole(self, queue, lane, *rest)
 
-    return mock.patch.object(JobSweep, "_line", first)
+    return mock.patch.object(JobSweep, "_lane", first)
 
 
 def who_has_waited_goes_in() -> AbstractContextManager[Any]:
@@ -389,7 +388,7 @@ def who_has_waited_goes_in() -> AbstractContextManager[Any]:
         ids = tuple(job.id for job in jobs)
         try:
             return enter(self, jobs, queues, **how)
-        except NoRoomYet:
+        except CapacityPending:
             if ids in waited:
                 return Reservation()
             waited.add(ids)
@@ -453,10 +452,10 @@ def cron_is_swapped_blindly() -> Iterator[None]:
     """Whoever fires or changes a cron job writes it whatever became of it."""
     update = CronStore._update
 
-    def blind(before: Cron, after: Cron) -> Update:
-        return replace(update(before, after), condition=None, values={})
+    def blind(self: CronStore, before: Cron, after: Cron) -> Update:
+        return replace(update(self, before, after), condition=None, values={})
 
-    with mock.patch.object(CronStore, "_update", staticmethod(blind)):
+    with mock.patch.object(CronStore, "_update", blind):
         yield
 
 

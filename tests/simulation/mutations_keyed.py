@@ -13,7 +13,7 @@ from unittest import mock
 from ojs.domain.bulk.operation import BulkOperation
 from ojs.domain.filters.jobs import JobFilter
 from ojs.domain.job.idempotency import IdempotencyKey
-from ojs.services.jobs.fetch import Fetch
+from ojs.services.jobs.fetch import JobFetcher
 from ojs.services.listing.jobs import JobListing
 from ojs.services.permits import backpressure
 from ojs.store.jobs.idempotency_keys import IdempotencyKeys
@@ -22,13 +22,13 @@ from tests.simulation.mutations_late import Mutation, dropped
 
 def due_jobs_of_batches_are_claimed() -> AbstractContextManager[Any]:
     """Whoever takes what is due does not ask for the batch of a job."""
-    due = Fetch._due
+    due = JobFetcher._due
 
-    def blind(self: Fetch, *args: Any) -> Any:
+    def blind(self: JobFetcher, *args: Any) -> Any:
         with mock.patch.object(self._jobs.batches, "uncommitted", return_value=set()):
             return due(self, *args)
 
-    return mock.patch.object(Fetch, "_due", blind)
+    return mock.patch.object(JobFetcher, "_due", blind)
 
 
 def each_try_has_ids_of_its_own() -> AbstractContextManager[Any]:
@@ -69,7 +69,7 @@ def jobs_pushed_alone_are_staged_again() -> AbstractContextManager[Any]:
 
 def erasure_goes_round_once() -> AbstractContextManager[Any]:
     """What moves while an erasure looks is missed."""
-    return mock.patch.object(BulkOperation, "goes_round", property(lambda _: False))
+    return mock.patch.object(BulkOperation, "needs_second_pass", property(lambda _: False))
 
 
 def anybody_is_erased() -> AbstractContextManager[Any]:

@@ -19,7 +19,7 @@ from ojs.domain.job import lifecycle
 from ojs.domain.job.failure import ErrorEntry
 from ojs.domain.job.job import Job
 from ojs.services.jobs import finish
-from ojs.services.jobs.enqueue import Enqueue
+from ojs.services.jobs.enqueue import JobEnqueuer
 from ojs.services.permits.lifecycle import Permits
 from ojs.store.derived.recount import Recount
 from ojs.store.jobs import records as job_store
@@ -269,7 +269,7 @@ def batch_item_is_repeated() -> AbstractContextManager[Any]:
 def staged_ids_are_taken() -> AbstractContextManager[Any]:
     """As it was: an id of a batch that is not committed is refused for good (found likewise)."""
     in_use = StagedBatches.id_in_use
-    free = Enqueue._check_ids_free
+    free = JobEnqueuer._check_ids_free
 
     def whatever(self: Any, resolved: Any) -> None:
         with mock.patch.object(
@@ -277,12 +277,14 @@ def staged_ids_are_taken() -> AbstractContextManager[Any]:
         ):
             free(self, resolved)
 
-    return mock.patch.object(Enqueue, "_check_ids_free", whatever)
+    return mock.patch.object(JobEnqueuer, "_check_ids_free", whatever)
 
 
 def staged_jobs_are_handed_out() -> AbstractContextManager[Any]:
     """A fetch does not ask whether a batch is committed."""
-    return mock.patch("ojs.services.jobs.fetch.Fetch._committed_only", lambda _, found: list(found))
+    return mock.patch(
+        "ojs.services.jobs.fetch.JobFetcher._committed_only", lambda _, found: list(found)
+    )
 
 
 def late_claims_are_forgotten() -> AbstractContextManager[Any]:

@@ -13,7 +13,7 @@ from ojs.services.jobs.lost_leases import LostLeases
 from ojs.services.permits.reconcile import ReconcileSweep
 from ojs.store.derived.recount import Recount
 from ojs.store.jobs import lease_notes
-from ojs.store.jobs.lease_notes import LOOK_MS, LeaseNotes
+from ojs.store.jobs.lease_notes import LOOK_MS, ClaimIntents
 from ojs.store.jobs.records import JobStore
 from ojs.store.table import keys
 from ojs.store.table.table import Update
@@ -22,16 +22,16 @@ from tests.simulation.mutations_late import Mutation, updates
 
 def note_is_forgotten() -> AbstractContextManager[Any]:
     """A fetch claims, and tells nobody of it."""
-    return mock.patch.object(LeaseNotes, "write", return_value=None)
+    return mock.patch.object(ClaimIntents, "write", return_value=None)
 
 
 @contextmanager
 def note_comes_after_the_claim() -> Iterator[None]:
     """Two writes are swapped: a job is claimed before the note lists it."""
-    write, claim = LeaseNotes.write, JobStore.claim
+    write, claim = ClaimIntents.write, JobStore.claim
     kept: list[tuple[Any, Any]] = []
 
-    def late(self: LeaseNotes, *args: Any, **how: Any) -> None:
+    def late(self: ClaimIntents, *args: Any, **how: Any) -> None:
         kept.append((args, how))
 
     def claimed(self: JobStore, *args: Any, **how: Any) -> Any:
@@ -42,7 +42,7 @@ def note_comes_after_the_claim() -> Iterator[None]:
         return job
 
     with (
-        mock.patch.object(LeaseNotes, "write", late),
+        mock.patch.object(ClaimIntents, "write", late),
         mock.patch.object(JobStore, "claim", claimed),
     ):
         yield
@@ -83,7 +83,7 @@ def advanced_before_the_look() -> AbstractContextManager[Any]:
 
 def running_jobs_get_no_new_note() -> AbstractContextManager[Any]:
     """A job whose lease goes on after its note was processed gets no new note."""
-    return mock.patch.object(LeaseNotes, "again", return_value=None)
+    return mock.patch.object(ClaimIntents, "again", return_value=None)
 
 
 def reconcile_passes_over_notes() -> AbstractContextManager[Any]:

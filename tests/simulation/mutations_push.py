@@ -8,17 +8,17 @@ from typing import Any
 from unittest import mock
 
 from ojs.domain.delivery.delivery import worker_of
-from ojs.services.deliveries.dispatch import Dispatch, DispatchReport
-from ojs.services.deliveries.settle import Settle
+from ojs.services.deliveries.dispatch import DeliveryDispatcher, DispatchReport
+from ojs.services.deliveries.settle import OutcomeProcessor
 from ojs.services.deliveries.sweep import DeliverySweep
-from ojs.services.jobs.fetch import Fetch
+from ojs.services.jobs.fetch import JobFetcher
 from ojs.services.sweeps import SweepReport
 from tests.simulation.mutations_late import Mutation
 
 
 def outcomes_need_no_lease() -> AbstractContextManager[Any]:
     """An outcome ends whatever run its job is in."""
-    end = Settle._end
+    end = OutcomeProcessor._end
 
     def ends(self: Any, delivery: Any, one: Any, stopped: Any) -> None:
         job = self._finish._jobs.read_record(one.job_id)
@@ -28,17 +28,17 @@ def outcomes_need_no_lease() -> AbstractContextManager[Any]:
                 one = replace(one, delivery=(job.worker_id or "").removeprefix("push_worker_"))
         end(self, delivery, one, stopped)
 
-    return mock.patch.object(Settle, "_end", ends)
+    return mock.patch.object(OutcomeProcessor, "_end", ends)
 
 
 def dispatch_takes_no_permits() -> AbstractContextManager[Any]:
     """Jobs are claimed for a delivery as if it had no limit."""
-    fetch = Fetch.fetch
+    fetch = JobFetcher.fetch
 
     def unlimited(self: Any, *args: Any, delivery: Any = None, **named: Any) -> Any:
         return fetch(self, *args, **named)
 
-    return mock.patch.object(Fetch, "fetch", unlimited)
+    return mock.patch.object(JobFetcher, "fetch", unlimited)
 
 
 def sweep_wakes_nobody() -> AbstractContextManager[Any]:
@@ -48,7 +48,7 @@ def sweep_wakes_nobody() -> AbstractContextManager[Any]:
 
 def dispatch_takes_what_was_settled() -> AbstractContextManager[Any]:
     """Whoever settles pushes one job, and leaves the other room to nobody."""
-    run = Dispatch.run
+    run = DeliveryDispatcher.run
 
     def runs(self: Any, name: str, *, room: Any = None, **named: Any) -> Any:
         if not room:
@@ -58,7 +58,7 @@ def dispatch_takes_what_was_settled() -> AbstractContextManager[Any]:
             self._round(delivery, 1, room, report, lambda: True)
         return report
 
-    return mock.patch.object(Dispatch, "run", runs)
+    return mock.patch.object(DeliveryDispatcher, "run", runs)
 
 
 PUSH: dict[str, tuple[Mutation, str]] = {

@@ -11,7 +11,7 @@ from unittest import mock
 from ojs.domain.workflow import advance as rules
 from ojs.domain.workflow.advance import Decision, Ending, GraphState
 from ojs.domain.workflow.graph import Graph, StepState
-from ojs.services.jobs.fetch import Fetch
+from ojs.services.jobs.fetch import JobFetcher
 from ojs.services.workflows.advance import WorkflowAdvance
 from ojs.store.table.table import Put, Update
 from ojs.store.workflows.workflows import WorkflowStore
@@ -70,7 +70,7 @@ def failures_are_forgotten() -> AbstractContextManager[Any]:
 
 def fetches_ignore_cancellations() -> AbstractContextManager[Any]:
     """As it was: what a cancellation has not reached yet is handed out."""
-    return mock.patch.object(Fetch, "_drop_stopped", return_value=False)
+    return mock.patch.object(JobFetcher, "_drop_stopped", return_value=False)
 
 
 WORKFLOWS: dict[str, tuple[Mutation, str]] = {

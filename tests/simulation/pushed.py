@@ -17,7 +17,7 @@ from ojs.domain.errors import BackendUnavailable, NotFound
 from ojs.domain.job.job import Job
 from ojs.domain.job.permits import DELIVERY_PERMIT
 from ojs.domain.job.states import State
-from ojs.services.deliveries.parts import AllowedTargets, PushParts
+from ojs.services.deliveries.parts import AllowedTargets, DeliveryDependencies
 from ojs.store.table import keys
 from tests.simulation import quiet
 from tests.simulation.actors import Operator, Producer, Worker
@@ -65,9 +65,9 @@ class Deliveries:
     # Whether all is well with target and messages.
     healed: bool = False
 
-    def parts(self) -> PushParts:
+    def parts(self) -> DeliveryDependencies:
         """What each container gets."""
-        return PushParts(
+        return DeliveryDependencies(
             wakes=self, target=lambda _: self, allowed=AllowedTargets([FUNCTION], ["*"]), sends=None
         )
 

@@ -55,7 +55,7 @@ from tests.simulation.scheduler import Scheduler
 from tests.store.streams import SHARD, FakeMetrics, made_record, repeated
 
 if TYPE_CHECKING:
-    from ojs.services.deliveries.parts import PushParts
+    from ojs.services.deliveries.parts import DeliveryDependencies
     from tests.simulation.in_workflows import AskedWorkflows
     from tests.simulation.pushed import Deliveries
 
@@ -167,7 +167,7 @@ class World:
         self.workflows: AskedWorkflows | None = None
         # Deliveries, if there are any (`tests.simulation.pushed`), and what containers get.
         self.delivered: Deliveries | None = None
-        self.pushing: PushParts | None = None
+        self.pushing: DeliveryDependencies | None = None
         # What else was promised, and the jobs of pushes that were told as stored one by one.
         self.promises: list[Promise] = []
         self.told: set[str] = set()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
     from local.engines import Engine
-    from ojs.services.deliveries.parts import PushParts
+    from ojs.services.deliveries.parts import DeliveryDependencies
 
 WORKER = "worker_019414d4-aaaa-7000-c000-111111111111"
 
@@ -45,7 +45,7 @@ class World:
     for_each: ForEach = one_by_one
 
     # What deliveries need, where jobs are pushed.
-    pushing: PushParts | None = None
+    pushing: DeliveryDependencies | None = None
 
     run: runtime.Runtime = field(init=False)
 

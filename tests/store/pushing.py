@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ojs.domain.delivery.outcome import Outcome, Settled, Verdict, throttled, trouble
 from ojs.domain.errors import BackendUnavailable
-from ojs.services.deliveries.parts import AllowedTargets, PushParts
+from ojs.services.deliveries.parts import AllowedTargets, DeliveryDependencies
 
 if TYPE_CHECKING:
     from ojs.clock import Clock
@@ -113,7 +113,7 @@ class Pushing:
         self.wakes = Wakes(world.clock)
         self.target = FakeTarget()
         self.sends = Sends() if sends else None
-        world.pushing = PushParts(
+        world.pushing = DeliveryDependencies(
             wakes=self.wakes,
             target=lambda _: self.target,
             allowed=AllowedTargets([FUNCTION], ["*"], check_endpoint=lambda _: None),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ERROR = {"code": "x", "message": "y"}
 # The outcome of what nobody knows, or of what was certainly not done.
-UNKNOWN = ("BackendUnavailable", "BackendTimeout", "NotDone")
+UNKNOWN = ("BackendUnavailable", "BackendTimeout", "WriteNotApplied")
 RETRY = {"initial_interval": "PT1H", "jitter": False}
 
 

@@ -169,7 +169,7 @@ def test_a_throttled_line_stops_no_other(exact: World, line: Callable[[str, int]
     assert dict(report) == {done: 2, "failed": 1}
     ((what, kind),) = failed(report)
     assert "queue hot, lane 0" in what
-    assert kind == "NotDone"
+    assert kind == "WriteNotApplied"
     assert sweep(exact)[done] == 1
     assert {exact.state(job) for job in jobs} == {
         "available" if done == "promoted" else "discarded"
@@ -247,7 +247,7 @@ def test_deletions_take_turns(exact: World) -> None:
         draining(exact, name, size)
     report = exact.run.sweep.run_once(exact.clock.now_ms(), 15)
     left = {
-        name: sum(1 for _ in exact.run.stores.jobs.index.lined_up(name, 0, pages=5))
+        name: sum(1 for _ in exact.run.stores.jobs.index.query_waiting(name, 0, pages=5))
         for name in sizes
     }
     assert report.more
@@ -263,7 +263,7 @@ def test_a_deletion_in_trouble_stops_no_other(exact: World) -> None:
     run = exact.another(Throttled(exact.client, keys.ready("hot", 0)))
     report = sweep(exact, run)
     assert (report["ended"], report["queues_deleted"]) == (6, 2)
-    assert failed(report) == [("deletion of queue hot", "NotDone")]
+    assert failed(report) == [("deletion of queue hot", "WriteNotApplied")]
     assert sweep(exact)["queues_deleted"] == 1
 
 

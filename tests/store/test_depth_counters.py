@@ -21,7 +21,7 @@ from ojs.domain.errors import BackendContended, BackendTimeout, QueueFull
 from ojs.domain.job import envelope
 from ojs.domain.job.job import Job
 from ojs.services.jobs import enqueue
-from ojs.store.bounds.depth_counter import PERIOD_MS, Room, period_of
+from ojs.store.bounds.depth_counter import PERIOD_MS, CapacityUse, period_of
 from ojs.store.jobs import staged_batches
 from ojs.store.table import keys, values
 from ojs.store.table.errors import LostRace
@@ -753,7 +753,7 @@ def test_a_counter_that_counts_too_few_is_raised_at_once(exact: World) -> None:
     configure(exact, max_size=10)
     for n in range(5):
         exact.run.enqueue.push(request(n))
-    room = Room().plus(3, 3 * 10, period_of(exact.clock.now_ms()))
+    room = CapacityUse().plus(3, 3 * 10, period_of(exact.clock.now_ms()))
     exact.run.stores.depth.release(QUEUE, room, now_ms=exact.clock.now_ms())
     exact.clock.advance(SETTLED_MS)
     assert reconcile(exact)["healed"] == 1

@@ -15,7 +15,7 @@ from ojs.domain.errors import BackendContended, QueueFull
 from ojs.domain.job.job import Job
 from ojs.services.jobs import enqueue
 from ojs.services.permits import reconcile as sweeping
-from ojs.store.bounds.depth_counter import KEPT_PERIODS, PERIOD_MS, Room, period_of
+from ojs.store.bounds.depth_counter import KEPT_PERIODS, PERIOD_MS, CapacityUse, period_of
 from ojs.store.jobs import staged_batches
 from ojs.store.table import keys, values
 from ojs.store.table.errors import LostRace
@@ -37,10 +37,10 @@ def configure(world: World, queue: str = QUEUE, **config: Any) -> None:
     world.run.queues.configure(queue, config)
 
 
-def there(world: World, queue: str = QUEUE) -> Room:
+def there(world: World, queue: str = QUEUE) -> CapacityUse:
     """The tracked jobs of a queue by their records, and their periods."""
     records = [values.unpack(item) for item in world.items()]
-    return Room.sum(
+    return CapacityUse.sum(
         (int(record.get("held_in", 0)), 1, int(record["held"]))
         for record in records
         if record["sk"] == keys.RECORD and "held" in record and record.get("queue") == queue
@@ -402,7 +402,7 @@ def test_a_unique_job_that_replaces_another_counts_in_its_own_period(
     assert value_of(exact).count == 1
     exact.clock.advance(behind_ms)
     # A look when the period of the new job is over, and no later one.
-    while sweeping._over(exact.clock.now_ms()) < period:
+    while sweeping._last_closed_period(exact.clock.now_ms()) < period:
         exact.clock.advance(1_000)
     for _ in range(5):
         reconcile(exact)
@@ -418,16 +418,16 @@ def test_a_unique_job_that_replaces_another_counts_in_its_own_period(
 def functions_of_02(run: Runtime) -> Iterator[None]:
     """The functions of a container know of no periods."""
 
-    def sums(self: Room, _: int) -> dict[str, int]:
+    def sums(self: CapacityUse, _: int) -> dict[str, int]:
         return {"n": self.count, "b": self.size}
 
-    record = enqueue.Enqueue._job
+    record = enqueue.JobEnqueuer._job
 
     def job(*arguments: Any) -> Job:
         return replace(record(*arguments), reserved_in=None)
 
     with (
-        mock.patch.object(Room, "added", sums),
+        mock.patch.object(CapacityUse, "added", sums),
         mock.patch.object(run.enqueue, "_job", job.__get__(run.enqueue)),
     ):
         yield

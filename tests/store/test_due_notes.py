@@ -69,12 +69,12 @@ def test_lines_that_are_not_noted_cost_nothing(swept: World) -> None:
     assert not overdue(swept)
 
 
-@pytest.mark.parametrize("what", ["a start", "a deadline"])
+@pytest.mark.parametrize("what", ["scheduled_at", "expires_at"])
 def test_it_is_found_in_its_minute_however_far_it_is(swept: World, what: str) -> None:
     """Nobody notes what is due later than the hourly look is ahead."""
-    option = {"a start": "scheduled_at", "a deadline": "expires_at"}[what]
     for minutes in (1, 129, 131, 200, 400):
-        push(swept.run, **{option: f"+PT{minutes}M30S"})
+        at: dict[str, Any] = {what: f"+PT{minutes}M30S"}
+        push(swept.run, **at)
     for _ in range(402):
         sweep(swept)
         assert not overdue(swept)

@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 
 from ojs.domain.job import envelope
-from ojs.services.jobs.empty_lines import LineReader
+from ojs.services.jobs.empty_lines import IndexReader
 from ojs.store.table import keys
 
 if TYPE_CHECKING:
@@ -55,21 +55,21 @@ def test_strict_takes_what_is_due_in_the_first_queue_before_the_second(world: Wo
 def test_a_due_job_that_another_container_promotes_meanwhile_stays_visible(
     world: World, promoted: str
 ) -> None:
-    other, ready = world.another(), LineReader.ready
+    other, ready = world.another(), IndexReader.ready
     # From the second fetch of a lane on, due jobs join the ready ones.
     world.push()
     assert len(world.fetch()) == 1
     job = world.push(scheduled_at="+PT10S")
     world.clock.advance(11 * SECOND)
 
-    def promote(reader: LineReader, *given: Any, **named: Any) -> Any:
+    def promote(reader: IndexReader, *given: Any, **named: Any) -> Any:
         page = ready(reader, *given, **named) if promoted == "after" else None
         other.sweep.run_once(world.clock.now_ms(), 10_000)
         return page or ready(reader, *given, **named)
 
     # As after a lost claim: the fetch continues with the next entry.
     world.run.fetch._lost("default", 0)
-    with mock.patch.object(LineReader, "ready", promote):
+    with mock.patch.object(IndexReader, "ready", promote):
         got = world.fetch()
     world.clock.advance(SECOND)
     assert [each.id for each in [*got, *world.fetch()]] == [job.id]

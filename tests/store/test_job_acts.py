@@ -125,7 +125,7 @@ def test_a_job_that_was_discarded_for_good_is_not_retried(world: World) -> None:
     job = world.push(retry={"max_attempts": 1, "on_exhaustion": "discard"})
     (got,) = world.fetch()
     world.run.finish.nack(got.id, error={"message": "no"})
-    with pytest.raises(Conflict, match="no dead letter"):
+    with pytest.raises(Conflict, match="not a dead letter"):
         world.run.acts.retry(job.id)
 
 

@@ -618,7 +618,7 @@ def test_cursors_of_other_listings_are_refused(world: World) -> None:
         (wanted, {"sort": "priority"}),
         (wanted, {"descending": False}),
     ):
-        with pytest.raises(InvalidRequest, match="another filter or order"):
+        with pytest.raises(InvalidRequest, match="a different filter or order"):
             world.run.listing.page(other, limit=2, cursor=cursor, **options)
     digest = cursor[:16]
     key = "019539a4-0000-7000-8000-000000000000"

@@ -8,7 +8,7 @@ import pytest
 
 from ojs.domain.ids import uuid7
 from ojs.domain.job.permits import permit_name
-from ojs.store.permits.semaphore import GONE_MS, NAMES_A_WRITE, SETTLED_MS, unnamed
+from ojs.store.permits.semaphore import GONE_MS, NAMES_A_WRITE, SETTLED_MS, unnamed_permits
 
 if TYPE_CHECKING:
     from tests.store.conftest import World
@@ -35,7 +35,7 @@ def test_leaked_permits_of_a_large_limit_are_released(exact: World) -> None:
     now_ms = exact.clock.now_ms()
     semaphore.acquire(QUEUE, names, limit=LIMIT, version=1, now_ms=now_ms, only=[0])
     (shard, item), *_ = semaphore.read_all(QUEUE)
-    assert (item["n"], unnamed(item)) == (200, 0)
+    assert (item["n"], unnamed_permits(item)) == (200, 0)
     left = []
     for _ in range(3):
         exact.clock.advance(max(GONE_MS, SETTLED_MS))

@@ -21,7 +21,7 @@ from ojs.services.jobs import lost_leases
 from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.sweeps import SweepCounts, SweepLimit, always, third_of
 from ojs.settings import Settings
-from ojs.store.jobs.lease_notes import LOOK_MS, MOST_AHEAD_MS, SHORT_MS, SLOTS, LeaseNotes
+from ojs.store.jobs.lease_notes import LOOK_MS, MOST_AHEAD_MS, SHORT_MS, SLOTS, ClaimIntents
 from ojs.store.jobs.records import JobStore
 from ojs.store.table import keys
 from tests.store.spending import RETRY, WORKER, incompressible, spending, warm
@@ -327,7 +327,7 @@ def test_a_slot_whose_look_failed_is_looked_at_next_time(exact: World) -> None:
     exact.push(retry=RETRY)
     job = taken(exact)
     exact.clock.advance(MINUTE)
-    with mock.patch.object(LeaseNotes, "records", side_effect=BackendUnavailable("busy")):
+    with mock.patch.object(ClaimIntents, "records", side_effect=BackendUnavailable("busy")):
         assert exact.sweep()["failed"] == 1
     exact.clock.advance(MINUTE)
     assert exact.sweep()["stalled_or_timed_out"] == 1
@@ -417,13 +417,13 @@ def test_a_claim_that_takes_effect_after_the_look_is_found(exact: World) -> None
 
 def test_a_note_that_took_too_long_is_not_claimed_under(exact: World) -> None:
     exact.push(retry=RETRY)
-    write = LeaseNotes.write
+    write = ClaimIntents.write
 
-    def slow(self: LeaseNotes, *args: Any, **how: Any) -> None:
+    def slow(self: ClaimIntents, *args: Any, **how: Any) -> None:
         write(self, *args, **how)
         exact.clock.advance(5_000)
 
-    with mock.patch.object(LeaseNotes, "write", slow), pytest.raises(OjsError):
+    with mock.patch.object(ClaimIntents, "write", slow), pytest.raises(OjsError):
         exact.fetch()
     assert len(exact.fetch()) == 1
 
@@ -530,7 +530,7 @@ def test_statistics_know_what_was_claimed_a_moment_ago(world: World) -> None:
 def test_entries_of_an_earlier_version_are_worked_off(world: World) -> None:
     """A claim of 0.2 left a due entry, and no note."""
     world.push(retry=RETRY)
-    with mock.patch("ojs.services.jobs.fetch.Fetch._note", return_value=False):
+    with mock.patch("ojs.services.jobs.fetch.JobFetcher._note", return_value=False):
         job = taken(world)
     assert (entry(world, job) is None, notes(world)) == (False, [])
     world.clock.advance(LEASE)
@@ -629,10 +629,10 @@ def test_a_cron_job_fires_though_notes_take_all_the_time(exact: World) -> None:
         left[0] -= taken_ms
         return records(*args, **how)
 
-    records = LeaseNotes.records
+    records = ClaimIntents.records
     limit = SweepLimit(lambda: left[0])
     with (
-        mock.patch.object(LeaseNotes, "records", slow),
+        mock.patch.object(ClaimIntents, "records", slow),
         mock.patch.object(lost_leases, "_JOBS", 10),
     ):
         report = exact.run.sweep.run_once(exact.clock.now_ms(), 1_000, limit)
@@ -704,13 +704,13 @@ def test_a_new_note_that_took_too_long_does_not_count(exact: World) -> None:
     """It could be stored behind the position of its slot: the earlier note is processed again."""
     running(exact, 1, at_once=1, lease_ms=90_000)
     exact.clock.advance(LOOK_MS)
-    put = LeaseNotes._put
+    put = ClaimIntents._put
 
-    def slow(self: LeaseNotes, note: Any) -> None:
+    def slow(self: ClaimIntents, note: Any) -> None:
         put(self, note)
         exact.clock.advance(5_000)
 
-    with mock.patch.object(LeaseNotes, "_put", slow):
+    with mock.patch.object(ClaimIntents, "_put", slow):
         assert look(exact)["failed"] == 1
     assert not exact.run.stores.jobs.notes.slots()[0].seen
 
@@ -818,13 +818,13 @@ def test_many_new_notes_may_take_long_together(exact: World) -> None:
         exact.push(queue=queue, retry=RETRY)
     exact.run.fetch.fetch(["a", "b", "c"], 3, "w", visibility_timeout_ms=2 * MINUTE)
     exact.clock.advance(LOOK_MS)
-    put = LeaseNotes._put
+    put = ClaimIntents._put
 
-    def slow(self: LeaseNotes, note: Any) -> None:
+    def slow(self: ClaimIntents, note: Any) -> None:
         put(self, note)
         assert keys.instant_of(note.key) >= exact.clock.now_ms() + SHORT_MS
         exact.clock.advance(4_000)
 
-    with mock.patch.object(LeaseNotes, "_put", slow):
+    with mock.patch.object(ClaimIntents, "_put", slow):
         assert "failed" not in look(exact)
     assert len(notes(exact)) == 6

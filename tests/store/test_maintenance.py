@@ -161,7 +161,7 @@ def test_what_the_sweep_could_not_deal_with_is_met_again(
     exact.clock.advance(MINUTE_MS)
 
     def down(*_: Any, **__: Any) -> None:
-        raise BackendUnavailable("The store is busy.")
+        raise BackendUnavailable("DynamoDB throttled the request.")
 
     with monkeypatch.context() as broken:
         broken.setattr(exact.run.stores.jobs, "replace", down)
@@ -274,7 +274,7 @@ def test_a_fetch_that_cannot_learn_of_it_fails(
     exact.push()
 
     def busy(*_: Any, **__: Any) -> None:
-        raise BackendUnavailable("The store is busy.")
+        raise BackendUnavailable("DynamoDB throttled the request.")
 
     monkeypatch.setattr(Table, "batch_get", busy)
     with pytest.raises(BackendUnavailable):

@@ -21,9 +21,9 @@ from ojs.domain.stats import (
     HOUR_MS,
     MINUTE_MS,
     Activity,
-    Levels,
     Period,
     Point,
+    StateCounts,
     Totals,
     WorkerCounts,
 )
@@ -206,7 +206,7 @@ def test_totals_are_the_sum_of_all_queues(exact: World) -> None:
     assert replace(totals, orders="") == Totals(
         at_ms=exact.clock.now_ms(),
         queues=40,
-        levels=Levels(
+        levels=StateCounts(
             {
                 State.AVAILABLE: 80, State.COMPLETED: 780, State.DISCARDED: 40, State.SCHEDULED: 0,
                 State.PENDING: 0, State.ACTIVE: 0, State.RETRYABLE: 0, State.CANCELLED: 0,
@@ -353,7 +353,7 @@ def test_a_sweep_that_ends_between_writes_is_made_up_for(
         if next(left) > 0:
             return save(store, *args, **options)  # type: ignore[arg-type]
         if how == "dies":
-            raise BackendUnavailable("The store is busy.")
+            raise BackendUnavailable("DynamoDB throttled the request.")
         return False
 
     with monkeypatch.context() as patched:

@@ -701,7 +701,7 @@ def test_a_malformed_record_goes_to_the_failure_queue_and_the_rest_goes_on(
         assert projected.stats("default")["available"] == 1
         assert projected.failures.entries == [
             {
-                "error": "cannot be read: TypeError",
+                "error": "can't be read: TypeError",
                 "sequence_number": spoilt["dynamodb"]["SequenceNumber"],
                 "event_id": spoilt["eventID"],
                 "keys": {"pk": keys.job(broken.id), "sk": "@"},
@@ -731,7 +731,7 @@ def test_what_fails_for_too_long_is_put_aside_before_lambda_drops_its_batch(
         left_out = [entry["sequence_number"] for entry in projected.failures.entries]
         assert left_out == numbers
         assert {entry["error"] for entry in projected.failures.entries} == {
-            "could not be projected in time"
+            "was not projected in time"
         }
 
 
@@ -758,7 +758,7 @@ def test_a_record_that_a_defect_breaks_is_put_aside(
         monkeypatch.setattr(where, defect)
         assert projected.run(records) == []
         (entry,) = projected.failures.entries
-        assert entry["error"] == "cannot be projected: RuntimeError"
+        assert entry["error"] == "can't be projected: RuntimeError"
         assert "secret" not in str(entry)
 
 

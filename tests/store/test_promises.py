@@ -11,8 +11,8 @@ import pytest
 from botocore.exceptions import ReadTimeoutError
 
 from ojs.domain.access import ANYBODY
-from ojs.services.jobs.fetch import Fetch
-from ojs.store.bounds.depth_counter import Room, period_of
+from ojs.services.jobs.fetch import JobFetcher
+from ojs.store.bounds.depth_counter import CapacityUse, period_of
 from ojs.store.derived import recount
 from ojs.store.derived.recount import Occupancy, Recount
 from tests.simulation.mutations_checked import CHECKED
@@ -43,15 +43,15 @@ def a_slow_fetch_loses_no_job(world: World) -> None:
     """More than a minute passes between two claims, and the sweep reads the lease note then."""
     world.push(1)
     world.push(2)
-    noted, calls = Fetch._note, count()
+    noted, calls = JobFetcher._note, count()
 
-    def slow(of: Fetch, *args: Any) -> bool:
+    def slow(of: JobFetcher, *args: Any) -> bool:
         if next(calls) == 1:
             world.clock.advance(2 * MINUTE)
             world.sweep()
         return noted(of, *args)
 
-    with mock.patch.object(Fetch, "_note", slow):
+    with mock.patch.object(JobFetcher, "_note", slow):
         jobs = world.run.fetch.fetch(["default"], 2, "w", visibility_timeout_ms=20_000)
     assert jobs
     for _ in range(10):
@@ -112,7 +112,7 @@ def what_the_stream_has_stays_counted(world: World) -> None:
     jobs = [world.push(number) for number in range(20)]
     size = sum(job.reserved_bytes or 0 for job in jobs)
     now_ms = world.clock.now_ms()
-    room = Room().plus(1, 10, period_of(now_ms))
+    room = CapacityUse().plus(1, 10, period_of(now_ms))
     world.run.stores.depth.reserve(
         "default", room, max_count=100, max_size=None, warn_at=1.0, now_ms=now_ms
     )

@@ -322,7 +322,7 @@ def test_who_rejects_and_the_sweep_that_finds_the_same_do_not_meet(
 
     with (
         mock.patch.object(exact.run.deletion, "_occupied", meanwhile),
-        pytest.raises(Conflict, match="still holds jobs"),
+        pytest.raises(Conflict, match="it contains jobs"),
     ):
         exact.run.deletion.delete("old", "reject")
     assert exact.run.queues.get("old").state == ("paused" if paused else "active")
@@ -340,7 +340,7 @@ def test_an_end_that_others_began_is_not_taken_back(exact: World) -> None:
 
     with (
         mock.patch.object(exact.run.deletion, "_occupied", meanwhile),
-        pytest.raises(Conflict, match="still holds jobs"),
+        pytest.raises(Conflict, match="it contains jobs"),
     ):
         exact.run.deletion.delete("old", "reject")
     ending = exact.run.queues.get("old").deletion
@@ -483,7 +483,7 @@ def test_an_end_that_is_taken_back_leaves_the_queue_exactly_as_it_was(
     world.clock.advance(7)
     with (
         between_look_and_begin(world, lambda: world.push(queue="old")),
-        pytest.raises(Conflict, match="still holds jobs") as refused,
+        pytest.raises(Conflict, match="it contains jobs") as refused,
     ):
         world.run.deletion.delete("old", "reject")
     assert refused.value.details["current_state"] == ("paused" if paused else "active")
@@ -508,7 +508,7 @@ def test_a_pause_while_a_deletion_begins_is_not_lost_with_it(world: World, pause
         world.push(queue="old")
         (queues.pause if pauses else queues.resume)("old")
 
-    with between_look_and_begin(world, meanwhile), pytest.raises(Conflict, match="still holds"):
+    with between_look_and_begin(world, meanwhile), pytest.raises(Conflict, match="contains jobs"):
         world.run.deletion.delete("old", "reject")
     assert queues.get("old").paused is pauses
 
@@ -519,7 +519,7 @@ def test_a_job_that_the_index_does_not_show_yet_is_known_to_the_depth_counter(wo
     before = item(world)
     with (
         mock.patch.object(world.run.deletion, "_occupied", return_value=False),
-        pytest.raises(Conflict, match="still holds jobs"),
+        pytest.raises(Conflict, match="it contains jobs"),
     ):
         world.run.deletion.delete("old", "reject")
     assert item(world) == before

@@ -15,13 +15,13 @@ from ojs.clock import ManualClock
 from ojs.domain.errors import OjsError
 from ojs.domain.ids import IdSource
 from ojs.store.bounds import depth_counter
-from ojs.store.bounds.depth_counter import SLOTS, BoundReached, DepthCounter, Room
+from ojs.store.bounds.depth_counter import SLOTS, BoundReached, CapacityUse, DepthCounter
 from ojs.store.table.table import Table
 from tests.simulation.memory import Memory
 
 NOW_MS = 1_780_000_000_000
 QUEUE = "q"
-ONE = Room({NOW_MS // 20_000: (1, 10)})
+ONE = CapacityUse({NOW_MS // 20_000: (1, 10)})
 
 
 class Client:

@@ -16,7 +16,7 @@ from ojs.domain.job import envelope
 from ojs.domain.job.states import State
 from ojs.domain.page import Page
 from ojs.domain.queue.queue import Queue
-from ojs.domain.stats import ACTIVITIES, DAY_MS, MINUTE_MS, Levels, Period
+from ojs.domain.stats import ACTIVITIES, DAY_MS, MINUTE_MS, Period, StateCounts
 from ojs.domain.times import format_ms
 from ojs.http.parameters import MAX_QUEUES_OFFSET
 from ojs.store.derived import statistics as stats_store
@@ -453,5 +453,5 @@ def test_the_store_reads_what_it_wrote(exact: World) -> None:
     assert store.oldest(Queue("q"), probes=10).sure
 
 
-def _levels() -> Levels:
-    return Levels(dict.fromkeys(State, 0))
+def _levels() -> StateCounts:
+    return StateCounts(dict.fromkeys(State, 0))

@@ -157,7 +157,7 @@ def test_jobs_behind_many_unknown_ones_are_ended(world: World) -> None:
     world.run.deletion._begin("old", world.run.deletion._parse_request("old", "discard", None))
     queue = world.run.queues.get("old")
     counts = SweepCounts()
-    world.run.deletion.carry_on([queue], counts, limit=3)
+    world.run.deletion.resume([queue], counts, limit=3)
     assert counts["ended"] == 3
     assert [world.state(job) for job in known] == ["discarded"] * 3
 

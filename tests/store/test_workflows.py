@@ -505,7 +505,7 @@ def test_jobs_go_back_while_it_is_unknown_whether_their_workflow_is_cancelled(
     record = create(world.run, chain(step("a"), step("b")))
 
     def busy(_ids: Any, **_more: Any) -> Any:
-        raise BackendUnavailable("The store is busy.")
+        raise BackendUnavailable("DynamoDB throttled the request.")
 
     with monkeypatch.context() as patch:
         patch.setattr(world.run.stores.workflows, "get_many", busy)

@@ -19,7 +19,7 @@ from ojs.domain.delivery.delivery import Delivery
 from ojs.domain.delivery.push import Target
 from ojs.domain.errors import Unsupported
 from ojs.runtime import Runtime, Stores, provided
-from ojs.services.deliveries.parts import AllowedTargets, PushParts
+from ojs.services.deliveries.parts import AllowedTargets, DeliveryDependencies
 from ojs.settings import Settings
 from tests.architecture.modules import ROOT
 
@@ -38,7 +38,7 @@ def built(*, pushes: bool = True, **settings: Any) -> Runtime:
     def target(_: Delivery) -> Target:
         raise AssertionError
 
-    parts = PushParts(wakes=NoWakes(), target=target, allowed=AllowedTargets((), ()))
+    parts = DeliveryDependencies(wakes=NoWakes(), target=target, allowed=AllowedTargets((), ()))
     client = typing.cast("Any", object())
     return runtime.build(
         Settings("jobs", bucket="blobs", **settings), client=client, push=parts if pushes else None
@@ -101,7 +101,7 @@ def test_annotations_name_the_classes_that_are_built() -> None:
 def test_what_is_not_deployed_is_none() -> None:
     run = built(pushes=False)
     assert (run.wake, run.delivery_sweep, run.outcome_queue) == (None, None, None)
-    with pytest.raises(Unsupported, match="pushes no jobs"):
+    with pytest.raises(Unsupported, match="Push delivery is not supported"):
         _ = run.dispatch
 
 

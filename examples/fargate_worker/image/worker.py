@@ -1,4 +1,4 @@
-"""Counts the words of texts. Stop it with SIGTERM, as ECS does: what runs is given back."""
+"""Counts the words of texts. On SIGTERM, which ECS sends, it releases its unfinished jobs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections import Counter
 
 from ojs_aws import JobContext, Worker
 
-# Until ECS kills it (`stop_s` of the construct, 120 s): handlers have this long to end, and the
-# worker some seconds more to give back what did not.
+# ECS kills the container after 120 s (`stop_s` of the construct). Handlers have GRACE_S to finish.
+# In the remaining seconds, the worker releases unfinished jobs.
 GRACE_S = 90
 
-# OJS_URL and OJS_KEY are the worker's own; the construct sets all three.
+# The worker reads OJS_URL and OJS_KEY. The construct sets all three.
 worker = Worker(
     os.environ.get("OJS_URL", "http://localhost:8080"),
     queues=os.environ.get("OJS_QUEUES", "texts").split(","),
@@ -23,7 +23,7 @@ worker = Worker(
 
 @worker.handler("text.count")
 def count(job: JobContext) -> dict[str, object]:
-    """How many words a text has, and the most frequent."""
+    """Return the number of words of a text, and the most frequent ones."""
     words = Counter(str(job.args[0]).lower().split())
     return {"words": words.total(), "most": words.most_common(3)}
 

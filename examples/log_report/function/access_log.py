@@ -1,4 +1,4 @@
-"""What a web server's access log says, in the combined or common format."""
+"""Parses a web server's access log in the combined or common format."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _MOST = 5
 
 
 class NotALog(ValueError):
-    """There is no line of an access log in it."""
+    """The text has no line of an access log."""
 
 
 def report(lines: Iterable[str]) -> dict[str, Any]:
-    """Requests by status, what was asked for most, visitors and bytes. Raises NotALog."""
+    """Count requests by status and path, visitors, and bytes. Raise NotALog."""
     statuses: Counter[str] = Counter()
     paths: Counter[str] = Counter()
     missing: Counter[str] = Counter()

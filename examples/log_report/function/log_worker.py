@@ -1,7 +1,7 @@
-"""The function: a job names a log in the bucket, and gets a report beside it.
+"""The function. A job names a log in the bucket, and the function stores a report there.
 
-It gets the job itself as its event, and answers what became of it. An exception is an answer, too:
-the job is tried again, as its rules say.
+The event is the job, and the response is its outcome. An exception is an outcome, too: the job is
+retried according to its retry policy.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def handler(event: dict[str, Any], _context: object) -> dict[str, Any]:
         body = _s3.get_object(Bucket=_BUCKET, Key=f"logs/{key}")["Body"]
         made = report(_lines(body, packed=key.endswith(".gz")))
     except _s3.exceptions.NoSuchKey:
-        return _failed(event, "no_such_log", f"there is no logs/{key}")
+        return _failed(event, "no_such_log", f"logs/{key} doesn't exist")
     except (NotALog, gzip.BadGzipFile, UnicodeDecodeError) as error:
         return _failed(event, "not_a_log", str(error))
-    # Under a name that follows from the job: a second run of it leaves the same.
+    # The name is derived from the job's argument, so a second run writes the same object.
     name = f"reports/{key}.json"
     text = json.dumps(made, indent=2).encode()
     _s3.put_object(Bucket=_BUCKET, Key=name, Body=text, ContentType="application/json")
@@ -38,11 +38,11 @@ def handler(event: dict[str, Any], _context: object) -> dict[str, Any]:
 
 
 def _lines(body: Any, *, packed: bool) -> io.TextIOWrapper:
-    """The log line by line: it may be larger than the function's memory."""
+    """Read the log line by line, because it can be larger than the function's memory."""
     return io.TextIOWrapper(gzip.open(body) if packed else body, encoding="utf-8")
 
 
 def _failed(event: dict[str, Any], code: str, message: str) -> dict[str, Any]:
-    """It would fail the next time, too."""
+    """Return a failure without retry, because a retry would fail, too."""
     error = {"code": code, "message": message, "retryable": False}
     return {"status": "failed", "job_id": event["id"], "error": error}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ojs_aws.cdk.construct import OpenJobSpec
 from ojs_aws.cdk.parts.domain import Domain
-from ojs_aws.cdk.parts.fargate import FargateWorker, Place
+from ojs_aws.cdk.parts.fargate import FargateWorker, TaskNetwork
 from ojs_aws.cdk.parts.firewall import Firewall
 from ojs_aws.cdk.parts.grants import Granted
 from ojs_aws.cdk.parts.network import Network
@@ -21,4 +21,8 @@ __all__ = [
     "OpenJobSpec",
     "Place",
     "Storage",
+    "TaskNetwork",
 ]
+
+# The name of TaskNetwork in 0.2. The next version removes it.
+Place = TaskNetwork

@@ -35,7 +35,7 @@ from ojs_aws.cdk.parts.domain import Domain, domain_of
 from ojs_aws.cdk.parts.fargate import (
     MOST_STOP_S,
     FargateWorker,
-    Place,
+    TaskNetwork,
     WorkerSize,
     groups_text,
     warn_of_spot,
@@ -418,7 +418,7 @@ class OpenJobSpec(Construct):
         jobs_per_task: float = 10,
         cpu: int = 256,
         memory_mb: int = 512,
-        place: Place | None = None,
+        place: TaskNetwork | None = None,
         command: Sequence[str] | None = None,
         environment: Mapping[str, str] | None = None,
         stop_s: int = MOST_STOP_S,
@@ -468,7 +468,7 @@ class OpenJobSpec(Construct):
             url=self.url,
             settings=self.settings,
             size=WorkerSize(min_tasks, max_tasks, jobs_per_task, cpu, memory_mb),
-            place=place or Place(),
+            place=place or TaskNetwork(),
             command=command,
             environment=environment or {},
             stop_s=stop_s,
@@ -484,7 +484,7 @@ class OpenJobSpec(Construct):
             self.declared.role(
                 f"worker {name}", worker.task_role.role_arn, scopes=_WORK, queues=worker.queues
             )
-        warn_of_spot(worker, place or Place())
+        warn_of_spot(worker, place or TaskNetwork())
         self._workers.append(worker)
         self.functions["sweep"].add_environment("OJS_WORKER_GROUPS", groups_text(self._workers))
         return worker

@@ -108,7 +108,7 @@ class DeploymentSettings(BaseModel):
         default_factory=dict
     )
     """Maximum concurrency of single functions, reserved from the account's quota. Same format as
-    memory_mb_by_function."""
+    memory_mb_by_function. entry=function_url requires it for the function api."""
     throttle_rate_per_s: _Positive = 2_000
     """Maximum requests per second that the API accepts."""
     throttle_burst: _Positive = 1_000
@@ -116,8 +116,9 @@ class DeploymentSettings(BaseModel):
 
     entry: Literal["http_api", "function_url", "private_api"] = "http_api"
     """Endpoint of the API. http_api: an HTTP API of API Gateway. function_url: the URL of a
-    function, which costs least and has no throttle, domain name, or firewall. private_api: a REST
-    API that only your VPC endpoints can reach."""
+    function, which costs least, has no throttle, domain name, or firewall, and requires
+    reserved_concurrency of the function api. private_api: a REST API that only your VPC endpoints
+    can reach."""
     authorizer: Literal["keys", "jwt", "iam"] = "keys"
     """Authentication of clients: access keys, JSON Web Tokens of an issuer (jwt), or requests
     signed with AWS credentials (iam). A value none doesn't exist."""
@@ -227,9 +228,9 @@ class DeploymentSettings(BaseModel):
     """Includes the results of jobs in the log and in events, up to 128 bytes each."""
     stream_batch_size: int = Field(100, ge=1, le=1_000)
     """Maximum number of stream records per batch. Larger batches cost less."""
-    stream_window_s: int = Field(10, ge=0, le=10)
+    stream_window_s: int = Field(10, ge=0, le=30)
     """Seconds that the stream waits for a larger batch. With few jobs, events and statistics are
-    delayed by this time. 10 costs least."""
+    delayed by this time. 30 costs least."""
     metrics_namespace: str = Field("OJS", pattern=r"^[A-Za-z0-9][A-Za-z0-9_./#-]{0,99}$")
     """CloudWatch namespace of the metrics of jobs, queues, and workers."""
     metrics: Literal["alarms", "deployment", "queues"] = "alarms"
@@ -451,6 +452,15 @@ class DeploymentSettings(BaseModel):
                 "reserved_concurrency and memory_mb_by_function",
                 functions - behind,
                 f"{', '.join(sorted(functions - behind))}: {only_here}",
+            ),
+            (
+                "reserved_concurrency",
+                self.entry == "function_url" and API not in self.reserved_concurrency,
+                (
+                    f"must contain {API} with entry=function_url, for example {API}=50. A function "
+                    "URL has no throttle: the function accepts 10 requests per second for each, "
+                    "also requests with an invalid key"
+                ),
             ),
         )
 

@@ -1,4 +1,4 @@
-"""What operators did."""
+"""The audit log: actions of operators."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ojs.http.answers import Moment
 from ojs.http.binding import paging
 from ojs.http.binding.paging import Listed, Pagination
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import Permission, Reach, Reply, Resource
+from ojs.http.endpoint import Permission, QueueScope, Reply, Resource
 from ojs.http.parameters import PAGING
 
 if TYPE_CHECKING:
@@ -31,7 +31,9 @@ class OperatorAction(Answer["domain.OperatorAction"]):
     operation: str = shown(_a.operation, says="as in the OpenAPI document")
     method: str = _a.method
     path: str = _a.path
-    status: int = shown(_a.status, says="of the answer; what was refused is not listed")
+    status: int = shown(
+        _a.status, says="HTTP status of the response; rejected requests are not listed"
+    )
 
 
 class ActionsAnswer(Answer["Listed[domain.OperatorAction]"]):
@@ -45,7 +47,7 @@ class ActionsAnswer(Answer["Listed[domain.OperatorAction]"]):
 actions = Resource("admin/actions", "system")
 
 
-@actions.endpoint("GET", Permission(Scope.ADMIN_READ, Reach.ALL), ActionsAnswer, query=PAGING)
+@actions.endpoint("GET", Permission(Scope.ADMIN_READ, QueueScope.ALL), ActionsAnswer, query=PAGING)
 def list_actions(request: Request) -> Reply:
     """List the actions of operators.
 

@@ -1,5 +1,7 @@
-"""The headers of PUSH: the producer, how long it waits for room, how full its queues are
-(ojs-backpressure sections 5.2 and 7), and how its rate limit stands.
+"""Headers of enqueue requests and their responses.
+
+A request names its producer and the time it waits for space (ojs-backpressure sections 5.2 and 7).
+A response reports the depth of the queues and the state of the rate limit.
 """
 
 from __future__ import annotations
@@ -17,16 +19,20 @@ if TYPE_CHECKING:
     from ojs.services.jobs.enqueue import Pushed
     from ojs.services.permits.rate_limits import RateLimitStatus
 
-# ASCII digits only: `float` also knows nan, inf, 1e9, underscores and the digits of other scripts.
+# ASCII digits only: `float` also accepts nan, inf, 1e9, underscores, and digits of other scripts.
 _SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
-# Time reserved to store the jobs and to send the answer before the function is stopped.
+# Time reserved to store the jobs and to send the response before Lambda stops the function.
 _SPARE_MS = 3_000
 
 
 def producer(headers: Mapping[str, str], principal: Principal) -> str | None:
-    """The producer: the key's holder, or without keys the name in the header; None if neither.
+    """Return the name of the producer, or None if the request names none.
 
-    Raises InvalidRequest naming the header, PermissionDenied if it names another than the holder.
+    The name is that of the authenticated caller. Without authentication, the header has the name.
+
+    Raises:
+        InvalidRequest: The header is malformed.
+        PermissionDenied: The header has a different name than the authenticated caller.
     """
     header = headers.get("x-ojs-producer")
     if header is None:
@@ -34,7 +40,7 @@ def producer(headers: Mapping[str, str], principal: Principal) -> str | None:
     name = header.strip()
     if not 1 <= len(name) <= MAX_PRODUCER or not name.isprintable():
         raise InvalidRequest(
-            "X-OJS-Producer", f"must hold 1 to {MAX_PRODUCER} printable characters", value=header
+            "X-OJS-Producer", f"must have 1 to {MAX_PRODUCER} printable characters", value=header
         )
     if principal.name is not None and name != principal.name:
         raise forbidden()
@@ -42,25 +48,31 @@ def producer(headers: Mapping[str, str], principal: Principal) -> str | None:
 
 
 def wait_ms(headers: Mapping[str, str], remaining_ms: Callable[[], int]) -> int:
-    """How long (ms) the request may wait for room in a queue with the `block` strategy.
+    """Return how long the request can wait for space in a queue with the policy `block`, in ms.
 
-    It is at most MAX_BLOCK_S, whatever the client asks for. `remaining_ms` returns how long the
-    function still runs. Raises InvalidRequest naming the header.
+    The maximum is `MAX_BLOCK_S`, and 3 seconds less than the remaining time of the function.
+
+    Args:
+        headers: Headers of the request. Their names are in lower case.
+        remaining_ms: Returns the time until Lambda stops the function.
+
+    Raises:
+        InvalidRequest: The header is not a number of seconds.
     """
     header = headers.get("ojs-block-timeout")
     if header is None:
         return 0
     if not _SECONDS.fullmatch(header.strip()):
         raise InvalidRequest(
-            "OJS-Block-Timeout", "must be a number of seconds, such as 10 or 2.5", value=header
+            "OJS-Block-Timeout", "must be a number of seconds, for example 10 or 2.5", value=header
         )
-    # Before multiplying: thousands of digits are an infinite float.
+    # Limited before the multiplication: a text of thousands of digits is an infinite float.
     requested_ms = int(min(float(header), MAX_BLOCK_S) * 1_000)
     return max(0, min(requested_ms, remaining_ms() - _SPARE_MS))
 
 
 def pressure_headers(pushed: Iterable[Pushed]) -> dict[str, str]:
-    """Headers for the fullest queue, if one is above its warning threshold."""
+    """Return the headers of the largest queue by depth, if one is above its warning threshold."""
     found = [one.pressure for one in pushed if one.pressure is not None]
     if not found:
         return {}
@@ -73,7 +85,7 @@ def pressure_headers(pushed: Iterable[Pushed]) -> dict[str, str]:
 
 
 def limit_headers(status: RateLimitStatus | None) -> dict[str, str]:
-    """The `X-RateLimit-*` headers of a push (ojs-rate-limiting section 10.4)."""
+    """Return the `X-RateLimit-*` headers of a response (ojs-rate-limiting section 10.4)."""
     if status is None:
         return {}
     limiter, now_ms = status.limiter, status.now_ms
@@ -86,7 +98,7 @@ def limit_headers(status: RateLimitStatus | None) -> dict[str, str]:
     return {
         "X-RateLimit-Limit": str(limit),
         "X-RateLimit-Remaining": str(remaining),
-        # Seconds since the epoch, rounded up: no earlier than there is room.
+        # Seconds since the epoch, rounded up, so that the next job can start by then.
         "X-RateLimit-Reset": str(-(-reset_ms // 1_000)),
     }
 
@@ -94,10 +106,10 @@ def limit_headers(status: RateLimitStatus | None) -> dict[str, str]:
 def _tightest(
     bounds: LimitBounds, limiter: LimiterState, now_ms: int
 ) -> tuple[int, int, int] | None:
-    """The limit with the least room: its number, its room, and when (ms) the next job may start."""
+    """Return the limit with the fewest remaining jobs: limit, remaining jobs, next start in ms."""
     found = []
     if bounds.concurrency is not None:
-        # When a running job ends is not known.
+        # The time at which a running job finishes is unknown.
         found.append((bounds.concurrency, max(0, bounds.concurrency - limiter.active), now_ms))
     if bounds.rate is not None:
         room = max(0, bounds.rate.limit - limiter.started(bounds.rate.period_ms, now_ms))

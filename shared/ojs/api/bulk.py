@@ -22,16 +22,16 @@ from ojs.http.answers import Count, Id, Moment, Positive
 from ojs.http.binding import paging
 from ojs.http.binding.paging import Listed, Paged
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import Implementation, Permission, Reach, Reply, Resource, Success
+from ojs.http.endpoint import Implementation, Permission, QueueScope, Reply, Resource, Success
 from ojs.http.models import NoOptions
 from ojs.http.parameters import PAGING
 
 if TYPE_CHECKING:
     from ojs.services.bulk.run import BulkRun
 
-# Events are shown for seven days, and deleted a day later.
+# The event log shows events for 7 days. They are deleted one day later.
 LOG_DAYS = 8
-# The rest of a bulk operation is left to the sweep when the request has less time than this.
+# With less time than this, the request stops. The sweep continues the bulk operation.
 _SPARE_MS = 8_000
 _DONE = {
     Action.RETRY_JOBS: "retried",
@@ -45,8 +45,18 @@ OperationState = Literal["running", "stopping", "stopped", "completed"]
 
 
 def wanted(body: models.JobsRequest, action: Action, *, now_ms: int) -> JobFilter | JobIds:
-    """The jobs that a request is for. Raises InvalidRequest, also for states in which jobs cannot
-    be dealt with so.
+    """Return the jobs that a request selects.
+
+    Args:
+        body: The request.
+        action: The action of the bulk operation.
+        now_ms: Current time in milliseconds since the epoch.
+
+    Returns:
+        The filter, limited to the states that the action allows, or the job IDs without duplicates.
+
+    Raises:
+        InvalidRequest: The filter is malformed, or selects a state that the action doesn't allow.
     """
     if body.job_ids is not None:
         return JobIds(tuple(dict.fromkeys(body.job_ids)))
@@ -55,7 +65,7 @@ def wanted(body: models.JobsRequest, action: Action, *, now_ms: int) -> JobFilte
 
 
 def to_erase(body: models.EraseRequest, *, now_ms: int) -> JobFilter | JobIds:
-    """The jobs that are to be erased. Raises InvalidRequest."""
+    """Return the jobs that a request erases. Raise InvalidRequest if its filter is malformed."""
     if body.job_ids is not None:
         return JobIds(tuple(dict.fromkeys(body.job_ids)))
     assert body.filter is not None
@@ -63,7 +73,16 @@ def to_erase(body: models.EraseRequest, *, now_ms: int) -> JobFilter | JobIds:
 
 
 def to_purge(body: models.PurgeRequest, queue: str, *, now_ms: int) -> JobFilter:
-    """The jobs of a queue that are to be deleted. Raises InvalidRequest."""
+    """Return the finished jobs of a queue that a request deletes.
+
+    Args:
+        body: The request.
+        queue: Name of the queue.
+        now_ms: Current time in milliseconds since the epoch.
+
+    Raises:
+        InvalidRequest: `states` or `older_than` is malformed.
+    """
     fields: dict[str, Any] = {"queue": queue, "state": body.states}
     if body.older_than is not None:
         fields["older_than"] = body.older_than
@@ -71,22 +90,31 @@ def to_purge(body: models.PurgeRequest, queue: str, *, now_ms: int) -> JobFilter
 
 
 def limited(found: JobFilter, action: Action, field: str) -> JobFilter:
-    """The filter for the states that an action is for. Raises InvalidRequest for others."""
+    """Limit a filter to the states that an action allows.
+
+    Args:
+        found: The filter as requested.
+        action: The action of the bulk operation.
+        field: Field of the request that lists states, for the error.
+
+    Raises:
+        InvalidRequest: The filter selects a state that the action doesn't allow.
+    """
     for state in found.states:
         if state not in action.states:
             states = ", ".join(sorted(action.states))
-            rule = f"must be of {states}: no other job can be {_DONE[action]}"
+            rule = f"must be one of {states}. Jobs in other states can't be {_DONE[action]}"
             raise InvalidRequest(field, rule, value=state)
     return job_filter.limited(found, action.states)
 
 
 @derived
 def _shown(operation: BulkOperation) -> JobOperation:
-    """One operation; of an erasure also where copies are kept, and until when."""
+    """Return the response object of an operation. An erasure lists where copies remain."""
     found: dict[str, Any] = operation.to_dict()
     if operation.action is Action.ERASE_JOBS and not operation.dry_run:
         end_ms = operation.finished_ms or operation.updated_ms
-        # For how many days copies of what was erased are kept, by where.
+        # Location → days for which it retains copies of erased jobs.
         kept = {"event_log": LOG_DAYS, **runtime.current().settings.recovery_days}
         found["remains"] = [
             {"where": where, "until": times.format_ms(end_ms + days * DAY_MS)}
@@ -129,7 +157,7 @@ class JobsFilter(AsIs):
 
 
 class Remainder(AsIs):
-    """Where a copy of what was erased may be, and until when."""
+    """Where a copy of erased data can remain, and until when."""
 
     where: Literal["event_log", "table_backups", "nightly_backups", "bucket_versions"]
     until: Moment
@@ -147,11 +175,11 @@ class JobOperation(AsIs):
     filter: JobsFilter
     matched: Count = present("jobs found so far")
     succeeded: Count
-    failed: Count = present("that could not be dealt with")
-    waiting_for_room: bool = present("a queue is full; it is tried again")
+    failed: Count = present("jobs that could not be processed")
+    waiting_for_room: bool = present("a queue is full; the operation retries it")
     errors: Annotated[list[BulkError], Field(max_length=20)] = present("the first of `failed`")
     dry_run: Literal[True] = absent("jobs are counted only")
-    remains: list[Remainder] = absent("of an erasure: what is kept for longer")
+    remains: list[Remainder] = absent("of an erasure: copies that are kept longer")
     started_at: Moment
     updated_at: Moment
     finished_at: Moment = absent()
@@ -164,7 +192,7 @@ class ManyJobsError(BulkError):
 
 
 class ManyJobsItem(AsIs):
-    """What became of one of the jobs that were named."""
+    """The result for one of the named jobs."""
 
     index: Count
     job_id: Id
@@ -173,7 +201,7 @@ class ManyJobsItem(AsIs):
 
 
 class ManyJobsAnswer(AsIs):
-    """What this request did. As long as the operation is running, the rest is done without it."""
+    """The result of this request. While the operation is running, the sweep continues it."""
 
     action: JobAction
     matched: Count
@@ -191,7 +219,7 @@ class ManyJobsAnswer(AsIs):
 
 
 class QueuePurgedAnswer(AsIs):
-    """What this request did. As long as the operation is running, the rest is done without it."""
+    """The result of this request. While the operation is running, the sweep continues it."""
 
     purged_count: Count
     purged: Count = present("the same as purged_count")
@@ -214,7 +242,7 @@ class JobOperationsAnswer(Paged[BulkOperation]):
 
 
 def _done(run: BulkRun) -> Mapping[str, Any]:
-    """What one request did itself; the sweep does the rest of the operation."""
+    """Return the part of the operation that the request has processed. The sweep does the rest."""
     operation, job_ids, errors = run.operation, run.job_ids, run.errors
     succeeded = 0 if operation.dry_run else len(job_ids)
     matched = len(job_ids) + len(errors)
@@ -240,7 +268,7 @@ def _items(
     job_ids: Sequence[str],
     errors: Sequence[Refusal],
 ) -> list[dict[str, Any]]:
-    """What became of each job that was named."""
+    """Return the outcome of each job that the request lists by ID."""
     told = "matched" if operation.dry_run else _DONE[operation.action]
     reasons = {each.job_id: each.message for each in errors}
     handled = set(job_ids)
@@ -257,12 +285,12 @@ def _items(
 
 # --- endpoints ------------------------------------------------------------------------------------
 
-_LOOK = Permission(Scope.ADMIN_READ, Reach.ALL)
-_MANAGE = Permission(Scope.ADMIN_WRITE, Reach.NAMED)
-_PURGES = Permission(Scope.ADMIN_WRITE, Reach.PATH)
-_MANY = Success(ManyJobsAnswer, "What was done, and what goes on.")
+_LOOK = Permission(Scope.ADMIN_READ, QueueScope.ALL)
+_MANAGE = Permission(Scope.ADMIN_WRITE, QueueScope.NAMED)
+_PURGES = Permission(Scope.ADMIN_WRITE, QueueScope.PATH)
+_MANY = Success(ManyJobsAnswer, "The processed jobs, and the operation that continues.")
 _ONE = Success(JobOperationAnswer, "The operation.")
-_PURGED = Success(QueuePurgedAnswer, "What was deleted, and what goes on.")
+_PURGED = Success(QueuePurgedAnswer, "The deleted jobs, and the operation that continues.")
 jobs = Resource("jobs/bulk", "jobs", lenient=True)
 admin_jobs = Resource("admin/jobs/bulk", "admin", form="admin_{}", lenient=True)
 operations = Resource("admin/jobs/bulk/operations", "admin", lenient=True)
@@ -271,10 +299,10 @@ admin_queues = Resource("admin/queues", "admin", form="admin_{}", lenient=True)
 
 
 def _verb(verb: str, example: Mapping[str, Any]) -> Callable[[Implementation], Implementation]:
-    """An operation on many jobs, for their producers and for operators."""
+    """Declare a bulk operation on jobs twice: for producers and for operators."""
     here = jobs.endpoint(
         f"POST /{verb}",
-        Permission(Scope.JOBS_WRITE, Reach.NAMED),
+        Permission(Scope.JOBS_WRITE, QueueScope.NAMED),
         _MANY,
         request=models.ManyJobsRequest,
         example=example,
@@ -331,7 +359,7 @@ def erase_jobs(request: Request) -> Reply:
 def _reaching(
     request: Request, action: Action, found: JobFilter | JobIds, dry_run: bool | None
 ) -> Reply:
-    """Begin a bulk operation on jobs that the caller reaches, and say what was done at once."""
+    """Start a bulk operation if the queue scope of the caller allows it."""
     if not isinstance(found, JobIds):
         request.touches(found.queue)
     elif request.principal.limited:
@@ -342,7 +370,7 @@ def _reaching(
 def _begun(
     request: Request, action: Action, found: JobFilter | JobIds, dry_run: bool | None
 ) -> BulkRun:
-    """Begin a bulk operation on jobs, and do as much of it as there is time."""
+    """Start a bulk operation and process jobs until the time of the request runs out."""
     return runtime.current().bulk.begin(
         action,
         found,
@@ -370,7 +398,7 @@ def get_job_operation(request: Request) -> Reply:
 
 @operations.endpoint(
     "POST /{id}/stop",
-    Permission(Scope.ADMIN_WRITE, Reach.ALL),
+    Permission(Scope.ADMIN_WRITE, QueueScope.ALL),
     _ONE,
     errors=(404, 409),
     request=NoOptions,

@@ -1,4 +1,4 @@
-"""Cron jobs, under `/cron` and, as the admin UI asks for them, under `/crons`."""
+"""Cron jobs, under `/cron` and, for the admin UI, under `/crons`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ojs.http.answers import Count, CreatedBy, Id, Job, Moment, Omitted, Warning
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Paged, Pagination
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import BASE, Parameter, Permission, Reach, Reply, Resource, Success
+from ojs.http.endpoint import BASE, Parameter, Permission, QueueScope, Reply, Resource, Success
 from ojs.http.models import NoOptions
 from ojs.http.parameters import LIMIT, MOMENT_SCHEMA, PAGING, SEALED, one_of, whole
 from ojs.records import record
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 CronState = Literal["active", "paused", "ended"]
 MAX_PREVIEW = 100
 DEFAULT_PREVIEW = 5
-# The largest template that is shown at each place of an answer about one cron job, and in a list:
-# it stands in an answer up to six times, and a list has up to two hundred cron jobs.
+# Maximum size of a template that each copy in a response contains. A response with one cron job has
+# up to 6 copies. A list has up to 200 cron jobs.
 _MAX_COPY_BYTES = 400_000
 _MAX_LISTED_BYTES = 4_000
 _PARTS = ("args", "meta", "options")
@@ -56,8 +56,9 @@ _PARTS = ("args", "meta", "options")
 
 @record(frozen=True)
 class _Seen:
-    """A cron job, and what is shown of its template: where that takes more than `most` bytes,
-    nothing, or with `once` only the template itself.
+    """A cron job in a response.
+
+    A template of more than `most` bytes is omitted. With `once`, only `job_template` contains it.
     """
 
     cron: CronJob
@@ -88,14 +89,14 @@ class _Seen:
 
     @property
     def wrapped(self) -> _Seen:
-        """The same where a template that is left out elsewhere is shown, if it fits at all."""
+        """The cron job under `cron_job`. It has a large template if that fits into the response."""
         fits = sent_bytes(self.cron.definition.template) < MAX_ANSWER_BYTES // 2
         return replace(self, once=True) if self.large and fits else self
 
 
 @record(frozen=True)
 class _Preview:
-    """When an expression fires; `version` is that of the rules of time zones."""
+    """The next firings of an expression. `version` is the version of the time zone database."""
 
     expression: str
     timezone: str
@@ -106,7 +107,7 @@ class _Preview:
 def _status(cron: CronJob) -> CronState:
     if not cron.enabled:
         return "paused"
-    # It has no next tick if `ends_at` comes before it.
+    # A cron job has no next tick if `ends_at` is earlier.
     return "active" if cron.tick_ms is not None else "ended"
 
 
@@ -124,7 +125,7 @@ _v: _Preview = source()
 
 
 class CronTemplate(Answer[Mapping[str, Any]], kept=True):
-    """The request of the jobs of a cron job. Keys that the client added are kept beside these."""
+    """The request of the jobs of a cron job. Also has the keys that the client added."""
 
     type: str = _t["type"]
     args: list[Any] = shown(_t.get("args"), absent=True)
@@ -180,7 +181,7 @@ class CronAnswer(Answer[_Seen]):
 
 
 class CronSetAnswer(CronAnswer):
-    """A cron job as it is now, and what to know of it."""
+    """The current cron job, and warnings about its definition."""
 
     warnings: Warnings = shown(_s.warnings, absent=True)
 
@@ -197,7 +198,7 @@ class CronsAnswer(Paged["CronJob"]):
 
 
 class CronDeletedAnswer(Answer[_Seen]):
-    """A cron job is gone."""
+    """The cron job that was deleted."""
 
     deleted: Literal[True] = True
     name: str = _c.name
@@ -206,7 +207,7 @@ class CronDeletedAnswer(Answer[_Seen]):
 
 
 class CronTriggeredAnswer(Answer["Pushed"]):
-    """The job of a firing by hand."""
+    """The job of a manual firing."""
 
     job_id: Id = _p.job.id
     job: Job = made(lambda job: job_views.wrapped(job)["job"], _p.job)
@@ -278,10 +279,10 @@ _HISTORY = (
     Parameter("limit", LIMIT, "most events of one answer"),
     Parameter("cursor", SEALED, "`next_cursor` of the answer before"),
 )
-_CHANGED = Success(CronSetAnswer, "The cron job as it is now.")
+_CHANGED = Success(CronSetAnswer, "The updated cron job.")
 
-_READS = Permission(Scope.JOBS_READ, Reach.CRON)
-_WRITES = Permission(Scope.JOBS_WRITE, Reach.CRON)
+_READS = Permission(Scope.JOBS_READ, QueueScope.CRON)
+_WRITES = Permission(Scope.JOBS_WRITE, QueueScope.CRON)
 crons = Resource("cron", "cron", also={"crons_{}": "crons"})
 
 
@@ -298,7 +299,7 @@ def _set(found: RegisteredCron) -> CronSetAnswer:
     _WRITES,
     {
         201: Success(CronSetAnswer, "The cron job is registered.", ("Location",)),
-        200: Success(CronSetAnswer, "There was one of this name; here it is as it is now."),
+        200: Success(CronSetAnswer, "The existing cron job of this name, updated."),
     },
     errors=(403, 404, 409),
     request=CronRequest,
@@ -346,7 +347,7 @@ def list_crons(request: Request) -> Reply:
 
 
 @crons.endpoint(
-    "GET /preview", Permission(Scope.JOBS_READ, Reach.NONE), CronPreviewAnswer, query=_PREVIEW
+    "GET /preview", Permission(Scope.JOBS_READ, QueueScope.NONE), CronPreviewAnswer, query=_PREVIEW
 )
 def preview_cron(request: Request) -> Reply:
     """Show when an expression fires.
@@ -355,7 +356,7 @@ def preview_cron(request: Request) -> Reply:
     """
     given = query.either(request.query, *EXPRESSION_NAMES)
     if given is None:
-        raise InvalidRequest(EXPRESSION_NAMES[0], "is required")
+        raise InvalidRequest(EXPRESSION_NAMES[0], "is required, for example 0 9 * * 1-5")
     field, expression = given
     timezone = request.query.get("timezone") or "UTC"
     now_ms = runtime.current().clock.now_ms()
@@ -400,7 +401,7 @@ def change_cron(request: Request) -> Reply:
 def delete_cron(request: Request) -> Reply:
     """Delete a cron job; its jobs stay.
 
-    It is gone; here it is as it was.
+    Returns the deleted cron job.
     """
     found = runtime.current().crons.delete(request.named, request.principal)
     return Reply(CronDeletedAnswer.of(_Seen(found)))

@@ -29,20 +29,20 @@ from ojs.http.answers import Count, Id, JobAnswer, JobDetailAnswer, Moment
 from ojs.http.binding import paging
 from ojs.http.binding.paging import Listed, Paged
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import Parameter, Permission, Reach, Reply, Resource, Success
+from ojs.http.endpoint import Parameter, Permission, QueueScope, Reply, Resource, Success
 from ojs.http.parameters import MOMENT_SCHEMA, PAGING, QUEUE_SCHEMA, one_of, text
 from ojs.records import record
 
 if TYPE_CHECKING:
     from ojs.services.bulk.run import BulkRun
 
-# The rest of a bulk operation is left to the sweep when the request has less time than this.
+# With less time than this, the request stops. The sweep continues the bulk operation.
 _BULK_SPARE_MS = 8_000
 
 
 @record(frozen=True)
 class _Done:
-    """What one request did of an operation itself; the sweep does the rest."""
+    """The part of an operation that one request has processed. The sweep does the rest."""
 
     operation: domain.BulkOperation
     job_ids: Sequence[str]
@@ -74,7 +74,7 @@ class DeadLetterRetentionStats(Answer[DeadLetterStats]):
 
 
 class DeadLetterStatsAnswer(Answer[DeadLetterStats]):
-    """All dead letters. The counts are behind by up to a minute."""
+    """Statistics of all dead letters. The counts are up to 1 minute old."""
 
     total: Count = _c.total
     by_queue: dict[str, Count] = shown(
@@ -95,7 +95,7 @@ class DeadLetterStatsAnswer(Answer[DeadLetterStats]):
 
 
 class DeadLetterDeletedAnswer(Answer[str]):
-    """A dead letter is gone."""
+    """The dead letter that was deleted."""
 
     deleted: Literal[True] = True
     job_id: Id = _id
@@ -123,8 +123,10 @@ class BulkOperation(Answer[domain.BulkOperation]):
     filter: BulkFilter = BulkFilter.of(_o.wanted.to_dict())
     matched: Count = shown(_o.matched, says="dead letters found so far")
     succeeded: Count = _o.succeeded
-    failed: Count = shown(_o.failed, says="that cannot come back; they stay")
-    waiting_for_room: bool = shown(_o.waiting_for_room, says="a queue is full; it is tried again")
+    failed: Count = shown(_o.failed, says="dead letters that can't be retried; they are kept")
+    waiting_for_room: bool = shown(
+        _o.waiting_for_room, says="a queue is full; the operation retries it"
+    )
     errors: Annotated[list[BulkError], Field(max_length=MAX_ERRORS)] = shown(
         BulkError.each(_o.errors), says="the first of `failed`"
     )
@@ -134,7 +136,7 @@ class BulkOperation(Answer[domain.BulkOperation]):
 
 
 class DeadLettersRetriedAnswer(Answer[_Done]):
-    """What this request did. As long as the operation is running, the rest is done without it."""
+    """The result of this request. While the operation is running, the sweep continues it."""
 
     action: Literal["retry"] = "retry"
     matched: Count = _d.matched
@@ -152,7 +154,7 @@ class DeadLettersRetriedAnswer(Answer[_Done]):
 
 
 class DeadLettersPurgedAnswer(Answer[_Done]):
-    """What this request did. As long as the operation is running, the rest is done without it."""
+    """The result of this request. While the operation is running, the sweep continues it."""
 
     deleted: Count = made(len, _d.job_ids)
     purged: Count = deleted
@@ -188,7 +190,7 @@ _FILTERS = (
     Parameter(
         "older_than",
         {"type": "string", "minLength": 1},
-        "only jobs discarded before this time, or so long ago: `P30D`, `72h`",
+        "only jobs discarded before this time, or at least this long ago: `P30D`, `72h`",
     ),
     Parameter(
         "args",
@@ -202,12 +204,12 @@ _CONFIRM = Parameter("confirm", one_of("true"), "needed, here or in the body")
 _ALL = Parameter(
     "all",
     one_of("true"),
-    "all dead letters; needed, here or in the body, where there is no filter, and refused with one",
+    "all dead letters; required, here or in the body, without a filter, and rejected with one",
 )
-_DONE = "What was done, and what goes on."
-_LOOK = Permission(Scope.ADMIN_READ, Reach.ALL)
-_ONE = Permission(Scope.ADMIN_WRITE, Reach.JOB)
-_MANY = Permission(Scope.ADMIN_WRITE, Reach.NAMED)
+_DONE = "The processed dead letters, and the operation that continues."
+_LOOK = Permission(Scope.ADMIN_READ, QueueScope.ALL)
+_ONE = Permission(Scope.ADMIN_WRITE, QueueScope.JOB)
+_MANY = Permission(Scope.ADMIN_WRITE, QueueScope.NAMED)
 
 both = Resource("dead-letter", "dead-letter", also={"admin_{}": "admin/dead-letter"})
 dead_letters = Resource("dead-letter", "dead-letter")
@@ -215,7 +217,7 @@ for_operators = Resource("admin/dead-letter", "admin")
 
 
 def _once(request: Request) -> None:
-    """Refuse a parameter that appears twice: API Gateway joins the values by a comma."""
+    """Reject a parameter that appears twice, because API Gateway joins its values with a comma."""
     seen = set()
     for name, _ in parse_qsl(request.raw_query, keep_blank_values=True):
         if name in seen:
@@ -232,7 +234,7 @@ def _begun(request: Request, action: Action, wanted: DeadLetterFilter) -> _Done:
 
 @both.endpoint(
     "GET",
-    Permission(Scope.ADMIN_READ, Reach.FILTER),
+    Permission(Scope.ADMIN_READ, QueueScope.FILTER),
     Success(views.JobsPageAnswer, "One page of dead letters, latest first."),
     query=(*_FILTERS, _STATE, *PAGING),
 )
@@ -243,7 +245,7 @@ def list_dead_letters(request: Request) -> Reply:
     if (state := request.query.get("state")) not in (None, "", State.DISCARDED):
         raise InvalidRequest("state", f"must be {State.DISCARDED}", value=state)
     wanted = dead_letter_filter.from_query(request.query, now_ms=current.clock.now_ms())
-    # Not by paging.collect: it would load the jobs that are skipped.
+    # Without paging.collect, which would load the skipped jobs.
     page = current.dead_letter.list(
         wanted, limit=window.limit, cursor=window.cursor, skip=window.offset
     )
@@ -265,7 +267,7 @@ def dead_letter_stats(_request: Request) -> Reply:
 
 @both.endpoint(
     "GET /{id}",
-    Permission(Scope.ADMIN_READ, Reach.JOB),
+    Permission(Scope.ADMIN_READ, QueueScope.JOB),
     Success(JobDetailAnswer, "The job with its whole error history."),
     errors=(404,),
 )
@@ -296,7 +298,7 @@ def retry_dead_letter(request: Request) -> Reply:
     """Make a dead letter available again."""
     override = request.parsed(models.RetryDeadLetterRequest).changes()
     if override != JobOverride():
-        # It decides what is to run, as who pushes a job does.
+        # The caller changes the job, so it needs the scope of a producer.
         request.needs(Scope.JOBS_WRITE)
     if override.queue is not None:
         request.moves_to(override.queue)
@@ -315,14 +317,18 @@ def retry_dead_letter(request: Request) -> Reply:
 def delete_dead_letter(request: Request) -> Reply:
     """Delete a dead letter permanently.
 
-    It is gone.
+    Deletes the dead letter.
     """
     runtime.current().dead_letter.delete(request.named)
     return Reply(DeadLetterDeletedAnswer.of(request.named))
 
 
 @for_operators.endpoint(
-    "DELETE /{id}", _ONE, {204: Success(None, "It is gone.")}, errors=(404,), strict_query=False
+    "DELETE /{id}",
+    _ONE,
+    {204: Success(None, "The dead letter is deleted.")},
+    errors=(404,),
+    strict_query=False,
 )
 def admin_delete_dead_letter(request: Request) -> Reply:
     """Delete a dead letter permanently."""
@@ -386,7 +392,7 @@ def purge_dead_letters(request: Request) -> Reply:
 
 @both.endpoint(
     "POST /purge",
-    Permission(Scope.ADMIN_WRITE, Reach.FILTER),
+    Permission(Scope.ADMIN_WRITE, QueueScope.FILTER),
     Success(DeadLettersPurgedAnswer, _DONE),
     query=_FILTERS,
 )
@@ -394,7 +400,9 @@ def purge_old_dead_letters(request: Request) -> Reply:
     """Delete dead letters of an age permanently."""
     _once(request)
     if not request.query.get("older_than"):
-        raise InvalidRequest("older_than", "is required: a duration such as P30D, or a time")
+        raise InvalidRequest(
+            "older_than", "is required. Send a duration, for example P30D, or an RFC 3339 timestamp"
+        )
     asked = {name: request.query[name] for name in FIELDS if name in request.query}
     now_ms = runtime.current().clock.now_ms()
     wanted = dead_letter_filter.parse_bulk({"": asked}, None, now_ms=now_ms)
@@ -421,7 +429,7 @@ def get_dead_letter_operation(request: Request) -> Reply:
 
 @both.endpoint(
     "POST /operations/{id}/stop",
-    Permission(Scope.ADMIN_WRITE, Reach.ALL),
+    Permission(Scope.ADMIN_WRITE, QueueScope.ALL),
     BulkOperationAnswer,
     errors=(404, 409),
     request=models.NoOptions,

@@ -1,4 +1,4 @@
-"""Deliveries: where jobs of some queues are pushed."""
+"""Push deliveries: the targets that the server sends jobs to."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ojs.http.answers import Count, CreatedBy, Moment, Positive
 from ojs.http.binding import paging
 from ojs.http.binding.paging import Paged
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import BASE, Permission, Reach, Reply, Resource, Success
+from ojs.http.endpoint import BASE, Permission, QueueScope, Reply, Resource, Success
 from ojs.http.models import NoOptions
 from ojs.http.parameters import PAGING
 from ojs.records import record
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @record(frozen=True)
 class _Seen:
-    """A delivery as it is now."""
+    """A delivery and its state at a time."""
 
     delivery: Delivery
     now_ms: int
@@ -74,8 +74,8 @@ class DeliveryTarget(Answer[_Seen]):
 
 
 class DeliveryStatistics(Answer[_Seen]):
-    """What became of pushes: of jobs as the stream has counted them in the queues that it serves,
-    of the target since the delivery was made.
+    """Results of pushes: of jobs in the queues of the delivery, as counted from the stream; of the
+    target since the delivery was created.
     """
 
     pushed: Count = _c.pushed
@@ -124,14 +124,14 @@ class DeliveriesAnswer(Paged[_Seen]):
 
 
 class DeliveryDeletedAnswer(Answer[str]):
-    """A delivery is gone."""
+    """The name of the delivery that was deleted."""
 
     deleted: Literal[True] = True
     name: str = _n
 
 
 class DeliveryTestAnswer(Answer["tuple[Outcome, int]"]):
-    """What the target answered to a push that no job stands for."""
+    """The response of the target to a test event, which belongs to no job."""
 
     outcome: Verdict = _o.verdict
     result: Any = shown(_o.result, absent=MISSING)
@@ -145,10 +145,10 @@ class DeliveryTestAnswer(Answer["tuple[Outcome, int]"]):
 
 # --- endpoints ------------------------------------------------------------------------------------
 
-_LOOK = Permission(Scope.ADMIN_READ, Reach.ALL)
-_MANAGE = Permission(Scope.ADMIN_WRITE, Reach.ALL)
-_NOW = Success(DeliveryAnswer, "The delivery as it is now.")
-_PUT = {200: _NOW, 201: Success(DeliveryAnswer, "The delivery, which is new.", ("Location",))}
+_LOOK = Permission(Scope.ADMIN_READ, QueueScope.ALL)
+_MANAGE = Permission(Scope.ADMIN_WRITE, QueueScope.ALL)
+_NOW = Success(DeliveryAnswer, "The updated delivery.")
+_PUT = {200: _NOW, 201: Success(DeliveryAnswer, "The new delivery.", ("Location",))}
 deliveries = Resource("admin/deliveries", "deliveries")
 
 
@@ -203,7 +203,7 @@ def put_delivery(request: Request) -> Reply:
 
 
 def _put(name: str | None, request: Request) -> Reply:
-    # A delivery takes jobs and ends them, as a worker does.
+    # A delivery claims and finishes jobs like a worker.
     request.needs(Scope.WORK)
     put = runtime.current().deliveries.put
     delivery, created = put(name, request.object(), request.principal)
@@ -223,7 +223,7 @@ def get_delivery(request: Request) -> Reply:
 def delete_delivery(request: Request) -> Reply:
     """Delete a delivery.
 
-    It is gone; its queues and jobs stay.
+    Its queues and jobs are kept.
     """
     runtime.current().deliveries.delete(request.named)
     return Reply(DeliveryDeletedAnswer.of(request.named))
@@ -255,10 +255,10 @@ def resume_delivery(request: Request) -> Reply:
 def test_delivery(request: Request) -> Reply:
     """Send a test event to a delivery's target.
 
-    What would have become of a job.
+    The result that a job would have had.
     """
     body = request.object()
     if body:
-        # What is sent then looks like a job that the target runs.
+        # The target runs the test event like a job.
         request.needs(Scope.JOBS_WRITE)
     return Reply(DeliveryTestAnswer.of(runtime.current().deliveries.test(request.named, body)))

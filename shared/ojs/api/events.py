@@ -19,7 +19,7 @@ from ojs.http.answers import Moment
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Position
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import Parameter, Permission, Reach, Reply, Resource
+from ojs.http.endpoint import Parameter, Permission, QueueScope, Reply, Resource
 from ojs.http.parameters import MAX_OFFSET, MOMENT_SCHEMA, listed, whole
 from ojs.records import record
 
@@ -29,17 +29,17 @@ MAX_EVENTS = 1_000
 
 @record(frozen=True)
 class _Asked:
-    """A request for events. At most one of `after` and `cursor` is set, decoded by then."""
+    """A request for events. At most one of `after` and `cursor` is set. Both are decoded."""
 
     wanted: EventFilter
-    # Its offset counts from the latest event.
+    # The offset counts from the most recent event.
     window: paging.PageWindow
     after: str | None = None
     cursor: str | None = None
 
 
 def _read(parameters: Mapping[str, str], *, now_ms: int) -> _Asked:
-    """Read which events a query asks for. Raises InvalidRequest naming a parameter."""
+    """Parse the query. Raise InvalidRequest if a parameter is invalid."""
     since_ms, until_ms = query.span(parameters, now_ms=now_ms)
     wanted = EventFilter(
         types=query.names(parameters, ("types", "type"), domain.check_type),
@@ -53,15 +53,15 @@ def _read(parameters: Mapping[str, str], *, now_ms: int) -> _Asked:
     page = paging.integer(parameters, "page", default=1, least=1, most=MAX_OFFSET + 1)
     window = paging.PageWindow(limit, offset=(page - 1) * limit)
     if window.offset > MAX_OFFSET:
-        rule = f"must not skip more than {MAX_OFFSET} events; use cursor instead"
+        rule = f"must not skip more than {MAX_OFFSET} events. Use cursor instead"
         raise InvalidRequest("page", rule, value=parameters["page"])
     position = query.either(parameters, "after", "cursor")
     if position is None:
         return _Asked(wanted, window)
     name, text = position
     if page > 1:
-        raise InvalidRequest("page", f"cannot be combined with {name}", value=parameters["page"])
-    # Of an event's id no cursor was made.
+        raise InvalidRequest("page", f"can't be combined with {name}", value=parameters["page"])
+    # An event ID is not an encoded cursor.
     opened = (
         text if text.startswith(EVENT_PREFIX) and name == "after" else paging.opened(text, name)
     )
@@ -70,20 +70,20 @@ def _read(parameters: Mapping[str, str], *, now_ms: int) -> _Asked:
 
 @record(frozen=True)
 class _Found:
-    """What was asked for, and found."""
+    """A request for events and the page that was found."""
 
     asked: _Asked
     page: EventPage
 
     @property
     def listed(self) -> Listed[Any]:
-        """The listing goes back to older events, or forward where the request had `after`."""
+        """The page for `pagination`: the next page has older events, or newer ones with `after`."""
         page, following = self.page, self.page.older
         if following is None and page.has_more:
             following = page.cursor
         total = None
         if self.asked.after is None and self.asked.cursor is None:
-            # Events are not counted. One more than those so far leads to a next page.
+            # Events are not counted. A total of one more than those so far leads to the next page.
             total = self.asked.window.offset + len(page.events) + (following is not None)
         return Listed(page.events, self.asked.window, following, total)
 
@@ -107,7 +107,7 @@ class Event(Answer[Mapping[str, Any]]):
 
 
 class EventsPagination(Position):
-    """How to go on in the direction of the listing of events, and how many there are at least."""
+    """The cursor of the next page of events, and the minimum number of events."""
 
     total: Annotated[int, Field(ge=0)] = shown(
         _l.total,
@@ -118,7 +118,7 @@ class EventsPagination(Position):
 
 
 class EventsAnswer(Answer[_Found]):
-    """Events, oldest first. `cursor` goes forward from here; `has_more`: at once."""
+    """Events, oldest first. If `has_more` is true, pass `cursor` as `after` to continue."""
 
     events: list[Event] = Event.each(_f.page.events)
     items: list[Event] = events
@@ -131,7 +131,7 @@ class EventsAnswer(Answer[_Found]):
 
 # --- endpoints ------------------------------------------------------------------------------------
 
-# The table has a row for each parameter: the formatter would split each row.
+# One row for each parameter. The formatter would split the rows.
 # fmt: off
 _CURSOR = {"type": "string", "pattern": "[A-Za-z0-9_-]+={0,2}"}
 _LIMIT = whole(1, MAX_EVENTS, DEFAULT_EVENTS)
@@ -161,7 +161,11 @@ events = Resource("events", "events")
 
 
 @events.endpoint(
-    "GET", Permission(Scope.ADMIN_READ, Reach.FILTER), EventsAnswer, query=_EVENTS, derived=True
+    "GET",
+    Permission(Scope.ADMIN_READ, QueueScope.FILTER),
+    EventsAnswer,
+    query=_EVENTS,
+    derived=True,
 )
 def list_events(request: Request) -> Reply:
     """List lifecycle events.

@@ -1,7 +1,7 @@
-"""Jobs as answers show them.
+"""Builds the response objects of jobs.
 
-Lambda cannot send an answer that is too large, so each answer with jobs stays below
-`MAX_ANSWER_BYTES`: fields that do not fit are left out, and named under the job's `omitted`.
+Lambda limits the size of a response, so a response with jobs has at most `MAX_ANSWER_BYTES`. Fields
+that don't fit are omitted. The field `omitted` of the job lists their names.
 """
 
 from __future__ import annotations
@@ -27,74 +27,74 @@ if TYPE_CHECKING:
     from ojs.services.jobs.bulk_push import PushOutcome
     from ojs.services.jobs.manage import Progress
 
-# Lambda sends at most 6 MB (6 291 556 bytes). The rest is for headers and the JSON around the body.
+# Lambda sends at most 6 MB (6,291,556 bytes). The difference is for headers and the outer JSON.
 MAX_ANSWER_BYTES = 6_000_000
-# Of that, reserved for what is beside a job: its small fields at the top level, pagination.
+# Reserved for the small fields of a job at the top level, and for the pagination.
 _AROUND_BYTES = 20_000
-# A job this large is not shown at the top level and once more under `job`.
+# The top level repeats only the small fields of a larger job.
 MAX_COPY_BYTES = 262_144
-# The largest error history of a job that is shown with its contents and result.
+# Maximum size of the error history in a job. Older errors are omitted.
 MAX_ERRORS_BYTES = 1_500_000
 
-# The fields that name what is left out of a job. A client's own field of that name is not shown.
+# The fields that list omitted parts of a job. They replace a client's own field of that name.
 _OMITTED: Final = "omitted"
 _ERRORS_OMITTED: Final = "errors_omitted"
-# In `omitted`: the client's own fields.
+# The name of the client's own fields in `omitted`.
 REST = "*"
 
-# Fields that may be large; each is named when it is left out. The client's own fields, of any
-# number and length, are named together as `REST`.
+# Fields that can be large. `omitted` lists each by name. The client's own fields can have any
+# number and length, so `omitted` lists them together as `REST`.
 LARGE_FIELDS = (
     "args", "meta", "result", "error", "errors", "options", "retry", "unique", "tags", "schema",
     "metadata", "parent_results", "parent_errors", "parent_results_by_step",
 )  # fmt: skip
-# The fields that a job is cut down to: those that the server writes or checks, of a few hundred
-# characters at most. A list of what stays, since a client may add fields of any name.
+# The fields that a large job keeps. The server writes or checks them, so they have at most a few
+# hundred characters. The list names the kept fields, because clients can add fields of any name.
 SMALL_FIELDS = frozenset(jobs.SHOWN) - set(LARGE_FIELDS) | {
     "specversion", "id", "type", "queue", "expires_at", "timeout", "timeout_ms",
     "visibility_timeout_ms", "rate_limit",
 }  # fmt: skip
-# The fields of a job that the outcome of one of many acks or nacks has.
+# The fields of a job in the outcome of a batched ack or nack.
 _OF_OUTCOME = (
     "state", "attempt", "max_attempts", "retry_delay_ms", "next_attempt_at", "completed_at",
     "discarded_at",
 )  # fmt: skip
-# Those of a job that was pushed with many others.
+# The fields of a job in the response to a bulk enqueue.
 _IN_SHORT = ("id", "type", "queue", "state", "created_at", "scheduled_at")
-# The times of a job that its `metadata` has for operators.
+# The times of a job that the admin API adds to `metadata`.
 _TIMES = (
     "created_at", "enqueued_at", "started_at", "scheduled_at", "completed_at", "cancelled_at",
     "discarded_at",
 )  # fmt: skip
-# What stands beside a job and is about the request, not about the job.
+# Fields at the top level of a response that describe the request, not the job.
 _ABOUT_THE_REQUEST = frozenset({"deduplicated", "warnings"})
-# What is left out of a single job that does not fit into an answer, in this order.
+# Fields to omit, in this order, from a single job that does not fit into a response.
 _LEFT_OUT_FIRST: tuple[Literal["result", "errors"], ...] = ("result", "errors")
 
 
 def sent_bytes(value: Any) -> int:
-    """The most bytes that `value` takes inside a Lambda's answer.
+    """Return the maximum size of `value` in a Lambda response, in bytes.
 
-    The body is a JSON text inside a JSON text: quotes and backslashes count twice, and on Python
-    3.11 a character beyond ASCII counts 6 or 12 bytes (later versions send it as it is).
+    The response contains the body as a JSON string, so quotes and backslashes count twice. On
+    Python 3.11, a non-ASCII character counts 6 or 12 bytes. Later versions don't escape it.
     """
     return len(json.dumps(jsontext.dumps(value))) - 2
 
 
 def fetched(claimed: Sequence[Job]) -> dict[str, Any]:
-    """The answer to a fetch. Its jobs are whole: the fetch itself claims no more than fit."""
+    """Build the response to a fetch. A fetch claims only jobs that fit, so none is reduced."""
     return {"jobs": [_shown(job) for job in claimed]}
 
 
 def whole(job: Job) -> dict[str, Any]:
-    """A job; a very long error history is cut to the latest errors.
+    """Build a job. Its error history has the most recent errors, up to `MAX_ERRORS_BYTES`.
 
-    A result or errors that still do not fit are left out: clients read them from `…/result` and
-    `…/retries`.
+    A result or an error history that still doesn't fit is omitted. Clients read them from
+    `…/result` and `…/retries`.
     """
     shown = _shown(job)
     if "errors" not in shown and "result" not in shown:
-        return shown  # contents alone always fit (ojs.domain.job.envelope.MAX_JOB_BYTES)
+        return shown  # a payload alone always fits (ojs.domain.job.envelope.MAX_JOB_BYTES)
     if "errors" in shown:
         shown["errors"], left_out = _latest(shown["errors"], MAX_ERRORS_BYTES)
         if left_out:
@@ -109,18 +109,18 @@ def whole(job: Job) -> dict[str, Any]:
 
 
 def _shown(job: Job) -> dict[str, Any]:
-    """All of a job that is loaded."""
+    """Build a job from all its loaded fields."""
     shown = jobs.to_dict(job)
     shown.pop(_OMITTED, None)
     shown.pop(_ERRORS_OMITTED, None)
     if job.content is None:
-        # The offloaded payload is not loaded; which of the client's own fields it has is unknown.
+        # The offloaded payload is not loaded, so the client's own fields are unknown.
         shown[_OMITTED] = ["args", "meta", REST]
     return shown
 
 
 def _latest(errors: Sequence[dict[str, Any]], room: int) -> tuple[list[dict[str, Any]], int]:
-    """The latest errors that fit into `room` bytes, and how many older ones do not."""
+    """Return the most recent errors that fit into `room` bytes, and the number of older ones."""
     kept: list[dict[str, Any]] = []
     for error in reversed(errors):
         room -= sent_bytes(error) + 1
@@ -131,12 +131,12 @@ def _latest(errors: Sequence[dict[str, Any]], room: int) -> tuple[list[dict[str,
 
 
 def _slim(shown: dict[str, Any]) -> dict[str, Any]:
-    """A job's small fields, with the names of the others in `omitted`."""
+    """Reduce a job to its small fields. `omitted` lists the others."""
     whole: Mapping[str, Any] = shown
     kept: dict[str, Any] = {name: value for name, value in whole.items() if name in SMALL_FIELDS}
     left_out = {name for name in shown if name not in kept} - {_OMITTED, _ERRORS_OMITTED}
     if shown.get("dead_letter") and isinstance(shown.get("metadata"), dict):
-        # The two times of ojs-dead-letter section 9.2, without the client's own keys beside them.
+        # Only the two times of ojs-dead-letter section 9.2, without the client's own keys.
         kept["metadata"] = {name: whole[name] for name in ("created_at", "discarded_at")}
         if kept["metadata"] == shown["metadata"]:
             left_out.discard("metadata")
@@ -150,7 +150,7 @@ def _slim(shown: dict[str, Any]) -> dict[str, Any]:
 
 
 def _listed(found: Iterable[Job], room: int) -> list[dict[str, Any]]:
-    """Jobs in `room` bytes, in order: whole as far as they fit, otherwise their small fields."""
+    """Build jobs within `room` bytes, in order. A job that doesn't fit has small fields only."""
     listed = []
     for job in found:
         shown = whole(job)
@@ -169,20 +169,26 @@ def _listed(found: Iterable[Job], room: int) -> list[dict[str, Any]]:
 
 
 def detail(job: Job, warnings: Sequence[str] = ()) -> dict[str, Any]:
-    """A job wrapped, and its fields once more at the top level; there only the small ones if the
-    job is large. `warnings` are of its request.
+    """Build a response with a job under `job` and its fields at the top level.
+
+    The top level repeats only the small fields of a job of more than `MAX_COPY_BYTES`.
+
+    Args:
+        job: The job.
+        warnings: Warnings about the request.
     """
     shown = whole(job)
     small = sent_bytes(shown) <= MAX_COPY_BYTES
     copy: Mapping[str, Any] = shown if small else _slim(shown)
-    # A client's own field of such a name would say something of the request.
+    # A client's own field of such a name would look like a statement about the request.
     flat = {name: value for name, value in copy.items() if name not in _ABOUT_THE_REQUEST}
     return {**flat, "job": shown, **_warned(warnings)}
 
 
 def for_operators(job: Job) -> dict[str, Any]:
-    """A job with what the admin API has beside its fields (ojs-admin-api, section 7.2). Dashboards
-    rely on errors and meta.
+    """Build a job for the admin API (ojs-admin-api section 7.2).
+
+    It always contains `errors` and `meta`, because dashboards require them.
     """
     flat: dict[str, Any] = dict(detail(job))
     own = flat.get("metadata")
@@ -198,17 +204,17 @@ def _warned(warnings: Sequence[str]) -> dict[str, Any]:
 
 
 def wrapped(job: Job) -> dict[str, Any]:
-    """One job."""
+    """Build a response with one job under `job`."""
     return {"job": whole(job)}
 
 
 def deduplicated(job: Job, warnings: Sequence[str]) -> dict[str, Any]:
-    """The job that stands for a duplicate request."""
+    """Build the response to a duplicate request: the existing job."""
     return {**detail(job, warnings), "deduplicated": True}
 
 
 def batch(stored: Sequence[Job], warnings: Sequence[str] = ()) -> dict[str, Any]:
-    """The answer to a batch, in the order of the request; `warnings` are of the request."""
+    """Build the response to a batch enqueue. The jobs are in the order of the request."""
     return {
         "jobs": _listed(stored, MAX_ANSWER_BYTES - _AROUND_BYTES),
         "count": len(stored),
@@ -219,7 +225,7 @@ def batch(stored: Sequence[Job], warnings: Sequence[str] = ()) -> dict[str, Any]
 
 
 def bulk_pushed(outcomes: Sequence[PushOutcome], warnings: Sequence[str] = ()) -> dict[str, Any]:
-    """What became of each job of a request, in its order."""
+    """Build the response to a bulk enqueue: an outcome for each job, in request order."""
     failed = sum(isinstance(outcome, OjsError) for outcome in outcomes)
     return {
         "total": len(outcomes),
@@ -243,7 +249,7 @@ def _bulk_item(index: int, outcome: PushOutcome) -> dict[str, Any]:
 
 
 def acknowledged(job: Job) -> dict[str, Any]:
-    """The answer to an ack."""
+    """Build the response to an ack."""
     shown = whole(job)
     return {
         "acknowledged": True,
@@ -256,7 +262,7 @@ def acknowledged(job: Job) -> dict[str, Any]:
 
 
 def failed(job: Job) -> dict[str, Any]:
-    """The answer to a nack: the job's new state, and when it is tried again or ended."""
+    """Build the response to a nack: the new state of the job, and the time of its retry or end."""
     shown = whole(job)
     return {
         "id": job.id,
@@ -270,7 +276,7 @@ def failed(job: Job) -> dict[str, Any]:
 
 
 def outcomes(found: Sequence[BatchOutcome]) -> list[dict[str, Any]]:
-    """What became of many acks or nacks. The jobs themselves are not in it, so that it fits."""
+    """Build the outcomes of batched acks or nacks. They omit the jobs so that all of them fit."""
     return [_outcome(one.job_id, one.result) for one in found]
 
 
@@ -293,7 +299,7 @@ def _nack_times(job: Job, shown: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def result(job: Job) -> dict[str, Any]:
-    """How a job ended; `result` is null when there is none (yet)."""
+    """Build the result of a job. `result` is null if the job has no result yet."""
     shown = _shown(job)
     answer: dict[str, Any] = {
         "job_id": job.id, "state": shown["state"], "result": shown.get("result"),
@@ -323,9 +329,19 @@ def retries(job: Job) -> dict[str, Any]:
 def progress(
     reported: Progress, warnings: Sequence[str] = (), *, report: bool = False
 ) -> dict[str, Any]:
-    """The progress that a job's worker reported last; `warnings` of what was not kept of it."""
+    """Build the most recent progress of a job.
+
+    Args:
+        reported: The stored progress.
+        warnings: Warnings about parts of the report that were not stored.
+        report: Whether the request is a report. A report on a job that isn't `active` is ignored,
+            which adds a warning.
+    """
     if report and reported.state is not State.ACTIVE:
-        rule = f"The report was ignored: the job is '{reported.state.value}', not 'active'."
+        rule = (
+            f"The report was ignored, because the state of the job is '{reported.state.value}', "
+            "not 'active'."
+        )
         warnings = [*warnings, rule]
     answer = reported.to_dict()
     if warnings:
@@ -339,8 +355,15 @@ def deleted(job_id: str) -> dict[str, Any]:
 
 
 def history(job: Job, *, limit: int, cursor: str | None) -> dict[str, Any]:
-    """A part of what happened to a job; the cursor is the number of the first event. Raises
-    InvalidRequest.
+    """Build a page of the history of a job.
+
+    Args:
+        job: The job.
+        limit: Maximum number of events.
+        cursor: Index of the first event, as decimal digits. None starts at the first event.
+
+    Raises:
+        InvalidRequest: The cursor is malformed.
     """
     if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 7):
         raise InvalidRequest("cursor", BAD_CURSOR, value=cursor)

@@ -1,4 +1,4 @@
-"""Jobs: enqueued, read and changed."""
+"""Jobs: enqueue, read, and change."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from ojs.http.answers import (
 from ojs.http.binding import paging
 from ojs.http.binding.errors import JobsRefused
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import BASE, Parameter, Permission, Reach, Reply, Resource, Success
+from ojs.http.endpoint import BASE, Parameter, Permission, QueueScope, Reply, Resource, Success
 from ojs.http.models import NoOptions
 from ojs.http.parameters import (
     DEFAULT_LIMIT,
@@ -68,21 +68,22 @@ if TYPE_CHECKING:
 
 # API Gateway ends a request after 30 s.
 MAX_RESULT_WAIT_S = 25
-# The longest wait that a client may ask for without an error; it waits less.
+# Maximum wait that a request can specify. The actual wait is at most `MAX_RESULT_WAIT_S`.
 MAX_TIMEOUT_S = 86_400
-# How often a waiting request reads the state: each half second costs one read unit a second.
+# Interval at which a waiting request reads the state. It consumes one read unit per second.
 _POLL_EVERY_MS = 500
-# Time reserved to build and send the answer before the function is stopped.
+# Time reserved to build and send the response before Lambda stops the function.
 _SPARE_MS = 2_000
 sleep = time.sleep
-# Of a batch, the first so many jobs are looked at for what has no effect: others will be like them.
+# Maximum number of jobs of a batch that are checked for options without effect. Later jobs are
+# usually similar.
 _WARNED_JOBS = 100
 
 
 class AdminJobAnswer(JobDetailAnswer):
-    """A job as operators read it: at the top level with its policy and its times.
+    """A job in the admin API, with its retry policy and its times at the top level.
 
-    Errors and meta are always there; they are empty where `omitted` names them.
+    `errors` and `meta` are always present. They are empty if `omitted` lists them.
     """
 
     retry_policy: dict[str, Any]
@@ -95,7 +96,7 @@ class JobMadeAnswer(JobDetailAnswer):
 
 
 class DeduplicatedAnswer(JobMadeAnswer):
-    """The job that stands for a duplicate request."""
+    """The existing job, returned for a duplicate request."""
 
     deduplicated: Literal[True]
 
@@ -122,16 +123,16 @@ class BulkJob(AsIs):
 
 
 class BulkItem(AsIs):
-    """What became of one job of many: the job that there is, or why it was refused."""
+    """The result for one of several jobs: the stored job, or the error."""
 
-    index: Count = present("where it stands in the request")
+    index: Count = present("position in the request, from 0")
     status: Literal["created", "duplicate", "failed"]
     job: BulkJob = absent()
     error: OutcomeError = absent()
 
 
 class JobsPushedAnswer(AsIs):
-    """What became of each job of a request."""
+    """The outcome of each job of a request."""
 
     total: Count
     succeeded: Count
@@ -141,7 +142,7 @@ class JobsPushedAnswer(AsIs):
 
 
 class ResultAnswer(AsIs):
-    """How a job ended."""
+    """The result of a job."""
 
     job_id: Id
     state: State
@@ -162,7 +163,7 @@ class RetriesAnswer(AsIs):
 
 
 class JobDeletedAnswer(AsIs):
-    """A job is gone."""
+    """The job that was deleted."""
 
     deleted: Literal[True]
     job_id: Id
@@ -193,7 +194,7 @@ class HistoryEvent(AsIs):
 
 
 class JobHistoryAnswer(AsIs):
-    """What a job's own items tell of its life."""
+    """The history of a job, derived from its stored items."""
 
     events: list[HistoryEvent]
     total: Count
@@ -202,7 +203,7 @@ class JobHistoryAnswer(AsIs):
 
 
 class JobsRefusedAnswer(ErrorAnswer):
-    """An error; if no job of a request was stored, with what was wrong with each."""
+    """An error. If the request stored no job, it lists the error of each job."""
 
     total: Count = absent()
     succeeded: Count = absent()
@@ -212,7 +213,7 @@ class JobsRefusedAnswer(ErrorAnswer):
 
 # --- endpoints ------------------------------------------------------------------------------------
 
-# The tables have a row for each parameter: the formatter would split each row.
+# One row for each parameter. The formatter would split the rows.
 # fmt: off
 _HISTORY = (
     Parameter("limit", LIMIT, "most events of one answer"),
@@ -232,29 +233,30 @@ _PUSHING = (
     Parameter(idempotency.HEADER,
         {"type": "string", "minLength": 1, "maxLength": idempotency.MAX_KEY_CHARACTERS,
          "pattern": r"[\x20-\x7e]*"},
-        "for 24 hours the same request with the same key pushes nothing, and is answered with the "
-        "same jobs, as they are then"),
+        "for 24 hours, a repeated request with the same key stores nothing and returns the "
+        "same jobs in their current state"),
     Parameter(TRACEPARENT, {"type": "string"},
         "W3C trace context, which stays with the jobs in `meta` and comes to their workers; one "
         "that is invalid is ignored"),
     Parameter(TRACESTATE, {"type": "string"}, "the same, with a valid traceparent"),
 )
 # fmt: on
-# On the answer to a push, when a queue is filled beyond its warning threshold.
+# Headers of the response to an enqueue. Those of `_PRESSURE` require a queue above its warning
+# threshold.
 _RATE_LIMIT = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
 _PRESSURE = ("X-OJS-Queue-Depth", "X-OJS-Queue-Bound", "X-OJS-Queue-Pressure")
 _COUNTED = ("X-OJS-Batch-Size",)
-_PUSHES = Permission(Scope.JOBS_WRITE, Reach.NAMED)
-_WRITES = Permission(Scope.JOBS_WRITE, Reach.JOB)
-_READS = Permission(Scope.JOBS_READ, Reach.JOB)
-_WORKS = Permission(Scope.WORK, Reach.JOB)
-_MANAGE = Permission(Scope.ADMIN_WRITE, Reach.JOB)
+_PUSHES = Permission(Scope.JOBS_WRITE, QueueScope.NAMED)
+_WRITES = Permission(Scope.JOBS_WRITE, QueueScope.JOB)
+_READS = Permission(Scope.JOBS_READ, QueueScope.JOB)
+_WORKS = Permission(Scope.WORK, QueueScope.JOB)
+_MANAGE = Permission(Scope.ADMIN_WRITE, QueueScope.JOB)
 _TWICE = Success(JobDetailAnswer, "The job, wrapped and at the top level.")
 _MAIL = {"type": "email.send", "args": ["alice@example.com"], "options": {"queue": "email"}}
 _MAILS = [_MAIL, {**_MAIL, "args": ["bob@example.com"]}]
 jobs = Resource("jobs", "jobs", lenient=True)
 admin_jobs = Resource("admin/jobs", "admin", form="admin_{}", lenient=True)
-# What operators have, too.
+# Operations that the admin API has too.
 both = Resource("jobs", "jobs", also={"admin_{}": "admin/jobs"}, lenient=True)
 
 
@@ -317,7 +319,7 @@ def enqueue_batch(request: Request) -> Reply:
     body = request.object()
     raw = body.get("jobs")
     if raw is None:
-        raise InvalidRequest("jobs", "is required")
+        raise InvalidRequest("jobs", f"is required. Send 1 to {envelope.MAX_BATCH} jobs")
     if not isinstance(raw, list) or not 1 <= len(raw) <= envelope.MAX_BATCH:
         rule = f"must be an array of 1 to {envelope.MAX_BATCH} jobs"
         raise InvalidRequest("jobs", rule, value=raw)
@@ -383,7 +385,22 @@ def _parsed(job: Any) -> JobRequest | OjsError:
 def _all_or_none(
     request: Request, wanted: Sequence[JobRequest | OjsError], key: IdempotencyKey | None
 ) -> list[PushOutcome]:
-    """Store all jobs of a request or none. Then each has its own error, or is told of another's."""
+    """Store all jobs of a request, or none.
+
+    Args:
+        request: The request to process.
+        wanted: The jobs of the request, or the error of each invalid job.
+        key: The idempotency key of the request, if it has one.
+
+    Returns:
+        The outcome of each job, in order. If no job is stored, a job without its own error has
+        `NotStored`.
+
+    Raises:
+        BackendError: DynamoDB failed.
+        MiddlewareError: The enqueue middleware failed.
+        KeyTaken: The idempotency key was used for a different request.
+    """
     refused = {index: one for index, one in enumerate(wanted) if isinstance(one, OjsError)}
     jobs = [one for one in wanted if not isinstance(one, OjsError)]
     if not refused:
@@ -397,7 +414,7 @@ def _all_or_none(
 
 
 def _whose(error: OjsError, jobs: Sequence[JobRequest]) -> dict[int, OjsError]:
-    """The error of a batch by the jobs that it is about: one, those of a queue, or all."""
+    """Assign the error of a batch to its jobs: to one job, the jobs of a queue, or all jobs."""
     if (index := error.details.pop("index", None)) is not None:
         return {index: error}
     queue = error.details.get("queue")
@@ -412,7 +429,7 @@ def _whose(error: OjsError, jobs: Sequence[JobRequest]) -> dict[int, OjsError]:
 def _push(
     request: Request, body: Mapping[str, Any], jobs: Sequence[JobRequest], *, batch: bool
 ) -> list[Pushed]:
-    """Enqueue the job or the `batch` of a request, once for each idempotency key."""
+    """Enqueue the job or the `batch` of a request. A repeated idempotency key stores nothing."""
     queues = {job.value_of("queue") or DEFAULT_QUEUE for job in jobs}
     request.about(
         queue=queues.pop() if len(queues) == 1 else None,
@@ -424,7 +441,7 @@ def _push(
 def _key(
     request: Request, body: Mapping[str, Any], named: str | None = None
 ) -> IdempotencyKey | None:
-    """The idempotency key of a push: that of the header, or else the one `named` in the body."""
+    """Return the idempotency key from the header, or else the one `named` in the body."""
     header = request.headers.get(idempotency.HEADER.lower())
     text = named if header is None else header
     if text is None:
@@ -433,16 +450,16 @@ def _key(
         text,
         caller=request.principal,
         operation=request.operation.id,
-        # What the jobs are: how the key is sent does not count.
+        # The jobs identify the request. The place of the key is irrelevant.
         body={name: body[name] for name in body if name != "idempotency_key"} if named else body,
         field=idempotency.HEADER if header is not None else "idempotency_key",
     )
 
 
 def _pushing(request: Request) -> dict[str, Any]:
-    """Who pushes, with what, and how long they wait for room."""
+    """Return the producer, its queue scope, its wait for space, and its trace context."""
     current, principal = runtime.current(), request.principal
-    # The middleware comes before the wait for room.
+    # The middleware runs before the wait for space.
     spare_ms = 0 if current.middleware is None else current.middleware.timeout_ms
     return {
         "producer": backpressure.producer(request.headers, principal),
@@ -464,10 +481,10 @@ def _store(
 
 
 def _absent(pushed: Sequence[Pushed]) -> Iterator[str]:
-    """What is said of jobs that an earlier try of the request pushed, and that are not there."""
+    """Yield a warning for each job that an earlier attempt stored and that no longer exists."""
     for one in pushed:
         if one.absent:
-            yield f"Job '{one.job.id}' is not there any more; this is what was pushed."
+            yield f"Job '{one.job.id}' was deleted. The response has the enqueued job."
 
 
 def _job_request(raw: Any, index: int) -> JobRequest:
@@ -485,7 +502,7 @@ def get_job(request: Request) -> Reply:
 
 @admin_jobs.endpoint(
     "GET /{id}",
-    Permission(Scope.ADMIN_READ, Reach.JOB),
+    Permission(Scope.ADMIN_READ, QueueScope.JOB),
     AdminJobAnswer,
     errors=(404,),
     name="get_job",
@@ -517,7 +534,7 @@ def cancel_job(request: Request) -> Reply:
 def delete_job(request: Request) -> Reply:
     """Delete a job in a final state permanently.
 
-    It is gone.
+    Cancels the job.
     """
     runtime.current().acts.delete(request.named)
     return Reply({"deleted": True, "job_id": request.named})

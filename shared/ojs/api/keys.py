@@ -1,4 +1,4 @@
-"""Access keys, and what IAM roles may do."""
+"""Access keys, and the permissions of IAM roles."""
 
 from __future__ import annotations
 
@@ -15,23 +15,27 @@ from ojs.http.answers import Count, Moment
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Pagination
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import BASE, Parameter, Permission, Reach, Reply, Resource, Success
+from ojs.http.endpoint import BASE, Parameter, Permission, QueueScope, Reply, Resource, Success
 from ojs.http.parameters import PAGING, one_of
 from ojs.records import record
 
 if TYPE_CHECKING:
     from ojs.domain.access import Credential
 
-# Less time than this is not enough for one more key.
+# With less time than this, no further key is revoked.
 _SPARE_MS = 3_000
-# What becomes of what a key made, when it is revoked.
+# What a revocation does with the keys, cron jobs, and deliveries that the key created.
 _MADE = ("keep", "revoke")
 _State = Literal["active", "expired", "revoked"]
 
 
 @record(frozen=True)
 class _Known:
-    """A key at a time; after it was revoked what was revoked and paused with it."""
+    """A key at a time.
+
+    After a revocation, `also` lists the IDs of revoked descendants, and `paused` has the numbers of
+    paused cron jobs and deliveries.
+    """
 
     key: access.AccessKey
     now_ms: int
@@ -122,8 +126,8 @@ class KeysAnswer(Answer[Listed[_Known]]):
 
 # --- endpoints ------------------------------------------------------------------------------------
 
-_LOOK = Permission(Scope.ADMIN_READ, Reach.ALL)
-_MANAGE = Permission(Scope.ADMIN_WRITE, Reach.ALL)
+_LOOK = Permission(Scope.ADMIN_READ, QueueScope.ALL)
+_MANAGE = Permission(Scope.ADMIN_WRITE, QueueScope.ALL)
 
 keys = Resource("admin/keys", "keys")
 _roles = Resource("admin/roles", "keys")
@@ -132,9 +136,12 @@ _roles = Resource("admin/roles", "keys")
 def _with(*authorizers: str) -> runtime.Runtime:
     current = runtime.current()
     if current.settings.authorizer not in authorizers:
-        # What is asked for would be useless here.
-        what = "roles" if authorizers == ("iam",) else "keys"
-        raise Unsupported(f"This deployment does not know callers by {what}.")
+        # The deployment would ignore such a key or role.
+        what = "IAM roles" if authorizers == ("iam",) else "access keys"
+        raise Unsupported(
+            f"This deployment does not support {what}: its setting authorizer is "
+            f"{current.settings.authorizer}, and must be {' or '.join(authorizers)}."
+        )
     return current
 
 
@@ -196,7 +203,9 @@ def create_role(request: Request) -> Reply:
     now_ms = current.clock.now_ms()
     if current.roles.operates(body.role):
         raise InvalidRequest(
-            "role", "may do everything: the deployment names it in iam_operators", value=body.role
+            "role",
+            "can't be restricted, because the setting iam_operators contains it",
+            value=body.role,
         )
     key = current.access_keys.name_role(
         request.principal,
@@ -241,14 +250,14 @@ def get_key(request: Request) -> Reply:
         Parameter(
             "made",
             one_of(*_MADE, default=_MADE[0]),
-            "what becomes of the keys that it made, of those that these made, and so on",
+            "what happens to the keys that it created, directly or through other keys",
         ),
     ),
 )
 def revoke_key(request: Request) -> Reply:
     """Revoke an access key, or what a role may do.
 
-    The key, which is of no use any more.
+    Returns the revoked key.
     """
     current = _with("keys", "iam", "none")
     if query.choice(request.query, "made", _MADE, default=_MADE[0]) == "keep":
@@ -259,7 +268,7 @@ def revoke_key(request: Request) -> Reply:
         return request.remaining_ms() > _SPARE_MS
 
     key, also = current.access_keys.revoke_with_made(request.principal, request.named, go_on)
-    # After the keys: none of them can set any more then.
+    # Paused after the keys are revoked, so that none of the keys can create more.
     crons = current.crons.pause_made(key.id, go_on)
     paused = (crons, current.deliveries.pause_made(key.id, go_on))
     return Reply(KeyRevokedAnswer.of(_Known(key, current.clock.now_ms(), also, paused)))

@@ -20,16 +20,17 @@ from ojs.http.answers import Id, Moment
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Paged
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import Parameter, Permission, Reach, Reply, Resource, Success
+from ojs.http.endpoint import Parameter, Permission, QueueScope, Reply, Resource, Success
 from ojs.http.parameters import MAX_OFFSET, MOMENT_SCHEMA, QUEUE_SCHEMA, one_of, paged, text, whole
 
 if TYPE_CHECKING:
     from ojs.services.listing.unique_locks import UniqueHolder
 
-# Jobs of one page: each costs half a read unit.
+# Jobs of one page. Each consumes half a read unit.
 DEFAULT_LISTED = 20
 MAX_LISTED = 100
-# Unique locks of one page: each takes half a unit beside its job's. A page of more has fewer.
+# Maximum number of unique keys on a page, even if the request has a higher limit. Each consumes
+# half a read unit in addition to its job.
 MAX_LISTED_LOCKS = 50
 SORTS = ("created_at", "scheduled_at", "priority")
 INCLUDED = "args"
@@ -42,7 +43,7 @@ class JobsListAnswer(JobsPageAnswer):
     """A page of jobs in all states."""
 
     unsearched: Annotated[int, Field(ge=1)] = absent(
-        "jobs passed over: what the filter asks for is offloaded, and not read"
+        "skipped jobs: a field of the filter is in offloaded content, which is not read"
     )
 
 
@@ -67,7 +68,7 @@ class UniqueLocksAnswer(Paged["UniqueHolder"]):
 
 # --- endpoints ------------------------------------------------------------------------------------
 
-# The tables have a row for each parameter: the formatter would split each row.
+# One row for each parameter. The formatter would split the rows.
 # fmt: off
 _STATES = {"type": "string", "pattern": "({0})(,({0}))*".format("|".join(State))}
 _QUEUE = Parameter("queue", QUEUE_SCHEMA, "only jobs of this queue")
@@ -91,7 +92,7 @@ _JOBS = (
         "only jobs whose args contain this text, or have what this JSON path leads to, as for dead "
         "letters; of jobs whose args are in the job record"),
     Parameter("sort", one_of(*SORTS),
-        "the order of each page; of all pages where one line of a queue has it: `priority` of "
+        "the order of each page; of all pages for the jobs of a queue in its index: `priority` of "
         "available, `scheduled_at` of scheduled, `created_at` of pending jobs"),
     Parameter("order", one_of("asc", "desc", default="desc"),
         "from the smallest value up, or from the largest down; of `created_at` without `sort`"),
@@ -110,7 +111,7 @@ _LOCKS = (
     *_PAGING,
 )
 # fmt: on
-_LOOK = Permission(Scope.ADMIN_READ, Reach.FILTER)
+_LOOK = Permission(Scope.ADMIN_READ, QueueScope.FILTER)
 _PAGE = Success(JobsListAnswer, "One page of jobs. It may be short, and have a cursor.")
 jobs = Resource("jobs", "jobs", also={"admin_{}": "admin/jobs"})
 locks = Resource("unique-jobs", "jobs")
@@ -118,7 +119,7 @@ locks = Resource("unique-jobs", "jobs")
 
 @jobs.endpoint(
     "GET",
-    Permission(Scope.JOBS_READ, Reach.FILTER),
+    Permission(Scope.JOBS_READ, QueueScope.FILTER),
     _PAGE,
     admin=_LOOK,
     query=_JOBS,

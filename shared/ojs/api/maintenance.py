@@ -13,7 +13,7 @@ from ojs.domain.requests import Field
 from ojs.http.answer import Answer, maybe, moment, shown, source
 from ojs.http.answers import Moment
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import Permission, Reach, Reply, Resource
+from ojs.http.endpoint import Permission, QueueScope, Reply, Resource
 from ojs.http.models import Configuration
 from ojs.records import record
 
@@ -28,7 +28,7 @@ class MaintenanceRequest(Configuration):
 
     enabled: bool
     reason: Annotated[str, Field(min_length=1, max_length=MAX_REASON)] | None = Field(
-        None, description="why, as others are told"
+        None, description="reason, which other operators see"
     )
     estimated_duration: Duration | None = Field(
         None, description="how long it should take, from its beginning: ISO 8601, or short as `30m`"
@@ -36,7 +36,7 @@ class MaintenanceRequest(Configuration):
     duration: Duration | None = Field(None, description="the same as estimated_duration")
 
     def check(self, prefix: str = "") -> None:
-        """Raise InvalidRequest for two durations that differ, and for what only a beginning has."""
+        """Raise InvalidRequest for different durations, or for a reason or duration on disable."""
         sent = {
             name: value
             for name in ("reason", "estimated_duration", "duration")
@@ -44,23 +44,23 @@ class MaintenanceRequest(Configuration):
         }
         if not self.enabled and sent:
             name, value = next(iter(sent.items()))
-            rule = "is for the beginning of maintenance; leave it out where enabled is false"
+            rule = "requires enabled true. Omit it when you disable maintenance"
             raise InvalidRequest(f"{prefix}{name}", rule, value=value)
         lengths = {times.duration_ms(value) for name, value in sent.items() if name != "reason"}
         if len(lengths) > 1:
-            rule = "is the same as estimated_duration, which says something else"
+            rule = "must have the same value as estimated_duration. Send only one of them"
             raise InvalidRequest(f"{prefix}duration", rule, value=self.duration)
 
     @property
     def duration_ms(self) -> int | None:
-        """How long it should take (ms)."""
+        """The expected duration in milliseconds."""
         said = self.estimated_duration or self.duration
         return None if said is None else times.duration_ms(said)
 
 
 @record(frozen=True)
 class _Mode:
-    """Maintenance mode: None while it is off."""
+    """Maintenance mode. `found` is None while it is disabled."""
 
     found: Maintenance | None
 
@@ -82,12 +82,12 @@ class MaintenanceAnswer(Answer[_Mode]):
     enabled_at: Moment = shown(moment(_found.since_ms), absent=True)
     started_at: Moment = enabled_at
     effective_at: Moment = shown(
-        moment(_found.effective_ms), absent=True, says="from then on no job is handed out"
+        moment(_found.effective_ms), absent=True, says="from then on no job is dispatched"
     )
     estimated_end: Moment = shown(
         moment(_found.until_ms),
         absent=True,
-        says="when it should be over; it does not end by itself",
+        says="planned end; maintenance doesn't end automatically",
     )
     ends_at: Moment = estimated_end
 
@@ -95,7 +95,7 @@ class MaintenanceAnswer(Answer[_Mode]):
 maintenance = Resource("admin/system/maintenance", "system", also={"{}_alias": "admin/maintenance"})
 
 
-@maintenance.endpoint("GET", Permission(Scope.ADMIN_READ, Reach.ALL), MaintenanceAnswer)
+@maintenance.endpoint("GET", Permission(Scope.ADMIN_READ, QueueScope.ALL), MaintenanceAnswer)
 def get_maintenance(_request: Request) -> Reply:
     """Read whether maintenance mode is on.
 
@@ -106,7 +106,7 @@ def get_maintenance(_request: Request) -> Reply:
 
 @maintenance.endpoint(
     "POST",
-    Permission(Scope.ADMIN_WRITE, Reach.ALL),
+    Permission(Scope.ADMIN_WRITE, QueueScope.ALL),
     MaintenanceAnswer,
     request=MaintenanceRequest,
     example={

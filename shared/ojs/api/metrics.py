@@ -1,7 +1,7 @@
 """Metrics, as Prometheus text and as JSON.
 
-The names are those of ojs-observability section 8 and of the extensions. Counters and histograms
-start again at midnight UTC; `rate` and `increase` of Prometheus handle such resets.
+ojs-observability section 8 and the extensions define the names. Counters and histograms are reset
+at midnight UTC. `rate` and `increase` of Prometheus handle such resets.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from ojs.http.answer import AsIs, absent
 from ojs.http.answers import Count, Moment, Rate
 from ojs.http.binding import query
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import Parameter, Permission, Reach, Reply, Resource, Success
+from ojs.http.endpoint import Parameter, Permission, QueueScope, Reply, Resource, Success
 from ojs.http.parameters import one_of
 from ojs.records import record
 
 S = TypeVar("S")
 
-# Exactly this text, without a charset: the specification's scrapers look for it.
+# Without a charset, because the specification's scrapers look for exactly this text.
 TEXT_TYPE = "text/plain"
-# Lambda sends at most 6 MB, counted after the body is quoted as a JSON text: that hardly lengthens
-# text, and at most doubles JSON. Queues that do not fit are left out.
+# Lambda sends at most 6 MB, counted after the body is quoted as a JSON string. Quoting at
+# most doubles JSON, and adds little to Prometheus text. Queues that don't fit are omitted.
 MAX_TEXT_BYTES = 4_000_000
 MAX_JSON_BYTES = 2_500_000
-# Reserved for the heads of all metrics, and for those of all queues together.
+# Reserved for the headings of all metrics, and for the totals across queues.
 _HEAD_BYTES = 10_000
 
 
@@ -83,7 +83,7 @@ def _of_keys_and_pools(found: MetricsSnapshot) -> Iterator[Sample]:
 
 def _of_all(found: MetricsSnapshot, listed: int) -> Iterator[Sample]:
     yield Sample(rows.ACTIVE_WORKERS, {}, found.totals.workers.running)
-    # The sweep may not have counted the latest queues yet.
+    # The sweep might not have counted the most recent queues yet.
     yield Sample(rows.QUEUES, {}, max(listed, found.totals.queues))
     yield Sample(rows.LISTED, {}, listed)
 
@@ -91,9 +91,13 @@ def _of_all(found: MetricsSnapshot, listed: int) -> Iterator[Sample]:
 def _fitting(
     found: MetricsSnapshot, shown: Callable[[Sample], list[S]], size: Callable[[S], int], most: int
 ) -> dict[rows.Metric, list[S]]:
-    """All samples by family, as `shown` has them; queues that do not fit into `most` are left out.
+    """Collect all samples by metric. Queues that don't fit into `most` bytes are omitted.
 
-    `size` is in bytes, without what separates two samples.
+    Args:
+        found: The metrics to show.
+        shown: Converts a sample to its parts in the response.
+        size: Returns the size of a part in bytes, without the separator.
+        most: Maximum size of the response in bytes.
     """
     by_family: dict[rows.Metric, list[S]] = {metric: [] for metric in rows.METRICS}
     room = most - _HEAD_BYTES
@@ -122,7 +126,7 @@ def _fitting(
 
 
 def text(found: MetricsSnapshot) -> str:
-    """Metrics in Prometheus' text format; queues beyond MAX_TEXT_BYTES are left out."""
+    """Write metrics in the text format of Prometheus. Queues beyond MAX_TEXT_BYTES are omitted."""
     parts = []
     for family, lines in _fitting(found, _lines, len, MAX_TEXT_BYTES).items():
         parts.append(f"# HELP {family.exported} {family.help}.")
@@ -190,14 +194,14 @@ class Metric(AsIs):
 
 
 class MetricsAnswer(AsIs):
-    """Metrics by the names of the specification."""
+    """Metrics under the names of the specification."""
 
     computed_at: Moment
     metrics: list[Metric]
 
 
 def body(found: MetricsSnapshot) -> Mapping[str, Any]:
-    """Metrics as JSON; queues beyond MAX_JSON_BYTES are left out."""
+    """Build the JSON response with metrics. Queues beyond MAX_JSON_BYTES are omitted."""
     samples = _fitting(found, lambda sample: [_shown(sample)], jsontext.size_of, MAX_JSON_BYTES)
     return {
         "computed_at": times.format_ms(found.now_ms),
@@ -232,7 +236,7 @@ def _shown(sample: Sample) -> Mapping[str, Any]:
 # --- endpoints ------------------------------------------------------------------------------------
 
 FORMATS = ("json", "prometheus")
-_LOOK = Permission(Scope.ADMIN_READ, Reach.ALL)
+_LOOK = Permission(Scope.ADMIN_READ, QueueScope.ALL)
 
 metrics = Resource("metrics", "system")
 _scraped = Resource("/metrics", "system")

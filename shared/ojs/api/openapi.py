@@ -1,6 +1,6 @@
-"""The OpenAPI 3.1 document, made from the operations, the request models and the answer types.
+"""Builds the OpenAPI 3.1 document from the operations, request models, and response types.
 
-Built once per container, on first request.
+Each container builds it once, at the first request for it.
 """
 
 from __future__ import annotations
@@ -43,38 +43,41 @@ from ojs.http.binding import errors, negotiation
 from ojs.http.endpoint import Operation, Parameter
 from ojs.http.parameters import POOL_SCHEMA, PRODUCER, QUEUE_SCHEMA, text
 
-# For a wrong request, a wrong version, or a store that fails.
+# Statuses of all operations: an invalid request, an unsupported version, or a DynamoDB failure.
 COMMON_ERRORS = (400, 422, 500, 503, 504)
 _REF = "#/components/schemas/{model}"
 
-# Status → name of the response, and what it means.
+# Status → name and description of the response.
 _ERRORS = {
-    400: ("BadRequest", "The request is malformed: a field, the body, a header or a parameter."),
-    401: ("Unauthenticated", "There is no key, or none that is good."),
+    400: ("BadRequest", "A field, the body, a header, or a parameter is invalid."),
+    401: ("Unauthenticated", "The access key is missing or invalid."),
     403: (
         "Forbidden",
-        "The key does not allow this, or the queue does not take this producer's jobs.",
+        "The key doesn't allow the operation, or the queue doesn't allow the producer.",
     ),
     404: (
         "NotFound",
-        "There is no such job, workflow, queue, worker, pool, delivery, key or route.",
+        "The job, workflow, queue, worker, pool, delivery, key, or route doesn't exist.",
     ),
-    409: ("Conflict", "The job is in another state, or exists already; nothing was changed."),
-    413: ("TooLarge", "Something is larger than allowed."),
+    409: (
+        "Conflict",
+        "The resource is in a different state or already exists. Nothing was changed.",
+    ),
+    413: ("TooLarge", "The job, the result, or the request is too large."),
     422: (
         "Unprocessable",
-        "Understood, but against a policy's rules, or not offered by this server.",
+        "The request breaks a rule of a policy, or is not supported by this server.",
     ),
     429: (
         "QueueFull",
-        "A queue is full, and nothing was stored; try again after `Retry-After` seconds, if given.",
+        "A queue is at capacity. Nothing was stored. Retry after `Retry-After` seconds, if set.",
     ),
     500: ("InternalError", "An internal error."),
     503: (
         "Unavailable",
-        "The store is busy or cannot be reached; try again after `Retry-After` seconds.",
+        "DynamoDB throttles requests or can't be reached. Retry after `Retry-After` seconds.",
     ),
-    504: ("Timeout", "The store did not answer in time; the outcome is unknown."),
+    504: ("Timeout", "The storage service did not respond in time. The outcome is unknown."),
 }
 
 _HEADERS: Mapping[str, tuple[dict[str, Any], str]] = {
@@ -86,10 +89,10 @@ _HEADERS: Mapping[str, tuple[dict[str, Any], str]] = {
         {"type": "string"},
         "path of the new job, queue, pool, delivery, cron job, workflow or key",
     ),
-    "Retry-After": ({"type": "integer", "minimum": 1}, "seconds to wait before trying again"),
+    "Retry-After": ({"type": "integer", "minimum": 1}, "seconds to wait before a retry"),
     "X-OJS-Queue-Depth": (
         {"type": "integer", "minimum": 0},
-        "jobs in the queue that are not final, or their bytes if those are what is bounded",
+        "number of jobs in the queue that are not final, or their bytes if the limit is in bytes",
     ),
     "X-OJS-Queue-Bound": ({"type": "integer", "minimum": 1}, "how many there may be"),
     "X-OJS-Queue-Pressure": (
@@ -130,7 +133,7 @@ _PATH_PARAMETERS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     ),
 }
 
-# Rules that `ojs.domain.job.envelope` checks in code, so that its types do not express them:
+# Rules that `ojs.domain.job.envelope` checks in code, so its types don't express them:
 # type → field → JSON Schema keywords. A test compares them with the checks.
 _DURATION = (
     r"P(?=.)(\d+(\.\d+)?W|(\d+(\.\d+)?D)?"
@@ -144,7 +147,7 @@ _MOMENT = {
 }
 _SHORT = r"(?=.)(\d{1,9}d)?(\d{1,9}h)?(\d{1,9}m)?(\d{1,9}s)?(\d{1,9}ms)?"
 _LENGTH = {"pattern": f"{_SHORT}|{_DURATION}", "maxLength": 64}
-# A step of a path in a filter of dead letters, as in `ojs.domain.filters.dead_letters`.
+# A segment of a path in a dead letter filter (`ojs.domain.filters.dead_letters`).
 _STEP = (
     r"\.(\*|[^0-9.\[=*\s][^.\[=]*)"
     r"|\[(\*|-?\d{1,9}|\"([^\"\\]|\\.)*\"|'([^'\\]|\\.)*')\]"
@@ -190,7 +193,7 @@ _FIELD_RULES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     },
     "QueueRateLimit": {"period": _LENGTH},
     "StartsRequest": {"period": _LENGTH},
-    # In an array; in an object each name is unique anyway.
+    # For the array form. The names of an object are always unique.
     "PoolRequest": {"queues": {"uniqueItems": True}},
     "StarvationPreventionRequest": {"rotation_interval": _LENGTH},
     "RateLimitRequest": {
@@ -205,7 +208,7 @@ _FIELD_RULES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "ReplayRuleRequest": {"delay": _LENGTH},
     "RetentionRequest": {"completed": _LENGTH, "discarded": _LENGTH, "cancelled": _LENGTH},
 }
-# `UniqueRequest`: `meta` among its keys needs `meta_keys`.
+# `UniqueRequest`: if `keys` contains `meta`, `meta_keys` is required.
 _META_KEYS = {
     "if": {
         "required": ["keys"],
@@ -213,7 +216,7 @@ _META_KEYS = {
     },
     "then": {"required": ["meta_keys"], "properties": {"meta_keys": {"type": "array"}}},
 }
-# `CreateQueueRequest`: the configuration is under `config`, or else beside the name.
+# `CreateQueueRequest`: the configuration is under `config`, or at the same level as the name.
 _CONFIGURATION = {"$ref": _REF.format(model=models.ConfigureQueueRequest.__name__)}
 _CONFIG_UNDER_OR_BESIDE = {
     "properties": {
@@ -231,7 +234,7 @@ def _present(name: str) -> dict[str, Any]:
     return {"required": [name], "properties": {name: {"not": {"type": "null"}}}}
 
 
-# `RateLimitRequest`: a number of starts has its period beside it, an object has it inside.
+# `RateLimitRequest`: if `rate` is a number, `period` is a separate field. An object contains it.
 _RATE_LIMIT: dict[str, Any] = {
     "anyOf": [
         _present(name) for name in ("key", "concurrency", "rate", "max_per_second", "throttle")
@@ -245,7 +248,10 @@ _SHOWN_BACK = {"description": "as shown; without effect, but a name must be that
 _TYPE_RULES: Mapping[str, dict[str, Any]] = {
     "JobRequest": {
         "properties": {
-            envelope.RESULT_TTL: {"type": "null", "description": "422 unless null: not offered"}
+            envelope.RESULT_TTL: {
+                "type": "null",
+                "description": "422 unless null: the field is not supported",
+            }
         }
     },
     "RateLimitRequest": _RATE_LIMIT,
@@ -266,7 +272,7 @@ _TYPE_RULES: Mapping[str, dict[str, Any]] = {
     },
 }
 
-# Operation → example of a request.
+# Operation ID → example of a request.
 EXAMPLES: Mapping[str, Mapping[str, Any]] = {
     **{each.id: each.example for each in OPERATIONS if each.example is not None},
 }
@@ -288,7 +294,7 @@ _ERROR_EXAMPLE = {
 
 @cache
 def document(version: str, authorizer: str = "none") -> dict[str, Any]:
-    """The document for a deployment of this version with this authorizer (`ojs.settings`)."""
+    """Build the document for a version and an authorizer (`ojs.settings`)."""
     schemas: dict[str, Any] = {}
     _named(ErrorAnswer, schemas)
     paths: dict[str, dict[str, Any]] = {}
@@ -317,12 +323,12 @@ def document(version: str, authorizer: str = "none") -> dict[str, Any]:
 
 
 def _one_of(members: Any) -> dict[str, Any]:
-    """A text that is one of a Literal, or of an enumeration."""
+    """Build the schema of a string with the values of a Literal or an enumeration."""
     return {"type": "string", "enum": [str(each) for each in get_args(members) or members]}
 
 
-# What is said in several places, or may be null: types of their own, which clients then have once
-# and under these names. A test finds out what is missing here.
+# Schemas that are used in several places, or that can be null. Each is a separate type, so that a
+# generated client has one type with this name. A test detects missing entries.
 _SHARED: Mapping[str, Mapping[str, Any]] = {
     "JsonObject": {"type": "object", "additionalProperties": True},
     "JobStateName": _one_of(State),
@@ -359,30 +365,30 @@ _SHARED: Mapping[str, Mapping[str, Any]] = {
 _ANNOTATIONS = frozenset({"title", "description", "default"})
 
 
-def _said(schema: Mapping[str, Any]) -> str:
-    """What a schema says, without what only explains it, and with its values in one order."""
+def _schema_signature(schema: Mapping[str, Any]) -> str:
+    """Return a comparable text of a schema, without annotations and with sorted values."""
     said = {word: schema[word] for word in sorted(schema) if word not in _ANNOTATIONS}
     return repr(
         said | ({"enum": sorted(said["enum"])} if isinstance(said.get("enum"), list) else {})
     )
 
 
-_NAMES = {_said(schema): name for name, schema in _SHARED.items()}
+_NAMES = {_schema_signature(schema): name for name, schema in _SHARED.items()}
 
 
 def _shared(schema: Any) -> Any:
-    """A schema with references where it says what a type of `_SHARED` says."""
+    """Replace each part of a schema that equals a type of `_SHARED` with a reference."""
     if isinstance(schema, list):
         return [_shared(part) for part in schema]
     if not isinstance(schema, Mapping):
         return schema
-    if (name := _NAMES.get(_said(schema))) is None:
+    if (name := _NAMES.get(_schema_signature(schema))) is None:
         return {word: _shared(value) for word, value in schema.items()}
     about = {word: schema[word] for word in ("description", "default") if word in schema}
     return {"$ref": _REF.format(model=name), **about}
 
 
-# The ways in which callers authenticate.
+# Authorizer → security schemes.
 _SCHEMES: Mapping[str, Mapping[str, Any]] = {
     "none": {},
     "keys": {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
@@ -403,7 +409,13 @@ _SCHEMES: Mapping[str, Mapping[str, Any]] = {
 
 
 def _operation(operation: Operation, schemas: dict[str, Any], *, closed: bool) -> dict[str, Any]:
-    """Describe an operation and define its types. `closed`: callers must authenticate."""
+    """Describe an operation and define its types.
+
+    Args:
+        operation: The operation to describe.
+        schemas: Schemas by name. The types of the operation are added.
+        closed: Whether callers must authenticate.
+    """
     described: dict[str, Any] = {
         "operationId": operation.id,
         "tags": [operation.tag],
@@ -421,7 +433,7 @@ def _operation(operation: Operation, schemas: dict[str, Any], *, closed: bool) -
             "schema": _body(operation.request.__name__, schemas),
             "example": EXAMPLES[operation.id],
         }
-        # One media type: of two, generators of clients make two bodies, or what does not import.
+        # One media type. For two, client generators create two bodies, or invalid code.
         described["requestBody"] = {
             "description": f"Also taken as `{negotiation.MEDIA_TYPE}`.",
             "required": operation.body_required,
@@ -440,7 +452,7 @@ def _operation(operation: Operation, schemas: dict[str, Any], *, closed: bool) -
             content = responses[str(status)].setdefault("content", {})
             content["text/plain"] = {"schema": {"type": "string"}}
     for status in (*operation.errors, *COMMON_ERRORS, *((401, 403) if closed else ())):
-        # A failing health check answers with its own body.
+        # A failed health check has its own body.
         ref = f"#/components/responses/{_ERRORS[status][0]}"
         responses.setdefault(str(status), {"$ref": ref})
     described["responses"] = dict(sorted(responses.items()))
@@ -450,7 +462,7 @@ def _operation(operation: Operation, schemas: dict[str, Any], *, closed: bool) -
     return described
 
 
-# The request for one job → the list that makes it one for many, and that request.
+# Request for one job → field of the batched form, and the batched request.
 MANY: Mapping[str, tuple[str, type[models.RequestModel]]] = {
     models.AckRequest.__name__: ("acks", models.AcksRequest),
     models.NackRequest.__name__: ("nacks", models.NacksRequest),
@@ -458,7 +470,7 @@ MANY: Mapping[str, tuple[str, type[models.RequestModel]]] = {
 
 
 def _body(model: str, schemas: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a body; of one that has two forms, each is a type with a name."""
+    """Build the schema of a body. If the body has two forms, each is a named type."""
     ref = {"$ref": _REF.format(model=model)}
     if model == models.RegisterRequest.__name__:
         # `ojs.http.models.registration`
@@ -480,7 +492,7 @@ def _body(model: str, schemas: dict[str, Any]) -> dict[str, Any]:
 
 
 def _wrapper(title: str, properties: dict[str, Any]) -> dict[str, Any]:
-    """An object whose last property is needed."""
+    """Build the schema of an object whose last property is required."""
     return {
         "type": "object",
         "title": title,
@@ -503,7 +515,7 @@ def _parameter(parameter: Parameter, place: str) -> dict[str, Any]:
         "schema": _anchored(parameter.schema),
         "description": parameter.description,
     }
-    # One without a value counts as not sent.
+    # A parameter without a value is ignored.
     return {**described, "allowEmptyValue": True} if place == "query" else described
 
 
@@ -517,7 +529,7 @@ def _header(name: str, *, required: bool) -> dict[str, Any]:
 
 
 def _sometimes(names: tuple[str, ...]) -> dict[str, Any]:
-    # A reference cannot say that a header is optional.
+    # A reference can't mark a header as optional.
     return {name: _header(name, required=False) for name in names}
 
 
@@ -530,7 +542,7 @@ def _content(ref: str, example: Any = None) -> dict[str, Any]:
 
 def _error(status: int) -> dict[str, Any]:
     extra = {503: ("Retry-After",), 429: ("X-OJS-Queue-Depth", "X-OJS-Queue-Bound")}
-    # Not with a batch that could never fit: it need not be tried again.
+    # Optional, because a batch that can never fit doesn't get the header.
     sometimes = {
         409: ("Retry-After",), 413: ("X-OJS-Max-Batch-Size",), 429: ("Retry-After",),
     }  # fmt: skip
@@ -544,7 +556,7 @@ def _error(status: int) -> dict[str, Any]:
 
 
 def _define_request(model: type[Model], schemas: dict[str, Any]) -> None:
-    """Add a request, and all that it is made of, to the schemas."""
+    """Add the schemas of a request and of its parts."""
     name = model.__name__
     if name in schemas:
         return
@@ -554,7 +566,7 @@ def _define_request(model: type[Model], schemas: dict[str, Any]) -> None:
     for key, field in fields.items():
         described = _type(field.annotation, schemas)
         if model.filled:
-            # Left out, or of its type, and never null.
+            # The field is omitted or has its type. It can't be null.
             members = [one for one in described.pop("anyOf", ()) if one.get("type") != "null"]
             several: dict[str, Any] = {"anyOf": members} if members else {}
             described = (members[0] if len(members) == 1 else several) | described
@@ -576,29 +588,30 @@ def _define_request(model: type[Model], schemas: dict[str, Any]) -> None:
         schema["additionalProperties"] = model.unknown == "kept"
     if issubclass(model, models.RequestModel):
         for key, reason in model.not_offered.items():
-            properties[key] = {"type": "null", "description": f"422 unless null: {reason}"}
+            properties[key] = {
+                "type": "null",
+                "description": f"422 unless null: the field {reason}",
+            }
         properties |= model.described.get("properties", {})
         schema |= {**model.described, "properties": properties}
     schemas[name] = _anchored(_checked_together(_completed(name, schema)))
 
 
-# Keywords that say which fields go together.
+# Keywords that define which fields depend on each other.
 _TOGETHER = frozenset({"anyOf", "oneOf", "not", "dependentRequired", "if", "then", "else"})
 
 
 def _checked_together(schema: dict[str, Any]) -> dict[str, Any]:
-    """An object whose rules over several fields stand below `then`.
-
-    There a validator applies them. A generator of clients leaves them alone: out of `anyOf` beside
-    `properties` it makes a type for each choice, with none of the fields.
-    """
+    """Move the rules of an object that concern several fields to `then`."""
+    # Validators apply rules under `then`, and client generators ignore them. From `anyOf` next to
+    # `properties`, a generator creates a type for each choice, without any of the fields.
     rules = {word: schema[word] for word in schema if word in _TOGETHER}
     fields = {word: schema[word] for word in schema if word not in _TOGETHER}
     return {**fields, "if": {}, "then": rules} if rules else fields
 
 
 def _type(annotation: Any, schemas: dict[str, Any]) -> dict[str, Any]:
-    """The JSON schema of a field's type."""
+    """Build the JSON schema of the type of a field."""
     kind, rules = split(annotation)
     origin, inner = get_origin(kind), get_args(kind)
     schema: dict[str, Any] = {}
@@ -632,8 +645,8 @@ _LENGTHS = {"string": "Length", "array": "Items", "object": "Properties"}
 
 
 def _bounded(schema: dict[str, Any], field: RequestField) -> dict[str, Any]:
-    """A type with the bounds and the description of a field."""
-    # An optional field is its type or null; only the type has rules.
+    """Add the bounds and the description of a field to its type."""
+    # An optional field has its type or null. Only the type has rules.
     bounded = schema["anyOf"][0] if "anyOf" in schema else schema
     unit = _LENGTHS.get(str(bounded.get("type")), "")
     bounds = {
@@ -648,10 +661,10 @@ def _bounded(schema: dict[str, Any], field: RequestField) -> dict[str, Any]:
 
 
 def _named(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a class, which is defined under its name."""
+    """Define a class under its name, and return a reference, or the schema of a shared type."""
     name, about = kind.__name__, cleandoc(kind.__doc__ or "")
     if issubclass(kind, StrEnum):
-        if _said(_one_of(kind)) in _NAMES:
+        if _schema_signature(_one_of(kind)) in _NAMES:
             return _one_of(kind)
         schemas[name] = {**_one_of(kind), "title": name, "description": about}
     elif issubclass(kind, Model):
@@ -662,7 +675,7 @@ def _named(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
 
 
 def _define_answer(kind: type[Answer[Any]], schemas: dict[str, Any]) -> None:
-    """Add an answer, and all that it is made of, to the schemas."""
+    """Add the schemas of a response object and of its parts."""
     if kind.__name__ in schemas:
         return
     schemas[kind.__name__] = {}
@@ -698,7 +711,7 @@ def _completed(name: str, schema: dict[str, Any]) -> dict[str, Any]:
         described = schema["properties"][field]
         described |= {word: keywords[word] for word in keywords if word == "description"}
         rules = {word: keywords[word] for word in keywords if word != "description"}
-        # An optional field is its type or null; only the type has rules.
+        # An optional field has its type or null. Only the type has rules.
         (described["anyOf"][0] if "anyOf" in described else described).update(rules)
     rules = _TYPE_RULES.get(name, {})
     named = {**schema.get("properties", {}), **rules.get("properties", {})}
@@ -706,7 +719,7 @@ def _completed(name: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _anchored(schema: Any) -> Any:
-    """Anchor all patterns: the server matches the whole text, JSON Schema searches in it."""
+    """Anchor all patterns. The server matches the full text, but JSON Schema searches in it."""
     if isinstance(schema, Mapping):
         anchored = {
             key: f"^({value})$"

@@ -1,4 +1,4 @@
-"""Every operation that is served."""
+"""All operations of the API."""
 
 from __future__ import annotations
 
@@ -39,5 +39,5 @@ missing = _ROUTES.missing
 
 
 def get(operation_id: str) -> Operation:
-    """The operation of that id; raises KeyError for another one."""
+    """Return the operation with an ID. Raise KeyError if there is none."""
     return _BY_ID[operation_id]

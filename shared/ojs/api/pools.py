@@ -1,4 +1,4 @@
-"""Worker pools, and statistics of their scheduling."""
+"""Worker pools, and scheduling statistics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ojs.http.answers import Count, Fraction, Moment, Positive
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Paged, Pagination
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import BASE, Parameter, Permission, Reach, Reply, Resource, Success
+from ojs.http.endpoint import BASE, Parameter, Permission, QueueScope, Reply, Resource, Success
 from ojs.http.parameters import PAGING, POOL_SCHEMA, QUEUES_PAGING
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Pool(Answer[PoolStatus]):
     tenant_fairness: TenantFairness = shown(made(_tenants, _c.tenants), absent=True)
     created_at: Moment = moment(_c.created_ms)
     configured_at: Moment = moment(_c.configured_ms)
-    active_workers: Count = shown(_p.active_workers, says="those that were heard of lately")
+    active_workers: Count = shown(_p.active_workers, says="workers with a recent heartbeat")
     workers: Count = active_workers
     active_jobs: Count = _p.active_jobs
 
@@ -84,7 +84,7 @@ class PoolsAnswer(Paged[PoolStatus]):
 
 
 class PoolDeletedAnswer(Answer[str]):
-    """A worker pool is gone."""
+    """The name of the worker pool that was deleted."""
 
     deleted: Literal[True] = True
     name: str = _name
@@ -97,7 +97,7 @@ class QueueShare(Answer["Share"]):
     dispatch_count_1m: Count = _q.dispatches
     dispatch_ratio_1m: Fraction = shown(
         made(lambda ratio: round(ratio, 4), _q.ratio),
-        says="part of what was started from these queues",
+        says="share of the jobs started from these queues",
     )
     avg_wait_ms: Count = shown(_q.average_wait_ms, says="0 when nothing was started")
     active_jobs: Count = _q.active_jobs
@@ -115,7 +115,7 @@ class QueueShares(Answer["tuple[SchedulingStats, Listed[Any]]"]):
 
 
 class SchedulingStatsAnswer(Answer["tuple[SchedulingStats, Listed[Any]]"]):
-    """Statistics of scheduling, at the top level and in `stats`."""
+    """Scheduling statistics, at the top level and under `stats`."""
 
     stats: QueueShares = QueueShares.of(_s)
     _top: QueueShares = stats
@@ -127,8 +127,8 @@ class SchedulingStatsAnswer(Answer["tuple[SchedulingStats, Listed[Any]]"]):
 
 # --- endpoints ------------------------------------------------------------------------------------
 
-_LOOK = Permission(Scope.ADMIN_READ, Reach.ALL)
-_MANAGE = Permission(Scope.ADMIN_WRITE, Reach.ALL)
+_LOOK = Permission(Scope.ADMIN_READ, QueueScope.ALL)
+_MANAGE = Permission(Scope.ADMIN_WRITE, QueueScope.ALL)
 
 pools = Resource("admin/pools", "scheduling")
 scheduling = Resource("admin/scheduling", "scheduling")
@@ -149,8 +149,8 @@ def list_pools(request: Request) -> Reply:
     "PUT /{name}",
     _MANAGE,
     {
-        200: Success(PoolAnswer, "The pool as it is now."),
-        201: Success(PoolAnswer, "The pool, which is new.", ("Location",)),
+        200: Success(PoolAnswer, "The updated pool."),
+        201: Success(PoolAnswer, "The new pool.", ("Location",)),
     },
     errors=(404, 409),
     request=domain.PoolRequest,
@@ -194,7 +194,7 @@ def _answer(pool: domain.Pool) -> PoolAnswer:
 def delete_pool(request: Request) -> Reply:
     """Delete a worker pool.
 
-    It is gone; its queues and jobs stay.
+    Its queues and jobs are kept.
     """
     runtime.current().pools.delete(request.named)
     return Reply(PoolDeletedAnswer.of(request.named))

@@ -1,4 +1,4 @@
-"""The configuration of queues as answers show it."""
+"""Response objects with the configuration of queues."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class BackpressureConfig(AsIs):
 
 
 class RateLimit(AsIs):
-    """At most `limit` jobs are handed out in each period (ISO 8601)."""
+    """Maximum number of jobs that are dispatched in each period (ISO 8601)."""
 
     limit: Annotated[int, Field(ge=1)]
     period: str
@@ -45,8 +45,10 @@ class RateLimit(AsIs):
 class DeadLetterRetention(AsIs):
     """Which dead letters are kept."""
 
-    max_age: Annotated[str, Field(description="those older are pruned; ISO 8601")]
-    max_count: Annotated[int, Field(ge=1, description="the oldest beyond so many are pruned")]
+    max_age: Annotated[str, Field(description="older dead letters are pruned; ISO 8601")]
+    max_count: Annotated[
+        int, Field(ge=1, description="the oldest dead letters above this number are pruned")
+    ]
 
 
 class DeadLetterConfig(AsIs):
@@ -63,8 +65,8 @@ class ReplayRule(AsIs):
     filter: Annotated[
         dict[str, str], Field(description="which: by `queue`, `type`, `error_type`, …")
     ]
-    delay: Annotated[str, Field(description="how long after they were discarded; ISO 8601")]
-    max_replays: Annotated[int, Field(ge=1, description="times that one job comes back by it")]
+    delay: Annotated[str, Field(description="time after the discard; ISO 8601")]
+    max_replays: Annotated[int, Field(ge=1, description="maximum number of replays of one job")]
     enabled: bool
 
 
@@ -114,11 +116,11 @@ class QueueConfig(AsIs):
 
 @derived
 def in_force(layers: Layers) -> QueueConfig:
-    """The configuration in force, defaults filled in."""
+    """Return the effective configuration, including defaults."""
     return cast("QueueConfig", config.shown(layers))
 
 
 @derived
 def sources(layers: Layers) -> ConfigSources:
-    """Where each field of the configuration comes from."""
+    """Return the source of each field of the configuration."""
     return cast("ConfigSources", config.sources(layers))

@@ -1,4 +1,4 @@
-"""Queues: their configuration, that of new ones, pauses and deletion."""
+"""Queues: configuration, policy for new queues, pause, and deletion."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ojs.http import models
 from ojs.http.answer import Answer, if_true, made, moment, shown, source, unless_empty
 from ojs.http.answers import Count, Moment, Positive
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import BASE, Parameter, Permission, Reach, Reply, Resource, Success
+from ojs.http.endpoint import BASE, Parameter, Permission, QueueScope, Reply, Resource, Success
 from ojs.http.models import NoOptions
 from ojs.http.parameters import one_of
 from ojs.records import record
 
-# The rest of a deletion is left to the sweep when the request has less time than this.
+# With less time than this, the request stops. The sweep continues the deletion.
 _DELETION_SPARE_MS = 8_000
 
 _q: domain.Queue = source()
@@ -32,7 +32,7 @@ _inherited: Layers = source()
 
 
 class QueueStatus(Answer[domain.Queue]):
-    """Whether a queue's jobs are handed out."""
+    """Whether the jobs of a queue are dispatched."""
 
     name: str = _q.name
     state: QueueState = _q.state
@@ -54,7 +54,7 @@ class Queue(QueueStatus):
 
 
 class QueueAnswer(Answer[tuple[domain.Queue, bool]]):
-    """A queue, at the top level and wrapped; `created` if the request made it."""
+    """A queue, at the top level and wrapped. `created`: whether the request created it."""
 
     queue: Queue = Queue.of(_set[0])
     _top: Queue = queue
@@ -85,7 +85,7 @@ class QueuePolicyAnswer(Answer[Layers]):
 
 @record(frozen=True)
 class _Deleted:
-    """A queue's deletion; `gone`: it is done already."""
+    """The deletion of a queue. `gone`: whether it is completed."""
 
     name: str
     deletion: domain.Deletion
@@ -103,7 +103,7 @@ class DeletionDetails(Answer[int]):
 
 
 class QueueDeletedAnswer(Answer[_Deleted]):
-    """How a queue is deleted, and how many jobs that concerns."""
+    """The strategy of a deletion, and the number of jobs that it affects."""
 
     queue: str = _d.name
     strategy: DeletionStrategy = _d.deletion.strategy
@@ -119,12 +119,12 @@ class QueueDeletedAnswer(Answer[_Deleted]):
 
 # --- endpoints ------------------------------------------------------------------------------------
 
-# For clients that send no body with DELETE. A body must not contradict it.
+# For clients that send DELETE without a body. A body must have the same values.
 _DELETION = (
     Parameter(
         "strategy",
         one_of(*DeletionStrategy),
-        "what becomes of its jobs; needed, here or in the body",
+        "what happens to its jobs; required, here or in the body",
     ),
     Parameter("target_queue", {"type": "string"}, "with `move`, the queue they go to"),
 )
@@ -143,8 +143,8 @@ _PAYMENTS = {
         "backoff_coefficient": 3.0,
     },
 }
-_LOOK = Permission(Scope.ADMIN_READ, Reach.PATH)
-_MANAGE = Permission(Scope.ADMIN_WRITE, Reach.PATH)
+_LOOK = Permission(Scope.ADMIN_READ, QueueScope.PATH)
+_MANAGE = Permission(Scope.ADMIN_WRITE, QueueScope.PATH)
 
 queues = Resource("queues", "queues")
 both = Resource("queues/{name}", "queues", also={"admin_{}": "admin/queues/{name}"})
@@ -152,10 +152,17 @@ policy = Resource("queues/_default/config", "queues")
 
 
 def to_create(raw: Mapping[str, Any]) -> tuple[str, Mapping[str, Any], str]:
-    """Read name and configuration of a new queue, and the prefix of the configuration's fields.
+    """Read the name and the configuration of a new queue.
 
-    The configuration is under `config` (ojs-queue-config section 9.2) or, as the official CLI sends
-    it, beside the name. Raises InvalidRequest, Unsupported.
+    The configuration is under `config` (ojs-queue-config section 9.2). The official CLI sends it at
+    the same level as the name.
+
+    Returns:
+        The name, the configuration, and the prefix of its fields in errors.
+
+    Raises:
+        InvalidRequest: A field is malformed, unknown, or at both levels.
+        Unsupported: The request has a field that this server does not support.
     """
     name = models.parse(models.CreateQueueRequest, raw).name
     config = raw.get("config")
@@ -168,20 +175,20 @@ def to_create(raw: Mapping[str, Any]) -> tuple[str, Mapping[str, Any], str]:
         if field not in known:
             raise InvalidRequest(field[:MAX_SHOWN], not_known(field, known))
         if field in models.QUEUE_FIELDS and value is not None:
-            # It would be a guess which of the two holds.
-            raise InvalidRequest(field, "must be inside config when config is present")
+            # The field could contradict `config`.
+            raise InvalidRequest(field, "must be inside config if config is set")
     return name, config, "config."
 
 
 def _named(config: Mapping[str, Any]) -> list[str]:
-    """Other queues to which a configuration, as sent, lets jobs go."""
+    """Return the other queues that a requested configuration moves jobs to."""
     target = config.get("dead_letter_queue")
     return [target] if isinstance(target, str) else []
 
 
 @queues.endpoint(
     "POST",
-    Permission(Scope.ADMIN_WRITE, Reach.NAMED),
+    Permission(Scope.ADMIN_WRITE, QueueScope.NAMED),
     {201: Success(QueueConfigAnswer, "The queue and its configuration.", ("Location",))},
     errors=(409,),
     request=models.CreateQueueRequest,
@@ -200,7 +207,7 @@ def create_queue(request: Request) -> Reply:
 def get_queue_config(request: Request) -> Reply:
     """Read a queue's configuration.
 
-    What is in force, and where it comes from.
+    The effective values, and their sources.
     """
     return Reply(QueueConfigAnswer.of(runtime.current().queues.get(request.named)))
 
@@ -216,7 +223,7 @@ def get_queue_config(request: Request) -> Reply:
 def configure_queue(request: Request) -> Reply:
     """Change a queue's configuration.
 
-    What is in force now. Makes an unknown queue.
+    Returns the effective values. Creates an unknown queue.
     """
     name, config = request.named, request.object()
     request.touches(*_named(config))
@@ -226,7 +233,11 @@ def configure_queue(request: Request) -> Reply:
 @queues.endpoint(
     "DELETE /{name}",
     _MANAGE,
-    {202: Success(QueueDeletedAnswer, "It is gone, or ends once its jobs are seen to.")},
+    {
+        202: Success(
+            QueueDeletedAnswer, "The queue is deleted, or is deleted after its jobs are processed."
+        )
+    },
     errors=(404, 409),
     request=models.DeleteQueueRequest,
     example={"strategy": "move", "target_queue": "email"},
@@ -248,7 +259,7 @@ def delete_queue(request: Request) -> Reply:
     return Reply(QueueDeletedAnswer.of(_Deleted(request.named, deletion, gone)), 202)
 
 
-@policy.endpoint("GET", Permission(Scope.ADMIN_READ, Reach.ALL), _POLICY)
+@policy.endpoint("GET", Permission(Scope.ADMIN_READ, QueueScope.ALL), _POLICY)
 def get_queue_policy(_request: Request) -> Reply:
     """Read the policy for new queues."""
     return _policy(runtime.current().queues.policy())
@@ -256,7 +267,7 @@ def get_queue_policy(_request: Request) -> Reply:
 
 @policy.endpoint(
     "PUT",
-    Permission(Scope.ADMIN_WRITE, Reach.ALL),
+    Permission(Scope.ADMIN_WRITE, QueueScope.ALL),
     _POLICY,
     request=models.ConfigureQueueRequest,
     example={

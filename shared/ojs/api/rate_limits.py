@@ -24,7 +24,7 @@ from ojs.http.answers import Count, Moment
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Paged
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import Permission, Reach, Reply, Resource
+from ojs.http.endpoint import Permission, QueueScope, Reply, Resource
 from ojs.http.parameters import PAGING
 from ojs.records import record
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @record(frozen=True)
 class _Places:
-    """Running jobs, and how many there may be."""
+    """The number of running jobs, and its limit."""
 
     limit: int | None
     active: int
@@ -47,7 +47,7 @@ class _Places:
 
 @record(frozen=True)
 class _Starts:
-    """A limit of starts, and what is counted for it."""
+    """A limit of starts, and the counted starts."""
 
     rate: Rate
     limiter: LimiterState
@@ -113,7 +113,7 @@ def _paused(status: RateLimitStatus) -> int | None:
 
 @derived
 def _laid_over(status: RateLimitStatus) -> Mapping[str, Any] | None:
-    """The override that holds. A limit that it names is there, also if it is null."""
+    """Return the active override, or None. Its null limits are included."""
     override = status.limiter.override
     if override is None or not override.holds(status.now_ms):
         return None
@@ -164,7 +164,7 @@ class Places(Answer[_Places]):
 
 
 class Starts(Answer[Rate]):
-    """So many starts in each period."""
+    """Number of starts in each period."""
 
     limit: Annotated[int, Field(ge=1)] = _rate.limit
     period: str = length(_rate.period_ms)
@@ -199,16 +199,14 @@ class RateLimitOverride(AsIs):
 
 
 class LimitSummary(Answer[_Summary]):
-    """The limit that tables of one line for each key show: the rate, or else the concurrency, or
-    else the throttle.
-    """
+    """The main limit of a key: the rate, or else the concurrency, or else the throttle."""
 
     limit: Count = shown(_sum.limit, absent=True)
     period: str = shown(
         length(_sum.period_ms), absent=True, says="ISO 8601; absent where it is the concurrency"
     )
     active: Count = shown(_sum.active, absent=True, says="starts in the period, or running jobs")
-    available: Count = shown(_sum.available, absent=True, says="what is left of the limit")
+    available: Count = shown(_sum.available, absent=True, says="the unused part of the limit")
 
 
 class RunningOfKey(Answer["RateLimitStatus"]):
@@ -242,7 +240,7 @@ class RateLimitAnswer(Answer["RateLimitStatus"]):
 
 
 class QueueLimitsAnswer(Answer["QueueUsage"]):
-    """A queue's own limits, and how much of them is used; what is not limited is absent."""
+    """The limits of a queue, and their usage. Limits that are not set are absent."""
 
     queue: str = _u.queue.name
     key: str = shown(
@@ -251,12 +249,12 @@ class QueueLimitsAnswer(Answer["QueueUsage"]):
     concurrency: Places = shown(Places.of(_places_of(_u)), absent=True)
     rate: Window = shown(Window.of(_starts_of(_u)), absent=True)
     rate_limit: Starts | None = shown(
-        _u.queue.layers.document.get("rate_limit"), says="as it stands in the configuration"
+        _u.queue.layers.document.get("rate_limit"), says="the configured limit"
     )
 
 
 class RateLimitsAnswer(Paged["RateLimitStatus"]):
-    """A page of keys, and the same keys with their running jobs."""
+    """A page of keys, and the running jobs of the same keys."""
 
     items: list[RateLimitAnswer] = RateLimitAnswer.each(_l.items)
     rate_limits: list[RunningOfKey] = RunningOfKey.each(_l.items)
@@ -264,8 +262,8 @@ class RateLimitsAnswer(Paged["RateLimitStatus"]):
 
 # --- endpoints ------------------------------------------------------------------------------------
 
-_LOOK = Permission(Scope.ADMIN_READ, Reach.ALL)
-_MANAGE = Permission(Scope.ADMIN_WRITE, Reach.ALL)
+_LOOK = Permission(Scope.ADMIN_READ, QueueScope.ALL)
+_MANAGE = Permission(Scope.ADMIN_WRITE, QueueScope.ALL)
 
 limits = Resource("rate-limits", "rate limits")
 both = Resource(
@@ -277,15 +275,17 @@ of_queues = Resource("admin/queues/{name}/rate-limit", "rate limits")
 def to_override(raw: Mapping[str, Any], *, now_ms: int) -> Override:
     """Read the override that an operator sets for a key.
 
-    Raises InvalidRequest, ValidationFailed.
+    Raises:
+        InvalidRequest: A field is malformed, or fields can't be combined.
+        ValidationFailed: A limit violates a rule of rate limit policies.
     """
     body = OverrideRequest.model_validate(raw)
     flat = body.model_fields_set & {"limit", "period"}
     if flat and (body.limit is None or body.period is None):
         missing, other = ("limit", "period") if body.limit is None else ("period", "limit")
-        raise InvalidRequest(missing, f"is required together with {other}")
+        raise InvalidRequest(missing, f"is required with {other}")
     if flat and "rate" in body.model_fields_set:
-        raise InvalidRequest("limit", "cannot be combined with rate")
+        raise InvalidRequest("limit", "can't be combined with rate")
     until_ms = None
     if body.expires_at is not None:
         check = partial(times.timestamp_ms, now_ms=now_ms)
@@ -308,7 +308,7 @@ def list_rate_limits(request: Request) -> Reply:
 def get_rate_limit(request: Request) -> Reply:
     """Read the state of a key's rate limit.
 
-    What is limited, and how much of it is used.
+    The limits, and how much of each is used.
     """
     return Reply(RateLimitAnswer.of(runtime.current().limits.get(request.named)))
 
@@ -344,14 +344,14 @@ def put_rate_limit(request: Request) -> Reply:
 def delete_rate_limit(request: Request) -> Reply:
     """Remove a key's override and pause.
 
-    The key as its jobs have it.
+    The key, as in the jobs.
     """
     return Reply(RateLimitAnswer.of(runtime.current().limits.lift(request.named)))
 
 
 @of_queues.endpoint(
     "PUT",
-    Permission(Scope.ADMIN_WRITE, Reach.PATH),
+    Permission(Scope.ADMIN_WRITE, QueueScope.PATH),
     QueueLimitsAnswer,
     request=models.QueueLimitsRequest,
     example={"concurrency": 20, "rate": {"limit": 1_000, "period": "PT1H"}},
@@ -365,7 +365,7 @@ def set_queue_limits(request: Request) -> Reply:
     try:
         config = request.parsed(models.QueueLimitsRequest).config()
     except ValidationFailed as error:
-        # 400 as in the rest of a queue's configuration; 422 is for the policies of jobs.
+        # The status is 400, as for other fields of the configuration. 422 is for job policies.
         raise InvalidRequest(error.field, error.reason, details=error.details) from None
     queue = current.queues.configure(name, config)
     return Reply(QueueLimitsAnswer.of(current.queues.usage(queue)))

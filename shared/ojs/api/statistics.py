@@ -1,6 +1,4 @@
-"""Queues with their counts, statistics of one and of all, and what happened when
-(ojs-admin-api section 10).
-"""
+"""Counts and statistics of queues, totals, and their history (ojs-admin-api section 10)."""
 
 from __future__ import annotations
 
@@ -21,13 +19,13 @@ from ojs.domain.queue.order import QueueOrder
 from ojs.domain.queue.queue import DeletionStrategy
 from ojs.domain.queue.queue import Queue as StoredQueue
 from ojs.domain.requests import Field
-from ojs.domain.stats import DAY_MS, HOUR_MS, Activity, Levels, Period, Point, Rates, Totals
+from ojs.domain.stats import DAY_MS, HOUR_MS, Activity, Period, Point, Rates, StateCounts, Totals
 from ojs.http.answer import Answer, derived, made, moment, shown, source, unless_empty
 from ojs.http.answers import Bound, Count, Fraction, Moment, Rate
 from ojs.http.binding import paging, query
 from ojs.http.binding.paging import Listed, Paged, Pagination
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import Parameter, Permission, Reach, Reply, Resource
+from ojs.http.endpoint import Parameter, Permission, QueueScope, Reply, Resource
 from ojs.http.parameters import (
     MOMENT_SCHEMA,
     QUEUE_SCHEMA,
@@ -41,7 +39,7 @@ from ojs.records import record
 if TYPE_CHECKING:
     from ojs.domain.queue.queue import Deletion
 
-# How far back a history goes by default: twelve points or more.
+# Default time range of a history. Each has at least 12 points.
 _DEFAULT_SPAN_MS = {
     Period.MINUTE: HOUR_MS,
     Period.FIVE_MINUTES: HOUR_MS,
@@ -53,7 +51,7 @@ Milliseconds = Annotated[int, Field(ge=0, description="ms")]
 
 @record(frozen=True)
 class _AllQueues:
-    """All queues and workers together, and of some queues what happened today."""
+    """Totals across queues and workers, and the statistics of some queues for today."""
 
     totals: Totals
     uptime_s: int
@@ -69,13 +67,13 @@ class _AllQueues:
 
     @property
     def workers(self) -> int:
-        # Stale workers are listed, but not counted.
+        # Stale workers are listed but not counted.
         return self.totals.workers.running + self.totals.workers.quiet
 
 
 @derived
 def _existing(stats: domain.QueueSummary) -> StoredQueue:
-    """The queue; one that is registered may have no item (yet)."""
+    """Return the queue. A registered queue might not have an item yet."""
     return stats.queue or StoredQueue(stats.name)
 
 
@@ -86,7 +84,7 @@ def _layers(stats: domain.QueueSummary) -> Layers:
 
 @derived
 def _state_ms(queue: StoredQueue, paused: bool) -> int | None:
-    """When a queue was paused, or else resumed, if that is how it is."""
+    """Return when the queue was paused (or resumed), or None if it is not in that state."""
     told = queue.deletion is None and queue.paused is paused
     return queue.changed_ms if told else None
 
@@ -100,7 +98,7 @@ def _updated_ms(queue: StoredQueue) -> int | None:
 @derived
 def _age_s(stats: domain.QueueSummary) -> float | None:
     since_ms = stats.oldest_available_ms
-    # The clocks of two machines may differ by a little.
+    # The clocks of two machines can differ.
     return None if since_ms is None else max(0, stats.now_ms - since_ms) / 1_000
 
 
@@ -120,7 +118,7 @@ _s: domain.QueueSummary = source()
 _full: domain.QueueStats = source()
 _named: tuple[domain.QueueStats, str | None] = source()
 _stats = _named[0]
-_v: Levels = source()
+_v: StateCounts = source()
 _r: Rates = source()
 _a: Activity = source()
 _d: domain.QueueDay = source()
@@ -150,7 +148,7 @@ class QueueState(Answer[StoredQueue]):
     resumed_at: Moment = shown(moment(_state_ms(_q, False)), absent=True)
 
 
-class JobCounts(Answer[Levels]):
+class JobCounts(Answer[StateCounts]):
     """Jobs by state."""
 
     scheduled: Count = _v.of(State.SCHEDULED)
@@ -171,7 +169,7 @@ class Throughput(Answer[Rates]):
 
 
 class OldestAvailable(Answer[domain.QueueSummary]):
-    """The oldest available job; nothing when there is none."""
+    """The oldest available job. Empty if no job is available."""
 
     oldest_available_at: Moment = shown(moment(_s.oldest_available_ms), absent=True)
     oldest_available_age_seconds: Rate = shown(_age_s(_s), absent=True)
@@ -196,7 +194,7 @@ class QueuesAnswer(Paged[domain.QueueSummary]):
 
 
 class Averages(Answer[Activity]):
-    """Averages; nothing for what did not happen."""
+    """Averages. A value without observations is absent."""
 
     avg_wait_ms: Milliseconds = shown(_a.average_wait_ms, absent=True)
     avg_duration_ms: Milliseconds = shown(_a.average_run_ms, absent=True)
@@ -249,7 +247,7 @@ class QueueCounts(Answer[domain.QueueStats]):
 
 
 class QueueStatsAnswer(Answer[domain.QueueStats]):
-    """A queue's statistics: counts at the top level and in `queue`, all of them in `stats`."""
+    """The statistics of a queue in `stats`. Counts are also at the top level and in `queue`."""
 
     queue: QueueCounts = QueueCounts.of(_full)
     _top: QueueCounts = queue
@@ -320,7 +318,7 @@ class StatsAnswer(Answer[_AllQueues]):
     )
     queue_count: Count = shown(_all.count, absent=True)
     pagination: Pagination = shown(Pagination.of(_all.days), absent=True)
-    workers: Count = shown(_all.workers, says="those that were heard of lately")
+    workers: Count = shown(_all.workers, says="workers with a recent heartbeat")
     jobs: JobCounts = JobCounts.of(_all.totals.levels)
     dead_letter: Count = _all.totals.levels.dead
     throughput: Throughput = Throughput.of(_all.totals.rates)
@@ -382,8 +380,8 @@ _HISTORY = (
     Parameter("until", MOMENT_SCHEMA, "points begin before this time; now when not given"),
     Parameter("queue", QUEUE_SCHEMA, "this queue instead of all"),
 )
-_ONE = Permission(Scope.ADMIN_READ, Reach.PATH)
-_ALL = Permission(Scope.ADMIN_READ, Reach.ALL)
+_ONE = Permission(Scope.ADMIN_READ, QueueScope.PATH)
+_ALL = Permission(Scope.ADMIN_READ, QueueScope.ALL)
 
 queues = Resource("queues", "queues")
 for_operators = Resource("admin/queues", "admin")
@@ -391,13 +389,11 @@ together = Resource("admin/stats", "admin")
 
 
 def _detailed(asked: Mapping[str, str]) -> bool:
-    """Read whether totals are to show each queue. Raises InvalidRequest, also for a page of queues
-    that are not to be shown.
-    """
+    """Return whether the totals list each queue. Paging parameters require `detail=true`."""
     wanted = query.choice(asked, "detail", ("true", "false"), default="false") == "true"
     for name in ("limit", "cursor"):
         if not wanted and asked.get(name):
-            raise InvalidRequest(name, "needs detail=true", value=asked[name])
+            raise InvalidRequest(name, "requires detail=true", value=asked[name])
     return wanted
 
 
@@ -406,7 +402,7 @@ def _listed(request: Request) -> Listed[domain.QueueSummary]:
     window = paging.queues_window(request.query, shown=stats.most_listed())
     page = stats.list(limit=window.limit, skip=window.offset, cursor=window.cursor)
     total = None
-    # The last sweep has counted them, and a new one may be on the page.
+    # The last sweep counted the queues. The page can have queues that were created later.
     if (window.cursor or page.next_cursor) and (counted := stats.totals().queues):
         seen = window.offset + len(page.items) + (page.next_cursor is not None)
         total = max(counted, seen)
@@ -453,7 +449,7 @@ def priority_stats(request: Request) -> Reply:
 def admin_list_queues(request: Request) -> Reply:
     """List queues with their counts.
 
-    One page of queues, in order of name or as `sort` has it.
+    One page of queues, in order of name or of `sort`.
     """
     order = query.choice(request.query, "sort", ("name", *QueueOrder), default="name")
     if order == "name":
@@ -492,7 +488,7 @@ def admin_stats(request: Request) -> Reply:
 
 @together.endpoint(
     "GET /history",
-    Permission(Scope.ADMIN_READ, Reach.FILTER),
+    Permission(Scope.ADMIN_READ, QueueScope.FILTER),
     StatsHistoryAnswer,
     query=_HISTORY,
     derived=True,

@@ -1,4 +1,4 @@
-"""The server: who asks it, what it offers, how it is, and how it is configured."""
+"""The server: caller, manifest, health, and configuration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ojs.domain.requests import Field
 from ojs.http.answer import Answer, AsIs, derived, given, made, shown, source
 from ojs.http.answers import Count, Positive
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import Permission, Reach, Reply, Resource, Success
+from ojs.http.endpoint import Permission, QueueScope, Reply, Resource, Success
 from ojs.records import record
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 SPECVERSION = "1.0"
 BACKEND = "dynamodb"
 
-# All levels up to this one are supported wholly.
+# The server fully supports this level and all lower levels.
 CONFORMANCE_LEVEL = 4
 
 CAPABILITIES = {
     "batch_enqueue": True,
-    # The admin UI shows its page of cron jobs by this name.
+    # The admin UI requires this name to show its page of cron jobs.
     "cron": True,
     "cron_jobs": True,
     "dead_letter": True,
@@ -46,17 +46,17 @@ CAPABILITIES = {
     "workflows": True,
 }
 
-# Extensions of which all requirements and recommendations are met; of bulk operations not the
-# metrics that section 12.2 recommends: their events have the same numbers.
+# Extensions that the server implements with all recommendations. Exception: the metrics that
+# section 12.2 of bulk operations recommends. The events of bulk operations have the same numbers.
 EXTENSIONS = (
     "admin-api", "backpressure", "bulk-operations", "dead-letter", "fair-scheduling",
     "queue-config", "rate-limiting",
 )  # fmt: skip
-# This server's own. `batch-acks`: many acks and nacks in one request, or with a fetch;
-# `push-delivery`: jobs are pushed to functions and endpoints.
+# Extensions of this server. `batch-acks`: several acks and nacks in one request, or with a fetch.
+# `push-delivery`: the server sends jobs to functions and endpoints.
 OWN_EXTENSIONS = ("batch-acks", "push-delivery")
 
-# Authorizer → the ways in which callers authenticate (ojs-http-binding section 5).
+# Authorizer → authentication methods (ojs-http-binding section 5).
 AUTHENTICATION: dict[str, list[Literal["api-key", "jwt", "aws-sigv4"]]] = {
     "none": [],
     "keys": ["api-key"],
@@ -65,8 +65,8 @@ AUTHENTICATION: dict[str, list[Literal["api-key", "jwt", "aws-sigv4"]]] = {
 }
 AuthorizerName = Literal["keys", "jwt", "iam", "none"]
 _RETRY_AFTER = {"Retry-After": "5"}
-_ANYBODY = Permission(None, Reach.NONE)
-_LOOK = Permission(Scope.ADMIN_READ, Reach.ALL)
+_ANYBODY = Permission(None, QueueScope.NONE)
+_LOOK = Permission(Scope.ADMIN_READ, QueueScope.ALL)
 
 
 @derived
@@ -85,7 +85,7 @@ class Implementation(Answer["Settings"]):
     language: str = "python"
 
 
-class Extensions(Answer["Settings"]):
+class ConformanceExtensions(Answer["Settings"]):
     """Extensions that are offered as a whole."""
 
     official: list[dict[str, str]] = _extensions(EXTENSIONS, "ojs", "1.0.0-rc.1")
@@ -111,9 +111,9 @@ class ManifestAnswer(Answer["Settings"]):
     protocols: list[str] = ["http"]
     backend: str = BACKEND
     capabilities: dict[str, bool] = CAPABILITIES
-    extensions: Extensions = Extensions.of(_c)
+    extensions: ConformanceExtensions = ConformanceExtensions.of(_c)
     authentication: Authentication = Authentication.of(_c)
-    # The lock and the job are one transaction.
+    # One transaction writes the lock and the job.
     unique_job_strength: str = "strong"
     endpoints: dict[str, str] = {
         "base_path": "/ojs/v1",
@@ -124,14 +124,16 @@ class ManifestAnswer(Answer["Settings"]):
 
 
 class SystemConfigAnswer(Answer["Settings"]):
-    """How this server is configured."""
+    """The configuration of the server."""
 
     version: str = _c.version
     service: str = shown(_c.service, says="its name in the source of events")
     authorizer: AuthorizerName = _c.authorizer
     strict_queues: bool = shown(_c.strict_queues, says="jobs need a queue that an operator made")
     event_bus: bool = shown(given(_c.bus), says="whether events go to a bus")
-    bus_types: list[str] = shown(made(list, _c.bus_types), says="beside those that always do")
+    bus_types: list[str] = shown(
+        made(list, _c.bus_types), says="in addition to the types that are always published"
+    )
     time_zone_data: str = shown(
         made(lambda _: schedule.zone_data_version(), _c), says="version of the rules of time zones"
     )
@@ -147,7 +149,7 @@ _w: _Caller = source()
 
 
 class PrincipalAnswer(Answer[_Caller]):
-    """Who asks, and what they may do."""
+    """The caller and its permissions."""
 
     name: str = shown(
         _w.who.name, absent=True, says="on the key, of the token, of the role; absent if open"
@@ -166,7 +168,7 @@ class PrincipalAnswer(Answer[_Caller]):
 
 @record(frozen=True)
 class _Health:
-    """`error` is what the store answered."""
+    """The health of the store. `error` is its error."""
 
     version: str
     uptime_s: int
@@ -196,7 +198,7 @@ class Backend(Answer[_Health]):
 
 
 class HealthAnswer(Answer[_Health]):
-    """Whether server and store work."""
+    """Whether the server and the store work."""
 
     status: Literal["ok", "degraded"] = _h.status
     version: str = shown(SPECVERSION, says="of the specification")
@@ -210,7 +212,7 @@ _ready: bool = source()
 
 
 class ReadyAnswer(Answer[bool]):
-    """Whether requests can be served."""
+    """Whether the server can process requests."""
 
     status: Literal["ready", "unavailable"] = made(
         lambda ready: "ready" if ready else "unavailable", _ready
@@ -230,7 +232,7 @@ class MiddlewareEntry(Answer[tuple[int, str]]):
 
 
 class MiddlewareAnswer(Answer[list[str]]):
-    """What jobs go through. Workers have what they execute with."""
+    """The enqueue middleware. Execution middleware runs in workers."""
 
     enqueue: list[MiddlewareEntry] = MiddlewareEntry.each(
         made(lambda names: [*enumerate(names, start=1)], _names)
@@ -266,8 +268,8 @@ def manifest(_request: Request) -> Reply:
     "GET /health",
     _ANYBODY,
     {
-        200: Success(HealthAnswer, "Both work."),
-        503: Success(HealthAnswer, "The store does not answer.", ("Retry-After",)),
+        200: Success(HealthAnswer, "The server and DynamoDB work."),
+        503: Success(HealthAnswer, "DynamoDB does not respond.", ("Retry-After",)),
     },
     strict_query=False,
 )
@@ -336,7 +338,7 @@ def openapi(_request: Request) -> Reply:
 
     The OpenAPI 3.1 document.
     """
-    # It is made of all operations, this one among them. No other one should wait for it.
+    # Imported here, because the document needs all operations and only this one needs the document.
     document = import_module("ojs.api.openapi").document
     settings = runtime.current().settings
     return Reply(document(settings.version, settings.authorizer))

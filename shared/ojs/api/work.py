@@ -1,4 +1,4 @@
-"""What workers do: they fetch jobs and end them, and are heard of."""
+"""Requests of workers: fetch, ack, nack, heartbeat, and progress."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from ojs.http.answer import Answer, AsIs, absent, present, source
 from ojs.http.answers import Count, Id, Job, Moment, OutcomeError, ProgressAnswer
 from ojs.http.binding import errors
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import Permission, Reach, Reply, Resource, Success
+from ojs.http.endpoint import Permission, QueueScope, Reply, Resource, Success
 
 if TYPE_CHECKING:
     from ojs.services.jobs.batch_finish import BatchOutcome
     from ojs.services.workers.workers import HeartbeatAnswer as Beat
 
-# With less time left, no more jobs are claimed or ended: the slowest one, and reading payloads,
-# must fit.
+# With less time than this, no further job is claimed or finished. The slowest of them, and reading
+# payloads, must fit into this time.
 _SPARE_MS = 10_000
 
 _b: Beat = source()
 
 
 class Outcome(AsIs):
-    """What became of one ack or nack of many: the job's new state, or the error."""
+    """The result of one of several acks or nacks: the new state of the job, or the error."""
 
     job_id: Id
     status: Annotated[int, Field(ge=200, le=599)] = present(
@@ -48,24 +48,24 @@ class Outcome(AsIs):
 
 
 class AcksAnswer(AsIs):
-    """What became of many acks."""
+    """The outcomes of batched acks."""
 
     acks: list[Outcome]
 
 
 class NacksAnswer(AsIs):
-    """What became of many nacks."""
+    """The outcomes of batched nacks."""
 
     nacks: list[Outcome]
 
 
 class FetchAnswer(AsIs):
-    """Jobs that are now this worker's; and what became of the acks and nacks that came with it."""
+    """The claimed jobs, and the outcomes of the acks and nacks in the same request."""
 
     jobs: list[Job]
     acks: list[Outcome] = absent()
     nacks: list[Outcome] = absent()
-    fetch_error: OutcomeError = absent("why there are no jobs, if the fetch failed")
+    fetch_error: OutcomeError = absent("the error, if the fetch failed")
 
 
 class AckAnswer(AsIs):
@@ -80,7 +80,7 @@ class AckAnswer(AsIs):
 
 
 class NackAnswer(AsIs):
-    """What a failure led to."""
+    """The result of a nack."""
 
     id: Id
     job_id: Id
@@ -96,7 +96,7 @@ class NackAnswer(AsIs):
 
 
 class HeartbeatAnswer(Answer["Beat"]):
-    """The answer to a heartbeat: what the worker must do."""
+    """The response to a heartbeat: the directive for the worker."""
 
     state: Directive = _b.state
     directive: Directive = state
@@ -107,7 +107,7 @@ class HeartbeatAnswer(Answer["Beat"]):
 
 
 class BeatAnswer(AsIs):
-    """A worker was heard."""
+    """The response to a worker that announces draining."""
 
     acknowledged: Literal[True]
     worker_id: str
@@ -116,12 +116,12 @@ class BeatAnswer(AsIs):
 
 # --- endpoints ------------------------------------------------------------------------------------
 
-_WORKS = Permission(Scope.WORK, Reach.NAMED)
-_OF_JOB = Permission(Scope.WORK, Reach.JOB)
+_WORKS = Permission(Scope.WORK, QueueScope.NAMED)
+_OF_JOB = Permission(Scope.WORK, QueueScope.JOB)
 _JOB_ID = "019414d4-8b2e-7c3a-b5d1-f0e2a3b4c5d6"
 _ACKED = Success(AckAnswer, "The job is completed.")
-_NACKED = Success(NackAnswer, "What the failure led to.")
-_EACH = "What became of each of many, in their order."
+_NACKED = Success(NackAnswer, "The state after the failure.")
+_EACH = "The result of each ack or nack, in the order of the request."
 workers = Resource("workers", "workers", lenient=True)
 jobs = Resource("jobs", "jobs", lenient=True)
 
@@ -137,8 +137,8 @@ jobs = Resource("jobs", "jobs", lenient=True)
 def fetch_jobs(request: Request) -> Reply:
     """Claim jobs."""
     body = request.parsed(models.FetchRequest)
-    # Without queues, those of the worker's pool are meant, which may be any: a key that is limited
-    # to queues has to name them.
+    # A request without queues means the queues of the worker's pool, which can be any. If the queue
+    # scope of the caller is limited, the request must list its queues.
     request.touches(*(body.queues or (None,)))
     request.about(queue=body.queues[0] if body.queues and len(body.queues) == 1 else None)
     acks, nacks = body.endings()
@@ -164,7 +164,7 @@ def fetch_jobs(request: Request) -> Reply:
     except OjsError as error:
         if not (acks or nacks):
             raise
-        # The outcomes must be told: another fetch would not tell them.
+        # The response must contain the outcomes, because another fetch wouldn't repeat them.
         return Reply(views.fetched([]) | told | {"fetch_error": errors.brief(error)}, failed=error)
     return Reply(views.fetched(jobs) | told, failed=failed)
 
@@ -172,9 +172,7 @@ def fetch_jobs(request: Request) -> Reply:
 def _end(
     request: Request, acks: Sequence[models.Ending], nacks: Sequence[models.Ending] = ()
 ) -> tuple[list[BatchOutcome], list[BatchOutcome]]:
-    """Settle acks and nacks, each for itself; those in queues that the caller may not touch are
-    refused.
-    """
+    """Process acks and nacks independently. Reject those outside the caller's queue scope."""
     principal = request.principal
     return runtime.current().batch_finish.end(
         acks,
@@ -185,17 +183,14 @@ def _end(
 
 
 def _failed(*ended: Sequence[BatchOutcome]) -> OjsError | None:
-    """The first outcome that is a defect, if there is one."""
+    """Return the first outcome that is a failure of the backend, or None."""
     results = (outcome.result for outcomes in ended for outcome in outcomes)
     return next((result for result in results if isinstance(result, BackendError)), None)
 
 
 def _touch_jobs(request: Request, job_ids: Sequence[str]) -> None:
-    """Raise PermissionDenied unless the caller may touch the queues of these jobs.
-
-    For a key that is limited to queues this costs one read. Jobs that do not exist are left to the
-    operation.
-    """
+    """Raise PermissionDenied for a job outside the caller's queue scope. Skip missing jobs."""
+    # Costs one read, only for a caller with a limited queue scope.
     if request.principal.limited and job_ids:
         request.touches(*sorted(runtime.current().jobs.queues_of(job_ids)))
 

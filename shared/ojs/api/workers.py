@@ -1,4 +1,4 @@
-"""Workers: what they report of themselves, and what operators tell them."""
+"""Workers: registration, state, and directives of operators."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ojs.http.answers import Count, Moment
 from ojs.http.binding import paging
 from ojs.http.binding.paging import Listed, Paged
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import Permission, Reach, Reply, Resource
+from ojs.http.endpoint import Permission, QueueScope, Reply, Resource
 from ojs.http.parameters import PAGING
 from ojs.records import record
 
 
 @record(frozen=True)
 class _Known:
-    """A worker at a time."""
+    """A worker and its state at a time."""
 
     worker: domain.Worker
     now_ms: int
@@ -36,7 +36,7 @@ class _Known:
 
 @derived
 def _states(listed: Listed[_Known]) -> list[str] | None:
-    """The states of all workers; None where they are not all here."""
+    """Return the states of all workers, or None if the page doesn't have all workers."""
     if listed.total is None or listed.window.offset:
         return None
     return [known.shown["state"] for known in listed.items]
@@ -50,7 +50,7 @@ _id: str = source()
 
 
 class RegisterAnswer(Answer[tuple[str, int]]):
-    """What a starting worker needs to know. Times in seconds."""
+    """The settings for a worker that starts. Times are in seconds."""
 
     ok: Literal[True] = True
     worker_id: str = _registered[0]
@@ -61,7 +61,7 @@ class RegisterAnswer(Answer[tuple[str, int]]):
 
 
 class Worker(AsIs):
-    """A worker: what it reported at registration, and its state."""
+    """A worker: its registration, and its state."""
 
     id: str
     worker_id: str
@@ -91,14 +91,14 @@ class WorkerAnswer(Answer[_Known]):
 
 
 class WorkerRemovedAnswer(Answer[str]):
-    """A worker is no longer listed."""
+    """The worker that was removed."""
 
     deleted: Literal[True] = True
     worker_id: str = _id
 
 
 class WorkerHealthAnswer(Answer[_Known]):
-    """Whether a worker takes jobs."""
+    """Whether a worker fetches jobs."""
 
     worker_id: str = _k.worker.id
     state: str = _k.shown["state"]
@@ -132,9 +132,9 @@ class WorkersAnswer(Paged[_Known]):
 
 # --- endpoints ------------------------------------------------------------------------------------
 
-_LOOK = Permission(Scope.ADMIN_READ, Reach.ALL)
-_MANAGE = Permission(Scope.ADMIN_WRITE, Reach.ALL)
-_ITSELF = Permission(Scope.WORK, Reach.NONE)
+_LOOK = Permission(Scope.ADMIN_READ, QueueScope.ALL)
+_MANAGE = Permission(Scope.ADMIN_WRITE, QueueScope.ALL)
+_ITSELF = Permission(Scope.WORK, QueueScope.NONE)
 
 workers = Resource("workers", "workers")
 for_operators = Resource("admin/workers", "admin")
@@ -174,7 +174,7 @@ def register_worker(request: Request) -> Reply:
 def remove_worker(request: Request) -> Reply:
     """Deregister a worker.
 
-    The worker is no longer listed.
+    Removes the worker from the list.
     """
     runtime.current().workers.remove(request.named, request.principal)
     return Reply(WorkerRemovedAnswer.of(request.named))
@@ -252,7 +252,7 @@ def quiet_worker(request: Request) -> Reply:
 def admin_remove_worker(request: Request) -> Reply:
     """Remove a worker's record.
 
-    The worker is no longer listed.
+    Removes the worker from the list.
     """
     runtime.current().workers.remove(request.named)
     return Reply(WorkerRemovedAnswer.of(request.named))

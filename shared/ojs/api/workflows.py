@@ -1,6 +1,6 @@
-"""Workflows: created, read, cancelled and retried.
+"""Workflows: create, read, cancel, and retry.
 
-Steps are shown as clients send them: the jobs of a batch and its callbacks stand beside each other.
+Responses list steps as clients send them: the jobs and the callbacks of a batch in one list.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ojs.http.answers import Count, Fraction, Id, JobError, Moment, Omitted
 from ojs.http.binding import negotiation, paging, query
 from ojs.http.binding.paging import Listed, Paged, Position
 from ojs.http.binding.request import Request
-from ojs.http.endpoint import BASE, Parameter, Permission, Reach, Reply, Resource, Success
+from ojs.http.endpoint import BASE, Parameter, Permission, QueueScope, Reply, Resource, Success
 from ojs.http.models import (
     NoOptions,
     RetryWorkflowRequest,
@@ -55,19 +55,19 @@ if TYPE_CHECKING:
     from ojs.services.workflows.results import StepResultsPart
     from ojs.store.workflows.workflows import WorkflowRecord
 
-# Steps of a workflow in one answer, and results; each costs half a read unit for a job that runs.
+# Steps and results in one response. Each job that was started consumes half a read unit.
 MAX_SHOWN_STEPS = 1_000
 DEFAULT_RESULTS, MAX_RESULTS = 100, 1_000
-# More than any workflow has nodes.
+# More than the number of nodes in any workflow.
 MAX_NODE = 1_000_000
 MAX_WORKFLOW_BYTES = 5_000_000
-# What an answer has for what is not a step: the workflow twice, names, errors.
+# Reserved for the parts that are not steps: the workflow twice, names, and errors.
 _AROUND_BYTES = 500_000
-# A field of a step that is larger is left out, and named under `omitted`.
+# A larger field of a step is omitted and listed under `omitted`.
 _MAX_FIELD_BYTES = 65_536
-# A callback waits for all steps beside it; where these are more, it names none.
+# A callback waits for all steps of its batch. If there are more, its `depends_on` is absent.
 _MAX_NAMED = 1_000
-# Characters of an error that a workflow shows; the job has all of it.
+# Characters of an error in a workflow. The job has the full error.
 _MAX_MESSAGE = 200
 _LARGE = ("depends_on", "args", "result", "error")
 StepState = Literal["waiting", "pending", "active", "completed", "failed", "cancelled"]
@@ -87,7 +87,7 @@ _OF_STEP: dict[StoredState, StepState] = {
 
 
 def _outer(graph: Graph, opening: int) -> Sequence[int]:
-    """The steps of a composite as its client sent them."""
+    """Return the steps of a composite as the client sent them."""
     children = graph.children[opening]
     if graph.step(opening).kind is StepKind.BATCH:
         return (*graph.children[children[0]], *children[1:])
@@ -95,8 +95,8 @@ def _outer(graph: Graph, opening: int) -> Sequence[int]:
 
 
 @record(frozen=True)
-class Place:
-    """A step among those beside it."""
+class StepPlace:
+    """A step and its index in the composite that contains it."""
 
     view: WorkflowPart
     index: int
@@ -108,7 +108,7 @@ class Place:
 
     @property
     def id(self) -> str:
-        # The admin UI and the Python SDK read an id of each step.
+        # The admin UI and the Python SDK require an ID for each step.
         return self.step.id or str(self.index)
 
     @property
@@ -117,7 +117,7 @@ class Place:
 
     @property
     def state(self) -> StepState:
-        """The state of a step; of one that was started its job says more."""
+        """The state of the step. If it was started, its job determines the state."""
         view, node = self.view, self.node
         found = view.record.graph_state.state_of(view.graph, node)
         if found is not StoredState.STARTED:
@@ -133,7 +133,7 @@ class Place:
 
 
 def _done(view: WorkflowPart, node: int) -> float:
-    """The part of the jobs of a step that have ended, with what those that run have reported."""
+    """Return the fraction of finished jobs of a step. Running jobs add their reported progress."""
     graph, ended = view.graph, view.record.graph_state.ended
     first, last = (bisect_left(graph.jobs, at) for at in (node, graph.exits[node] + 1))
     done = 0.0
@@ -156,13 +156,13 @@ def _why(job: Job) -> dict[str, Any]:
 
 
 class _Tree:
-    """The steps of a part of a workflow, as far as they fit into an answer."""
+    """The steps of a part of a workflow, up to the size limit of a response."""
 
     def __init__(self, view: WorkflowPart, room: int) -> None:
         self._view = view
         self._graph = view.graph
         self._room = room
-        # The first job that is not shown; None stands for the end.
+        # The first job that is not shown, or None if the last job is shown.
         self.after_last = view.after_last
         self.shown = self._steps(0)
 
@@ -172,7 +172,7 @@ class _Tree:
         return None if self.after_last is None else paging.sealed(str(self.after_last))
 
     def _steps(self, opening: int) -> list[WorkflowStep]:
-        """The steps in a composite that are to be shown, and those in them."""
+        """Build the visible steps of a composite and the steps inside them."""
         outer = _outer(self._graph, opening)
         return [
             self._step(node, index, outer)
@@ -181,7 +181,7 @@ class _Tree:
         ]
 
     def _visible(self, node: int) -> bool:
-        """Whether a step is, or has, a job that is to be shown."""
+        """Return whether a step is or contains a job to show."""
         jobs = self._graph.jobs
         at = bisect_left(jobs, max(node, self._view.first))
         if at == len(jobs) or jobs[at] > self._graph.exits[node]:
@@ -189,7 +189,7 @@ class _Tree:
         return self.after_last is None or jobs[at] < self.after_last
 
     def _step(self, node: int, index: int, outer: Sequence[int]) -> WorkflowStep:
-        view, graph, place = self._view, self._graph, Place(self._view, index, node)
+        view, graph, place = self._view, self._graph, StepPlace(self._view, index, node)
         step, job = place.step, view.jobs.get(node)
         told: dict[str, Any] = {
             "index": index,
@@ -205,7 +205,7 @@ class _Tree:
         }
         if step.callback is None and step.trigger is not StepTrigger.ALL_SUCCEEDED:
             told["trigger"] = step.trigger.value
-        # A result that is null is one.
+        # A null result is kept, because it is a result.
         shown = {name: each for name, each in told.items() if each is not None or name == "result"}
         shown["job_id"] = view.job_id(node)
         large = [
@@ -221,7 +221,7 @@ class _Tree:
         return cast("WorkflowStep", shown)
 
     def _spend(self, size: int, node: int) -> None:
-        """Note the room that a step takes. Where there is none left, it is the last one."""
+        """Subtract the size of a step. If no space is left, the step is the last one."""
         self._room -= size
         if self._room < 0 and self._graph.is_job(node):
             jobs = self._graph.jobs
@@ -231,7 +231,7 @@ class _Tree:
 
 
 def _of_job(job: Job) -> dict[str, Any]:
-    """What a job's record says of its step: its args and result, if they are small."""
+    """Build the fields of a step that its job record contains."""
     told: dict[str, Any] = {"args": None if job.content is None else job.content.get("args")}
     if job.started_ms is not None:
         told["started_at"] = times.format_ms(job.started_ms)
@@ -245,7 +245,7 @@ def _of_job(job: Job) -> dict[str, Any]:
 
 
 def _depends_on(graph: Graph, node: int, outer: Sequence[int]) -> list[str] | None:
-    """The names of the steps that a step waits for, as far as they have any."""
+    """Return the IDs of the steps that a step waits for. Steps without an ID are omitted."""
     if graph.step(node).callback is not None:
         before = [each for each in outer if graph.step(each).callback is None]
         before = before if len(before) <= _MAX_NAMED else []
@@ -259,7 +259,7 @@ def _depends_on(graph: Graph, node: int, outer: Sequence[int]) -> list[str] | No
 
 @record(frozen=True)
 class _Stage:
-    """A workflow, its steps, and what a cancellation did, as far as an answer has them."""
+    """A workflow, and optionally its steps or the result of its cancellation."""
 
     record: WorkflowRecord
     view: WorkflowPart | None = None
@@ -275,7 +275,7 @@ class _Stage:
 
     @property
     def started_ms(self) -> int | None:
-        """When its first job was started, in an answer that begins with the first steps."""
+        """The start of the first job, or None unless the response starts with the first step."""
         if self.view is None or self.view.first:
             return None
         jobs = self.view.jobs.values()
@@ -292,7 +292,7 @@ class _Stage:
 
     @property
     def small(self) -> WorkflowDetail:
-        """The same without its steps where they are many."""
+        """The same, without the steps if they are larger than `MAX_COPY_BYTES`."""
         if sent_bytes(self.whole) <= MAX_COPY_BYTES:
             return self.whole
         shown = {**cast("dict[str, Any]", self.whole), "omitted": ["steps"]}
@@ -302,7 +302,7 @@ class _Stage:
 
 @record(frozen=True)
 class Results:
-    """Results that a step is given."""
+    """The results that a step receives."""
 
     workflow_id: str
     node: int
@@ -316,7 +316,7 @@ class Results:
 
 
 def _counted(view: WorkflowPart) -> list[int]:
-    """The jobs that are no callbacks."""
+    """Return the jobs that are not callbacks."""
     return [node for node in view.graph.jobs if view.graph.step(node).callback is None]
 
 
@@ -325,7 +325,7 @@ def _counted_completed(view: WorkflowPart) -> int:
 
 
 def _failed(view: WorkflowPart) -> list[tuple[int, Step]]:
-    """The outer steps that failed, and their places."""
+    """Return the outer steps that failed, with their indexes."""
     graph, failed = view.graph, view.record.graph_state.failed
     outer = enumerate(_outer(graph, 0))
     return [(at, graph.step(node)) for at, node in outer if failed >> graph.exits[node] & 1]
@@ -349,16 +349,16 @@ def _errors(view: WorkflowPart) -> list[WorkflowError] | None:
     return cast("list[WorkflowError]", found) if view.failed else None
 
 
-def _places(view: WorkflowPart) -> list[Place]:
+def _places(view: WorkflowPart) -> list[StepPlace]:
     outer = _outer(view.graph, 0)[:MAX_SHOWN_STEPS]
-    return [Place(view, index, node) for index, node in enumerate(outer)]
+    return [StepPlace(view, index, node) for index, node in enumerate(outer)]
 
 
 _s: _Stage = source()
 _r = _s.record
 _c = maybe(_s.done)
 _v: WorkflowPart = source()
-_p: Place = source()
+_p: StepPlace = source()
 _l: Listed[_Stage] = source()
 _e: Results = source()
 
@@ -430,8 +430,8 @@ class Workflow(Answer[_Stage]):
 class WorkflowStep(AsIs):
     """A job of a workflow, or a workflow in it, whose `type` is its form."""
 
-    index: Annotated[Count, Field(description="its place among the steps beside it")]
-    node: Annotated[Count, Field(description="its number in the whole workflow")]
+    index: Annotated[Count, Field(description="its position in its list of steps")]
+    node: Annotated[Count, Field(description="its number in the workflow")]
     id: Annotated[str, Field(description="as the client named it, or else its `index`")]
     name: str = absent()
     type: str
@@ -439,7 +439,7 @@ class WorkflowStep(AsIs):
     job_id: Annotated[Id | None, Field(description="null until it starts")]
     job_state: State = absent()
     callback: Callback = absent()
-    depends_on: Annotated[list[str], Field(description="ids of steps beside it")] = absent()
+    depends_on: Annotated[list[str], Field(description="IDs of steps of the same list")] = absent()
     trigger: StepTrigger = absent()
     args: list[Any] = absent()
     result: Any = absent()
@@ -454,7 +454,7 @@ class WorkflowDetail(Workflow):
     """A workflow with its steps; a large one has more of them after `next_cursor`."""
 
     jobs_total: Count = shown(
-        made(lambda view: len(_counted(view)), maybe(_s.view)), says="jobs that are no callbacks"
+        made(lambda view: len(_counted(view)), maybe(_s.view)), says="jobs, without callbacks"
     )
     jobs_completed: Count = shown(made(_counted_completed, maybe(_s.view)), says="of these")
     steps: list[WorkflowStep] = shown(_s.tree.shown, absent=True)
@@ -463,7 +463,7 @@ class WorkflowDetail(Workflow):
 
 
 class WorkflowAnswer(Answer[_Stage]):
-    """A workflow, wrapped and at the top level; there without its steps where they are many."""
+    """A workflow, wrapped and at the top level. The top level omits large steps."""
 
     workflow: WorkflowDetail = _s.whole
     _top: WorkflowDetail = _s.small
@@ -479,7 +479,7 @@ class WorkflowsAnswer(Paged[_Stage]):
 class WorkflowCancelled(Workflow):
     """A workflow that was cancelled."""
 
-    steps_cancelled: Count = shown(_c.cancelled, says="jobs that do not run any more")
+    steps_cancelled: Count = shown(_c.cancelled, says="jobs that were cancelled")
     cancelled_steps: Count = steps_cancelled
     steps_already_completed: Count = _c.already_completed
     steps_running: Count = shown(_c.running, says="jobs that run, and may end")
@@ -492,7 +492,7 @@ class WorkflowCancelledAnswer(Answer[_Stage]):
     _top: WorkflowCancelled = workflow
 
 
-class StepProgress(Answer[Place]):
+class StepProgress(Answer[StepPlace]):
     """How far a step of a workflow is."""
 
     id: str = shown(_p.id, says="as the client named it, or its place")
@@ -503,7 +503,7 @@ class StepProgress(Answer[Place]):
 
 
 class WorkflowProgressAnswer(Answer["WorkflowPart"]):
-    """How far a workflow is; of a large one the first steps are told of."""
+    """The progress of a workflow. For a large workflow, it lists only the first steps."""
 
     workflow_id: Id = _v.record.id
     type: WorkflowKind = cast("WorkflowKind", _v.record.kind)
@@ -525,7 +525,7 @@ class StepResult(AsIs):
 
 
 class WorkflowResultsAnswer(Answer[Results]):
-    """A page of the results that a step is given."""
+    """A page of the results that a step receives."""
 
     workflow_id: Id = _e.workflow_id
     node: Count = _e.node
@@ -537,7 +537,8 @@ class WorkflowResultsAnswer(Answer[Results]):
 # --- endpoints ------------------------------------------------------------------------------------
 
 _CURSOR_OF = Parameter("cursor", SEALED, "`next_cursor` of the answer before")
-# What the admin UI calls a workflow that runs, and one that does not run yet: here there is none.
+# The admin UI's names for a running workflow, and for one that is not started. The second doesn't
+# exist here.
 _ALSO_RUNNING, _NEVER = "active", "pending"
 _STATES = (*WorkflowState, _ALSO_RUNNING, _NEVER)
 _LISTED = (
@@ -570,10 +571,10 @@ _RESULTS = (
     ),
     _CURSOR_OF,
 )
-_READS = Permission(Scope.JOBS_READ, Reach.WORKFLOW)
-_WRITES = Permission(Scope.JOBS_WRITE, Reach.WORKFLOW)
+_READS = Permission(Scope.JOBS_READ, QueueScope.WORKFLOW)
+_WRITES = Permission(Scope.JOBS_WRITE, QueueScope.WORKFLOW)
 _WORKFLOW = Success(WorkflowAnswer, "The workflow, wrapped and at the top level.")
-_NO_KEY = "not taken here; send an `id` in the body instead: of one id there is one workflow"
+_NO_KEY = "is not supported for workflows. Send an id in the body, which prevents a second workflow"
 workflows = Resource("workflows", "workflows")
 
 
@@ -684,7 +685,7 @@ def workflow_results(request: Request) -> Reply:
     limit = paging.limit(request.query, default=DEFAULT_RESULTS, most=MAX_RESULTS)
     cursor = _cursor(request)
     if not request.query.get("step"):
-        raise InvalidRequest("step", "is required: the `node` of the step that is given them")
+        raise InvalidRequest("step", "is required. Send the node of the step that receives them")
     node = paging.integer(request.query, "step", default=0, least=0, most=MAX_NODE)
     after = current.workflow_reading.position(workflow_id, node, cursor)
     found = current.workflow_results.page(workflow_id, node, limit=limit, after=after)
@@ -721,7 +722,7 @@ def cancel_workflow(request: Request) -> Reply:
     example={"mode": "failed_and_following"},
 )
 def retry_workflow(request: Request) -> Reply:
-    """Run a workflow that is over again."""
+    """Run a workflow that has ended again."""
     current, workflow_id = runtime.current(), request.named
     mode = RetryMode(request.parsed(RetryWorkflowRequest).mode or RetryMode.FAILED)
     current.workflow_reading.check_reach(workflow_id, request.principal)

@@ -1,1 +1,1 @@
-"""Pure rules: what a job is and what may happen to it. Knows neither AWS nor HTTP."""
+"""The domain rules of jobs, queues, and workflows. Pure: no dependency on AWS or HTTP."""

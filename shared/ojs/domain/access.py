@@ -1,6 +1,7 @@
-"""Access control: scopes, access keys, roles, and who holds them (ojs-security, sections 6, 7).
+"""Access control: scopes, access keys, roles, and principals (ojs-security, sections 6 and 7).
 
-The authorizer imports this module, and its cold start delays first requests: no heavy imports here.
+The authorizer imports this module, and its cold start delays first requests. Don't add slow imports
+here.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from enum import StrEnum
 from ojs.records import record
 
 PREFIX = "ojs"
-# A key's public id (64 bits), its secret (256 bits: ojs-security, section 6.1), and its MAC.
+# Public ID (64 bits), secret (256 bits: ojs-security, section 6.1), and MAC (64 bits) of a key.
 ID_BYTES, SECRET_BYTES, MAC_BYTES = 8, 32, 8
 _PARTS = rf"([0-9a-f]{{{2 * ID_BYTES}}})_([0-9a-f]{{{2 * SECRET_BYTES}}})"
 _KEY = re.compile(rf"{PREFIX}_{_PARTS}(?:_([0-9a-f]{{{2 * MAC_BYTES}}}))?")
 KEY_CHARACTERS = len(PREFIX) + 3 + 2 * (ID_BYTES + SECRET_BYTES + MAC_BYTES)
 KEY_ID = re.compile(rf"[0-9a-f]{{{2 * ID_BYTES}}}")
 _BEARER = re.compile(r"bearer +(\S+)", re.IGNORECASE)
-# Names of IAM roles and users are unique in an account, whatever their path.
+# Names of IAM roles and users are unique in an account, regardless of their path.
 _NAME = r"(?P<name>[\w+=,.@-]{1,64})"
 _ROLE = re.compile(
     rf"arn:(?P<partition>aws[a-z-]*):iam::(?P<account>\d{{12}}):(?P<kind>role|user)"
@@ -34,21 +35,21 @@ _SESSION = re.compile(
     re.ASCII,
 )
 MAX_ARN_CHARACTERS = 2_048
-# Among the operators of a deployment: every role that has no record.
+# In the list of a deployment's operators: every role without a record.
 EVERY_ROLE = "*"
 
 MAX_NAME_CHARACTERS = 255
 MAX_QUEUES = 50
-# Generations of keys: all that a key made, and that those made, can be revoked in bounded time.
+# Maximum generations of keys. Limits the time to revoke a key with all its descendants.
 MAX_ANCESTORS = 9
-# How long a key is listed after it has expired or was revoked.
+# How long an expired or revoked key is still listed.
 KEPT_S = 90 * 86_400
-# How long keys without a MAC work after the first deployment that makes keys with one.
+# How long keys without a MAC are valid after the first deployment that creates keys with one.
 OLD_KEYS_S = 90 * 86_400
 
 
 class Scope(StrEnum):
-    """What a key permits. No scope includes another: a key has each scope that it needs."""
+    """Permission of a key. No scope includes another: a key needs each scope that it uses."""
 
     JOBS_WRITE = "jobs:write"
     JOBS_READ = "jobs:read"
@@ -62,9 +63,10 @@ ALL_SCOPES = frozenset(Scope)
 
 @record(frozen=True)
 class Principal:
-    """The caller. `name` is None if the server needs no keys: the open local server.
+    """The caller. `name` is None if the server has no authentication (local server only).
 
-    `queues` are the names of the queues it may touch, each of which may end in `*`; None means all.
+    `queues` is the queue scope: names of queues, each optionally with `*` at the end. None means
+    all queues.
     """
 
     name: str | None
@@ -74,23 +76,21 @@ class Principal:
 
     @property
     def limited(self) -> bool:
-        """Whether its queues are restricted."""
+        """Whether its queue scope is restricted."""
         return self.queues is not None
 
     @property
     def holder(self) -> str | None:
-        """The name on its key; None if it came without one. Keys that replace each other have one
-        name.
-        """
+        """The name of its access key, or None without a key. A replaced key keeps its name."""
         return self.name if self.key is not None else None
 
     @property
     def bound(self) -> bool:
-        """Whether it may use records of workers only that keys of its own name made."""
+        """Whether it can use only worker records that keys with the same name created."""
         return self.limited and self.key is not None
 
     def reaches(self, queue: str) -> bool:
-        """Whether it may touch a queue."""
+        """Whether its queue scope contains a queue."""
         if self.queues is None:
             return True
         return any(
@@ -99,7 +99,7 @@ class Principal:
         )
 
     def context(self) -> dict[str, str]:
-        """As the authorizer passes it to functions: texts only, which the access log can show."""
+        """The authorizer context for functions. Strings only, so that the access log can use it."""
         context = {"principal": self.name or "", "scopes": " ".join(sorted(self.scopes))}
         if self.key is not None:
             context["key"] = self.key
@@ -109,7 +109,7 @@ class Principal:
 
     @classmethod
     def of(cls, context: Mapping[str, object]) -> Principal | None:
-        """Read back what `context` made; None if there is no principal."""
+        """Read the result of `context`. None if it contains no principal."""
         name, scopes, queues = (context.get(each) for each in ("principal", "scopes", "queues"))
         if not isinstance(name, str) or not name or not isinstance(scopes, str):
             return None
@@ -127,15 +127,15 @@ Reaches = Callable[[str], bool]
 
 
 def everything(_queue: str) -> bool:
-    """Every queue is in reach."""
+    """A queue scope that contains all queues."""
     return True
 
 
 @record(frozen=True)
 class AccessKey:
-    """A key as it is stored, without its secret. Times in ms since the epoch.
+    """A stored key, without its secret. Times in milliseconds since the epoch.
 
-    Several keys may have the same name, so that one can replace another without a gap.
+    Several keys can have the same name, so that one can replace another without an interruption.
     """
 
     id: str
@@ -145,44 +145,44 @@ class AccessKey:
     queues: tuple[str, ...] | None = None
     expires_ms: int | None = None
     revoked_ms: int | None = None
-    # When it was last looked up. That is not each use: the authorizer's answers are cached.
+    # When it was most recently read. Not every use reads it: authorizer responses are cached.
     used_ms: int | None = None
-    # The name of the key that created it; None for the first key.
+    # The name of the key that created it. None for the first key.
     made_by: str | None = None
-    # The id of that key, after the ids of those that it descends from; empty for the first key, and
-    # for keys that earlier versions made.
+    # The ID of that key, preceded by the IDs of the keys that it descends from. Empty for the first
+    # key and for keys that earlier versions created.
     ancestors: tuple[str, ...] = ()
-    # ARN of the IAM role, or user, that has this name, these scopes and queues. Such a record has
-    # no secret, and is of use with authorizer=iam only.
+    # ARN of the IAM role or user that has this name, these scopes, and these queues. Such a record
+    # has no secret and applies with authorizer=iam only.
     role: str | None = None
-    # Whether it has no MAC, as the keys that versions before 0.3 made.
+    # Whether it has no MAC. Versions before 0.3 created such keys.
     old: bool = False
 
     @property
     def principal(self) -> Principal:
-        """The principal that the key stands for."""
+        """The principal of the key."""
         return Principal(self.name, self.scopes, self.queues, self.id)
 
     def state(self, now_ms: int) -> str:
-        """`active`, `expired` or `revoked`."""
+        """The state at `now_ms`: `active`, `expired`, or `revoked`."""
         if self.revoked_ms is not None:
             return "revoked"
         return "expired" if self.expires_ms is not None and self.expires_ms <= now_ms else "active"
 
     @property
     def ttl_s(self) -> int | None:
-        """When the table may delete it, in s since the epoch; None for a key without an end."""
+        """When the table can delete it, in seconds since the epoch. None if the key doesn't end."""
         ends = [ms for ms in (self.expires_ms, self.revoked_ms) if ms is not None]
         return min(ends) // 1_000 + KEPT_S if ends else None
 
     def revoked(self, now_ms: int) -> AccessKey:
-        """The key after it is revoked."""
+        """The key, revoked at `now_ms` unless it was revoked before."""
         return self if self.revoked_ms is not None else replace(self, revoked_ms=now_ms)
 
 
 @record(frozen=True)
 class Credential:
-    """A key as its holder has it: id, secret, and a MAC, which versions before 0.3 did not make."""
+    """A key with its secret: ID, secret, and MAC (None in keys of versions before 0.3)."""
 
     id: str
     secret: str
@@ -190,18 +190,18 @@ class Credential:
 
     @classmethod
     def make(cls, random_bytes: Callable[[int], bytes]) -> Credential:
-        """A new key, from a cryptographic source of random bytes."""
+        """Create a key without a MAC from a cryptographic source of random bytes."""
         return cls(random_bytes(ID_BYTES).hex(), random_bytes(SECRET_BYTES).hex())
 
     @classmethod
     def parse(cls, text: str) -> Credential | None:
-        """Parse the text of a key; None if it is none."""
+        """Parse the text of a key. None if the text is not a key."""
         found = _KEY.fullmatch(text) if len(text) <= KEY_CHARACTERS else None
         return cls(found[1], found[2], found[3]) if found else None
 
     @property
     def text(self) -> str:
-        """The text that its holder sends."""
+        """The text that clients send."""
         mac = "" if self.mac is None else f"_{self.mac}"
         return f"{PREFIX}_{self.id}_{self.secret}{mac}"
 
@@ -209,16 +209,18 @@ class Credential:
     def digest(self) -> str:
         """The hash that is stored instead of the secret.
 
-        Its salt is the key's own id, which the caller sends: so one call looks the key up, compares
-        it and records its use (ADR 19). 256 random bits need no slow hash: they cannot be guessed.
+        The salt is the key's ID, which the caller sends. Therefore one call can read the key,
+        compare the hash, and record the use (ADR 19). A slow hash is not necessary, because 256
+        random bits can't be guessed.
         """
         return hashlib.sha256(f"{PREFIX}-key|{self.id}|{self.secret}".encode()).hexdigest()
 
 
 @record(frozen=True)
 class KeyMac:
-    """The secret (hex) of a deployment that tells its keys from made-up ones without a look-up, and
-    until when (ms) keys without a MAC are looked up.
+    """The MAC secret of a deployment (hex). Detects invented keys without a read from the table.
+
+    Until `old_until_ms` (ms since the epoch), keys without a MAC are still read from the table.
     """
 
     secret: str
@@ -231,15 +233,15 @@ class KeyMac:
         return replace(credential, mac=mac)
 
     def admits(self, credential: Credential, now_ms: int) -> bool:
-        """Whether a credential may be one of this deployment's."""
+        """Whether a credential can belong to this deployment."""
         if credential.mac is None:
             return now_ms < self.old_until_ms
         return hmac.compare_digest(self.sign(credential).mac or "", credential.mac)
 
 
 def bearer(authorization: str) -> str | None:
-    """The token in an `Authorization` header; None unless it is a bearer token, and just one."""
-    # Longer tokens are JWTs, which API Gateway checks itself.
+    """The token of an `Authorization` header, or None if it isn't exactly one bearer token."""
+    # Longer tokens are JWTs, which API Gateway validates.
     if len(authorization) > KEY_CHARACTERS + 100:
         return None
     found = _BEARER.fullmatch(authorization.strip())
@@ -247,8 +249,9 @@ def bearer(authorization: str) -> str | None:
 
 
 def role_arn(arn: str) -> str | None:
-    """The ARN, without a path, of the IAM role or user that an ARN means: also that of a session of
-    an assumed role, or of a role with its path. None for anything else.
+    """The ARN of an IAM role or user, without its path. None for other ARNs.
+
+    `arn` is the ARN of a role, of a user, or of a session of an assumed role.
     """
     if len(arn) > MAX_ARN_CHARACTERS:
         return None
@@ -261,5 +264,8 @@ def role_arn(arn: str) -> str | None:
 
 
 def covers(holder: Principal, scopes: Iterable[str]) -> bool:
-    """Whether a principal may create a key with these scopes: it needs all of them itself."""
+    """Whether a principal can create a key with these scopes.
+
+    It must have all of them, and an unrestricted queue scope.
+    """
     return holder.scopes >= frozenset(scopes) and not holder.limited

@@ -1,11 +1,11 @@
-"""What operators do: an entry for each request that changes what is configured, or jobs by hand."""
+"""The audit log: one entry for each request that changes the configuration or manages jobs."""
 
 from __future__ import annotations
 
 from ojs.records import record
 
 DAY_MS = 86_400_000
-# How long entries are kept, and how long a partition is for: a list is four queries at most.
+# Retention of entries, and the period of one partition. A list needs at most four queries.
 KEPT_MS = 90 * DAY_MS
 PERIOD_MS = 30 * DAY_MS
 MAX_PATH = 500
@@ -13,12 +13,12 @@ MAX_PATH = 500
 
 @record(frozen=True)
 class OperatorAction:
-    """One request of an operator that was done, or may have been (`status` 500 and above).
+    """One request of an operator that succeeded or, with a `status` of 500 or higher, might have.
 
-    `id` is a UUID in order of time.
+    `id` is a UUID that sorts by time.
 
-    `actor` is the name on the key, the subject of the token or the ARN of the role; None where
-    nobody has to say who they are.
+    `actor` is the name of the access key, the subject of the token, or the ARN of the role. It is
+    None if the server has no authentication.
     """
 
     id: str

@@ -1,18 +1,21 @@
-"""All errors that a client can see, each with its code (ojs-http-binding, section 16.3).
+"""All errors that a client can receive, each with its code (ojs-http-binding, section 16.3).
 
 `ojs.http.binding.errors` maps codes to HTTP statuses.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from typing import Any, ClassVar, TypeVar
 
+_RETRY = re.compile(r" Retry after (\d+) s\.$")
+
 
 class OjsError(Exception):
-    """Root of all errors that are meant for the client."""
+    """Base class of all errors that are returned to the client."""
 
     code: ClassVar[str] = "backend_error"
     retryable: ClassVar[bool] = False
@@ -24,6 +27,8 @@ class OjsError(Exception):
         details: Mapping[str, Any] | None = None,
         retry_after_s: int | None = None,
     ) -> None:
+        if retry_after_s is not None:
+            message = f"{without_retry(message)} Retry after {retry_after_s} s."
         super().__init__(message)
         self.message = message
         self.details: dict[str, Any] = dict(details or {})
@@ -31,24 +36,25 @@ class OjsError(Exception):
 
 
 class StoredError(OjsError):
-    """An error that was told once, and is told again."""
+    """An error of an earlier request, read from the store and returned again."""
 
     def __init__(
         self, code: str, message: str, *, retryable: bool, details: Mapping[str, Any]
     ) -> None:
-        super().__init__(message, details=details)
+        waits = _RETRY.search(message) if retryable else None
+        super().__init__(message, details=details, retry_after_s=waits and int(waits[1]))
         self.code = code  # type: ignore[misc]
         self.retryable = retryable  # type: ignore[misc]
 
 
 class InvalidPayload(OjsError):
-    """The request's body is not acceptable JSON."""
+    """The body of the request is not valid JSON or exceeds a limit of the JSON parser."""
 
     code = "invalid_payload"
 
 
 class InvalidRequest(OjsError):
-    """A field is missing or wrong. `field` is its path, `reason` the rule it breaks."""
+    """A field is missing or invalid. `field` is its path, `reason` the rule that it breaks."""
 
     code = "invalid_request"
 
@@ -62,20 +68,25 @@ class InvalidRequest(OjsError):
     ) -> None:
         rule = {"field": field, "reason": reason}
         shown = {} if value is None else {"value": shorten(value)}
-        super().__init__(f"'{field}': {reason}", details=rule | shown | dict(details or {}))
+        super().__init__(
+            f"'{field}': {with_end(reason)}", details=rule | shown | dict(details or {})
+        )
         self.field = field
         self.reason = reason
 
 
-# The rule that a bad cursor of a listing breaks.
-BAD_CURSOR = "is not one this server gave"
+# The reason for an invalid cursor of a listing.
+BAD_CURSOR = "is not a valid cursor. Use next_cursor from the previous response"
 
 
 @contextmanager
 def naming_field(field: str, value: object, rule: str | None = None) -> Iterator[None]:
-    """Turn a ValueError about a value into the InvalidRequest that names its field.
+    """Convert a ValueError in the block to an InvalidRequest that names the field.
 
-    The rule that the value breaks is `rule`, or else the text of the error.
+    Args:
+        field: Path of the field.
+        value: Value of the field, for the error.
+        rule: Rule that the value breaks. Default: the text of the ValueError.
     """
     try:
         yield
@@ -84,13 +95,13 @@ def naming_field(field: str, value: object, rule: str | None = None) -> Iterator
 
 
 class ValidationFailed(InvalidRequest):
-    """The request is well-formed, but breaks a rule of a policy (HTTP 422)."""
+    """The request is well-formed but breaks a rule of a policy (HTTP 422)."""
 
     code = "validation_error"
 
 
 class Unsupported(OjsError):
-    """The request asks for something this server does not offer."""
+    """The request uses a feature that this server does not support."""
 
     code = "unsupported"
 
@@ -101,18 +112,15 @@ class Unsupported(OjsError):
 
 
 class PayloadTooLarge(OjsError):
-    """The job, the result or the request is larger than allowed. Sizes in bytes."""
+    """The job, the result, or the request is larger than allowed. Sizes in bytes."""
 
     code = "payload_too_large"
 
     def __init__(self, what: str, *, size: int, limit: int, queue: str | None = None) -> None:
-        """`limit` is that of a `queue`, if one is given: in all of its jobs together."""
-        rule = f"{what} has {size} bytes; at most {limit} are allowed."
+        """If `queue` is set, `limit` is the total of all jobs of that queue."""
+        rule = f"'{what}' has {size} bytes. At most {limit} bytes are allowed."
         if queue is not None:
-            rule = (
-                f"{what} has {size} bytes and can never fit into the queue '{queue}': "
-                f"all its jobs together may have {limit}."
-            )
+            rule = f"'{what}' has {size} bytes. Queue '{queue}' allows {limit} bytes in total."
         super().__init__(
             rule,
             details={"field": what, "size": size, "limit": limit}
@@ -121,13 +129,13 @@ class PayloadTooLarge(OjsError):
 
 
 class TooManyJobs(OjsError):
-    """A request has more jobs than one may have (ojs-bulk-operations, section 9.1)."""
+    """A request contains too many jobs (ojs-bulk-operations, section 9.1)."""
 
     code = "BATCH_SIZE_EXCEEDED"
 
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(
-            f"{size} jobs are more than one request may have: at most {limit}.",
+            f"The request has {size} jobs. At most {limit} are allowed. Split the request.",
             details={"field": "jobs", "size": size, "limit": limit},
         )
         self.limit = limit
@@ -140,7 +148,7 @@ class MetadataTooLarge(PayloadTooLarge):
 
 
 class NotFound(OjsError):
-    """No such job, queue or worker."""
+    """The job, queue, worker, or other resource does not exist."""
 
     code = "not_found"
 
@@ -157,7 +165,7 @@ class NotFound(OjsError):
 
 
 class QueueNotFound(NotFound):
-    """In strict mode: the queue must be created before its first job."""
+    """The queue does not exist. Strict mode requires that it is created before its first job."""
 
     code = "queue_not_found"
 
@@ -167,20 +175,20 @@ class QueueNotFound(NotFound):
 
 
 class TooManyQueues(OjsError):
-    """A job is for a queue that is not there, and there are as many as there may be (`limit`)."""
+    """The job's queue does not exist, and the maximum number of queues (`limit`) is reached."""
 
     code = "too_many_queues"
 
     def __init__(self, name: str, limit: int) -> None:
         super().__init__(
-            f"There is no queue '{shorten(name)}', and no job makes another: this deployment has "
-            f"{limit} queues, as many as its setting max_queues allows.",
+            f"Queue '{shorten(name)}' doesn't exist and can't be created, because the deployment "
+            f"has reached its limit of {limit} queues (setting max_queues). Use an existing queue.",
             details={"field": "queue", "queue": shorten(name), "limit": limit},
         )
 
 
 class LimitReached(OjsError):
-    """There are as many things as there can be (`limit`); `field` names the one that is refused."""
+    """The maximum number of a resource (`limit`) is reached. `field` names the rejected one."""
 
     code = "limit_reached"
 
@@ -189,13 +197,14 @@ class LimitReached(OjsError):
 
 
 class JobTypeNotAllowed(OjsError):
-    """The queue does not admit jobs of this type (ojs-queue-config, section 6.5)."""
+    """The queue does not accept jobs of this type (ojs-queue-config, section 6.5)."""
 
     code = "JOB_TYPE_NOT_ALLOWED"
 
     def __init__(self, queue: str, job_type: str, allowed: Iterable[str]) -> None:
         super().__init__(
-            f"The queue '{queue}' does not take jobs of type '{shorten(job_type)}'.",
+            f"Queue '{queue}' doesn't accept jobs of type '{shorten(job_type)}'. Use a type that "
+            "matches details.allowed_job_types.",
             details={
                 "field": "type",
                 "queue": queue,
@@ -206,27 +215,29 @@ class JobTypeNotAllowed(OjsError):
 
 
 class Unauthenticated(OjsError):
-    """No valid key. The message does not reveal what is wrong with it."""
+    """The request has no valid access key. The message does not reveal the reason."""
 
     code = "unauthenticated"
 
     def __init__(self) -> None:
-        super().__init__("A valid key is needed: send `Authorization: Bearer <key>`.")
+        super().__init__(
+            "A valid access key is required. Send the header `Authorization: Bearer <key>`."
+        )
 
 
 class PermissionDenied(OjsError):
-    """The caller may not do this."""
+    """The caller does not have permission."""
 
     code = "permission_denied"
 
 
 def forbidden() -> PermissionDenied:
-    """The caller lacks permission. The message does not reveal whether scope or queue failed."""
-    return PermissionDenied("You are not allowed to do this.")
+    """Create the error. The message does not reveal whether the scope or the queue is missing."""
+    return PermissionDenied("You don't have permission for this operation.")
 
 
 class Conflict(OjsError):
-    """The resource is not in a state that allows the operation; nothing was changed."""
+    """The state of the resource does not allow the operation. Nothing was changed."""
 
     code = "conflict"
 
@@ -237,8 +248,9 @@ class Conflict(OjsError):
         current_state: str | None = None,
         expected_states: Iterable[str] = (),
         details: Mapping[str, Any] | None = None,
+        retry_after_s: int | None = None,
     ) -> None:
-        super().__init__(message, details=details)
+        super().__init__(message, details=details, retry_after_s=retry_after_s)
         if current_state:
             self.details["current_state"] = current_state
         if expected := list(expected_states):
@@ -246,59 +258,66 @@ class Conflict(OjsError):
 
 
 class KeyTaken(Conflict):
-    """An idempotency key (`field`) came with another request before."""
+    """The idempotency key in `field` was already used for a different request."""
 
     def __init__(self, field: str) -> None:
-        rule = "stands for another request: each request needs a key of its own"
+        rule = "was used for a different request. Use a new key"
         super().__init__(f"'{field}': {rule}.", details={"field": field, "reason": rule})
 
 
 class QueueDraining(Conflict):
-    """The queue is being deleted and takes no more jobs."""
+    """The queue is being deleted and rejects new jobs."""
 
     code = "queue_draining"
 
-    def __init__(self, queue: str, message: str | None = None) -> None:
+    def __init__(
+        self, queue: str, message: str | None = None, *, retry_after_s: int | None = None
+    ) -> None:
         super().__init__(
-            message or f"The queue '{queue}' is being deleted and takes no jobs.",
+            message
+            or f"Queue '{queue}' is being deleted (state draining) and doesn't accept jobs. "
+            "Use another queue.",
             current_state="draining",
             details={"queue": queue},
+            retry_after_s=retry_after_s,
         )
 
 
 class QueueMayStay(QueueDraining):
-    """The queue is being deleted if it is empty. It may stay: the client may retry soon."""
+    """The queue is being deleted if it is empty. It might be kept, so the client can retry soon."""
 
     retryable = True
 
     def __init__(self, queue: str) -> None:
         super().__init__(
             queue,
-            f"The queue '{queue}' is being deleted if it is empty; it takes no jobs until that is "
-            "decided.",
+            f"Queue '{queue}' doesn't accept jobs until a request to delete it is finished. "
+            "A queue with jobs is not deleted.",
+            retry_after_s=1,
         )
-        self.retry_after_s = 1
 
 
 class Duplicate(OjsError):
-    """A job with this id or unique key exists already."""
+    """A job with this ID or unique key already exists."""
 
     code = "duplicate"
 
 
 class NotStored(OjsError):
-    """A job of a request that is stored whole or not at all: another one was refused."""
+    """The job was not stored, because another job of the same atomic request was rejected."""
 
     code = "not_stored"
 
     def __init__(self) -> None:
-        super().__init__("Another job of the request was refused, and this one not stored.")
+        super().__init__(
+            "This job was not stored, because another job of the request was rejected."
+        )
 
 
 class QueueFull(OjsError):
-    """The queue has no room (ojs-backpressure, section 7.1); nothing was stored.
+    """The queue is at capacity (ojs-backpressure, section 7.1). Nothing was stored.
 
-    `unit` says what is bounded: `jobs` or `bytes`.
+    `unit` is the unit of the limit: `jobs` or `bytes`.
     """
 
     code = "QUEUE_FULL"
@@ -315,21 +334,20 @@ class QueueFull(OjsError):
         retry_after_s: int | None = 5,
         message: str | None = None,
     ) -> None:
-        kind = "depth" if unit == "jobs" else "size"
-        shown = bound if unit == "jobs" else f"{bound} bytes"
         self.queue = {"queue": queue, "depth": depth, "bound": bound, "strategy": strategy}
         super().__init__(
-            message or f"Queue '{queue}' has reached its {kind} bound ({shown}).",
+            message
+            or f"Queue '{queue}' doesn't have enough capacity: it contains {depth} of at most "
+            f"{bound} {unit}.",
             details={**self.queue, "unit": unit},
             retry_after_s=retry_after_s,
         )
 
 
 class BatchTooLarge(QueueFull):
-    """A batch has more jobs for a queue than it may ever hold; nothing was stored.
+    """A batch contains more jobs for a queue than its size limit. Nothing was stored.
 
-    A refusal of a bounded queue, as ojs-backpressure section 9.3 has it, but no reason to try
-    again.
+    The error of a full queue (ojs-backpressure, section 9.3), but not retryable.
     """
 
     retryable = False
@@ -341,48 +359,48 @@ class BatchTooLarge(QueueFull):
             bound=bound,
             strategy=strategy,
             retry_after_s=None,
-            message=f"{count} jobs can never fit into the queue '{queue}', which holds at most "
-            f"{bound}: send them in smaller batches.",
+            message=f"The request has {count} jobs for queue '{queue}', which can hold at most "
+            f"{bound}. Send smaller batches.",
         )
         self.details |= {"field": "jobs", "size": count, "limit": bound}
 
 
 class MiddlewareRefusal(OjsError):
-    """The deployment's middleware refuses the job; nothing was stored."""
+    """The middleware of the deployment rejected the job. Nothing was stored."""
 
     code = "middleware_refused"
 
 
 class MiddlewareError(OjsError):
-    """The deployment's middleware failed (ojs-error-catalog, 4.7); nothing was stored."""
+    """The middleware of the deployment failed (ojs-error-catalog, 4.7). Nothing was stored."""
 
     code = "middleware_error"
     retryable = True
 
     def __init__(self, name: str | None = None, *, what: str = "failed") -> None:
         super().__init__(
-            f"The middleware of this deployment {what}; nothing was stored.",
+            f"The middleware of this deployment {what}. Nothing was stored. Retry the request.",
             details={} if name is None else {"middleware": name},
         )
 
 
 class MiddlewareTimeout(MiddlewareError):
-    """The deployment's middleware took too long; nothing was stored, and it will not be."""
+    """The middleware of the deployment timed out. Nothing was or will be stored."""
 
     code = "middleware_timeout"
 
     def __init__(self) -> None:
-        super().__init__(what="took too long")
+        super().__init__(what="timed out")
 
 
 class BackendError(OjsError):
-    """The store failed in a way that the client cannot correct."""
+    """The store failed. The client can't correct the cause."""
 
     retryable = True
 
 
 class BackendUnavailable(BackendError):
-    """Throttled, contended or unreachable; the client may retry after `retry_after_s` seconds."""
+    """The store is throttled, contended, or unreachable. Retry after `retry_after_s` seconds."""
 
     code = "backend_unavailable"
 
@@ -391,11 +409,11 @@ class BackendUnavailable(BackendError):
 
 
 class UnknownForm(BackendUnavailable):
-    """What is stored has a form that only a newer version knows; nothing was changed."""
+    """A stored value has a format that only a newer version supports. Nothing was changed."""
 
     def __init__(self, what: str, value: object) -> None:
         super().__init__(
-            f"What is stored needs a newer version: {what} '{shorten(str(value))}'.",
+            f"The stored data requires a newer server version: {what} '{shorten(str(value))}'.",
             retry_after_s=60,
         )
 
@@ -404,9 +422,16 @@ K = TypeVar("K", bound=Enum)
 
 
 def known(kind: type[K], stored: object, what: str, otherwise: K | None = None) -> K:
-    """A stored member of a closed set, to which newer versions may have added members.
+    """Read a stored enum value. Newer versions might have stored values that are unknown here.
 
-    One that is unknown is read as `otherwise`; without that, UnknownForm is raised.
+    Args:
+        kind: Enum class.
+        stored: Stored value.
+        what: Description of the value, for the error.
+        otherwise: Result for an unknown value. Default: raise the error.
+
+    Raises:
+        UnknownForm: The value is unknown and `otherwise` is None.
     """
     try:
         return kind(stored)
@@ -417,17 +442,35 @@ def known(kind: type[K], stored: object, what: str, otherwise: K | None = None) 
 
 
 class BackendContended(BackendUnavailable):
-    """Others changed the same items first, each time; nothing is wrong with the store."""
+    """Concurrent requests changed the same items in each attempt. The store itself is healthy."""
 
 
 class BackendTimeout(BackendError):
-    """No answer in time: the outcome is unknown."""
+    """The store did not respond in time. The outcome is unknown."""
 
     code = "backend_timeout"
 
 
+def without_retry(message: str) -> str:
+    """A message without `Retry after N s.` at its end."""
+    return _RETRY.sub("", message)
+
+
+def with_end(text: str) -> str:
+    """A text that ends with one period or question mark."""
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
+def any_of(names: Iterable[str], word: str = "or") -> str:
+    """List names as a text: `a`, `a or b`, or `a, b, or c`."""
+    *some, last = names
+    if len(some) < 2:
+        return f" {word} ".join((*some, last))
+    return f"{', '.join(some)}, {word} {last}"
+
+
 def shorten(value: Any, limit: int = 100) -> Any:
-    """A value small enough for an error body: long texts are cut, containers named by type."""
+    """Shorten a value for an error: long strings are cut, containers are replaced by their type."""
     if isinstance(value, str):
         return value if len(value) <= limit else value[:limit] + "…"
     if isinstance(value, bool | float):

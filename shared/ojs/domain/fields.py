@@ -1,4 +1,4 @@
-"""Types of fields that several configurations have."""
+"""Field types that several configurations share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ojs.domain.requests import After, Before, RequestField
 
 
 class NumberRange(RequestField):
-    """Annotates an int as a whole number in a range, both ends included."""
+    """Limits an integer field to a range, both ends included."""
 
     def __init__(self, least: int, most: int) -> None:
         super().__init__(ge=least, le=most)
@@ -17,16 +17,16 @@ class NumberRange(RequestField):
 
 def _duration(value: object) -> str:
     if times.short_duration_ms(value) <= 0:
-        raise ValueError("must be above zero")
+        raise ValueError("must be greater than zero")
     return times.iso_duration(value)
 
 
 def _printable(value: str) -> str:
     if not value.isprintable():
-        raise ValueError("must hold printable characters only")
+        raise ValueError("must contain only printable characters")
     return value
 
 
-# A duration above zero: ISO 8601, or short as `7d`, which becomes ISO 8601.
+# A positive duration: ISO 8601, or a short form such as `7d`, which is converted to ISO 8601.
 Duration = Annotated[str, Before(_duration)]
 Printable = Annotated[str, After(_printable)]

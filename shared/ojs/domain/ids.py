@@ -1,4 +1,4 @@
-"""Identifiers and enqueue positions: UUIDv7 job ids, lease tokens, order keys."""
+"""Identifiers and index positions: UUIDv7 job IDs, lease tokens, and order keys."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ojs.clock import Clock
 UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 _MAX_SEQUENCE = 0xFFFF
-# Hex digits of an order: 11 of ms, 4 of sequence.
+# Hex digits of an order key: 11 for ms, 4 for the sequence.
 ORDER_DIGITS = 15
 
 
@@ -25,27 +25,36 @@ def is_uuid7(text: object) -> bool:
 
 
 def derived_uuid7(ms: int, name: str) -> str:
-    """The UUIDv7 of a time (ms) and a name: the same each time it is computed."""
+    """Derive a UUIDv7 from a time (ms) and a name. The same arguments give the same ID."""
     digest = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=10).digest(), "big")
     return uuid7(ms, digest >> 68, digest & (1 << 62) - 1)
 
 
 def uuid7(ms: int, high: int, low: int) -> str:
-    """The UUIDv7 of a time (ms), and of what stands before (12 bits) and after the variant (62)."""
+    """Build a UUIDv7 from its parts.
+
+    Args:
+        ms: Time in milliseconds since the epoch, 48 bits.
+        high: The 12 bits before the variant.
+        low: The 62 bits after the variant.
+
+    Returns:
+        The UUID, lowercase and hyphenated.
+    """
     text = f"{ms << 80 | 0x7 << 76 | high << 64 | 0b10 << 62 | low:032x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def order_at(ms: int) -> str:
-    """The first position in the ready line of a time (ms)."""
+    """The lowest order key in the ready index for a time (ms)."""
     return f"{ms:011x}{0:04x}"
 
 
 class IdSource:
-    """Makes ids and order keys that increase strictly within one process.
+    """Creates IDs and order keys that strictly increase within one process.
 
-    Ids of two processes are ordered by their clocks (ADR 1). In one process the sequence keeps the
-    order even when the clock stands still or steps back.
+    IDs of two processes are ordered by their clocks (ADR 1). Within one process, the sequence keeps
+    the order even if the clock stops or moves backward.
     """
 
     def __init__(self, clock: Clock, random_bytes: Callable[[int], bytes] = os.urandom) -> None:
@@ -56,7 +65,7 @@ class IdSource:
         self._sequence = 0
 
     def now_ms(self) -> int:
-        """The time as its clock has it, in ms."""
+        """The current time of its clock in milliseconds since the epoch."""
         return self._clock.now_ms()
 
     def _tick(self) -> tuple[int, int]:
@@ -71,17 +80,17 @@ class IdSource:
             return self._last_ms, self._sequence
 
     def uuid7(self) -> str:
-        """A new UUIDv7, lowercase; later calls in this process sort after earlier ones."""
+        """Create a lowercase UUIDv7. It sorts after all earlier ones of this process."""
         ms, sequence = self._tick()
         random = int.from_bytes(self._random_bytes(8), "big")
         # The top 12 bits of the sequence, its low 4 bits, 58 random bits.
         return uuid7(ms, sequence >> 4, (sequence & 0xF) << 58 | random >> 6)
 
     def order(self) -> str:
-        """A position in the ready line: 15 hex digits (ms and sequence) that sort by time."""
+        """Create an order key for the ready index: 15 hex digits (ms, sequence), sorted by time."""
         ms, sequence = self._tick()
         return f"{ms:011x}{sequence:04x}"
 
     def token(self) -> str:
-        """Eight random characters (48 bits) that identify a write or a lease."""
+        """Create a token for a write or a lease: 8 random characters (48 bits)."""
         return base64.urlsafe_b64encode(self._random_bytes(6)).decode()

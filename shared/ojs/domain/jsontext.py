@@ -1,7 +1,7 @@
-"""JSON in and out, with numbers kept as they were written.
+"""Reads and writes JSON without changes to numbers.
 
-Non-integers are read as `Decimal`, so that 3.10 or 0.1000000000000000055 keep all their digits, and
-integers of any size stay integers (ojs-core, section 5.2: `meta` is preserved).
+Non-integers are read as `Decimal`, so that 3.10 or 0.1000000000000000055 keep all their digits.
+Integers of any size stay integers (ojs-core, section 5.2: `meta` is preserved).
 """
 
 from __future__ import annotations
@@ -15,20 +15,23 @@ import simplejson
 
 from ojs.domain.errors import InvalidPayload
 
-# ojs-json-format, section 13.5, recommends 32 levels; SDKs sometimes nest results deeper.
+# ojs-json-format, section 13.5, recommends 32 levels. SDKs sometimes nest results deeper.
 MAX_DEPTH = 100
 MAX_INTEGER_DIGITS = 1_000
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise InvalidPayload(f"{name} is not JSON.", details={"reason": "not a JSON number"})
+    raise InvalidPayload(
+        f"The body contains {name}, which is not valid JSON.",
+        details={"reason": "not a JSON number"},
+    )
 
 
 def _integer(text: str) -> int:
     if len(text) > MAX_INTEGER_DIGITS:
         raise InvalidPayload(
-            f"A number has more than {MAX_INTEGER_DIGITS} digits.",
+            f"A number in the body has more than {MAX_INTEGER_DIGITS} digits.",
             details={"reason": f"at most {MAX_INTEGER_DIGITS} digits"},
         )
     return int(text)
@@ -39,10 +42,10 @@ def _decimal(text: str) -> Decimal:
         number = Decimal(text) if len(text) <= MAX_INTEGER_DIGITS else None
     except InvalidOperation:  # an exponent too large even for a Decimal
         number = None
-    # Clients read numbers as IEEE doubles, so numbers outside their range are refused.
+    # Clients read numbers as IEEE doubles, so numbers outside their range are rejected.
     if number is None or math.isinf(float(number)) or (number and not float(number)):
         raise InvalidPayload(
-            "A number is outside the range of an IEEE 754 double.",
+            "A number in the body is outside the range of an IEEE 754 double.",
             details={"reason": "number out of range", "value": text[:40]},
         )
     return number
@@ -54,17 +57,18 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         name = next(name for name in found if names.count(name) > 1)
         raise InvalidPayload(
-            f"A JSON object has the key '{name[:100]}' more than once; send each key once.",
+            f"An object in the body has the key '{name[:100]}' more than once. Send each key once.",
             details={"reason": "duplicate key", "key": name[:100]},
         )
     return found
 
 
 def loads(body: bytes | str, *, max_depth: int = MAX_DEPTH) -> Any:
-    """Parse a JSON text.
+    """Parse a JSON text of a client.
 
-    Raises InvalidPayload when it is empty, not UTF-8, not JSON, nested deeper than `max_depth`,
-    has a key twice in an object, or has a number or string that could not be returned unchanged.
+    Raises InvalidPayload if the text is empty, not UTF-8, not JSON, or nested deeper than
+    `max_depth`, if an object has a duplicate key, or if a number or string can't be returned
+    unchanged.
     """
     try:
         text = body.decode("utf-8") if isinstance(body, bytes) else body
@@ -73,12 +77,12 @@ def loads(body: bytes | str, *, max_depth: int = MAX_DEPTH) -> Any:
             "The body is not valid UTF-8.", details={"position": error.start}
         ) from None
     if not text.strip():
-        raise InvalidPayload("The body is empty; a JSON object is expected.")
-    # Checked before parsing: the parser recurses, and its own limit depends on the interpreter.
+        raise InvalidPayload("The body is empty. Send a JSON object.")
+    # Check the depth before parsing. The parser is recursive, and its limit depends on Python.
     depth = _depth(text)
     if depth > max_depth:
         raise InvalidPayload(
-            f"The body is nested deeper than {max_depth} levels.",
+            f"The body has more than {max_depth} levels of nesting.",
             details={"reason": f"at most {max_depth} levels"},
         )
     try:
@@ -88,13 +92,13 @@ def loads(body: bytes | str, *, max_depth: int = MAX_DEPTH) -> Any:
             parse_float=_decimal,
             parse_constant=_refuse_constant,
             object_pairs_hook=_object,
-            allow_nan=True,  # routed to parse_constant, which refuses with a clear message
+            allow_nan=True,  # passed to parse_constant, which raises a clear error
         )
     except simplejson.JSONDecodeError as error:
-        # Some messages of simplejson hold a format code: "Invalid control character %r at".
+        # Some messages of simplejson contain a format code: "Invalid control character %r at".
         rule = error.msg.removesuffix(" at").replace(" %r", "")
         raise InvalidPayload(
-            f"Malformed JSON: {rule} at line {error.lineno}, column {error.colno}.",
+            f"The body is not valid JSON: {rule} at line {error.lineno}, column {error.colno}.",
             details={"position": error.pos, "line": error.lineno, "column": error.colno},
         ) from None
     if _SURROGATE.search(text):
@@ -102,18 +106,18 @@ def loads(body: bytes | str, *, max_depth: int = MAX_DEPTH) -> Any:
             dumps(value).encode("utf-8")
         except UnicodeEncodeError:
             raise InvalidPayload(
-                "The body holds an unpaired surrogate, which is not a character.",
+                "The body contains an unpaired surrogate, which is not a valid character.",
                 details={"reason": "unpaired surrogate"},
             ) from None
     return value
 
 
-# Made once: a call of `simplejson.loads` makes one, which takes as long as reading a short text.
+# Created once. `simplejson.loads` creates one per call, which doubles the time for a short text.
 _STORED = simplejson.JSONDecoder(parse_float=Decimal)
 
 
 def stored(text: str) -> Any:
-    """Parse a text that `dumps` wrote: the same numbers, without the limits for requests."""
+    """Parse a text that `dumps` wrote, with the same numbers but without the limits of requests."""
     return _STORED.decode(text)
 
 
@@ -130,23 +134,23 @@ _WRITERS = {
 
 
 def dumps(value: Any, *, sort_keys: bool = False) -> str:
-    """Compact JSON text, characters as they are, Decimals as numbers."""
+    """Write compact JSON. Characters are not escaped, and Decimals are written as numbers."""
     return _WRITERS[sort_keys].encode(value)
 
 
 def size_of(value: Any) -> int:
-    """Bytes of `value` as compact UTF-8 JSON."""
+    """Size of `value` in bytes as compact UTF-8 JSON."""
     return len(dumps(value).encode("utf-8"))
 
 
-# An unclosed string runs to the end of the text, so that the search stays linear.
+# An unclosed string extends to the end of the text, so that the search is linear.
 _STRUCTURE = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
 
 
 def _depth(text: str) -> int:
-    """The deepest nesting of brackets outside strings."""
+    """The maximum nesting depth of brackets outside strings."""
     deepest = depth = 0
-    # Shortcut: a text with few brackets cannot be deep.
+    # Fast path: a text with few brackets can't be deeper than the limit.
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return 0
     for found in _STRUCTURE.finditer(text):

@@ -1,18 +1,19 @@
-"""Maintenance mode: no job is handed out, and nothing starts by time, until an operator ends it."""
+"""Maintenance mode. Until an operator disables it, no job is dispatched or started by time."""
 
 from __future__ import annotations
 
 from ojs.records import record
 
-# How long a container relies on what it has read of the mode (ms).
+# How long a container caches the mode (ms).
 NOTICED_MS = 5_000
-# So long after the request that begins it all containers know: the write takes a moment, too (ms).
+# Time from the request that enables the mode until all containers know it, including the time for
+# the write (ms).
 EFFECTIVE_MS = 2 * NOTICED_MS
 
 
 @record(frozen=True)
 class Maintenance:
-    """Maintenance under way: since when, why, and how long it should take (ms)."""
+    """Maintenance mode that is enabled: its start, reason, and planned duration (ms)."""
 
     since_ms: int
     reason: str | None = None
@@ -20,10 +21,10 @@ class Maintenance:
 
     @property
     def effective_ms(self) -> int:
-        """From when on (ms) no container hands out a job."""
+        """The time (ms) from which no container dispatches jobs."""
         return self.since_ms + EFFECTIVE_MS
 
     @property
     def until_ms(self) -> int | None:
-        """When it should be over (ms). Nothing happens then by itself."""
+        """The planned end (ms), or None. The mode isn't disabled automatically at this time."""
         return None if self.duration_ms is None else self.since_ms + self.duration_ms

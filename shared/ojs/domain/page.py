@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 @record(frozen=True)
 class Page(Generic[T]):
-    """Items in order, and an opaque cursor when more may follow."""
+    """Items in order, and an opaque cursor if more items might follow."""
 
     items: list[T]
     next_cursor: str | None = None

@@ -1,12 +1,13 @@
-"""How requests are declared and read: classes whose annotated attributes are the fields.
+"""Declares and parses requests: classes whose annotated attributes are the fields.
 
 A field has one of these types: `str`, `int`, `float`, `bool`, `Any`, a `Literal`, a `StrEnum`, a
-`list` or `dict` of such, another `Model`, `X | None`, or several that differ in JSON. `Annotated`
-adds rules: a `Field` with bounds, `Before` and `After` with a function. Types are strict: "5", 5.0
-and true are not the integer 5. The OpenAPI document is made from the same declarations.
+`list` or `dict` of these, another `Model`, `X | None`, or a union of types that differ in JSON.
+`Annotated` adds rules: a `Field` with bounds, or a function in `Before` or `After`. Types are
+strict: "5", 5.0, and true are not the integer 5. The OpenAPI document is generated from the same
+declarations.
 
-This does what the functions need of pydantic, whose names it has, and takes a hundredth of its time
-to load, which each cold start would wait for.
+This module replaces pydantic and uses its names. It supports only the features that the functions
+need, and loads in 1/100 of the time. Each cold start would wait for pydantic.
 """
 
 from __future__ import annotations
@@ -33,41 +34,41 @@ from typing import (
     get_type_hints,
 )
 
-from ojs.domain.errors import InvalidRequest, ValidationFailed
+from ojs.domain.errors import InvalidRequest, ValidationFailed, any_of
 
 NOT_KNOWN = "is not a known field"
-# The error of a field that is present but empty.
-FILLED = "must not be empty or null; leave it out if it is not meant"
-# Characters of a field's name that an error shows.
+# The error for a field that is present but empty.
+FILLED = "must not be empty or null. To use the default, omit the field"
+# Maximum characters of a field name in an error.
 MAX_SHOWN = 100
-# How many errors one answer names.
+# Maximum errors in one response.
 _MAX_ERRORS = 20
-# A broken rule in these fields answers 422 `validation_error`.
+# An invalid value in these fields returns 422 `validation_error`.
 _POLICY_FIELDS = frozenset({"retry", "max_attempts", "unique", "rate_limit"})
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _REQUIRED: Final = object()
 Unknown = Literal["refused", "ignored", "kept"]
 _Path = tuple[str | int, ...]
-# Where, which rule, and the value that breaks it.
+# The path of an invalid value, the rule that it breaks, and the value.
 _Broken = tuple[_Path, str, Any]
-# Reads a value at a path: returns it, notes errors inside it, and raises ValueError for its own.
+# Parses a value at a path. Records errors of inner values, and raises ValueError for its own error.
 _Reader = Callable[[Any, _Path, list[_Broken]], Any]
 
 
 class Before:
-    """A function that a value goes through before its type is checked; raises ValueError."""
+    """A function that is applied to a value before its type is checked. Raises ValueError."""
 
     def __init__(self, check: Callable[[Any], Any]) -> None:
         self.check = check
 
 
 class After(Before):
-    """A function that a value of the right type goes through; raises ValueError."""
+    """A function that is applied to a value of the correct type. Raises ValueError."""
 
 
 class RequestField:
-    """The default and the bounds of a field, and how it is described."""
+    """The default, the bounds, and the description of a field."""
 
     def __init__(
         self,
@@ -87,20 +88,20 @@ class RequestField:
         self.alias = alias
         self.description = description
         self.json_schema_extra = json_schema_extra or {}
-        # Evaluated by `Model.resolved`: a cold start does not need it.
+        # Set by `Model.resolved`, because a cold start doesn't need it.
         self.annotation: Any = None
 
     @property
     def required(self) -> bool:
-        """Whether a request must have it."""
+        """Whether a request must contain the field."""
         return self.default is _REQUIRED
 
     def check(self, value: Any) -> Any:
-        """Return the value; raises ValueError for one out of bounds."""
+        """Return the value. Raises ValueError if it is out of bounds."""
         if self.ge is not None and value < self.ge:
-            raise ValueError(f"input should be greater than or equal to {self.ge:.17g}")
+            raise ValueError(f"must be at least {self.ge:.17g}")
         if self.le is not None and value > self.le:
-            raise ValueError(f"input should be less than or equal to {self.le:.17g}")
+            raise ValueError(f"must be at most {self.le:.17g}")
         if self.min_length is not None and len(value) < self.min_length:
             raise ValueError(_length_rule("at least", self.min_length, value))
         if self.max_length is not None and len(value) > self.max_length:
@@ -108,28 +109,29 @@ class RequestField:
         return value
 
 
-_LENGTHS: Mapping[type, tuple[str, str]] = {
-    str: ("string", "character"), list: ("list", "item"), dict: ("object", "field"),
+# The unit of a length: one, and several.
+_UNITS: Mapping[type, tuple[str, str]] = {
+    str: ("character", "characters"), list: ("entry", "entries"), dict: ("field", "fields"),
 }  # fmt: skip
 
 
 def _length_rule(words: str, bound: int, value: Any) -> str:
-    what, unit = _LENGTHS[type(value)]
-    return f"{what} should have {words} {bound} {unit}{'s' if bound != 1 else ''}, not {len(value)}"
+    unit = _UNITS[type(value)][bound != 1]
+    return f"must have {words} {bound} {unit}, but has {len(value)}"
 
 
-# Not typed: a class attribute of any type has one as its value.
+# Typed as Any, because it is the value of class attributes of any type.
 Field: Any = RequestField
 
 
 class Model:
-    """An object in a request. An absent field has its default; all are attributes."""
+    """An object in a request. Each field is an attribute. An absent field has its default."""
 
-    # What becomes of fields that it does not have; those that are kept are in `model_extra`.
+    # How unknown fields are handled. Kept ones are in `model_extra`.
     unknown: ClassVar[Unknown] = "refused"
-    # Whether null and "" are refused in every field.
+    # Whether null and "" are rejected in each field.
     filled: ClassVar[bool] = False
-    # By the names of attributes.
+    # Fields by attribute name.
     model_fields: ClassVar[Mapping[str, RequestField]] = {}
     _readers: ClassVar[Mapping[str, tuple[str, _Reader]]]
 
@@ -146,7 +148,7 @@ class Model:
         cls.model_fields = fields
 
     def __init__(self, **values: Any) -> None:
-        """Of fields that are known to be right."""
+        """Create an object from valid values, without checks."""
         for name, field in self.model_fields.items():
             setattr(self, name, values.get(name, field.default))
         self.model_fields_set = set(values)
@@ -163,15 +165,15 @@ class Model:
 
     @classmethod
     def unknown_rule(cls, name: str) -> str:
-        """The rule that an unknown field breaks, where these are refused."""
+        """The error text for an unknown field, if unknown fields are rejected."""
         return not_known(name, cls._readers)
 
     def agree(self) -> None:
-        """Raise ValueError where fields that are right by themselves do not go together."""
+        """Raise ValueError if valid fields can't be combined. Overridden by subclasses."""
 
     @classmethod
     def resolved(cls) -> Mapping[str, RequestField]:
-        """The fields with their annotations."""
+        """The fields, with their annotations evaluated."""
         hints = get_type_hints(cls, include_extras=True)
         for name, field in cls.model_fields.items():
             field.annotation = hints[name]
@@ -179,10 +181,10 @@ class Model:
 
     @classmethod
     def model_validate(cls, raw: object, prefix: str = "") -> Self:
-        """A request from parsed JSON.
+        """Parse a request from decoded JSON.
 
-        Raises InvalidRequest or ValidationFailed that names the first invalid field (with `prefix`
-        before its path); `details.errors` has more of them.
+        Raises InvalidRequest or ValidationFailed that names the first invalid field, with `prefix`
+        before its path. `details.errors` lists up to 20 invalid fields.
         """
         errors: list[_Broken] = []
         try:
@@ -191,7 +193,7 @@ class Model:
             errors.append(((), str(error), raw))
         if not errors:
             return read
-        # Malformed fields first: a broken rule of a policy (422) supposes a well-formed request.
+        # Malformed fields first: an error about a policy (422) requires a well-formed request.
         errors.sort(key=lambda error: not _POLICY_FIELDS.isdisjoint(error[0]))
         found = [
             {"field": _shown(path, prefix), "reason": rule}
@@ -221,7 +223,7 @@ class Model:
         if cls.unknown != "ignored":
             extra = {key: value for key, value in raw.items() if key not in cls._readers}
         if cls.unknown == "refused":
-            # Looking for what was meant takes time: there may be a million of them.
+            # Finding a suggestion takes time, and a request can have a million unknown fields.
             for key, value in islice(extra.items(), _MAX_ERRORS):
                 place = (*path, str(key)[:MAX_SHOWN])
                 errors.append((place, cls.unknown_rule(str(key)), value))
@@ -238,7 +240,16 @@ class Model:
         exclude_none: bool = False,
         exclude_unset: bool = False,
     ) -> dict[str, Any]:
-        """The fields as plain values, and those that it keeps of unknown ones."""
+        """The fields as plain values, with the unknown fields that were kept.
+
+        Args:
+            include: Names of the fields to return. Default: all.
+            exclude_none: Whether to omit fields that are None. Default: false.
+            exclude_unset: Whether to omit fields that the request didn't set. Default: false.
+
+        Returns:
+            The values by field name.
+        """
 
         def plain(value: Any) -> Any:
             if isinstance(value, Model):
@@ -256,7 +267,7 @@ class Model:
         } | dict(self.model_extra)
 
     def model_copy(self, *, update: Mapping[str, Any]) -> Self:
-        """The same with other values of some fields."""
+        """A copy with other values of some fields."""
         copied = copy.copy(self)
         vars(copied).update(update, model_fields_set=self.model_fields_set | set(update))
         return copied
@@ -277,14 +288,14 @@ def _shown(path: _Path, prefix: str) -> str:
 
 
 def split(annotation: Any) -> tuple[Any, list[Any]]:
-    """A type without its rules, and these."""
+    """A type without its rules, and its rules."""
     if get_origin(annotation) is Annotated:
         return annotation.__origin__, list(annotation.__metadata__)
     return annotation, []
 
 
 def _ruled(read: _Reader, rules: Collection[Any]) -> _Reader:
-    """A reader that applies rules, too."""
+    """A reader that also applies rules."""
     before = [rule.check for rule in rules if type(rule) is Before][::-1]
     after = [rule.check for rule in rules if type(rule) is not Before]
 
@@ -322,7 +333,7 @@ def _reader(annotation: Any) -> _Reader:
 
 
 def _choice(members: Collection[Any]) -> _Reader:
-    """Reads one of several types: the first that the value is of in JSON, or else the last."""
+    """Reads one of several types: the first that matches the value's JSON type, or the last."""
     optional = NoneType in members
     readers = [(_json_type(each), _reader(each)) for each in members if each is not NoneType]
 
@@ -342,15 +353,14 @@ def _json_type(annotation: Any) -> type:
 
 
 def is_closed(kind: Any) -> bool:
-    """Whether a type is an enumeration of texts."""
+    """Whether a type is an enumeration of strings."""
     return isinstance(kind, type) and issubclass(kind, StrEnum)
 
 
 def _member(members: Iterable[str]) -> _Reader:
-    """Reads one of the members: of an enumeration, the member itself."""
+    """Reads one of the members. For an enumeration, the result is the member."""
     known = {str(each): each for each in members}
-    *some, last = (f"'{each}'" for each in known)
-    rule = "input should be " + " or ".join(filter(None, (", ".join(some), last)))
+    rule = "must be " + any_of(f"'{each}'" for each in known)
 
     def read(value: Any, _path: _Path, _errors: list[_Broken]) -> Any:
         if isinstance(value, str) and value in known:
@@ -363,7 +373,7 @@ def _member(members: Iterable[str]) -> _Reader:
 def _items(read_item: _Reader) -> _Reader:
     def read(value: Any, path: _Path, errors: list[_Broken]) -> Any:
         if not isinstance(value, list):
-            raise ValueError("input should be a valid list")  # noqa: TRY004 - see `_read`
+            raise ValueError("must be an array")  # noqa: TRY004 - see `_read`
         return [_inner(read_item, each, (*path, at), errors) for at, each in enumerate(value)]
 
     return read if read_item is not _anything else _SCALARS[list]
@@ -405,43 +415,52 @@ def _scalar(*kinds: type, rule: str) -> _Reader:
 
 def _text(value: Any, _path: _Path, _errors: list[_Broken]) -> Any:
     if type(value) is not str:
-        raise ValueError("input should be a valid string")
+        raise ValueError("must be a string")
     if not value.isascii() and _SURROGATE.search(value):
-        raise ValueError("must not hold an unpaired surrogate, which is not a character")
+        raise ValueError("must not contain an unpaired surrogate")
     return value
 
 
 def _float(value: Any, _path: _Path, _errors: list[_Broken]) -> float:
     # JSON numbers arrive as Decimal (`ojs.domain.jsontext`).
     if type(value) not in (int, float, Decimal):
-        raise ValueError("input should be a valid number")
+        raise ValueError("must be a number")
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise ValueError("input should be a finite number")
+        raise ValueError("must be a finite number")
     return number
 
 
 _SCALARS: Mapping[Any, _Reader] = {
     str: _text,
     int: _scalar(int, rule="must be a whole number"),
-    bool: _scalar(bool, rule="input should be a valid boolean"),
-    list: _scalar(list, rule="input should be a valid list"),
+    bool: _scalar(bool, rule="must be true or false"),
+    list: _scalar(list, rule="must be an array"),
     float: _float,
 }
 
 
 # --- unknown fields -------------------------------------------------------------------------------
 
-# How much of a name agrees with that of another field, at least, if it is a slip of the pen.
+# Minimum similarity of an unknown field and a known one to suggest the known one.
 _LIKE = 0.6
 
 
 def nearest(name: str, known: Collection[str], *, least: float = _LIKE) -> str | None:
-    """The known name that is most like this one, if one is; `least` is from 0 to 1 (the same)."""
-    # Imported here: only a request that is wrong needs it.
+    """Find the known name that is most similar to an unknown one.
+
+    Args:
+        name: Unknown name.
+        known: Known names.
+        least: Minimum similarity, 0 to 1 (equal). Default: 0.6.
+
+    Returns:
+        The known name, or None if none is similar enough.
+    """
+    # Imported here, because only invalid requests need it.
     from difflib import get_close_matches
 
     found = get_close_matches(name[:MAX_SHOWN], sorted(known), n=1, cutoff=least)
@@ -449,9 +468,9 @@ def nearest(name: str, known: Collection[str], *, least: float = _LIKE) -> str |
 
 
 def not_known(name: str, known: Collection[str]) -> str:
-    """The rule that an unknown field breaks: it names the field that was probably meant."""
+    """The error text for an unknown field, with a suggestion if one exists."""
     names = sorted(known)
     meant = nearest(name, names)
     if meant is None:
-        return f"{NOT_KNOWN}; there are {', '.join(names)}" if names else NOT_KNOWN
-    return f"{NOT_KNOWN}; did you mean '{meant}'?"
+        return f"{NOT_KNOWN}. Known fields: {', '.join(names)}" if names else NOT_KNOWN
+    return f"{NOT_KNOWN}. Did you mean '{meant}'?"

@@ -1,6 +1,7 @@
-"""Statistics: numbers of jobs by state, and counters of what happened in a span of time.
+"""Statistics: jobs by state, and counters of transitions in a period.
 
-Names and buckets: ojs-observability, section 8. Times in ms since the epoch, lengths in ms.
+Names and buckets: ojs-observability, section 8. Times in milliseconds since the epoch, durations in
+milliseconds.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from ojs.domain.job.states import TERMINAL, State
 from ojs.domain.queue.queue import Queue
 from ojs.records import record
 
-# Upper bounds in seconds (ojs-observability, section 8.2); there is one more bucket above the last.
+# Upper bounds in seconds (ojs-observability, section 8.2). One more bucket is above the last bound.
 DURATION_BUCKETS_S = (
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
 )  # fmt: skip
@@ -21,7 +22,7 @@ QUEUE_TIME_BUCKETS_S = (
     0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1_800.0, 3_600.0,
 )  # fmt: skip
 
-# What types of jobs are counted as that are beyond the projection's bound.
+# The name under which job types are counted above the projection's maximum number of types.
 OTHER_TYPES = "other"
 
 MINUTE_MS = 60_000
@@ -31,10 +32,11 @@ DAY_MS = 86_400_000
 
 @record(frozen=True)
 class Activity:
-    """Transitions in a span of time.
+    """Number of transitions in a period.
 
-    `failed` jobs were discarded, `failures` are failed attempts. `wait_ms` is the total time that
-    `waits` jobs were available before they started, `run_ms` the total time of `runs` attempts.
+    `failed` counts discarded jobs, and `failures` counts failed attempts. `wait_ms` is the total
+    time that `waits` jobs were available before they started. `run_ms` is the total duration of
+    `runs` attempts.
     """
 
     enqueued: int = 0
@@ -58,17 +60,17 @@ class Activity:
 
     @property
     def average_wait_ms(self) -> int | None:
-        """The average time that a job was available, rounded; None if none was started."""
+        """Average time in ms that a job was available, rounded. None if no job was started."""
         return round(self.wait_ms / self.waits) if self.waits else None
 
     @property
     def average_run_ms(self) -> int | None:
-        """The average time of an attempt, rounded; None if none ended."""
+        """Average duration of an attempt in ms, rounded. None if no attempt ended."""
         return round(self.run_ms / self.runs) if self.runs else None
 
     @property
     def error_rate(self) -> float | None:
-        """How many of the attempts that ended failed, as a fraction; None if none ended."""
+        """Failed attempts as a fraction of ended attempts, 0 to 1. None if no attempt ended."""
         return min(1.0, self.failures / self.runs) if self.runs else None
 
 
@@ -77,10 +79,10 @@ ACTIVITIES = tuple(each.name for each in fields(Activity))
 
 @record(frozen=True)
 class Day:
-    """A queue's UTC day: activity, histograms (not cumulative), and other counts.
+    """One UTC day of a queue: activity, histograms (not cumulative), and other counters.
 
-    `counts` are those of metrics (`ojs.domain.counters.definitions`), by attribute, and by the
-    value of the counter's label, "" without one.
+    `counts` contains counters of metrics (`ojs.domain.counters.definitions`) by attribute and by
+    the value of the counter's label ("" without a label).
     """
 
     activity: Activity = Activity()
@@ -99,16 +101,19 @@ class Day:
 
 @record(frozen=True)
 class Rates:
-    """Jobs a minute."""
+    """Jobs per minute."""
 
     processed: float = 0.0
     failed: float = 0.0
 
 
 def rates(current: Activity, previous: Activity, now_ms: int) -> Rates:
-    """The estimated rates of the last 60 s, if the activity of the previous minute was even.
+    """Estimate the rates of the last 60 s, assuming a constant rate in the previous minute.
 
-    `current` is the activity so far in the minute of `now_ms`.
+    Args:
+        current: Activity so far in the minute of `now_ms`.
+        previous: Activity of the previous minute.
+        now_ms: Current time in milliseconds since the epoch.
     """
     part = 1 - now_ms % MINUTE_MS / MINUTE_MS
     return Rates(
@@ -118,31 +123,31 @@ def rates(current: Activity, previous: Activity, now_ms: int) -> Rates:
 
 
 @record(frozen=True)
-class Levels:
-    """How many jobs there are by state; `dead` of the discarded ones are dead letters."""
+class StateCounts:
+    """Number of jobs by state. `dead` of the discarded jobs are dead letters."""
 
     states: Mapping[State, int] = field(default_factory=dict)
     dead: int = 0
 
-    def __add__(self, other: Levels) -> Levels:
+    def __add__(self, other: StateCounts) -> StateCounts:
         states = {
             state: self.of(state) + other.of(state) for state in {*self.states, *other.states}
         }
-        return Levels(states, self.dead + other.dead)
+        return StateCounts(states, self.dead + other.dead)
 
     def of(self, state: State) -> int:
-        """How many jobs are in this state."""
+        """Number of jobs in a state."""
         return self.states.get(state, 0)
 
     @property
     def depth(self) -> int:
-        """Jobs that are not in a terminal state (ojs-queue-config, section 3)."""
+        """Number of jobs that are not in a final state (ojs-queue-config, section 3)."""
         return sum(count for state, count in self.states.items() if state not in TERMINAL)
 
 
 @record(frozen=True)
 class Filling:
-    """How full a bounded queue is, in jobs and in bytes; a bound of None means none."""
+    """Use of a queue's size limits, in jobs and in bytes. A limit of None means no limit."""
 
     depth: int = 0
     max_size: int | None = None
@@ -151,12 +156,12 @@ class Filling:
 
     @property
     def utilization(self) -> float | None:
-        """Jobs as a fraction of the bound, at most 1 (ojs-queue-config, section 10.2)."""
+        """Jobs as a fraction of the limit, at most 1 (ojs-queue-config, section 10.2)."""
         return None if self.max_size is None else _fraction(self.depth, self.max_size)
 
     @property
     def pressure(self) -> float:
-        """The larger of the fractions of both bounds (ojs-backpressure, section 10.2)."""
+        """The larger fraction of both limits (ojs-backpressure, section 10.2)."""
         pairs = ((self.depth, self.max_size), (self.size, self.max_size_bytes))
         return max((_fraction(used, bound) for used, bound in pairs if bound), default=0.0)
 
@@ -169,13 +174,13 @@ def _fraction(used: int, bound: int) -> float:
 class QueueSummary:
     """A queue at `now_ms`. `queue` is None if it does not exist.
 
-    `oldest_available_ms` is when its oldest available job became so; None if none is known. In a
-    listing it is as of the last sweep.
+    `oldest_available_ms` is the time at which its oldest available job became available, or None if
+    that is unknown. In a listing, the value is from the last sweep.
     """
 
     name: str
     queue: Queue | None
-    levels: Levels
+    levels: StateCounts
     now_ms: int
     rates: Rates
     oldest_available_ms: int | None
@@ -183,10 +188,10 @@ class QueueSummary:
 
 @record(frozen=True)
 class QueueDay:
-    """A queue's jobs, and what happened there today (UTC)."""
+    """The jobs of a queue, and its activity today (UTC)."""
 
     name: str
-    levels: Levels
+    levels: StateCounts
     today: Activity
 
 
@@ -195,15 +200,15 @@ class QueueStats(QueueSummary):
     """A queue and its statistics."""
 
     today: Activity
-    # Priority → available jobs, without priorities that have none.
+    # Priority → available jobs. Priorities without jobs are omitted.
     priorities: Mapping[int, int]
-    # In this minute and the 59 before it, where it was asked for.
+    # Activity of the current minute and the 59 minutes before it, if requested.
     last_hour: Activity = Activity()
 
 
 @record(frozen=True)
 class WorkerCounts:
-    """Workers by state; `stale` ones have not sent a heartbeat lately."""
+    """Number of workers by state. `stale` workers have not sent a heartbeat for 30 s."""
 
     running: int = 0
     quiet: int = 0
@@ -212,15 +217,15 @@ class WorkerCounts:
 
 @record(frozen=True)
 class Totals:
-    """Totals of all queues, as the metrics sweep computed them at `at_ms` (None: not yet).
+    """Totals of all queues, computed by the metrics sweep at `at_ms` (None: not yet).
 
-    `oldest_ms` is when the longest available job became so, as the sweep before found it. `orders`
-    names the orders of queues that were stored last.
+    `oldest_ms` is the time at which the oldest available job became available, from the sweep
+    before. `orders` names the most recently stored queue orders.
     """
 
     at_ms: int | None = None
     queues: int = 0
-    levels: Levels = Levels()
+    levels: StateCounts = StateCounts()
     workers: WorkerCounts = WorkerCounts()
     rates: Rates = Rates()
     oldest_ms: int | None = None
@@ -229,14 +234,14 @@ class Totals:
 
 @record(frozen=True)
 class QueueGauges:
-    """A queue's values as of now, from the stream projection, which counted last at `changed_ms`.
+    """Current values of a queue, from the stream projection. Its last update was at `changed_ms`.
 
-    `oldest_ms` is when the oldest available job became so, as of the last sweep; `filling` is None
-    if the queue is not bounded.
+    `oldest_ms` is the time at which the oldest available job became available, from the last sweep.
+    `filling` is None if the queue has no size limit.
     """
 
     queue: Queue
-    levels: Levels
+    levels: StateCounts
     changed_ms: int = 0
     oldest_ms: int | None = None
     filling: Filling | None = None
@@ -256,10 +261,10 @@ class QueueMetrics(QueueGauges):
 
 @record(frozen=True)
 class LimitMetrics:
-    """The metrics of a key of rate limits (ojs-rate-limiting, section 11.2).
+    """The metrics of a rate limit key (ojs-rate-limiting, section 11.2).
 
-    `active` is None if active jobs are not counted; `exceeded` is how often it began to throttle,
-    by kind of limit; `waits` for how long, by bucket (`QUEUE_TIME_BUCKETS_S`).
+    `active` is None if active jobs are not counted. `exceeded` is how often the key started to
+    throttle, by kind of limit. `waits` is the histogram of the delays (`QUEUE_TIME_BUCKETS_S`).
     """
 
     key: str
@@ -274,8 +279,9 @@ class LimitMetrics:
 class PoolMetrics:
     """The metrics of a worker pool (ojs-fair-scheduling, section 11.2).
 
-    `utilization` is its active jobs as a fraction of its limit (None without one), `ratios` each
-    listed queue's part of the jobs lately handed out from the pool's queues.
+    `utilization` is its active jobs as a fraction of its concurrency limit (None without a limit).
+    `ratios` is each listed queue's share of the jobs that were dispatched from the pool's queues in
+    the last 60 s.
     """
 
     name: str
@@ -285,7 +291,7 @@ class PoolMetrics:
 
 @record(frozen=True)
 class MetricsSnapshot:
-    """All metrics at `now_ms`. `queues` can be iterated only once: they are read on demand."""
+    """All metrics at `now_ms`. `queues` can be iterated only once, because it is read on demand."""
 
     now_ms: int
     queues: Iterable[QueueMetrics]
@@ -295,7 +301,7 @@ class MetricsSnapshot:
 
 
 class Period(StrEnum):
-    """The length of a point of a history (ojs-admin-api, section 10.2)."""
+    """The length of one point of a history (ojs-admin-api, section 10.2)."""
 
     MINUTE = "1m"
     FIVE_MINUTES = "5m"
@@ -304,7 +310,7 @@ class Period(StrEnum):
 
     @property
     def ms(self) -> int:
-        """Its length."""
+        """Its length in milliseconds."""
         return _LENGTHS_MS[self]
 
 
@@ -318,7 +324,7 @@ _LENGTHS_MS = {
 
 @record(frozen=True)
 class Point:
-    """The activity in the period that begins at `start_ms`."""
+    """The activity in the period that starts at `start_ms`."""
 
     start_ms: int
     activity: Activity

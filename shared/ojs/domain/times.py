@@ -1,4 +1,4 @@
-"""Timestamps and durations: RFC 3339, ISO 8601 durations, relative times such as `+PT2S`."""
+"""Timestamps and durations: RFC 3339, ISO 8601 durations, and relative times such as `+PT2S`."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ _UNITS = ((86_400_000, "P", "D"), (3_600_000, "PT", "H"), (60_000, "PT", "M"), (
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
-# The last instant that RFC 3339 and the index's zero-padded keys can represent.
+# The latest time that RFC 3339 and the zero-padded index keys can represent.
 MAX_MS = 253_402_300_799_999
 MAX_DURATION_MS = 100 * 366 * 86_400_000
 
 
 def duration_ms(text: object) -> int:
-    """Milliseconds of an ISO 8601 duration such as `PT1.5S` or `P7D`.
+    """Convert an ISO 8601 duration such as `PT1.5S` or `P7D` to milliseconds.
 
-    Years and months have no fixed length and are refused. Raises ValueError with the rule.
+    Years and months are rejected, because they have no fixed length. Raises ValueError with the
+    rule.
     """
     if not isinstance(text, str) or len(text) > 64 or not _DURATION.fullmatch(text):
-        raise ValueError("must be an ISO 8601 duration of weeks, days, hours, minutes or seconds")
+        raise ValueError("must be an ISO 8601 duration of weeks, days, hours, minutes, or seconds")
     try:
         ms = _length_ms(text)
     except (ArithmeticError, ValueError):
@@ -45,19 +46,19 @@ def duration_ms(text: object) -> int:
 
 @lru_cache(256)
 def _length_ms(text: str) -> int:
-    # Configurations and policies have the same few again and again.
+    # Cached, because configurations and policies use the same few durations.
     length: timedelta = isodate.parse_duration(text)
     return length // _MILLISECOND
 
 
 def format_duration(ms: int) -> str:
-    """An ISO 8601 duration of so many milliseconds: `PT90S`, `PT0.25S`."""
+    """Format milliseconds as an ISO 8601 duration in seconds: `PT90S`, `PT0.25S`."""
     seconds, rest = divmod(ms, 1000)
     return f"PT{seconds}.{rest:03d}".rstrip("0") + "S" if rest else f"PT{seconds}S"
 
 
 def round_duration(ms: int) -> str:
-    """An ISO 8601 duration in the largest unit that divides it: `PT1M`, `P7D`, `PT0.250S`."""
+    """Format ms as an ISO 8601 duration in the largest whole unit: `PT1M`, `P7D`, `PT0.250S`."""
     for unit, before, after in _UNITS:
         if ms % unit == 0:
             return f"{before}{ms // unit}{after}"
@@ -65,13 +66,13 @@ def round_duration(ms: int) -> str:
 
 
 def iso_duration(text: object) -> str:
-    """A duration as clients send it, in ISO 8601: `7d` is `P7D`. Raises ValueError."""
+    """Convert a duration from a client to ISO 8601: `7d` to `P7D`. Raises ValueError."""
     ms = short_duration_ms(text)
     return str(text) if _DURATION.fullmatch(str(text)) else round_duration(ms)
 
 
 def short_duration_ms(text: object) -> int:
-    """Milliseconds of a short duration such as `1h30m`, or of an ISO 8601 duration.
+    """Convert a short duration such as `1h30m`, or an ISO 8601 duration, to milliseconds.
 
     Raises ValueError with the rule.
     """
@@ -80,7 +81,7 @@ def short_duration_ms(text: object) -> int:
         try:
             return duration_ms(text)
         except ValueError as error:
-            raise ValueError(f"{error}; or a short one such as 7d or 1h30m") from None
+            raise ValueError(f"{error}, or a short duration such as 7d or 1h30m") from None
     parts = zip(found.groups(default="0"), _SHORT_UNITS_MS, strict=True)
     ms = sum(int(number) * unit for number, unit in parts)
     if ms > MAX_DURATION_MS:
@@ -89,9 +90,9 @@ def short_duration_ms(text: object) -> int:
 
 
 def timestamp_ms(text: object, *, now_ms: int) -> int:
-    """Milliseconds since the epoch of an RFC 3339 timestamp, or of `+` and a duration from now.
+    """Convert an RFC 3339 timestamp, or `+` and a duration from now, to ms since the epoch.
 
-    Raises ValueError with the rule that is broken.
+    Raises ValueError with the rule.
     """
     rule = "must be an RFC 3339 timestamp with a time zone, or '+' and an ISO 8601 duration"
     if isinstance(text, str) and text.startswith("+"):
@@ -102,11 +103,11 @@ def timestamp_ms(text: object, *, now_ms: int) -> int:
         moment = datetime.fromisoformat(text.upper())
         ms = (moment - _EPOCH) // _MILLISECOND
     except (ArithmeticError, ValueError):
-        raise ValueError("must be a date and time that exist") from None
+        raise ValueError("must be an existing date and time") from None
     return max(0, min(ms, MAX_MS))
 
 
 def format_ms(ms: int) -> str:
-    """RFC 3339 in UTC with milliseconds: `2026-02-12T10:30:00.000Z`."""
+    """Format ms since the epoch as RFC 3339 in UTC: `2026-02-12T10:30:00.000Z`."""
     moment = _EPOCH + timedelta(milliseconds=ms)
     return moment.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"

@@ -1,4 +1,4 @@
-"""Types that answers of several resources have."""
+"""Types for the responses of several resources."""
 
 from __future__ import annotations
 
@@ -31,13 +31,15 @@ Omitted = Annotated[
     list[str],
     Field(
         min_length=1,
-        description="fields not shown because the answer would be too large; `*` stands for the "
-        "client's own fields. The job itself has them all",
+        description="fields omitted because the response would be too large; `*` means the "
+        "client's own fields. The stored job has all fields",
         json_schema_extra={"uniqueItems": True},
     ),
 ]
-Warnings = Annotated[list[str], Field(min_length=1, description="what was sent and has no effect")]
-CreatedBy = Annotated[str, Field(description="id of the key that set it last")]
+Warnings = Annotated[
+    list[str], Field(min_length=1, description="fields of the request without effect")
+]
+CreatedBy = Annotated[str, Field(description="ID of the key that changed it last")]
 ClientMoment = Annotated[str, Field(description="as the client sent it")]
 ErrorsOmitted = Annotated[int, Field(ge=1, description="oldest errors left out of a long history")]
 
@@ -63,7 +65,7 @@ class DeadLetterMetadata(AsIs, kept=True):
 
 
 class Job(AsIs, kept=True):
-    """A job. Keys that the client added are kept beside these.
+    """A job. Also has the keys that the client added.
 
     In an answer too large to send, args, meta and what else may be large are left out of some jobs;
     `omitted` names them. A listing of dead letters shows the latest error of each job.
@@ -98,9 +100,9 @@ class Job(AsIs, kept=True):
     tags: list[str] = absent()
     options: dict[str, Any] = absent("options kept unread")
     worker_id: str = absent()
-    producer: str = absent("who pushed it: the name of their key, as far as known")
-    changed_by: str = absent("who overrode what it is, or moved it, as far as known")
-    lease_token: str = absent("names this attempt's lease")
+    producer: str = absent("name of the key that pushed it, if known")
+    changed_by: str = absent("name of the key that changed or moved it, if known")
+    lease_token: str = absent("token of the lease of this attempt")
     lease_expires_at: Moment = absent()
     retry_delay_ms: Count = absent()
     next_attempt_at: Moment = absent()
@@ -119,9 +121,7 @@ class Job(AsIs, kept=True):
     parent_results: Any = absent("what the steps before it gave, or where to read that")
     parent_errors: list[Any] = absent("at the same places")
     parent_results_by_step: dict[str, Any] = absent()
-    metadata: DeadLetterMetadata | Any = absent(
-        "a dead letter's times, beside a client's own keys of that name"
-    )
+    metadata: DeadLetterMetadata | Any = absent("times of a dead letter, and the client's own keys")
 
 
 class JobAnswer(AsIs):
@@ -131,7 +131,7 @@ class JobAnswer(AsIs):
 
 
 class JobDetailAnswer(Job):
-    """A job, and its fields once more at the top level (but for large ones)."""
+    """A job under `job`, with its fields repeated at the top level, except large ones."""
 
     job: Job
 

@@ -1,6 +1,6 @@
-"""How operations are declared: a resource has endpoints, each beside the function that serves it.
+"""Declares operations. A resource has endpoints, each with the function that serves it.
 
-Routes, permissions, checks of requests and the OpenAPI document are made from these declarations.
+These declarations define the routes, permissions, request validation, and the OpenAPI document.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Subject = Literal[
     "delivery",
 ]  # fmt: skip
 PARAMETER = re.compile(r"\{(\w+)\}")
-# What stands before a parameter in a path → what the parameter names.
+# Segment before a parameter in a path → kind of object that the parameter identifies.
 _SUBJECTS: Mapping[str, Subject] = {
     "jobs": "job", "dead-letter": "job", "operations": "operation", "workers": "worker",
     "queues": "queue", "rate-limits": "rate limit", "pools": "pool", "keys": "key",
@@ -41,7 +41,7 @@ _SUBJECTS: Mapping[str, Subject] = {
 }  # fmt: skip
 
 
-class Reach(StrEnum):
+class QueueScope(StrEnum):
     """Which queues an operation touches; a key that is limited to some queues must reach them."""
 
     NONE = "none"
@@ -63,18 +63,19 @@ class Reach(StrEnum):
 
 @record(frozen=True)
 class Permission:
-    """What an operation needs: a scope (None: any valid key), and the queues it touches."""
+    """The scope that an operation requires (None: any valid key), and the queues it affects."""
 
     scope: Scope | None
-    reach: Reach
+    reach: QueueScope
 
 
 @record(frozen=True)
 class Reply:
-    """What an implementation returns. A body of None means no body.
+    """The result of an implementation.
 
-    A text is sent as it is, with the type in `headers`. `failed` is an error of one of several
-    parts of the request, which the body tells; a defect among them is logged.
+    None as the body means no body. A string is sent unchanged, with the content type in `headers`.
+    `failed` is the error of one of several parts of the request. The body reports it, and it is
+    logged if it is a defect.
     """
 
     body: Mapping[str, Any] | Answer[Any] | str | None
@@ -83,13 +84,13 @@ class Reply:
     failed: OjsError | None = None
 
 
-# Takes a request, which knows its operation.
+# Its argument is a `Request`, which contains its operation.
 Implementation = Callable[[Any], Reply]
 
 
 @record(frozen=True)
 class Parameter:
-    """A parameter of the query or a header of the request, and its JSON schema."""
+    """A query parameter or a request header, and its JSON schema."""
 
     name: str
     schema: Mapping[str, Any]
@@ -98,20 +99,20 @@ class Parameter:
 
 @record(frozen=True)
 class Success:
-    """One successful answer. `shape` is its type; None has no body."""
+    """One successful response. `shape` is its type, or None if it has no body."""
 
     shape: type[Answer[Any]] | None
     description: str
     headers: tuple[str, ...] = ()
-    # Headers that it does not always have.
+    # Optional headers.
     sometimes: tuple[str, ...] = ()
-    # Whether the body may be plain text; without a shape it always is.
+    # Whether the body can be plain text. Without a shape, it always is.
     text: bool = False
 
 
 @record(frozen=True)
 class Operation:
-    """One method on one path."""
+    """An operation of the API: one method on one path."""
 
     id: str
     method: str
@@ -120,47 +121,47 @@ class Operation:
     summary: str
     permission: Permission
     answers: Mapping[int, Success]
-    # Statuses of error answers, besides those that any operation may give.
+    # Statuses of error responses, in addition to those of all operations.
     errors: tuple[int, ...] = ()
     request: type[Model] | None = None
     body_required: bool = True
     query: tuple[Parameter, ...] = ()
     headers: tuple[Parameter, ...] = ()
-    # Whether the answer is made from projections. In the cloud these lag by the stream's delay; the
-    # local server projects everything written before it answers.
+    # Whether the response is read from projections. On AWS, they lag by the delay of the stream.
+    # The local server projects all writes before it responds.
     derived: bool = False
-    # Whether a parameter that it does not have is refused: ignoring a mistyped one would mislead.
+    # Whether unknown parameters are rejected, because they can be typing errors.
     strict_query: bool = True
-    # Of a request.
+    # Example of a request.
     example: Mapping[str, Any] | None = None
     implementation: Implementation | None = None
 
     @property
     def path_parameter(self) -> str | None:
-        """The name in braces in the path."""
+        """The name of the path parameter, or None."""
         found = PARAMETER.search(self.path)
         return found[1] if found else None
 
     @property
     def subject(self) -> Subject | None:
-        """The kind of thing that the path's parameter names."""
+        """The kind of object that the path parameter identifies, or None."""
         before, brace, _ = self.path.partition("/{")
         return _SUBJECTS[before.rpartition("/")[2]] if brace else None
 
     @property
     def in_body_too(self) -> tuple[Parameter, ...]:
-        """The parameters of the query that are fields of the body, too."""
+        """The query parameters that are also fields of the body."""
         fields = {} if self.request is None else self.request.model_fields
         return tuple(each for each in self.query if each.name in fields)
 
     @property
     def function(self) -> str:
-        """The function that serves it."""
+        """The name of the function that serves the operation."""
         return function_for(self.path)
 
 
 def function_for(path: str) -> str:
-    """The function that answers requests to `path`, known or not: `jobs`, `workers`, `admin`."""
+    """Return the function that serves `path`, even an unknown path: jobs, workers, or admin."""
     for name in (JOBS, WORKERS):
         if path == f"{BASE}/{name}" or path.startswith(f"{BASE}/{name}/"):
             return name
@@ -168,7 +169,7 @@ def function_for(path: str) -> str:
 
 
 class Resource:
-    """The operations below one path."""
+    """The operations under one path."""
 
     def __init__(
         self,
@@ -179,9 +180,14 @@ class Resource:
         form: str = "{}",
         lenient: bool = False,
     ) -> None:
-        """`path` is below BASE, or begins with a slash. `form` is what its operations are called,
-        by the names of functions. `also`: what the same operations are called elsewhere
-        (`crons_{}`), and the path there. `lenient`: only GET refuses unknown parameters.
+        """Create a resource without operations.
+
+        Args:
+            path: Path below `BASE`, or an absolute path that starts with a slash.
+            tag: Tag of the operations in the OpenAPI document.
+            also: Other places of the same operations: format of their IDs (`crons_{}`) → path.
+            form: Format of the operation IDs. Its value is the name of the function.
+            lenient: Whether only GET requests with unknown parameters are rejected.
         """
         self._lenient = lenient
         self._places = {form: path, **(also or {})}
@@ -206,11 +212,32 @@ class Resource:
         strict_query: bool = True,
         admin: Permission | None = None,
     ) -> Callable[[Implementation], Implementation]:
-        """Declare the operation that a function serves: its name, unless another is given, is the
-        operation's id. Its docstring begins with the summary; what follows describes an answer that
-        is only named. `route` is the method, and the path below the resource's. `admin` is the
-        permission that is needed under `/admin`, and `admin_example` the example there, if it is
-        another. Raises TypeError for a request without an example.
+        """Declare the operation that the decorated function serves.
+
+        The first paragraph of the function's docstring is the summary of the operation. If
+        `answers` is a type, the rest describes the response.
+
+        Args:
+            route: Method, and optionally the path below the path of the resource: `GET /{name}`.
+            permission: Required permission.
+            answers: Type of the response, the response with status 200, or responses by status.
+            errors: Statuses of error responses, in addition to those of all operations.
+            request: Type of the body, or None if the operation has no body.
+            example: Example of the body. Required if the operation has a body with options.
+            admin_example: Example for the operation under `/admin`. Default: `example`.
+            name: Operation ID. Default: the name of the function.
+            body_required: Whether the body is required.
+            query: Query parameters.
+            headers: Request headers that are specific to the operation.
+            derived: Whether the response is read from projections.
+            strict_query: Whether unknown query parameters are rejected.
+            admin: Permission for the operation under `/admin`. Default: `permission`.
+
+        Returns:
+            The decorator, which returns the function unchanged.
+
+        Raises:
+            TypeError: The operation has a body without an example, or an example without a body.
         """
         if request is NoOptions:
             example, body_required = {}, False
@@ -252,7 +279,7 @@ class Resource:
 
 
 def declared(*modules: ModuleType) -> Iterator[Operation]:
-    """The operations of the resources in these modules."""
+    """Yield the operations of the resources in these modules."""
     for module in modules:
         for value in vars(module).values():
             if isinstance(value, Resource):

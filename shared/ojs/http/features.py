@@ -1,6 +1,6 @@
-"""Families of the Open Job Spec and of its clients that this server knows and does not offer.
+"""Features of the Open Job Spec and of its clients that this server does not support.
 
-A request to one of their paths is refused with 422 `unsupported`, and told what is missing.
+A request to one of their paths is rejected with 422 `unsupported`. The error names the feature.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from ojs.records import record
 
 @record(frozen=True)
 class MissingFeature:
-    """What is not offered: its name in errors, how a message calls it, and its paths.
+    """A feature that is not supported: its name in errors, the start of the message, and its paths.
 
-    Paths are below the base path; what is below one of them belongs to it. A part in braces stands
-    for any one segment. `instead` is what to do for now.
+    Paths are relative to the base path, and include all longer paths. A segment in braces matches
+    any segment. `instead` describes an alternative.
     """
 
     name: str
@@ -23,17 +23,17 @@ class MissingFeature:
 
     @property
     def message(self) -> str:
-        """What the caller is told."""
-        told = f"{self.called} not offered by this server."
+        """The error message."""
+        told = f"{self.called} not supported by this server."
         return f"{told} {self.instead}" if self.instead else told
 
 
 # fmt: off
 MISSING: tuple[MissingFeature, ...] = (
     MissingFeature("webhooks", "Webhooks are", ("webhooks",),
-        "Poll /ojs/v1/events, or take events from the EventBridge bus."),
+        "Poll /ojs/v1/events, or receive events from the EventBridge bus."),
     MissingFeature("schemas", "Schemas of jobs are", ("schemas", "admin/schemas")),
-    # The last is what the durable helpers of official SDKs ask for: they say the base path twice.
+    # The durable helpers of official SDKs request the last path: they repeat the base path.
     MissingFeature("checkpoints", "Checkpoints are",
         ("jobs/{id}/checkpoint", "checkpoints", "ojs/v1/checkpoints"),
         "Store the state of a job in your own database."),
@@ -51,6 +51,6 @@ MISSING: tuple[MissingFeature, ...] = (
 )
 # fmt: on
 NO_TENANTS = (
-    "tenants are not kept apart by this server; leave the header out, and separate them by queues "
-    "and keys"
+    "is not supported, because this server does not isolate tenants. Omit the header and give each "
+    "tenant its own queues and keys"
 )

@@ -1,17 +1,17 @@
 """Request bodies, except the job itself (`ojs.domain.job.envelope.JobRequest`).
 
-Rules for all of them:
+Rules for all request bodies:
 
-- Types are strict: "5", 5.0 and true are not the integer 5. Null stands for "not given" wherever a
-  field is optional, since SDKs serialise unset options that way.
-- A field that is listed works. A field that clients may know and this server does not offer is
-  refused with 422 `unsupported` (`not_offered`), never ignored.
-- What configures something (`Configuration`) refuses an unknown key: a misspelt limit would limit
-  nothing. Elsewhere it is ignored: workers add facts about themselves (host, runtime version, trace
-  ids), and new optional request fields may come within a major version (ojs-http-binding, section
-  3.3).
-- Rules that types do not express are written as JSON Schema beside the check (`described`), so that
-  the OpenAPI document refuses what the server refuses, as far as JSON Schema can.
+- Types are strict: "5", 5.0, and true are not the integer 5. In an optional field, null means that
+  the field is not set, because SDKs serialize unset options as null.
+- All declared fields have an effect. A field that clients know but this server does not support is
+  rejected with 422 `unsupported` (`not_offered`), never ignored.
+- A configuration (`Configuration`) rejects unknown keys, because a misspelled limit would have no
+  effect. Other requests ignore them: workers add facts about themselves (host, runtime version,
+  trace IDs), and the specification can add optional request fields within a major version
+  (ojs-http-binding section 3.3).
+- A rule that types can't express is declared as JSON Schema next to the check (`described`). The
+  OpenAPI document then rejects the same requests as the server, as far as JSON Schema allows.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ from ojs.domain.requests import (
 
 MAX_ACTIVE_JOBS = 1_000
 MAX_ACTIVE_COUNT = 1_000_000
-# Acks and nacks in one request. Each is a call or a few, eight at a time: they take seconds of the
-# 29 that a request has.
+# Maximum number of acks and nacks in one request. Each requires one or more calls, and the server
+# processes 8 in parallel. All of them take a few of the 29 seconds of a request.
 MAX_ENDINGS = 1_000
 MAX_LABELS = 100
 MAX_ATTEMPT = 1_000_000
@@ -74,16 +74,16 @@ MAX_PID = 2**32
 MAX_CONCURRENCY = 100_000
 MAX_PROGRESS_MESSAGE = 10_000
 MAX_REASON = 1_000
-CONFIRM = "must be true: this is for many jobs at once, and cannot be taken back"
+CONFIRM = "must be true, because the operation affects many jobs and can't be undone"
 _TRUE: dict[str, Any] = {"const": True}
 
-# The states that a worker may report. The first three are directives too (ojs-worker-protocol); the
-# others are those of graceful-shutdown clients.
+# The states that a worker can report. The first three are also directives (ojs-worker-protocol).
+# Clients with the graceful-shutdown extension report the others.
 WorkerState = Literal[
     "running", "quiet", "terminate", "terminating", "drain", "draining", "shutting_down"
 ]
 WorkflowKind = Literal["chain", "group", "batch", "dag"]
-# Those of `StepTrigger` and `RetryMode`, whose modules a cold start without workflows leaves alone.
+# Values of `StepTrigger` and `RetryMode`. A cold start without workflows skips their modules.
 StepTriggerName = Literal["all_succeeded", "all_done", "any_failed"]
 RetryModeName = Literal["all", "failed", "failed_and_following"]
 
@@ -92,7 +92,7 @@ WORKER_ID_SCHEMA: Mapping[str, Any] = {
     "type": "string",
     "minLength": 1,
     "maxLength": MAX_ID_BYTES,
-    # The unprintable characters that regular expressions of all JSON Schema validators can name.
+    # Excludes unprintable characters, as far as all JSON Schema validators can match them.
     "pattern": r"[^|\u0000-\u001f\u007f-\u00a0\u00ad\u2028\u2029]+",
     "description": f"printable characters other than '|', at most {MAX_ID_BYTES} bytes of UTF-8",
 }
@@ -129,24 +129,24 @@ class RequestModel(Model):
     """Base of all request bodies."""
 
     unknown: ClassVar[Unknown] = "ignored"
-    # Field → reason why it is refused.
+    # Field → reason why it is rejected.
     not_offered: ClassVar[Mapping[str, str]] = {}
-    # JSON Schema keywords for rules that types do not express.
+    # JSON Schema keywords for rules that types can't express.
     described: ClassVar[Mapping[str, Any]] = {}
 
     @classmethod
     def refuse(cls, raw: Mapping[str, Any]) -> None:
-        """Raise Unsupported for a field that this server knows but does not offer."""
+        """Raise Unsupported for a field of an unsupported feature."""
         for name, reason in cls.not_offered.items():
             if raw.get(name) is not None:
                 raise Unsupported(f"'{name}': {reason}", field=name)
 
     def check(self, prefix: str = "") -> None:
-        """Raise InvalidRequest for rules that types cannot express; `prefix` goes before paths."""
+        """Raise InvalidRequest for rules that types can't express. `prefix` precedes fields."""
 
 
 class Configuration(RequestModel):
-    """Base of requests in which an unknown field is refused, since it would not count."""
+    """Base of requests that reject unknown fields, which would have no effect."""
 
     unknown = "refused"
 
@@ -155,7 +155,17 @@ Body = TypeVar("Body", bound=RequestModel)
 
 
 def parse(model: type[Body], raw: Mapping[str, Any], prefix: str = "") -> Body:
-    """Read `raw` as `model`. Raises InvalidRequest or Unsupported naming the field."""
+    """Read a request body and check its rules.
+
+    Args:
+        model: Type of the request.
+        raw: The JSON object.
+        prefix: Precedes the names of fields in errors.
+
+    Raises:
+        InvalidRequest: A field is invalid.
+        Unsupported: A field requests a feature that this server does not support.
+    """
     model.refuse(raw)
     body = model.model_validate(raw, prefix)
     body.check(prefix)
@@ -181,26 +191,26 @@ def _check_strategy(
     weights: Mapping[str, int] | None,
     prefix: str,
 ) -> None:
-    """Raise InvalidRequest for weights that a strategy lacks or does not use."""
+    """Raise InvalidRequest for weights that the strategy requires or doesn't use."""
     for name in weights or ():
         if queues is not None and name not in queues:
             raise InvalidRequest(
-                f"{prefix}weights.{name}", "is not one of the queues of this request", value=name
+                f"{prefix}weights.{name}", "names a queue that is missing in queues", value=name
             )
     if strategy == DispatchStrategy.WEIGHTED:
         for name in queues or ():
             if name not in (weights or {}):
-                rule = "is required: with the strategy weighted each queue needs a weight"
+                rule = "is required, because each queue must have a weight with strategy weighted"
                 raise InvalidRequest(f"{prefix}weights.{name}", rule)
         if not weights:
-            raise InvalidRequest(f"{prefix}weights", "is required with the strategy weighted")
+            raise InvalidRequest(f"{prefix}weights", "is required with strategy weighted")
     elif strategy is not None and weights:
-        rule = f"has no effect with the strategy {strategy}; use weighted"
+        rule = f"can't be combined with strategy {strategy}. Use strategy weighted"
         raise InvalidRequest(f"{prefix}weights", rule)
 
 
 class FetchRequest(RequestModel):
-    """Claim jobs from one or more queues; without `queues`, from those of the worker's pool."""
+    """Claim jobs from one or more queues. Default: the queues of the worker's pool."""
 
     queues: list[QueueName] = Field(
         (),
@@ -209,7 +219,7 @@ class FetchRequest(RequestModel):
         description="all of the worker's pool when not given",
     )
     count: Annotated[int, Field(ge=1, le=MAX_FETCH)] | None = Field(
-        None, description="most jobs to hand out; 1 when not given"
+        None, description="maximum number of jobs; default 1"
     )
     worker_id: WorkerId | None = None
     visibility_timeout_ms: VisibilityMs | None = None
@@ -224,38 +234,36 @@ class FetchRequest(RequestModel):
     )
 
     not_offered: ClassVar[Mapping[str, str]] = {
-        "types": "fetching by job type is not offered by this server.",
-        "job_types": "fetching by job type is not offered by this server.",
-        "tags": "fetching by tag is not offered by this server.",
-        "wait": "blocking fetch is not offered by this server; poll instead.",
+        "types": "is not supported. Use a separate queue for each job type.",
+        "job_types": "is not supported. Use a separate queue for each job type.",
+        "tags": "is not supported. Use a separate queue for each tag.",
+        "wait": "is not supported, because a fetch does not block. Poll instead.",
     }
     described: ClassVar[Mapping[str, Any]] = {
         "anyOf": [{"required": [name]} for name in ("queues", "pool", "worker_id")]
     }
 
     def check(self, prefix: str = "") -> None:
-        """Raise InvalidRequest where strategy and weights do not go together, for a nack without an
-        error, and for too many acks and nacks.
-        """
+        """Raise InvalidRequest for invalid weights, an invalid nack, or too many entries."""
         if not (self.queues or self.pool or self.worker_id):
-            raise InvalidRequest(f"{prefix}queues", "is required")
+            raise InvalidRequest(f"{prefix}queues", "is required, or pool or worker_id")
         _check_strategy(self.queues or None, self.strategy, self.weights, prefix)
         _check_nacks(self.nacks or (), prefix)
         if len(self.acks or ()) + len(self.nacks or ()) > MAX_ENDINGS:
-            rule = f"must have at most {MAX_ENDINGS} items, those of acks included"
+            rule = f"must have at most {MAX_ENDINGS} items together with acks"
             raise InvalidRequest(f"{prefix}nacks", rule)
 
     def order(self) -> str | None:
-        """The strategy requested, if any."""
+        """Return the requested strategy, or None."""
         return self.strategy or (DispatchStrategy.WEIGHTED.value if self.weights else None)
 
     def endings(self) -> tuple[list[Ending], list[Ending]]:
-        """The acks and the nacks that it brings."""
+        """Return the acks and the nacks in this request."""
         return _endings(self.acks or (), self.worker_id), _endings(self.nacks or (), self.worker_id)
 
 
 class _Lease(RequestModel):
-    """What shows that a job is still the worker's."""
+    """Fields that prove that the worker still has the lease of a job."""
 
     worker_id: WorkerId | None = None
     attempt: Attempt | None = None
@@ -266,12 +274,12 @@ class _Lease(RequestModel):
 
 
 class AckOptions(_Lease):
-    """A job is done; the job is named by the path."""
+    """Acknowledge the completed job in the path."""
 
     result: Any = Field(None, description="any JSON value; null counts as a value")
 
     def outcome(self) -> dict[str, Any]:
-        """The arguments of the use case beside the job. A result of null is a result."""
+        """Return the arguments of the use case, without the job. A null result is a result."""
         result = {"result": self.result} if "result" in self.model_fields_set else {}
         return self._holder() | result
 
@@ -287,12 +295,12 @@ def _texts(value: Any) -> Any:
         return value
     if isinstance(value, list) and all(isinstance(line, str) for line in value):
         return value
-    raise ValueError("must be an array of strings, or a string")
+    raise ValueError("must be a string or an array of strings")
 
 
 def _queue_pattern(value: str) -> str:
     stem = value.removesuffix("*")
-    # The text before the star is the beginning of a name; a star alone matches any name.
+    # The text before the asterisk is the start of a name. A single asterisk matches all names.
     envelope.check_queue(stem if stem == value else f"{stem}a")
     return value
 
@@ -340,7 +348,7 @@ class ErrorReport(RequestModel):
 
 
 def _one_of(*fields: tuple[str, str]) -> dict[str, Any]:
-    """JSON Schema for: at least one of these (name, JSON type) is given."""
+    """Build a JSON Schema that requires at least one of these fields (name, JSON type)."""
     return {
         "anyOf": [
             {"required": [name], "properties": {name: {"type": kind}}} for name, kind in fields
@@ -349,7 +357,7 @@ def _one_of(*fields: tuple[str, str]) -> dict[str, Any]:
 
 
 class NackOptions(_Lease):
-    """A job failed; the job is named by the path."""
+    """Report the failure of the job in the path."""
 
     error: ErrorReport | None = Field(None, description="required unless requeue is true")
     requeue: bool | None = Field(
@@ -372,7 +380,11 @@ class NackOptions(_Lease):
     }
 
     def outcome(self) -> dict[str, Any]:
-        """The arguments of the use case beside the job. Raises InvalidRequest without an error."""
+        """Return the arguments of the use case, without the job.
+
+        Raises:
+            InvalidRequest: The request has no error and doesn't return the job to its queue.
+        """
         if self.error is None and not self.requeue:
             raise InvalidRequest("error", "is required unless requeue is true")
         error = None if self.error is None else self.error.model_dump(exclude_unset=True)
@@ -385,12 +397,12 @@ class NackRequest(NackOptions):
     job_id: JobId
 
 
-# A job's id, and the arguments of the use case beside it.
+# The ID of a job, and the other arguments of the use case.
 Ending = tuple[str, dict[str, Any]]
 
 
 def _endings(entries: Sequence[AckRequest | NackRequest], worker_id: str | None) -> list[Ending]:
-    """Acks or nacks; those that name no worker are of the one that the request names."""
+    """Return acks or nacks. The default of their worker ID is that of the request."""
     found = [(entry.job_id, entry.outcome()) for entry in entries]
     return [
         (job_id, told if told["worker_id"] is not None else told | {"worker_id": worker_id})
@@ -399,7 +411,7 @@ def _endings(entries: Sequence[AckRequest | NackRequest], worker_id: str | None)
 
 
 def _check_nacks(nacks: Sequence[NackRequest], prefix: str) -> None:
-    """Raise InvalidRequest for the first nack whose error is missing or says nothing."""
+    """Raise InvalidRequest for the first nack whose error is missing or empty."""
     for at, nack in enumerate(nacks):
         try:
             told = nack.outcome()
@@ -410,10 +422,10 @@ def _check_nacks(nacks: Sequence[NackRequest], prefix: str) -> None:
 
 
 def _inside(one: type[Model]) -> dict[str, str]:
-    """The fields of a request for one job that stand inside the list of one for many, and why."""
+    """Return the fields that belong to each entry of a batch, with the error for other places."""
     return dict.fromkeys(
         sorted(one.model_fields.keys() - {"worker_id"}),
-        "cannot be combined with a list: it belongs into each of its items",
+        "can't be combined with the list. Set it in each item",
     )
 
 
@@ -422,7 +434,7 @@ def _none_of(names: Iterable[str]) -> dict[str, Any]:
 
 
 class _Many(RequestModel):
-    """Several acks or nacks in one request. The fields of a job stand in its own entry."""
+    """Several acks or nacks in one request. Each entry contains the fields of its job."""
 
     worker_id: WorkerId | None = Field(None, description="whose they are, unless they say")
 
@@ -430,7 +442,7 @@ class _Many(RequestModel):
 
     @classmethod
     def refuse(cls, raw: Mapping[str, Any]) -> None:
-        """Raise InvalidRequest for a field of the request for one job beside the list."""
+        """Raise InvalidRequest for a field that belongs to an entry of the list."""
         super().refuse(raw)
         for name, rule in cls.misplaced.items():
             if name in raw:
@@ -445,11 +457,11 @@ class AcksRequest(_Many):
     misplaced = _inside(AckRequest)
     described: ClassVar[Mapping[str, Any]] = _none_of(misplaced)
     not_offered: ClassVar[Mapping[str, str]] = {
-        "nacks": "send them to /workers/nack, or both with the next fetch."
+        "nacks": "can't be sent to this path. Use /workers/nack, or send both with the next fetch."
     }
 
     def endings(self) -> list[Ending]:
-        """What it says of each job."""
+        """Return the entries of the request."""
         return _endings(self.acks, self.worker_id)
 
 
@@ -461,15 +473,15 @@ class NacksRequest(_Many):
     misplaced = _inside(NackRequest)
     described: ClassVar[Mapping[str, Any]] = _none_of(misplaced)
     not_offered: ClassVar[Mapping[str, str]] = {
-        "acks": "send them to /workers/ack, or both with the next fetch."
+        "acks": "can't be sent to this path. Use /workers/ack, or send both with the next fetch."
     }
 
     def check(self, prefix: str = "") -> None:
-        """Raise InvalidRequest for the first nack whose error is missing or says nothing."""
+        """Raise InvalidRequest for the first nack whose error is missing or empty."""
         _check_nacks(self.nacks, prefix)
 
     def endings(self) -> list[Ending]:
-        """What it says of each job."""
+        """Return the entries of the request."""
         return _endings(self.nacks, self.worker_id)
 
 
@@ -478,7 +490,7 @@ def _labels(value: Any) -> Any:
         return None
     names, texts = (value, value.values()) if isinstance(value, dict) else ((), value)
     if not isinstance(value, list | dict) or not all(isinstance(text, str) for text in texts):
-        raise ValueError("must be an array of strings, or an object of strings")
+        raise ValueError("must be an array of strings or an object with string values")
     if len(value) > MAX_LABELS or any(len(text) > MAX_NAME_BYTES for text in (*texts, *names)):
         raise ValueError(
             f"must have at most {MAX_LABELS} labels of at most {MAX_NAME_BYTES} characters"
@@ -487,7 +499,7 @@ def _labels(value: Any) -> Any:
 
 
 class WorkerInfo(RequestModel):
-    """What a worker tells about itself."""
+    """The properties that a worker reports."""
 
     hostname: ShortText | None = None
     pid: Annotated[int, Field(ge=0, le=MAX_PID)] | None = None
@@ -514,16 +526,16 @@ class WorkerInfo(RequestModel):
     pool: PoolName | None = _POOL
 
     not_offered: ClassVar[Mapping[str, str]] = {
-        "handlers": "handing out jobs by type and version is not offered by this server; use "
-        "queues of their own."
+        "handlers": "is not supported, because jobs are not dispatched by type or version. Use a "
+        "separate queue for each."
     }
 
     def check(self, prefix: str = "") -> None:
-        """Raise InvalidRequest where strategy and weights do not go together."""
+        """Raise InvalidRequest if the weights don't match the strategy or the queues."""
         _check_strategy(self.queues, self.strategy, self.weights, prefix)
 
     def info(self) -> dict[str, Any]:
-        """The fields that are set, for the worker's record, without the pool."""
+        """Return the fields that are set, without the pool, for the record of the worker."""
         info = self.model_dump(include=set(WorkerInfo.model_fields) - {"pool"}, exclude_none=True)
         return {"strategy": DispatchStrategy.WEIGHTED.value, **info} if self.weights else info
 
@@ -533,7 +545,7 @@ def _active(value: Any) -> Any:
         return value
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_ACTIVE_COUNT:
         return value
-    raise ValueError(f"must be an array of at most {MAX_ACTIVE_JOBS} job ids, or a number of jobs")
+    raise ValueError(f"must be an array of at most {MAX_ACTIVE_JOBS} job ids or a number of jobs")
 
 
 ActiveJobs = Annotated[
@@ -552,7 +564,7 @@ ActiveJobs = Annotated[
 
 
 class _Busy(WorkerInfo):
-    """A worker that says which jobs it runs, or how many."""
+    """The properties of a worker, with the IDs or the number of its active jobs."""
 
     worker_id: WorkerId
     active_jobs: ActiveJobs = None
@@ -562,7 +574,7 @@ class _Busy(WorkerInfo):
     )
 
     def check(self, prefix: str = "") -> None:
-        """Raise InvalidRequest for the first malformed id, or for too many ids."""
+        """Raise InvalidRequest for the first malformed ID, or for too many IDs."""
         for field in ("active_jobs", "active_job_ids"):
             listed = getattr(self, field)
             for index, value in enumerate(listed if isinstance(listed, list) else ()):
@@ -570,21 +582,21 @@ class _Busy(WorkerInfo):
                     place = f"{prefix}{field}[{index}]"
                     raise InvalidRequest(place, "must be a lowercase UUIDv7", value=value)
         if len(self.job_ids()) > MAX_ACTIVE_JOBS:
-            rule = f"must have at most {MAX_ACTIVE_JOBS} ids, those of active_jobs included"
+            rule = f"must have at most {MAX_ACTIVE_JOBS} ids together with active_jobs"
             raise InvalidRequest(f"{prefix}active_job_ids", rule)
 
     def job_ids(self) -> list[str]:
-        """The ids of the jobs it runs, each once."""
+        """Return the IDs of the active jobs, without duplicates."""
         listed = self.active_jobs if isinstance(self.active_jobs, list) else []
         return list(dict.fromkeys([*listed, *(self.active_job_ids or [])]))
 
     def count(self) -> int | None:
-        """How many jobs it runs, if the request has a number."""
+        """Return the number of active jobs if the request has a number, or None."""
         return self.active_jobs if isinstance(self.active_jobs, int) else None
 
 
 class HeartbeatRequest(_Busy):
-    """A worker is alive and goes on with its jobs."""
+    """A worker is alive and continues its jobs."""
 
     state: WorkerState | None = None
     visibility_timeout_ms: VisibilityMs | None = None
@@ -597,7 +609,7 @@ class BeatRequest(_Busy):
 
 
 class RegisterRequest(WorkerInfo):
-    """A worker introduces itself. `id` stands for `worker_id` when that is not there."""
+    """The registration of a worker. `id` is used if `worker_id` is missing."""
 
     worker_id: NewWorkerId
 
@@ -615,16 +627,21 @@ class RegisterRequest(WorkerInfo):
     }
 
 
-# Workers may add facts about themselves. What is as like as this to the name of a field is no fact,
-# but a slip of the pen, as `concurency`; `os_version` is less like `version`.
+# Workers can add facts about themselves. A name that is at least this similar to that of a field is
+# a typing error, such as `concurency`. `os_version` is less similar to `version`.
 SLIP = 0.85
 _REGISTERED = frozenset({"worker", "id", *RegisterRequest.model_fields})
 
 
 def registration(raw: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
-    """A registration's fields, taken out of `worker`, and the prefix of their paths.
+    """Read a registration, whose fields can be inside `worker`.
 
-    Raises InvalidRequest if `worker` is not an object, and for what is nearly the name of a field.
+    Returns:
+        The fields, and the prefix of their names in errors.
+
+    Raises:
+        InvalidRequest: `worker` is not an object, a name is nearly that of a field, or two places
+            have different values.
     """
     prefix = ""
     _check_slips(raw, prefix)
@@ -635,12 +652,13 @@ def registration(raw: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
         _check_slips(inner, prefix)
         for name in _REGISTERED & raw.keys() - {"worker"}:
             if raw[name] != inner.get(name):
-                raise InvalidRequest(name, "differs from that inside worker, which alone counts")
+                rule = f"must have the same value as worker.{name}. Send only worker.{name}"
+                raise InvalidRequest(name, rule)
         raw = inner
     if "id" in raw:
         worker_id = raw.get("worker_id", raw["id"])
         if worker_id != raw["id"]:
-            rule = f"differs from {prefix}worker_id, which is another name for it"
+            rule = f"must have the same value as {prefix}worker_id. Send only one of them"
             raise InvalidRequest(f"{prefix}id", rule)
         raw = {**raw, "worker_id": worker_id}
     return raw, prefix
@@ -650,7 +668,7 @@ def _check_slips(raw: Mapping[str, Any], prefix: str) -> None:
     for name in raw:
         meant = None if name in _REGISTERED else nearest(name, _REGISTERED, least=SLIP)
         if meant is not None:
-            rule = f"{NOT_KNOWN}; did you mean '{meant}'?"
+            rule = f"{NOT_KNOWN}. Did you mean '{meant}'?"
             raise InvalidRequest(prefix + name[:MAX_SHOWN], rule)
 
 
@@ -658,18 +676,19 @@ class _Report(RequestModel):
     message: Annotated[str, Field(max_length=MAX_PROGRESS_MESSAGE)] | None = None
     data: dict[str, Any] | None = None
     checkpoint: dict[str, Any] | None = Field(
-        None, description="not kept: the answer says so, and the rest of the report counts"
+        None,
+        description="not stored: the response has a warning, and the rest of the report is used",
     )
 
     def warnings(self) -> list[str]:
-        """What the report has that is not kept."""
+        """Return warnings about the parts of the report that are not stored."""
         if self.checkpoint is None:
             return []
-        return ["'checkpoint' is not kept: this server has no checkpoints."]
+        return ["'checkpoint' is not stored, because this server does not support checkpoints."]
 
 
 class ProgressRequest(_Report):
-    """How far a job is: progress, data or both, and a message if there is one."""
+    """The progress of a job: a number, data, or both, and optionally a message."""
 
     progress: float | None = Field(None, description="0 to 1; values outside are clamped")
     worker_id: WorkerId | None = None
@@ -678,7 +697,7 @@ class ProgressRequest(_Report):
 
 
 class WorkerProgressRequest(_Report):
-    """How far a job is, in percent."""
+    """The progress of a job in percent."""
 
     job_id: JobId
     worker_id: WorkerId | None = None
@@ -688,36 +707,38 @@ class WorkerProgressRequest(_Report):
 
 
 class DirectiveRequest(RequestModel):
-    """What a worker is to be told with its next heartbeat."""
+    """The directive that a worker receives with its next heartbeat."""
 
     worker_id: WorkerId
     directive: Directive
 
 
 class RetryDeadLetterRequest(Configuration):
-    """Retry a dead letter, as it is or with changes."""
+    """Retry a dead letter, unchanged or with changes."""
 
     override: JobOverrideRequest | None = None
 
     @classmethod
     def refuse(cls, raw: Mapping[str, Any]) -> None:
-        """Refuse unknown fields inside `override` too."""
+        """Raise Unsupported for a field of an unsupported feature, also inside `override`."""
         super().refuse(raw)
         JobOverrideRequest.refuse(raw.get("override"))
 
     def check(self, prefix: str = "") -> None:
-        """Raise InvalidRequest if two names of one setting in `override` disagree."""
+        """Raise InvalidRequest if two names of one setting in `override` have different values."""
         if self.override is not None:
             self.override.check()
 
     def changes(self) -> JobOverride:
-        """The changes to the job."""
+        """Return the changes to the job."""
         return JobOverride() if self.override is None else self.override.override()
 
 
 class _BulkRequest(Configuration):
-    """What all requests for many dead letters have. An unknown field is refused, since a misspelt
-    filter would mean more jobs than intended. So is a field that is empty or null.
+    """Base of bulk requests for dead letters.
+
+    Unknown, empty, and null fields are rejected, because a misspelled filter would select more jobs
+    than intended.
     """
 
     filled = True
@@ -731,21 +752,21 @@ class _BulkRequest(Configuration):
     confirm: bool | None = Field(None, description="needed", json_schema_extra=_TRUE)
 
     def check(self, prefix: str = "") -> None:
-        """Raise InvalidRequest for false in fields where only true has a meaning."""
+        """Raise InvalidRequest for a field that is false but can only be true."""
         if self.all is False:
             raise InvalidRequest(f"{prefix}all", EVERY, value=False)
         if self.confirm is False:
             raise InvalidRequest(f"{prefix}confirm", CONFIRM, value=False)
 
     def filters(self) -> dict[str, Mapping[str, Any]]:
-        """The filters that are set, by the prefix of their fields' paths."""
+        """Return the filters that are set, by the prefix of their field names."""
         return {} if self.filter is None else {"filter.": self.filter.model_dump(exclude_none=True)}
 
 
 class RetryDeadLettersRequest(_BulkRequest):
-    """Retry all dead letters that a filter matches, or all there are."""
+    """Retry the dead letters that match a filter, or all dead letters."""
 
-    # One of `filter` and `all`, beside `confirm`.
+    # Either `filter` or `all`, and `confirm`.
     described: ClassVar[Mapping[str, Any]] = {
         "required": ["confirm"],
         "minProperties": 2,
@@ -753,15 +774,16 @@ class RetryDeadLettersRequest(_BulkRequest):
     }
 
     def check(self, prefix: str = "") -> None:
-        """Raise InvalidRequest without a confirmation."""
+        """Raise InvalidRequest if the confirmation is missing."""
         super().check(prefix)
         if self.confirm is None:
             raise InvalidRequest(f"{prefix}confirm", CONFIRM)
 
 
 class PurgeDeadLettersRequest(_BulkRequest, FilterRequest):
-    """Purge all dead letters that a filter matches (under `filter`, beside it, or in the query), or
-    all there are.
+    """Purge the dead letters that match a filter, or all dead letters.
+
+    The filter is under `filter`, at the top level, or in the query.
     """
 
     confirm: bool | None = Field(
@@ -778,25 +800,25 @@ class PurgeDeadLettersRequest(_BulkRequest, FilterRequest):
     }
 
     def filters(self) -> dict[str, Mapping[str, Any]]:
-        """The filters that are set, by the prefix of their fields' paths."""
+        """Return the filters that are set, by the prefix of their field names."""
         own = self.model_dump(exclude_none=True, include=set(FIELDS))
         return super().filters() | ({"": own} if own else {})
 
 
 class ConfigureQueueRequest(Configuration, QueueConfigRequest):
-    """Fields of a queue's configuration. What is left out stays as it is; null takes it back.
+    """Fields of a queue's configuration. Omitted fields are unchanged; null resets a field.
 
     Described here; parsed by `ojs.domain.queue.config.parse`.
     """
 
 
 class QueueLimitsRequest(Configuration):
-    """A queue's own limits: the rate as `limit` and `period`, or under `rate_limit` or `rate`. What
-    is left out stays as it is; null takes it back.
+    """A queue's own limits: the rate as `limit` and `period`, or under `rate_limit` or `rate`.
+    Omitted fields are unchanged; null resets a field.
     """
 
     not_offered: ClassVar[Mapping[str, str]] = {
-        "throttle": "queues have no throttle; jobs may have one."
+        "throttle": "is not supported for queues. Set throttle in the rate_limit of a job."
     }
 
     limit: Annotated[int, Field(ge=1, le=MAX_RATE)] | None = None
@@ -821,23 +843,23 @@ class QueueLimitsRequest(Configuration):
     }
 
     def check(self, prefix: str = "") -> None:
-        """One way of naming the rate, whole. Raises InvalidRequest."""
+        """Raise InvalidRequest if the rate is incomplete or specified in several ways."""
         named = self.model_fields_set
         flat = named & {"limit", "period"}
         if flat and (self.limit is None or self.period is None):
             missing, other = ("limit", "period") if self.limit is None else ("period", "limit")
-            raise InvalidRequest(prefix + missing, f"is required together with {other}")
+            raise InvalidRequest(prefix + missing, f"is required with {other}")
         ways = [*(["limit"] if flat else []), *sorted(named & {"rate", "rate_limit"})]
         if len(ways) > 1:
-            # Which of them counts would be a guess.
-            raise InvalidRequest(prefix + ways[1], f"cannot be combined with {ways[0]}")
+            # The two could have different values.
+            raise InvalidRequest(prefix + ways[1], f"can't be combined with {ways[0]}")
         if not ways and "concurrency" not in named:
             raise InvalidRequest(
                 f"{prefix}rate_limit", "is required, or limit and period, or concurrency"
             )
 
     def config(self) -> dict[str, Any]:
-        """What it changes of the queue's configuration."""
+        """Return the changes to the configuration of the queue."""
         named = self.model_fields_set
         changes: dict[str, Any] = {}
         if "concurrency" in named:
@@ -854,16 +876,16 @@ QUEUE_FIELDS = tuple(QueueConfigRequest.model_fields)
 
 
 class CreateQueueRequest(RequestModel):
-    """A queue to make, with its configuration under `config`, or beside the name.
+    """Create a queue. Its configuration is under `config`, or at the same level as the name.
 
-    The configuration is parsed by `ojs.domain.queue.config.parse`.
+    `ojs.domain.queue.config.parse` parses the configuration.
     """
 
     name: QueueName
 
 
 class DeleteQueueRequest(Configuration):
-    """What becomes of a queue's jobs; here or in the query."""
+    """What happens to the jobs of a queue; here or in the query."""
 
     strategy: DeletionStrategy | None = Field(
         None, description="there must be none; they are discarded, moved, or worked off first"
@@ -872,36 +894,37 @@ class DeleteQueueRequest(Configuration):
 
 
 def _key_name(value: str) -> str:
-    # It is compared with the producers of queues, and stands in logs.
+    # The name is compared with the producers of queues, and logs contain it.
     if not value.isprintable() or value != value.strip():
-        raise ValueError("must be printable, without space around it")
+        raise ValueError("must have only printable characters and no space at its start or end")
     if '"' in value or "\\" in value:
-        # API Gateway writes it into the access log as it is.
-        raise ValueError("must hold no '\"' and no '\\'")
+        # API Gateway writes the name to the access log without escaping.
+        raise ValueError('must not contain " or \\')
     return value
 
 
 def _scopes(value: list[str]) -> list[str]:
     if len(set(value)) != len(value):
-        raise ValueError("must name each scope once")
+        raise ValueError("must not contain a scope twice")
     return value
 
 
 class CreateKeyRequest(Configuration):
-    """A key to make. An unknown field is refused, since a misspelt restriction would allow more
-    than intended.
+    """Create an access key.
+
+    Unknown fields are rejected, because a misspelled restriction would allow more than intended.
     """
 
     name: Annotated[
         str,
         Field(min_length=1, max_length=access.MAX_NAME_CHARACTERS),
         After(_key_name),
-    ] = Field(description="who holds it: what `producers` of a queue names, and jobs show")
+    ] = Field(description="name of its holder, as in `producers` of a queue and in jobs")
     scopes: Annotated[
         list[access.Scope],
         Field(min_length=1, max_length=len(access.Scope)),
         After(_scopes),
-    ] = Field(description="what it may do; docs/access.md says what each is")
+    ] = Field(description="permissions; see docs/access.md")
     queues: (
         Annotated[list[QueuePattern], Field(min_length=1, max_length=access.MAX_QUEUES)] | None
     ) = Field(None, description="the only queues it may touch; all when not given")
@@ -914,13 +937,14 @@ def _role(value: str) -> str:
     found = access.role_arn(value)
     if found is None:
         raise ValueError(
-            "must be the ARN of an IAM role or user, as arn:aws:iam::123456789012:role/mailer"
+            "must be the ARN of an IAM role or user, for example "
+            "arn:aws:iam::123456789012:role/mailer"
         )
     return found
 
 
 class CreateRoleRequest(CreateKeyRequest):
-    """What a role may do, as with a key. An unknown field is refused as there."""
+    """Define the permissions of a role, with the fields of a key. Unknown fields are rejected."""
 
     role: Annotated[str, Field(max_length=access.MAX_ARN_CHARACTERS), After(_role)] = Field(
         description="ARN of an IAM role or user; its path, and the name of a session, do not count"
@@ -928,11 +952,11 @@ class CreateRoleRequest(CreateKeyRequest):
 
 
 class NoOptions(Configuration):
-    """An operation without options: `{}` or no body at all."""
+    """The body of an operation without options: `{}` or no body."""
 
 
 class ChangeJobRequest(Configuration):
-    """Change a job that waits: its priority, its queue, or both."""
+    """Change the priority, the queue, or both of a job that is neither active nor final."""
 
     filled = True
 
@@ -942,16 +966,16 @@ class ChangeJobRequest(Configuration):
     described: ClassVar[Mapping[str, Any]] = {"minProperties": 1}
 
     def check(self, prefix: str = "") -> None:
-        """Raise InvalidRequest where nothing is to be changed."""
+        """Raise InvalidRequest if the request changes nothing."""
         if self.priority is None and self.queue is None:
-            raise InvalidRequest(f"{prefix}priority", "is required, or 'queue', or both")
+            raise InvalidRequest(f"{prefix}priority", "is required, or queue, or both")
 
 
-_NOT_ATOMIC = "many jobs are dealt with one by one: only 'partial' is offered by this server."
+_NOT_ATOMIC = "must be partial, because the server processes each job separately."
 
 
 class JobsRequest(Configuration):
-    """What all requests for many jobs have. A field that is empty or null is refused."""
+    """Base of bulk requests for jobs. Empty and null fields are rejected."""
 
     filled = True
 
@@ -966,7 +990,7 @@ class JobsRequest(Configuration):
     atomicity: Literal["partial"] | None = None
 
     not_offered: ClassVar[Mapping[str, str]] = {
-        "idempotency_key": "repeated requests are not recognized by this server.",
+        "idempotency_key": "is not supported for this operation. Omit it.",
     }
     described: ClassVar[Mapping[str, Any]] = {
         "oneOf": [{"required": ["job_ids"]}, {"required": ["filter"]}]
@@ -974,30 +998,30 @@ class JobsRequest(Configuration):
 
     @classmethod
     def refuse(cls, raw: Mapping[str, Any]) -> None:
-        """Raise Unsupported for what this server knows but does not offer."""
+        """Raise Unsupported for a field or value of an unsupported feature."""
         super().refuse(raw)
         if raw.get("atomicity") == "atomic":
             raise Unsupported(f"'atomicity': {_NOT_ATOMIC}", field="atomicity")
 
     def check(self, prefix: str = "") -> None:
-        """Raise InvalidRequest unless there are either ids or a filter that says something."""
+        """Raise InvalidRequest unless the request has either IDs or a filter that isn't empty."""
         if self.confirm is False:
             raise InvalidRequest(f"{prefix}confirm", CONFIRM, value=False)
         if self.job_ids is not None and self.filter is not None:
-            raise InvalidRequest(f"{prefix}filter", "cannot be combined with job_ids")
+            raise InvalidRequest(f"{prefix}filter", "can't be combined with job_ids")
         if self.job_ids is None and self.filter is None:
-            raise InvalidRequest(f"{prefix}filter", "is required, or 'job_ids'")
+            raise InvalidRequest(f"{prefix}filter", "is required, or job_ids")
         if self.filter is not None and not self.filter.model_fields_set:
-            rule = f"must have one of {', '.join(JOB_FIELDS)}"
+            rule = f"must have at least one of {', '.join(JOB_FIELDS)}"
             raise InvalidRequest(f"{prefix}filter", rule)
 
     def wanted(self) -> dict[str, Any] | None:
-        """The filter as sent; None if ids say which jobs are meant."""
+        """Return the filter as sent, or None if the request lists job IDs."""
         return None if self.filter is None else self.filter.model_dump(exclude_unset=True)
 
 
 class ManyJobsRequest(JobsRequest):
-    """Retry, cancel or delete many jobs."""
+    """Retry, cancel, or delete several jobs."""
 
 
 _CONFIRMED_OR_DRY: list[Mapping[str, Any]] = [
@@ -1012,7 +1036,7 @@ def _check_confirmed(request: JobsRequest | PurgeRequest, prefix: str) -> None:
 
 
 class ConfirmedJobsRequest(JobsRequest):
-    """Retry, cancel or delete many jobs, with a confirmation, or count them in a dry run."""
+    """Retry, cancel, or delete several jobs with a confirmation, or count them in a dry run."""
 
     described: ClassVar[Mapping[str, Any]] = {
         "oneOf": [{"required": ["job_ids"]}, {"required": ["filter"]}],
@@ -1020,13 +1044,13 @@ class ConfirmedJobsRequest(JobsRequest):
     }
 
     def check(self, prefix: str = "") -> None:
-        """Raise InvalidRequest without a confirmation, too."""
+        """Raise InvalidRequest for an invalid selection of jobs or a missing confirmation."""
         super().check(prefix)
         _check_confirmed(self, prefix)
 
 
 class EraseRequest(Configuration):
-    """Erase jobs in any state, with a confirmation, or count them in a dry run."""
+    """Erase jobs in any state with a confirmation, or count them in a dry run."""
 
     filled = True
 
@@ -1043,17 +1067,17 @@ class EraseRequest(Configuration):
     }
 
     def check(self, prefix: str = "") -> None:
-        """Raise InvalidRequest unless there are either ids or a filter, and a confirmation."""
+        """Raise InvalidRequest for an invalid selection, or without a confirmation or dry run."""
         if self.confirm is False:
             raise InvalidRequest(f"{prefix}confirm", CONFIRM, value=False)
         if self.job_ids is not None and self.filter is not None:
-            raise InvalidRequest(f"{prefix}filter", "cannot be combined with job_ids")
+            raise InvalidRequest(f"{prefix}filter", "can't be combined with job_ids")
         if self.job_ids is None and self.filter is None:
-            raise InvalidRequest(f"{prefix}filter", "is required, or 'job_ids'")
+            raise InvalidRequest(f"{prefix}filter", "is required, or job_ids")
         for name, value in ({} if self.filter is None else self.filter.meta).items():
-            # A variable that was not set must not erase the jobs of all who have none.
+            # An unset variable in a client must not erase all jobs that have no value.
             if value is None or value in ("", [], {}):
-                rule = "must not be empty or null: what is erased is asked for by name"
+                rule = "must not be empty or null, because an erasure must name its value"
                 raise InvalidRequest(f"{prefix}filter.meta.{name}", rule, value=value)
         if self.confirm is None and not self.dry_run:
             raise InvalidRequest(f"{prefix}confirm", CONFIRM)
@@ -1074,7 +1098,7 @@ class PurgeRequest(Configuration):
     confirm: bool | None = Field(None, description="that they are meant", json_schema_extra=_TRUE)
 
     def check(self, prefix: str = "") -> None:
-        """Raise InvalidRequest for false where only true has a meaning."""
+        """Raise InvalidRequest if `confirm` is false, because it can only be true."""
         if self.confirm is False:
             raise InvalidRequest(f"{prefix}confirm", CONFIRM, value=False)
 
@@ -1084,27 +1108,28 @@ class PurgeQueueRequest(PurgeRequest):
 
 
 class ConfirmedPurgeRequest(PurgeRequest):
-    """Delete jobs of a queue that have ended, with a confirmation, or count them in a dry run."""
+    """Delete finished jobs of a queue with a confirmation, or count them in a dry run."""
 
     described: ClassVar[Mapping[str, Any]] = {
         "anyOf": _CONFIRMED_OR_DRY,
     }
 
     def check(self, prefix: str = "") -> None:
-        """Raise InvalidRequest without a confirmation, too."""
+        """Raise InvalidRequest for an invalid selection of jobs or a missing confirmation."""
         super().check(prefix)
         _check_confirmed(self, prefix)
 
 
 class BatchRequest(RequestModel):
-    """Several jobs, all enqueued or none. Parsed job by job, so that errors can name the job."""
+    """Several jobs: all are enqueued, or none. They are parsed one by one, so errors name a job."""
 
     jobs: Annotated[list[JobRequest], Field(min_length=1, max_length=MAX_BATCH)]
 
 
 class BulkOptions(Configuration):
-    """Several jobs, and what is to become of them if some are refused. The jobs are parsed one by
-    one, as one of them may be wrong.
+    """Several jobs, and whether one rejected job rejects all of them.
+
+    Each job is parsed separately, because one of them can be invalid.
     """
 
     jobs: Annotated[list[Any], Field(min_length=1)]
@@ -1120,7 +1145,7 @@ class BulkOptions(Configuration):
 
 
 class BulkPushRequest(BulkOptions):
-    """Several jobs, each enqueued for itself, or all or none."""
+    """Several jobs that are enqueued independently, or all or none of them."""
 
     jobs: Annotated[list[JobRequest], Field(min_length=1, max_length=MAX_BATCH)]
 
@@ -1146,7 +1171,7 @@ class WorkflowStepRequest(Model):
     unknown = "kept"
 
     type: str | None = Field(None, description="of the job; or chain, group, batch or dag")
-    id: str | None = Field(None, description="its name among the steps beside it")
+    id: str | None = Field(None, description="ID, unique in its list of steps")
     name: Any = Field(None, description="of a workflow")
     args: Any = Field(None, description="of the job; needed there")
     meta: Any = None
@@ -1154,7 +1179,7 @@ class WorkflowStepRequest(Model):
         None, description="of the job, or what holds for all jobs of the workflow"
     )
     depends_on: list[str | WorkflowDependencyRequest] | None = Field(
-        None, description="in a graph: the ids of the steps beside it that it waits for"
+        None, description="in a graph: the IDs of the steps that it waits for"
     )
     trigger: StepTriggerName | None = Field(
         None, description="in a graph: how these must have ended; all_succeeded when not given"
@@ -1165,8 +1190,9 @@ class WorkflowStepRequest(Model):
 
 
 class WorkflowRequest(Configuration):
-    """A workflow to create: docs/workflows.md. Parsed by `ojs.domain.workflow.request`, so that all
-    errors are told at once, each with its path.
+    """Create a workflow. See docs/workflows.md.
+
+    `ojs.domain.workflow.request` parses it and reports all errors at once, each with its path.
     """
 
     type: WorkflowKind | None = Field(
@@ -1187,8 +1213,8 @@ class WorkflowRequest(Configuration):
 
 
 class RetryWorkflowRequest(Configuration):
-    """Run a workflow that is over again."""
+    """Run a workflow that has ended again."""
 
     mode: RetryModeName | None = Field(
-        None, description="what runs again; what has failed or never ran when not given"
+        None, description="which steps run again; default: those that failed or never ran"
     )

@@ -1,4 +1,4 @@
-"""Parameters that several operations have, and what their schemas are made of."""
+"""Parameters of several operations, and functions that build their schemas."""
 
 from __future__ import annotations
 
@@ -11,37 +11,43 @@ from ojs.http.endpoint import Parameter
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 200
-# Longest wait for room in a queue, and characters of a producer's name.
+# Maximum wait for space in a queue, and maximum length of a producer name.
 MAX_BLOCK_S = 25
 MAX_PRODUCER = MAX_NAME_BYTES
-# Skipping costs reading what is skipped; cursors have no such bound.
+# Maximum number of items to skip, because the request reads them. Cursors have no such limit.
 MAX_OFFSET = 1_000
-# Queues are shown with counts and rates, and an answer reads a bounded number of items: a page may
-# have fewer than that.
+# Maximum number of queues on a page. A response with counts and rates reads a limited number of
+# items, so a page can have fewer queues.
 MAX_QUEUES_LIMIT = 100
 MAX_QUEUES_OFFSET = 300
-# Entries of a list in a query parameter.
+# Maximum number of entries in a list in a query parameter.
 MAX_FILTER_NAMES = 50
 
 
 def whole(least: int, most: int, default: int) -> dict[str, Any]:
-    """A whole number from `least` to `most`."""
+    """Build the schema of an integer.
+
+    Args:
+        least: Minimum value.
+        most: Maximum value.
+        default: Default value.
+    """
     return {"type": "integer", "minimum": least, "maximum": most, "default": default}
 
 
 def text(pattern: str, most: int) -> dict[str, Any]:
-    """A text of at most so many characters, all of which match the pattern."""
+    """Build the schema of a string with at most `most` characters that fully matches `pattern`."""
     return {"type": "string", "pattern": pattern, "maxLength": most}
 
 
 def one_of(*values: str, default: str | None = None) -> dict[str, Any]:
-    """One of these texts."""
+    """Build the schema of a string with one of these values."""
     schema: dict[str, Any] = {"type": "string", "enum": [*values]}
     return schema if default is None else {**schema, "default": default}
 
 
 def listed(*names: str, pattern: str, what: str) -> tuple[Parameter, ...]:
-    """Texts separated by commas, in a parameter of one of these names."""
+    """Declare a parameter with a comma-separated list, under each of these names."""
     schema = {"type": "string", "pattern": f"{pattern}(,{pattern}){{0,{MAX_FILTER_NAMES - 1}}}"}
     return (
         Parameter(names[0], schema, what),
@@ -52,7 +58,13 @@ def listed(*names: str, pattern: str, what: str) -> tuple[Parameter, ...]:
 def paged(
     limit: Mapping[str, Any], farthest: int, what: str = "most items of one page"
 ) -> tuple[Parameter, ...]:
-    """How to ask for a page; at most `farthest` items are skipped."""
+    """Declare the parameters that select a page.
+
+    Args:
+        limit: Schema of the number of items on a page.
+        farthest: Maximum number of items to skip.
+        what: Description of `limit`.
+    """
     return (
         Parameter("limit", limit, what),
         CURSOR,
@@ -75,7 +87,7 @@ CURSOR = Parameter(
     "cursor", SEALED, "`next_cursor` of the page before; not together with offset or page"
 )
 PAGING = paged(LIMIT, MAX_OFFSET)
-# The unprintable characters that the regular expressions of all JSON Schema validators can name.
+# Excludes unprintable characters, as far as all JSON Schema validators can match them.
 _PRINTABLE = r"[^\u0000-\u001f\u007f-\u00a0\u00ad\u2028\u2029]+"
 PRODUCER = Parameter(
     "X-OJS-Producer",

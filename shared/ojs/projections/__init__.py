@@ -1,7 +1,8 @@
-"""Projections of the table's stream: counters, event log, EventBridge, metrics.
+"""Projections of the table's stream: counters, event log, EventBridge, and metrics.
 
-The stream is the outbox. `build` wires a `Projector`, whose `run` takes the records of a shard, in
-Lambda's form or that of boto3's `get_records`, in their order, split or repeated.
+The stream is the outbox. `build` creates a `Projector`. Its method `run` processes records of a
+shard, in the format of Lambda or of boto3's `get_records`. Records must be in order. A call can
+split or repeat them.
 """
 
 from __future__ import annotations
@@ -48,8 +49,23 @@ def publish_later(
     sleep: Callable[[float], None] = time.sleep,
     chance: Callable[[], float] = random.random,
 ) -> int:
-    """Publish what the bus refused when it came; how many event pages. One call when there is
-    nothing. Without a bus nothing is done. Raises OjsError.
+    """Publish the events that the bus rejected earlier.
+
+    Without such events, this is one call. Without a bus, it does nothing.
+
+    Args:
+        settings: Settings of the deployment. They name the bus and the selected event types.
+        table: Table with the event log.
+        go_on: Returns false when the time is up. Checked before each page.
+        bus: Bus to publish on. Default: the bus of `settings`, or none.
+        sleep: Waits for a number of seconds between attempts.
+        chance: Returns a random number from 0 to 1, which varies the waits.
+
+    Returns:
+        Number of published event pages.
+
+    Raises:
+        OjsError: A read or write of the table failed.
     """
     if bus is None and settings.bus is not None:
         bus = EventBridge(settings.bus, sleep=sleep, chance=chance)
@@ -74,13 +90,23 @@ def build(
     sleep: Callable[[float], None] = time.sleep,
     chance: Callable[[], float] = random.random,
 ) -> Projector:
-    """A projector for one container; clients of EventBridge and SQS are made on first use.
+    """Create a projector for one container. Clients of EventBridge and SQS are created on first
+    use.
 
-    `bus`, `failures` and `blobs` default to those of the deployment (`settings.bus`,
-    `settings.failure_queue`, `settings.bucket`); there is no bus or failure queue if these are not
-    set. Without `metrics` none are written; the stream function passes
-    `EmbeddedMetrics(settings.service)`. Without `copies` no copies of dead letters are made,
-    without `workflows` none is advanced, without `deliveries` none is woken. `sleep` takes seconds.
+    Args:
+        settings: Settings of the deployment.
+        table: Table to write to.
+        clock: Current time.
+        ids: Source of IDs. Default: random IDs.
+        blobs: Store of large payloads. Default: the bucket of `settings`.
+        bus: Bus for events. Default: the bus of `settings`, or none.
+        failures: Queue for unreadable records. Default: the failure queue of `settings`, or none.
+        metrics: Outlet for metrics, for example `EmbeddedMetrics(settings.service)`. Default: none.
+        copies: Creates copies of dead letters. Default: none are created.
+        workflows: Advances workflows. Default: none is advanced.
+        deliveries: Wakes deliveries. Default: none is woken.
+        sleep: Waits for a number of seconds between attempts.
+        chance: Returns a random number from 0 to 1, which varies the waits.
     """
     ids = ids or IdSource(clock)
     blobs = blobs or S3Blobs(clients.s3, settings.bucket or "")

@@ -1,5 +1,6 @@
-"""Ends of bulk operations (`ojs.store.bulk.operations`) and of bulk enqueues
-(`ojs.store.jobs.bulk_pushes`), and the events that follow (ojs-bulk-operations section 12.1).
+"""Ends of bulk operations and bulk enqueues, and their events (ojs-bulk-operations, section 12.1).
+
+The items are those of `ojs.store.bulk.operations` and `ojs.store.jobs.bulk_pushes`.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from ojs.projections.changes import NewEvent, TableChange
 from ojs.records import record
 from ojs.store.table import keys
 
-# The types of events, and under which name they tell how many jobs were dealt with. Of other
-# actions none is told: dead letters have events of their own, and an erasure is to leave no trace.
+# Event types by action, and the field that has the number of changed jobs. Other actions emit no
+# such event: dead letters have separate events, and an erasure must leave no trace.
 _TOLD = {
     Action.CANCEL_JOBS.value: (EventType.BULK_CANCEL_COMPLETED, "cancelled"),
     Action.RETRY_JOBS.value: (EventType.BULK_RETRY_COMPLETED, "retried"),
@@ -39,8 +40,14 @@ class OperationChange(TableChange):
     def of(
         cls, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None
     ) -> OperationChange | None:
-        """Read the end from two images of the item; None if it is none that is told: a stopped
-        operation was not completed, and a dry run does nothing. Raises KeyError.
+        """Read the end from two images of the item.
+
+        Returns:
+            None if no event follows: a stopped operation was not completed, and a dry run changes
+            nothing.
+
+        Raises:
+            KeyError: The item has no such attribute.
         """
         if new is None or new["action"] not in _TOLD or "dry" in new:
             return None
@@ -56,7 +63,7 @@ class OperationChange(TableChange):
         )
 
     def events(self, written_ms: int) -> Iterator[NewEvent]:
-        """The event of an operation that is complete."""
+        """Return the event of a completed operation."""
         kind, done = _TOLD[self.action]
         data = {
             "total": self.succeeded + self.failed,
@@ -68,7 +75,7 @@ class OperationChange(TableChange):
 
 @record(frozen=True)
 class BulkPushChange(TableChange):
-    """What became of a bulk enqueue."""
+    """The outcome of a bulk enqueue."""
 
     request_id: str
     total: int
@@ -78,8 +85,9 @@ class BulkPushChange(TableChange):
 
     @classmethod
     def of(cls, old: _Image, new: _Image) -> BulkPushChange | None:
-        """Read it from two images of the item, which is written once; None if it was removed.
-        Raises KeyError.
+        """Read the outcome from two images of the item, which is written once.
+
+        Return None if the item was removed. Raise KeyError if an attribute is missing.
         """
         if old is not None or new is None:
             return None
@@ -92,7 +100,7 @@ class BulkPushChange(TableChange):
         )
 
     def events(self, written_ms: int) -> Iterator[NewEvent]:
-        """The event of a request, one for all its jobs."""
+        """Return the event of a request: one for all its jobs."""
         data = {
             "total": self.total,
             "succeeded": self.succeeded,

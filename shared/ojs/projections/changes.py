@@ -1,4 +1,4 @@
-"""What every change of an item, other than a job record, leads to: events, and counts of a day."""
+"""The effects of a change of an item that is not a job record: events, and daily counts."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from ojs.records import record
 
 @record(frozen=True)
 class NewEvent:
-    """An event before it has an id and a deployment. `source` is a component, and its instance;
-    `part` tells it from others of its type that have the same cause.
+    """An event that doesn't have an ID yet. Its source has the component and the instance.
+
+    If two events have the same type and cause, `part` distinguishes them.
     """
 
     type: EventType
@@ -26,7 +27,7 @@ class NewEvent:
     part: str = ""
 
     def event(self, service: str, cause: str) -> Event:
-        """The event. The same `cause` (what was projected) gives the same id each time."""
+        """Return the event. The same `cause` (the projected change) always gives the same ID."""
         return Event(
             id=events.event_id(self.at_ms, self.subject, f"{cause}{self.part}", self.type),
             type=self.type,
@@ -39,7 +40,7 @@ class NewEvent:
 
 @record(frozen=True)
 class DayCount:
-    """An increment of one of a queue's counters of the day that `at_ms` is in."""
+    """An increment of one daily counter of a queue. `at_ms` determines the day."""
 
     queue: str
     at_ms: int
@@ -48,12 +49,12 @@ class DayCount:
 
 
 class TableChange(ABC):
-    """A change of an item. `written_ms` is when it was stored, to the second."""
+    """A change of an item. `written_ms` is the time of the write, to the second."""
 
     @abstractmethod
     def events(self, written_ms: int) -> Iterator[NewEvent]:
-        """The events that follow, in order."""
+        """Return the events that follow, in order."""
 
     def counts(self, written_ms: int) -> Iterable[DayCount]:
-        """What is counted by day."""
+        """Return the daily counts that follow."""
         return ()

@@ -1,4 +1,4 @@
-"""Folds changes into counters: a pure sum of differences.
+"""Sums changes into differences of counters, without a write.
 
 The positions of `ojs.store.derived.shards` prevent that a change is counted twice.
 """
@@ -20,39 +20,40 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.queue.config import OverflowPolicy
 from ojs.domain.stats import DURATION_BUCKETS_S, OTHER_TYPES, QUEUE_TIME_BUCKETS_S
-from ojs.projections.transitions import Happened
+from ojs.projections.transitions import JobEvent
 from ojs.records import record
 from ojs.store.dead_letter import counters as dead_letters
 from ojs.store.derived.projection import COPIES, Delta
 from ojs.store.derived.statistics import PUSHES
 from ojs.store.table import keys
 
-# A day's item has counters for so many job types; all others are counted together.
+# The maximum number of job types with a separate counter in a day's item. The other types share
+# one.
 MAX_TYPES = 40
 
-# Of what is counted often, what is counted of jobs that deliveries push.
+# Counters of frequent events, and the counter of the same event for pushed jobs.
 _PUSHES = {"started": "pushed", "completed": "completed", "failures": "failed"}
 StatsKey = tuple[str, str]  # queue and sort key of one item of the statistics
 
 
 @record
 class Tally:
-    """Differences by item: each queue's counts now, by day and by minute."""
+    """Differences by item: each queue's current counts, and its counts by day and by minute."""
 
     counts: defaultdict[StatsKey, Counter[str]] = field(
         default_factory=lambda: defaultdict(Counter)
     )
-    # Of the days: by counter and job type, until it is known which types are counted by name.
+    # Daily counts by counter and job type, until it is known which types have a separate counter.
     types: defaultdict[StatsKey, Counter[tuple[str, str]]] = field(
         default_factory=lambda: defaultdict(Counter)
     )
-    # Dead letters by queue, each by what it is counted by (`ojs.store.dead_letter.counters`).
+    # Dead letters by queue and by attribute (`ojs.store.dead_letter.counters`).
     dead: defaultdict[str, Counter[tuple[str, str]]] = field(
         default_factory=lambda: defaultdict(Counter)
     )
 
     def move(self, before: Job | None, after: Job | None) -> None:
-        """Count a job as it is `after` a change, and no more as it was `before`."""
+        """Subtract the job's state `before` a change, and add its state `after` it."""
         for job, difference in ((before, -1), (after, 1)):
             if job is None:
                 continue
@@ -68,12 +69,12 @@ class Tally:
                 of[dead_letters.BY_TYPE, job.type] += difference
                 of[dead_letters.BY_ERROR, job.error_type or UNKNOWN_TYPE] += difference
             if job.waiting_copy and not (job is before and after is not None and after.trimmed):
-                # A copy that was dropped as one too many is counted by the write that dropped it.
+                # The write that drops a surplus copy also counts it.
                 now[COPIES] += difference
             if job.state.terminal:
                 continue
-            # What a depth counter should show: tracked jobs, and untracked ones, stored while the
-            # queue had no bound.
+            # The expected value of a depth counter: reserved jobs, and jobs stored while the queue
+            # had no size limit.
             if job.reserved_bytes is None:
                 now["loose"] += difference
                 now["loose_b"] += difference * job.content_bytes
@@ -81,10 +82,10 @@ class Tally:
                 now["held"] += difference
                 now["held_b"] += difference * job.reserved_bytes
 
-    def add(self, what: Happened) -> None:
-        """Count something that happened, if it is counted at all."""
+    def add(self, what: JobEvent) -> None:
+        """Count an event, if its type has a counter."""
         if (row := rows.DAILY.get(what.kind)) is not None:
-            # In the queue whose dead letter it was: a retry may have moved the job.
+            # The queue whose dead letter it was. A retry can move the job to another queue.
             self.of_day((what.before or what.job).queue, what.at_ms, row.attribute)
             if row is rows.DROPPED:
                 policy = OverflowPolicy.DROP_OLDEST
@@ -97,7 +98,7 @@ class Tally:
         queue, name = what.job.queue, rows.OFTEN[what.kind].attribute
         minute = queue, keys.minute(times.format_ms(what.at_ms)[:16])
         self.counts[queue, keys.NOW][f"t_{name}"] += 1
-        # Beside it, in the same write: what deliveries push.
+        # The same write also counts the jobs that deliveries push.
         if name in _PUSHES and _pushed(what):
             self.counts[queue, keys.NOW][f"{PUSHES}{_PUSHES[name]}"] += 1
         self.counts[day][name] += 1
@@ -116,12 +117,19 @@ class Tally:
         self.counts[day].update({**sums, bucket: 1})
 
     def of_day(self, queue: str, at_ms: int, name: str, count: int = 1) -> None:
-        """Count something that is counted by day only."""
+        """Add to a counter that exists by day only.
+
+        Args:
+            queue: Name of the queue.
+            at_ms: Time of the event, which determines the day.
+            name: Name of the counter.
+            count: Number to add.
+        """
         day = queue, keys.day(times.format_ms(at_ms)[:10])
         self.counts[day][name] += count
 
     def merge(self, other: Tally, queue: str) -> None:
-        """Add the differences of another tally that are of this queue or pool."""
+        """Add the differences of another tally, for this queue or pool."""
         for key, counts in other.counts.items():
             if key[0] == queue:
                 self.counts[key].update(counts)
@@ -132,13 +140,13 @@ class Tally:
             self.dead[queue].update(other.dead[queue])
 
     def queues(self) -> list[str]:
-        """The queues and pools with a difference, in the order in which they were counted."""
+        """Return the queues and pools with a difference, in the order of counting."""
         keys_ = (*(key for key, counts in self.counts.items() if any(counts.values())), *self.types)
         return list(dict.fromkeys((*(queue for queue, _ in keys_), *self.moved_dead)))
 
     @property
     def moved_dead(self) -> dict[str, Counter[tuple[str, str]]]:
-        """The changed counts of dead letters, by queue."""
+        """Return the changed counts of dead letters, by queue."""
         found = {
             queue: Counter({what: count for what, count in counts.items() if count})
             for queue, counts in self.dead.items()
@@ -150,8 +158,11 @@ class Tally:
         known: Mapping[StatsKey, set[str]],
         known_dead: Mapping[str, set[str]] = MappingProxyType({}),
     ) -> list[Delta]:
-        """What to add to which item. `known` are the types each day's item has counters of,
-        `known_dead` the attributes that count each queue's dead letters.
+        """Return the additions for each item.
+
+        Args:
+            known: Job types with a separate counter, by day's item.
+            known_dead: Attributes that count each queue's dead letters.
         """
         found = [
             Delta(queue, keys.DEAD, _dead_delta(counts, known_dead.get(queue, set())))
@@ -168,58 +179,60 @@ class Tally:
 
 
 def is_new(delta: Delta, known: Mapping[StatsKey, set[str]]) -> bool:
-    """Whether it counts a type of job that its day's item does not have yet."""
+    """Return whether the addition counts a job type that its day's item doesn't have yet."""
     there = known.get((delta.queue, delta.sk), set())
     types = {name.split("|", 1)[1] for name in delta.add if "|" in name}
     return not types <= there
 
 
 def named_dead(counts: Counter[tuple[str, str]], known: set[str]) -> set[str]:
-    """The attributes that count a queue's dead letters, with those added now."""
+    """Return the attributes that count a queue's dead letters after these additions."""
     return dead_letters.named(known, [what for what, count in counts.items() if count > 0])
 
 
 def _dead_delta(counts: Counter[tuple[str, str]], known: set[str]) -> dict[str, int]:
-    """What to add to the counts of a queue's dead letters."""
+    """Return the additions to the counts of a queue's dead letters."""
     named = named_dead(counts, known)
     add = Counter({dead_letters.REVISION: 1})
     for (by, of), count in counts.items():
-        # A dead letter that goes was counted before: under its name, or as one of the others.
+        # A removed dead letter was counted before, in a separate counter or in the shared one.
         has_name = dead_letters.attribute(by, of) in named
         add[dead_letters.attribute(by, of if has_name else OTHER_TYPES)] += count
     return dict(add)
 
 
-def _pushed(what: Happened) -> bool:
-    """Whether a delivery runs, or ran, the job."""
+def _pushed(what: JobEvent) -> bool:
+    """Return whether a delivery runs, or ran, the job."""
     jobs = (what.job, what.before)
     worker_id = next((job.worker_id for job in jobs if job is not None and job.worker_id), None)
     return delivery_of(worker_id) is not None
 
 
-def types_of(what: Iterable[Happened]) -> set[StatsKey]:
-    """The items of days that will have counters by job type."""
+def types_of(what: Iterable[JobEvent]) -> set[StatsKey]:
+    """Return the items of days that will have counters by job type."""
     return {day_of(one) for one in what if one.kind in rows.BY_TYPE}
 
 
 def _bucket(length_ms: int, bounds_s: tuple[float, ...]) -> int:
-    """The number of a histogram's bucket; the upper bound is inclusive, the last has none."""
+    """Return the index of a histogram's bucket. Upper bounds are inclusive. The last bucket has
+    none.
+    """
     return bisect_left(bounds_s, length_ms / 1_000)
 
 
-def day_of(what: Happened) -> StatsKey:
-    """The day's item in which something is counted, by its time in UTC."""
+def day_of(what: JobEvent) -> StatsKey:
+    """Return the day's item that counts this event, by its time in UTC."""
     return what.job.queue, keys.day(times.format_ms(what.at_ms)[:10])
 
 
-def counted_as(what: Happened, named: set[str]) -> str:
-    """The job type under which something is counted; `named` are those counted by name that day."""
+def counted_as(what: JobEvent, named: set[str]) -> str:
+    """Return the job type that counts this event. `named` types have separate counters that day."""
     room = what.job.type in named or len(named) < MAX_TYPES
     return what.job.type if room else OTHER_TYPES
 
 
 def named_types(known: set[str], types: Iterable[str]) -> set[str]:
-    """The job types counted by name in a day's item: the `known` ones, and more up to MAX_TYPES."""
+    """Return the types with a separate counter: the `known` ones, and more up to MAX_TYPES."""
     named = set(known)
     for of in types:
         if len(named) >= MAX_TYPES:

@@ -1,5 +1,6 @@
-"""Entries of the run logs of cron jobs, and the events that follow (ojs-cron, section 9, and
-ojs-events, section 4.5, whose fields have other names).
+"""Entries of the run logs of cron jobs, and their events.
+
+ojs-cron (section 9) and ojs-events (section 4.5) use different field names. Events have both.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from ojs.domain.events.types import EventType
 from ojs.projections.changes import DayCount, NewEvent, TableChange
 from ojs.records import record
 
-# There is no such queue to count them in.
+# The queue that would count these doesn't exist.
 _UNCOUNTED = frozenset({SkipReason.QUEUE_NOT_FOUND})
 
 
@@ -25,7 +26,7 @@ class CronRunChange(TableChange):
     run: CronRun
 
     def events(self, written_ms: int) -> Iterator[NewEvent]:
-        """The event of a tick that fired, or was skipped."""
+        """Return the event of a tick that fired or was skipped."""
         run = self.run
         scheduled = times.format_ms(run.at_ms if run.scheduled_ms is None else run.scheduled_ms)
         data: dict[str, Any] = {
@@ -58,8 +59,10 @@ class CronRunChange(TableChange):
         yield NewEvent(kind, run.at_ms, run.name, ("cron",), data)
 
     def counts(self, written_ms: int) -> Iterator[DayCount]:
-        """Ticks of a queue's cron jobs, by what became of them. That they are counted notes the
-        queue, so that it does not rest beyond the next tick (ADR 24).
+        """Count the ticks of a queue's cron jobs by outcome.
+
+        The count also marks the queue as changed, so that the sweep reads it until the next tick
+        (ADR 24).
         """
         run = self.run
         if run.reason not in _UNCOUNTED:

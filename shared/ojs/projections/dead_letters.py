@@ -1,8 +1,8 @@
-"""Copies of dead letters that are due after a change, and the events of pruned dead letters.
+"""Copies of dead letters that are due after a change, and events of pruned dead letters.
 
-Dead letters of a queue that are counted together have one event. It is written in the transaction
-that counts them, so that the event log has each once. Its id is derived from what it counts: the
-same records, projected again, give the same event.
+Dead letters of a queue that are counted in one transaction have one event. The transaction also
+stores the event, so it is in the event log once. Its ID is derived from the counted records, so a
+repeated projection gives the same event.
 """
 
 from __future__ import annotations
@@ -16,31 +16,34 @@ from ojs.domain.events.event import Event
 from ojs.domain.events.types import EventType
 from ojs.domain.job.job import Job
 from ojs.projections.changes import NewEvent
-from ojs.projections.transitions import Happened
+from ojs.projections.transitions import JobEvent
 from ojs.records import record
 
 _Changed = Iterable[tuple[Job | None, Job | None]]
 
 
 class CopyMaker(Protocol):
-    """Makes and drops copies (`ojs.services.jobs.dead_letter_copies`)."""
+    """Creates and drops copies (`ojs.services.jobs.dead_letter_copies`)."""
 
     def make(self, record: Job) -> Job:
-        """Make the copy of a dead letter, if it is still due. Raises OjsError."""
+        """Create the copy of a dead letter, if it is still due. Raise OjsError if a call fails."""
         ...
 
     def trim(self, queue: str, most: int) -> bool:
-        """Drop waiting copies beyond `most`; False when there are more to drop. Raises OjsError."""
+        """Drop available copies beyond `most`. Return false if more remain to be dropped.
+
+        Raise OjsError if a call fails.
+        """
         ...
 
 
 def due(jobs: _Changed) -> Iterator[Job]:
-    """Jobs whose copy is yet to be made."""
+    """Yield the jobs whose copy doesn't exist yet."""
     return (job for _, job in jobs if job is not None and job.copy_due)
 
 
-def came_to_wait(jobs: _Changed) -> Iterator[tuple[str, int]]:
-    """Queues in which one more copy waits now, each with how many may wait."""
+def new_copies(jobs: _Changed) -> Iterator[tuple[str, int]]:
+    """Yield the queues that have one more available copy, with the maximum of each."""
     for before, job in jobs:
         if job is None or job.copy_of is None or job.copy_of.max_size is None:
             continue
@@ -51,14 +54,14 @@ def came_to_wait(jobs: _Changed) -> Iterator[tuple[str, int]]:
 
 @record(frozen=True)
 class Pruned:
-    """The event, and the identities of the changes it counts."""
+    """An event, and the identities of the changes that it counts."""
 
     event: Event
     changes: frozenset[bytes]
 
 
-def pruned(what: Iterable[tuple[bytes, Sequence[Happened]]], service: str) -> list[Pruned]:
-    """The events of changes, with their identities, that one transaction counts."""
+def pruned(what: Iterable[tuple[bytes, Sequence[JobEvent]]], service: str) -> list[Pruned]:
+    """Return the events of changes that one transaction counts. Each change has its identity."""
     by_queue: defaultdict[str, list[tuple[bytes, int]]] = defaultdict(list)
     for identity, things in what:
         for one in things:

@@ -1,5 +1,6 @@
-"""Changes of deliveries: their events; and wake-ups of those whose jobs are in line, which the
-requests that put them there may not have sent.
+"""Changes of deliveries and their events, and wake-ups of deliveries with available jobs.
+
+The request that makes a job available might not have sent the wake-up.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ class DeliveryStream(Protocol):
     """Wakes deliveries (`ojs.services.deliveries.wake`)."""
 
     def repeat(self, jobs: Sequence[Job]) -> None:
-        """Wake who pushes these jobs, unless they are in line no more. Raises OjsError."""
+        """Wake the deliveries of these jobs, if the jobs are still available. Raise OjsError."""
         ...
 
 
 def placed(jobs: Iterable[tuple[Job | None, Job | None]]) -> Iterator[Job]:
-    """Jobs that a change has made available."""
+    """Yield the jobs that a change made available."""
     for before, after in jobs:
         if after is None or after.state is not State.AVAILABLE:
             continue
@@ -35,15 +36,13 @@ def placed(jobs: Iterable[tuple[Job | None, Job | None]]) -> Iterator[Job]:
 
 @record(frozen=True)
 class DeliveryChange(TableChange):
-    """A delivery before and after a write; None if it was new, or is deleted."""
+    """A delivery before and after a write. None if it didn't exist before, or is deleted."""
 
     before: Delivery | None
     after: Delivery | None
 
     def events(self, written_ms: int) -> Iterator[NewEvent]:
-        """The events of a target that is gone, forbids who calls it or fails again and again; and
-        that works again.
-        """
+        """Yield the events of a disabled or enabled delivery, or an opened or closed breaker."""
         before, after = self.before, self.after
         if before is None or after is None:
             return

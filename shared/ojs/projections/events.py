@@ -1,4 +1,4 @@
-"""Events of what happened to jobs (ojs-events sections 3 and 4)."""
+"""Events of jobs (ojs-events, sections 3 and 4)."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from ojs.domain.job import failure as failures
 from ojs.domain.job.failure import ErrorEntry, Failure
 from ojs.domain.job.job import MISSING
 from ojs.domain.job.states import State
-from ojs.projections.transitions import Happened, replayed
+from ojs.projections.transitions import JobEvent, replayed
 from ojs.store.derived.projection import ErrorKey, error_key
 from ojs.store.jobs import items
 
-# Characters of an error that are part of an event: a page has hundreds of events, a bus entry up to
-# 256 KB. The job's error history has the whole error.
+# Maximum characters of an error in an event. A page has hundreds of events, and a bus entry at most
+# 256 KB. The job's error history has the complete error.
 MAX_MESSAGE = 1_000
 MAX_STACK = 2_000
-# Failures that the backend detects by itself.
+# Failures that the backend detects without a report.
 _OBSERVED = frozenset({"visibility_timeout", "timeout"})
 ANONYMOUS = "anonymous"
-# The error types of a job that was dropped to make room, and of one dropped because its rate limit
-# is reached (`ojs.domain.job.lifecycle.drop`, `give_up`), and what else happened to the job then.
+# Error types of dropped jobs (`ojs.domain.job.lifecycle.drop`, `give_up`), and the additional
+# events: the queue was at capacity, or the rate limit was reached.
 _DROPPED = {
     "overflow": (EventType.BACKPRESSURE_DROPPED, EventType.QUEUE_OVERFLOW),
     "rate_limited": (EventType.RATE_LIMIT_DROPPED,),
 }
-# By these, jobs are listed that have ended.
+# Lists of finished jobs use these events.
 ENDS = frozenset({EventType.JOB_COMPLETED, EventType.JOB_CANCELLED, EventType.JOB_DISCARDED})
 _WITH_ERROR = frozenset(
     {
@@ -43,15 +43,15 @@ _WITH_ERROR = frozenset(
 )
 
 
-def error_key_of(what: Happened) -> ErrorKey | None:
-    """The key of the error that an event contains; None if it has none, or none is stored."""
+def error_key_of(what: JobEvent) -> ErrorKey | None:
+    """Return the key of the event's error. None if it has none, or none is stored."""
     if what.kind not in _WITH_ERROR or what.before is None or _stalled(what):
         return None
     return error_key(what.before, what.job.attempt)
 
 
-def to_read(what: Iterable[Happened]) -> set[ErrorKey]:
-    """The keys of errors that must be read: the job record does not say all there is of them."""
+def to_read(what: Iterable[JobEvent]) -> set[ErrorKey]:
+    """Return the keys of errors that must be read: the job record has only a part of them."""
     return {
         key
         for one in what
@@ -60,9 +60,9 @@ def to_read(what: Iterable[Happened]) -> set[ErrorKey]:
 
 
 def failures_of(
-    what: Iterable[Happened], read: Mapping[ErrorKey, ErrorEntry]
+    what: Iterable[JobEvent], read: Mapping[ErrorKey, ErrorEntry]
 ) -> dict[ErrorKey, Failure]:
-    """The errors that events contain: those that were read, and those of the job records."""
+    """Return the errors of events: those that were read, and those of the job records."""
     entries = dict(read)
     for one in what:
         if (key := error_key_of(one)) is None:
@@ -73,11 +73,11 @@ def failures_of(
     return {key: entry.failure for key, entry in entries.items()}
 
 
-def explained(what: Iterable[Happened], errors: Mapping[ErrorKey, Failure]) -> Iterator[Happened]:
-    """Add which jobs were dropped, and why, which only their errors show."""
+def explained(what: Iterable[JobEvent], errors: Mapping[ErrorKey, Failure]) -> Iterator[JobEvent]:
+    """Add the events of dropped jobs. Only their errors show why they were dropped."""
     all_of_it = list(what)
     dropped = [(one, kinds) for one in all_of_it if (kinds := _dropped(one, errors))]
-    # Its deadline may be over as well, but that is not why it was discarded.
+    # Its deadline can have passed, too, but it was discarded for another reason.
     dropped_ids = {one.job.id for one, _ in dropped}
     for one in all_of_it:
         if one.kind is not EventType.JOB_EXPIRED or one.job.id not in dropped_ids:
@@ -86,17 +86,24 @@ def explained(what: Iterable[Happened], errors: Mapping[ErrorKey, Failure]) -> I
         yield from (replace(one, kind=kind) for kind in kinds)
 
 
-def _dropped(what: Happened, errors: Mapping[ErrorKey, Failure]) -> tuple[EventType, ...]:
-    """What else happened if a job in line was dropped; nothing if it was discarded otherwise."""
+def _dropped(what: JobEvent, errors: Mapping[ErrorKey, Failure]) -> tuple[EventType, ...]:
+    """Return the additional events of a dropped job. Empty if it was not dropped."""
     key = error_key_of(what) if what.kind is EventType.JOB_DISCARDED and not _ran(what) else None
     stored = errors.get(key) if key is not None else None
     return () if stored is None else _DROPPED.get(stored.type, ())
 
 
 def of_job(
-    what: Happened, service: str, errors: Mapping[ErrorKey, Failure], *, results: bool = True
+    what: JobEvent, service: str, errors: Mapping[ErrorKey, Failure], *, results: bool = True
 ) -> Event:
-    """The event of something that happened to a job; of its end with the result, if `results`."""
+    """Create the event of a change of a job.
+
+    Args:
+        what: The change.
+        service: Name of the deployment.
+        errors: Errors of the jobs, by key.
+        results: Whether the event of a completed job contains the result.
+    """
     key = error_key_of(what)
     failure = _failure(what, errors.get(key) if key else None)
     job, (data, component) = what.job, ROWS[what.kind]
@@ -114,26 +121,26 @@ def of_job(
 
 
 def bare(event: Event) -> Event:
-    """The event of an end with what lists need, and nothing that a person may be in."""
+    """Remove everything that lists don't need, so that no personal data remains."""
     kept = {name: event.data[name] for name in ("job_type", "queue")}
     return replace(event, data=kept)
 
 
-def _stalled(what: Happened) -> bool:
-    """Whether a lease ended and the job goes on: the error stored may be that of a nack."""
+def _stalled(what: JobEvent) -> bool:
+    """Return whether a lease expired and the job continues. The error can be that of a nack."""
     return (
         what.kind is EventType.JOB_FAILED and not what.job.state.terminal and what.length_ms is None
     )
 
 
-def _failure(what: Happened, stored: Failure | None) -> Failure:
-    """The error as stored, or what is known without it."""
+def _failure(what: JobEvent, stored: Failure | None) -> Failure:
+    """Return the stored error. If none is stored, derive it from the change."""
     if stored is not None and stored.occurred_ms >= what.job.created_ms:
         return stored
     if _stalled(what):
-        kind, message = "visibility_timeout", "The worker's lease ran out."
+        kind, message = "visibility_timeout", "The lease of the worker expired."
     else:
-        kind, message = "unknown", "The error is not on record any more."
+        kind, message = "unknown", "The error was not found."
     return failures.observed(kind, message, attempt=what.job.attempt, now_ms=what.at_ms)
 
 
@@ -149,22 +156,22 @@ def _error(failure: Failure, *, stack: bool = False) -> dict[str, Any]:
     return shown
 
 
-def _ran(what: Happened) -> bool:
+def _ran(what: JobEvent) -> bool:
     return what.before is not None and what.before.state is State.ACTIVE
 
 
 # --- a row for each type ------------------------------------------------------------------------
 
-_Data = Callable[[Happened, Failure], dict[str, Any]]
-# Component and instance of the event's source, as far as the job record shows them.
-_Component = Callable[[Happened, Failure], tuple[str, ...]]
+_Data = Callable[[JobEvent, Failure], dict[str, Any]]
+# Component and instance of the event's source, derived from the job record.
+_Component = Callable[[JobEvent, Failure], tuple[str, ...]]
 
 
-def _none(_what: Happened, _failure: Failure) -> dict[str, Any]:
+def _none(_what: JobEvent, _failure: Failure) -> dict[str, Any]:
     return {}
 
 
-def _enqueued(what: Happened, _failure: Failure) -> dict[str, Any]:
+def _enqueued(what: JobEvent, _failure: Failure) -> dict[str, Any]:
     job = what.job
     data: dict[str, Any] = {"priority": job.priority}
     if job.scheduled_ms is not None:
@@ -174,30 +181,30 @@ def _enqueued(what: Happened, _failure: Failure) -> dict[str, Any]:
     return data
 
 
-def _scheduled(what: Happened, _failure: Failure) -> dict[str, Any]:
+def _scheduled(what: JobEvent, _failure: Failure) -> dict[str, Any]:
     return {"scheduled_at": times.format_ms(what.job.scheduled_ms or 0)}
 
 
-def _run(what: Happened, _failure: Failure) -> dict[str, Any]:
+def _run(what: JobEvent, _failure: Failure) -> dict[str, Any]:
     return {"worker_id": what.job.worker_id or ANONYMOUS, "attempt": what.job.attempt}
 
 
-def _heartbeat(what: Happened, failure: Failure) -> dict[str, Any]:
+def _heartbeat(what: JobEvent, failure: Failure) -> dict[str, Any]:
     until_ms = what.job.lease.until_ms if what.job.lease else what.at_ms
     return {**_run(what, failure), "visible_until": times.format_ms(until_ms)}
 
 
-def _completed(what: Happened, _failure: Failure) -> dict[str, Any]:
+def _completed(what: JobEvent, _failure: Failure) -> dict[str, Any]:
     result = {} if what.job.result is MISSING else {"result": what.job.result}
     return {"duration_ms": what.length_ms or 0, "attempt": what.job.attempt, **result}
 
 
-def _failed(what: Happened, failure: Failure) -> dict[str, Any]:
+def _failed(what: JobEvent, failure: Failure) -> dict[str, Any]:
     ran = {} if what.length_ms is None else {"duration_ms": what.length_ms}
     return {"attempt": what.job.attempt, "error": _error(failure, stack=True), **ran}
 
 
-def _retrying(what: Happened, failure: Failure) -> dict[str, Any]:
+def _retrying(what: JobEvent, failure: Failure) -> dict[str, Any]:
     return {
         "attempt": what.job.attempt,
         "max_attempts": what.job.max_attempts,
@@ -206,11 +213,11 @@ def _retrying(what: Happened, failure: Failure) -> dict[str, Any]:
     }
 
 
-def _given_up(what: Happened, failure: Failure) -> dict[str, Any]:
+def _given_up(what: JobEvent, failure: Failure) -> dict[str, Any]:
     return {"total_attempts": what.job.attempt, "last_error": _error(failure)}
 
 
-def _expired(what: Happened, _failure: Failure) -> dict[str, Any]:
+def _expired(what: JobEvent, _failure: Failure) -> dict[str, Any]:
     created_ms, ends_ms = what.job.created_ms, what.before.expires_ms if what.before else None
     return {
         "created_at": times.format_ms(created_ms),
@@ -219,33 +226,33 @@ def _expired(what: Happened, _failure: Failure) -> dict[str, Any]:
     }
 
 
-def _dropped_by_limit(what: Happened, _failure: Failure) -> dict[str, Any]:
+def _dropped_by_limit(what: JobEvent, _failure: Failure) -> dict[str, Any]:
     job = what.job
     return {"job_id": job.id} | ({"key": job.limit.key_in(job.queue)} if job.limit else {})
 
 
-def _api(_what: Happened, _failure: Failure) -> tuple[str, ...]:
+def _api(_what: JobEvent, _failure: Failure) -> tuple[str, ...]:
     return ("api",)
 
 
-def _scheduler(_what: Happened, _failure: Failure) -> tuple[str, ...]:
+def _scheduler(_what: JobEvent, _failure: Failure) -> tuple[str, ...]:
     return ("scheduler",)
 
 
-def _worker(what: Happened, _failure: Failure) -> tuple[str, ...]:
+def _worker(what: JobEvent, _failure: Failure) -> tuple[str, ...]:
     return "workers", what.job.worker_id or ANONYMOUS
 
 
-def _queue(what: Happened, _failure: Failure) -> tuple[str, ...]:
+def _queue(what: JobEvent, _failure: Failure) -> tuple[str, ...]:
     return "queues", what.job.queue
 
 
-def _detector(what: Happened, failure: Failure) -> tuple[str, ...]:
+def _detector(what: JobEvent, failure: Failure) -> tuple[str, ...]:
     observed = not _ran(what) or failure.code in _OBSERVED
     return ("scheduler",) if observed else _worker(what, failure)
 
 
-def _enqueuer(what: Happened, _failure: Failure) -> tuple[str, ...]:
+def _enqueuer(what: JobEvent, _failure: Failure) -> tuple[str, ...]:
     before = what.before
     if before is None and what.job.copy_of is not None:
         return ("scheduler",)
@@ -258,7 +265,7 @@ def _enqueuer(what: Happened, _failure: Failure) -> tuple[str, ...]:
     return ("scheduler",)
 
 
-# The data of the event beside type and queue of the job, and its source.
+# The event's data in addition to the job's type and queue, and its source.
 ROWS: Mapping[EventType, tuple[_Data, _Component]] = {
     EventType.JOB_ENQUEUED: (_enqueued, _enqueuer),
     EventType.JOB_SCHEDULED: (_scheduled, _scheduler),
@@ -278,7 +285,7 @@ ROWS: Mapping[EventType, tuple[_Data, _Component]] = {
     EventType.QUEUE_OVERFLOW: (lambda what, _: {"job_id": what.job.id}, _queue),
     EventType.RATE_LIMIT_DROPPED: (_dropped_by_limit, _worker),
 }
-# Pruned dead letters have one event in all (`ojs.projections.dead_letters`).
+# Dead letters that are pruned together have one event (`ojs.projections.dead_letters`).
 _OF_JOBS = {kind for kind in EventType if kind.startswith(("job.", "dead_letter."))}
 if left := _OF_JOBS - ROWS.keys() - {EventType.DEAD_LETTER_PRUNED}:
     raise TypeError(f"No row for {left}.")

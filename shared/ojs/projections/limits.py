@@ -1,5 +1,6 @@
-"""Changes of rate limits (`ojs.store.permits.throttle_state`, `ojs.store.permits.key_limits`), and
-the events that follow (ojs-rate-limiting section 11.1).
+"""Changes of rate limits and their events (ojs-rate-limiting, section 11.1).
+
+The items are those of `ojs.store.permits.throttle_state` and `ojs.store.permits.key_limits`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from ojs.domain.events.types import EventType
 from ojs.projections.changes import DayCount, NewEvent, TableChange
 from ojs.records import record
 
-# Characters of a worker's message that are part of the event.
+# Maximum characters of a worker's message in the event.
 MAX_REASON = 1_000
 
 
@@ -21,7 +22,8 @@ MAX_REASON = 1_000
 class ThrottleChange(TableChange):
     """A throttle state after a change, and whether it throttled before.
 
-    `queue` is the queue whose own limit it is; None for the limit of a key.
+    Attributes:
+        queue: The queue that has this limit. None for the limit of a key.
     """
 
     queue: str | None
@@ -39,7 +41,16 @@ class ThrottleChange(TableChange):
     def of(
         cls, queue: str | None, old: Mapping[str, Any] | None, new: Mapping[str, Any]
     ) -> ThrottleChange:
-        """Read the change from two images of the item. Raises KeyError."""
+        """Read the change from two images of the item.
+
+        Args:
+            queue: The queue that has this limit. None for the limit of a key.
+            old: The item before the change.
+            new: The item after the change.
+
+        Raises:
+            KeyError: The item has no such attribute.
+        """
         return cls(
             queue=queue,
             was_throttled=old is not None and bool(old["held"]),
@@ -65,11 +76,11 @@ class ThrottleChange(TableChange):
 
     @property
     def throttled_ms(self) -> int:
-        """For how long the limit throttled."""
+        """How long the limit throttled, in milliseconds."""
         return max(0, self.at_ms - self.since_ms)
 
     def events(self, written_ms: int) -> Iterator[NewEvent]:
-        """The event of a limit that starts or stops throttling."""
+        """Return the event of a limit that starts or stops throttling."""
         data: dict[str, Any] = {"key": self.key, "strategy": self.strategy}
         if self.job_id is not None:
             data["job_id"] = self.job_id
@@ -88,14 +99,14 @@ class ThrottleChange(TableChange):
         yield NewEvent(kind, self.at_ms, self.key, source, data)
 
     def counts(self, written_ms: int) -> Iterator[DayCount]:
-        """How often a queue's own limits began to throttle."""
+        """Count how often a queue's own limits started to throttle."""
         if self.exceeded and self.queue is not None:
             yield DayCount(self.queue, self.at_ms, EXCEEDED.attribute + self.strategy)
 
 
 @record(frozen=True)
 class Adjustment(TableChange):
-    """A key was paused at the request of a worker."""
+    """The pause of a key at the request of a worker."""
 
     key: str
     until_ms: int
@@ -105,11 +116,11 @@ class Adjustment(TableChange):
 
     @classmethod
     def of(cls, item: Mapping[str, Any]) -> Adjustment:
-        """Read what the item holds. Raises KeyError."""
+        """Read the item. Raise KeyError if an attribute is missing."""
         return cls(item["key"], item["until"], item["reason"], item["job"], item["at"])
 
     def events(self, written_ms: int) -> Iterator[NewEvent]:
-        """The event of a key that was paused."""
+        """Return the event of the paused key."""
         data = {
             "key": self.key,
             "until": times.format_ms(self.until_ms),

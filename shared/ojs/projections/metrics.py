@@ -1,4 +1,4 @@
-"""Metrics of what happened, for CloudWatch (ojs-observability sections 8.1 and 8.2)."""
+"""Metrics of events for CloudWatch (ojs-observability, sections 8.1 and 8.2)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ojs.domain.stats import OTHER_TYPES
 from ojs.projections.counters import Tally
 from ojs.projections.crons import CronRunChange
 from ojs.projections.limits import ThrottleChange
-from ojs.projections.transitions import Happened
+from ojs.projections.transitions import JobEvent
 from ojs.records import record
 
 NAMESPACE = "OJS"
-# By attribute, or what it begins with. Those by type, pool or strategy are measured as they happen.
+# Rows by attribute, or by its prefix. Rows by type, pool, or strategy are measured per event.
 _OF_DAYS = {
     row.attribute: row for row in rows.COUNTERS if row.name and row.by in (None, "policy", "reason")
 }
@@ -31,24 +31,25 @@ class MetricsOutlet(Protocol):
     """Receives measurements."""
 
     def put(self, dimensions: Mapping[str, str], values: Mapping[str, Sequence[float]]) -> None:
-        """Record values by metric: durations in seconds, all others counts."""
+        """Record values by metric: durations in seconds, or counts."""
         ...
 
 
-# What stands for the queues that have no metrics of their own: no queue can have the name.
+# The name of all queues without separate metrics, in the dimension. No queue can have this name.
 OTHERS = "(others)"
-# Types of job of one queue that have metrics of their own within an hour; the rest are `other`.
+# Maximum job types of a queue with separate metrics within an hour. The others are `other`.
 MAX_TYPES = 10
 _HOUR_MS = 3_600_000
 
 
 @record
 class MeteredQueues:
-    """Which queues have metrics of their own: CloudWatch is paid for each metric and hour, and
-    whoever may push jobs may name any queue.
+    """Selects the queues with separate metrics, because CloudWatch charges for each metric and
+    hour.
 
-    Those that a container meets first in an hour, up to `most`; None: all, 0: none, whose metrics
-    have no dimension for queue, type or pool.
+    A key that can enqueue jobs can create any number of queues. The first `most` queues of each
+    hour in this container have separate metrics. If `most` is None, all queues have them. If it is
+    0, metrics have no dimension for queue, type, or pool.
     """
 
     most: int | None
@@ -57,7 +58,7 @@ class MeteredQueues:
     _types: dict[str, set[str]] = field(default_factory=dict)
 
     def shown(self, dimensions: Mapping[str, str]) -> Mapping[str, str]:
-        """The dimensions under which something is recorded."""
+        """Return the dimensions of a measurement."""
         queue = dimensions.get("queue")
         if self.most is None or queue is None:
             return dimensions
@@ -83,8 +84,8 @@ class MeteredQueues:
 class EmbeddedMetrics:
     """Writes the embedded metric format to standard output, which CloudWatch Logs reads.
 
-    Each metric has `service` and the given dimensions, as far as queues are `metered`. Jobs that
-    enter dead letter are also written without dimensions, for their alarm.
+    Each metric has `service` and the given dimensions, as far as queues are `metered`. Added dead
+    letters are also written without dimensions, for their alarm.
     """
 
     def __init__(
@@ -94,14 +95,14 @@ class EmbeddedMetrics:
         metered: MeteredQueues | None = None,
         watched: Mapping[str, float] | None = None,
     ) -> None:
-        """Initialize an outlet.
+        """Create an outlet.
 
         Args:
             service: Name of the deployment.
             namespace: CloudWatch namespace.
-            metered: Which queues have metrics of their own. Default: all.
-            watched: The only metrics that are written, without dimensions, each from which value
-                on. Default: all metrics are written.
+            metered: Queues with separate metrics. Default: all.
+            watched: The only metrics to write, without dimensions, each with its lowest value.
+                Default: all metrics are written.
         """
         self._service = service
         self._namespace = namespace
@@ -140,7 +141,7 @@ Measurement = tuple[Mapping[str, str], str, float]
 
 
 def write(to: MetricsOutlet, measurements: Iterable[Measurement]) -> None:
-    """Record measurements, together for each set of dimensions: durations, and sums of counts."""
+    """Record durations and sums of counts, together for each set of dimensions."""
     values: dict[tuple[tuple[str, str], ...], defaultdict[str, list[float]]] = {}
     for dimensions, name, value in measurements:
         found = values.setdefault(tuple(dimensions.items()), defaultdict(list))[name]
@@ -152,8 +153,8 @@ def write(to: MetricsOutlet, measurements: Iterable[Measurement]) -> None:
         to.put(dict(names), by_name)
 
 
-def of_jobs(what: Iterable[tuple[Happened, str]]) -> Iterator[Measurement]:
-    """What happened to jobs, each with the job type it is counted under."""
+def of_jobs(what: Iterable[tuple[JobEvent, str]]) -> Iterator[Measurement]:
+    """Measure the events of jobs. Each has the job type that counts it."""
     for one, kind in what:
         dimensions = {"queue": one.job.queue, "type": kind}
         if one.kind in rows.BY_TYPE:
@@ -163,8 +164,8 @@ def of_jobs(what: Iterable[tuple[Happened, str]]) -> Iterator[Measurement]:
             yield dimensions, metric.name, one.length_ms / 1_000
 
 
-def of_pools(what: Iterable[Happened]) -> Iterator[Measurement]:
-    """Jobs that were handed out to worker pools."""
+def of_pools(what: Iterable[JobEvent]) -> Iterator[Measurement]:
+    """Measure the jobs that were dispatched to worker pools."""
     for one in what:
         if one.kind is EventType.JOB_STARTED and one.job.pool is not None:
             queue = {"queue": one.job.queue}
@@ -173,14 +174,14 @@ def of_pools(what: Iterable[Happened]) -> Iterator[Measurement]:
 
 
 def of_days(tallies: Iterable[Tally]) -> Iterator[Measurement]:
-    """What is counted by day: queues created or deleted, jobs that found no room, and the like."""
+    """Measure daily counts: for example created or deleted queues, and rejected jobs."""
     for tally in tallies:
         for (queue, _), counts in tally.counts.items():
             for name, count in counts.items():
                 row = _OF_DAYS.get(name, _OF_DAYS.get(name[:2]))
                 if row in (rows.CREATED, rows.DELETED):
-                    # Without dimensions: a queue is created once, and each would be a metric of
-                    # its own.
+                    # Without dimensions: a queue is created once, and each would be a separate
+                    # metric.
                     yield {}, row.name, count
                 elif row is not None:
                     label = {} if row.by is None else {row.by: name.removeprefix(row.prefix)}
@@ -188,9 +189,9 @@ def of_days(tallies: Iterable[Tally]) -> Iterator[Measurement]:
 
 
 def of_limits(changes: Iterable[ThrottleChange]) -> Iterator[Measurement]:
-    """How often limits throttled, and, when that is over, for how long.
+    """Measure how often limits throttled and, after the throttling ended, how long.
 
-    The key of a limit is no dimension: there may be one for each customer, and each would cost.
+    The key of a limit is not a dimension: each customer can have one, and each would cost.
     """
     for change in changes:
         queue = {} if change.queue is None else {"queue": change.queue}
@@ -202,7 +203,7 @@ def of_limits(changes: Iterable[ThrottleChange]) -> Iterator[Measurement]:
 
 
 def of_crons(changes: Iterable[CronRunChange]) -> Iterator[Measurement]:
-    """How late ticks were dealt with: all together, as the alarm watches it, and by queue."""
+    """Measure the delay of ticks, in total for the alarm, and by queue."""
     for change in changes:
         if not change.run.manual:
             for dimensions in ({}, {"queue": change.run.queue}):

@@ -1,4 +1,4 @@
-"""What the projection writes to besides the table and CloudWatch: a bus, and a failure queue."""
+"""Destinations of the projection other than the table and CloudWatch: a bus and a failure queue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ojs.store.table import clients
 logger = Logger()
 
 SOURCE = "ojs"
-# EventBridge takes ten entries and 256 KB a call; an entry counts a little more than its text.
+# EventBridge accepts ten entries and 256 KB per call. An entry counts slightly more than its text.
 MAX_ENTRIES = 10
 MAX_BYTES = 240_000
 _TRIES = 5
@@ -28,12 +28,14 @@ class Bus(Protocol):
     """Publishes events."""
 
     def publish(self, events: Sequence[Event]) -> set[str]:
-        """Publish each event at least once; returns the ids of those that failed."""
+        """Publish each event at least once. Return the IDs of the events that failed."""
         ...
 
 
 class EventBridge:
-    """A bus of EventBridge: detail-type is the event's type, source `ojs`, detail the envelope."""
+    """An EventBridge bus. `detail-type` is the event's type, `source` is `ojs`, `detail` the
+    envelope.
+    """
 
     def __init__(
         self,
@@ -50,9 +52,10 @@ class EventBridge:
         self._in_trouble = False
 
     def publish(self, events: Sequence[Event]) -> set[str]:
-        """Publish events; refused ones again, a few times, with growing pauses.
+        """Publish events. Retry rejected ones a few times, with increasing waits.
 
-        A bus in trouble is asked once, until it takes all again: a sweep publishes the rest.
+        After a failure, each call makes one attempt until the bus accepts all events again. A sweep
+        publishes the rest.
         """
         waiting = list(events)
         for tried in range(1 if self._in_trouble else _TRIES):
@@ -66,7 +69,7 @@ class EventBridge:
         return {event.id for event in waiting}
 
     def _refused(self, call: Sequence[tuple[Event, dict[str, Any]]]) -> list[Event]:
-        """Publish the events of one call; returns those that were refused."""
+        """Publish the events of one call. Return the rejected ones."""
         if self._client is None:
             self._client = clients.client("events")
         entries = [entry | {"EventBusName": self._name} for _, entry in call]
@@ -80,7 +83,7 @@ class EventBridge:
 
 
 def _calls(events: Sequence[Event]) -> Iterator[list[tuple[Event, dict[str, Any]]]]:
-    """Entries in order, grouped by call."""
+    """Yield the entries in order, grouped by call."""
     call: list[tuple[Event, dict[str, Any]]] = []
     size = 0
     for event in events:
@@ -102,15 +105,15 @@ def _calls(events: Sequence[Event]) -> Iterator[list[tuple[Event, dict[str, Any]
 
 
 class FailureQueue(Protocol):
-    """Stores entries that an operator must look at."""
+    """Stores entries for an operator."""
 
     def send(self, entry: Mapping[str, Any]) -> bool:
-        """Store an entry; False when that failed."""
+        """Store an entry. Return false if that failed."""
         ...
 
 
 class SqsFailureQueue:
-    """An SQS queue, whose depth raises an alarm."""
+    """An SQS queue. Its depth raises an alarm."""
 
     def __init__(self, url: str, client: Any = None) -> None:
         self._url = url

@@ -1,5 +1,6 @@
-"""Changes of worker pools, their health (`ojs.store.derived.pool_health`) and their workers, and
-the events that follow.
+"""Changes of worker pools, of their health, and of their workers, with the events that follow.
+
+The health items are those of `ojs.store.derived.pool_health`.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from ojs.records import record
 
 @record(frozen=True)
 class PoolChange(TableChange):
-    """A pool before and after an operator changed it."""
+    """A pool before and after a change by an operator."""
 
     before: Pool
     after: Pool
 
     def events(self, written_ms: int) -> Iterator[NewEvent]:
-        """The event of a pool whose strategy or weights changed."""
+        """Return the event of a pool whose strategy or weights changed."""
         before, pool = self.before, self.after
         if (before.strategy, before.weights) != (pool.strategy, pool.weights):
             data = {
@@ -38,7 +39,7 @@ class PoolChange(TableChange):
 
 @record(frozen=True)
 class AlertsChange(TableChange):
-    """The alerts of a pool before and after; None if it had none."""
+    """The alerts of a pool before and after a change. None if it had none."""
 
     pool: str
     before: PoolAlerts | None
@@ -46,17 +47,17 @@ class AlertsChange(TableChange):
 
     @property
     def _before(self) -> PoolAlerts | None:
-        """The alerts before; None if they are of an earlier pool of the same name."""
+        """The alerts before. None if they belong to an earlier pool of the same name."""
         return None if self.before is None else self.before.of(self.after.pool_ms)
 
     @property
     def _starved(self) -> Mapping[str, Starved]:
-        """Queues that are starving since this change."""
+        """Queues that starve since this change."""
         before = {} if self._before is None else self._before.starved
         return {name: what for name, what in self.after.starved.items() if name not in before}
 
     def events(self, written_ms: int) -> Iterator[NewEvent]:
-        """The events of queues that begin to starve, and of a pool that becomes overloaded."""
+        """Return the events of queues that start to starve, or of an overloaded pool."""
         at_ms = self.after.at_ms
         for name, what in self._starved.items():
             data = {
@@ -78,21 +79,21 @@ class AlertsChange(TableChange):
             yield NewEvent(kind, at_ms, self.pool, ("pools", self.pool), data)
 
     def counts(self, written_ms: int) -> Iterator[DayCount]:
-        """How often each queue began to starve."""
+        """Count how often each queue started to starve."""
         for queue in self._starved:
             yield DayCount(queue, self.after.at_ms, STARVED.attribute)
 
 
 @record(frozen=True)
 class WorkerChange(TableChange):
-    """A worker before and after; `pruned` if its record expired by its time to live."""
+    """A worker before and after a change. `pruned` if its record expired by its time to live."""
 
     before: Worker | None
     after: Worker | None
     pruned: bool = False
 
     def events(self, written_ms: int) -> Iterator[NewEvent]:
-        """The event of a worker that started, went quiet, or stopped; none for a heartbeat."""
+        """Return the event of a worker that started, became quiet, or stopped."""
         before, after = self.before, self.after
         data: dict[str, object]
         if after is None:
@@ -100,7 +101,7 @@ class WorkerChange(TableChange):
                 return
             worker, kind = before, EventType.WORKER_STOPPED
             at_ms = max(written_ms, before.last_seen_ms)
-            # A worker that sent no heartbeat for a day was not shut down properly.
+            # A worker without a heartbeat for a day did not shut down properly.
             data = {
                 "reason": "error" if self.pruned else "shutdown",
                 "uptime_ms": max(0, at_ms - before.first_seen_ms),

@@ -1,25 +1,25 @@
-"""Projects the records of a shard of the stream: counters, events, metrics, copies and removals.
+"""Projects the records of a shard of the stream: counters, events, metrics, copies, and removals.
 
-The records of a shard come in order. After a failure they come again, from some earlier record on,
-perhaps in other batches, and perhaps while an earlier delivery is still under way. The order of
-steps, so that nothing is lost or counted twice, wherever a crash happens:
+The records of a shard arrive in order. After a failure, Lambda redelivers them from an earlier
+record on, possibly in other batches, and possibly while an earlier delivery still runs. This order
+of steps prevents lost and duplicate counts after a crash at any point:
 
-1. records are parsed; one that cannot be goes to the failure queue, the rest go on
-2. what a removed job left is removed: payloads, errors, progress. Repeating this is harmless
-3. copies of dead letters are made that are still due. Repeating this is harmless: a copy that was
-   made, or is not wanted any more, is not due. Workflows are advanced whose jobs have ended, if the
-   requests that ended them have not done so; deliveries are woken whose jobs are still in line
-4. what is not counted yet, or is counted and has no event page, is published on the bus. After a
-   crash it is published again, under the same ids. What the bus refuses is marked in the page, and
-   published by a sweep (`ojs.projections.unpublished`)
-5. the counters of each queue are written with the position up to which they count, and the key of
-   the event page that is to follow
-6. the event page is written
-7. metrics are written for what was counted now. A crash before this loses them
-8. waiting copies beyond the limit are dropped: also for changes counted before, as a crash may have
-   happened in between
+1. Parse the records. A record that can't be parsed goes to the failure queue. The rest continue.
+2. Remove the items of removed jobs: payloads, errors, progress. This is safe to repeat.
+3. Create the copies of dead letters that are still due. This is safe to repeat: an existing or
+   obsolete copy is not due. Advance workflows whose jobs have finished, if the requests that
+   finished the jobs did not. Wake the deliveries of jobs that are still available.
+4. Publish the events of changes that are not counted yet, or have no event page. After a crash,
+   they are published again, with the same IDs. Events that the bus rejects are marked in the page,
+   and a sweep publishes them (`ojs.projections.unpublished`).
+5. Write the counters of each queue, with the position up to which they count, and the key of the
+   event page that follows.
+6. Write the event page.
+7. Write metrics of the changes that were counted now. A crash before this step loses them.
+8. Drop available copies beyond the limit, also for changes that were counted before, because an
+   earlier delivery can have crashed before this step.
 
-A record for which a step failed is reported, and comes again with all that follow it.
+If a step fails for a record, the record is reported, and Lambda redelivers it with all later ones.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ from ojs.domain.events.types import EventType
 from ojs.projections import counters, dead_letters, events, metrics, records
 from ojs.projections.counters import StatsKey, Tally, counted_as, day_of, named_types
 from ojs.projections.crons import CronRunChange
-from ojs.projections.dead_letters import CopyMaker, came_to_wait, due
+from ojs.projections.dead_letters import CopyMaker, due, new_copies
 from ojs.projections.deliveries import DeliveryStream, placed
 from ojs.projections.limits import ThrottleChange
 from ojs.projections.metrics import MetricsOutlet
 from ojs.projections.outlets import Bus, FailureQueue
 from ojs.projections.records import Change, Malformed
-from ojs.projections.transitions import Happened, happened
+from ojs.projections.transitions import JobEvent, happened
 from ojs.projections.workflows import WorkflowStream, ended
 from ojs.records import record
 from ojs.store.derived.projection import (
@@ -68,19 +68,19 @@ from ojs.store.derived.projection import (
 from ojs.store.jobs.records import JobStore
 from ojs.store.queues.registry import QueueRegistry
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace, NotDone, UnreadableItem
+from ojs.store.table.errors import LostRace, UnreadableItem, WriteNotApplied
 from ojs.store.table.schema import STREAM_MAX_AGE_S
 
 logger = Logger()
 
-# Events that operators need are published whatever the deployment selects.
+# Published regardless of the event types that the deployment selects, because operators need them.
 ALWAYS = (
     "queue.*", EventType.JOB_DISCARDED, "dead_letter.*", "backpressure.*", "scheduling.*",
     "delivery.*",
 )  # fmt: skip
 
-# What is written together has one event page, which is to be small, and written soon after it got
-# its key: followers of the log look back ten seconds.
+# One event page has the events of one group. It must be small, and be written soon after its key is
+# chosen: readers that follow the log read the last ten seconds again.
 _MAX_EVENTS = 500
 _MAX_BYTES = 250_000
 _MAX_NAMES = 100
@@ -88,38 +88,39 @@ _LATE_PAGE_MS = 5_000
 _TRIES = 10
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
-# Lambda drops a whole batch with a record that is too old. Before that the record is put aside.
+# Lambda drops a whole batch if one record is too old. Before that, send the record to the failure
+# queue.
 _GIVE_UP_MS = (STREAM_MAX_AGE_S - 600) * 1_000
 
 
 @record
 class _Effect:
-    """What follows from one change: counts and events."""
+    """The counts and events of one change."""
 
     change: Change
-    happened: list[Happened]
+    happened: list[JobEvent]
     tally: Tally
     events: list[Event] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
 
     @cached_property
     def owner(self) -> str:
-        """The counters that know whether its events are in the log: those of its queue."""
+        """The queue whose counters record whether the events are in the log."""
         return next((queue for queue, _ in self.tally.counts), keys.ALL_QUEUES)
 
     @property
     def names(self) -> list[str]:
-        """The queues and pools that it counts in."""
+        """The queues and pools that the change counts in."""
         return list(dict.fromkeys((self.owner, *self.tally.queues())))
 
     @property
     def may_count(self) -> set[str]:
-        """The same, before it is known what happened."""
+        """The queues and pools that it might count in, before its events are known."""
         return {self.owner, *(queue for queue, _ in self.tally.counts), *self.tally.dead}
 
     @property
     def tells(self) -> bool:
-        """Whether there are events of it."""
+        """Whether the change has events."""
         pruned = EventType.DEAD_LETTER_PRUNED
         return bool(self.texts) or any(one.kind is pruned for one in self.happened)
 
@@ -139,25 +140,25 @@ class _Batch:
     failed: set[str] = field(default_factory=set)
     types: dict[StatsKey, set[str]] = field(default_factory=dict)
     dead: dict[str, set[str]] = field(default_factory=dict)
-    # Ids of events that were published, and whether the bus refused them.
+    # IDs of published events, and whether the bus rejected them.
     published: dict[str, bool] = field(default_factory=dict)
-    # Keys of event pages that were looked at: whether they stand, or were given up.
+    # Keys of event pages, and whether the page exists. If not, it never will.
     pages: dict[str, bool] = field(default_factory=dict)
-    # Counted now; and perhaps, as the answer to the write is lost.
+    # Changes that were counted in this invocation, and changes whose write has no response.
     counted: list[_Effect] = field(default_factory=list)
     unsure: list[_Effect] = field(default_factory=list)
 
     def fail(self, effects: Iterable[_Effect]) -> None:
-        """Report these changes as failed, to be delivered again."""
+        """Report these changes as failed, so that they are redelivered."""
         self.failed.update(one.change.sequence for one in effects)
 
     def is_new(self, effect: _Effect, name: str) -> bool:
-        """Whether these counters do not count the change yet."""
+        """Return whether these counters don't include the change yet."""
         return effect.change.place > self.known.counts[name].position
 
 
 class Projector:
-    """Counts what happened, stores its events, and publishes them."""
+    """Counts the events of changes, stores them, and publishes them."""
 
     def __init__(
         self,
@@ -185,7 +186,7 @@ class Projector:
         self._registry = registry
         self._clock = clock
         self._service = service
-        # Whether events tell the results of jobs.
+        # Whether events contain the results of jobs.
         self._results = results
         self._sleep = sleep
         self._chance = chance
@@ -198,11 +199,17 @@ class Projector:
         self._lock = threading.Lock()
 
     def run(self, raw_records: Sequence[Mapping[str, Any]], shard: str) -> list[str]:
-        """Project records of a shard, in Lambda's form or boto3's, in the order of the shard.
+        """Project records of a shard, in the format of Lambda or boto3, in the order of the shard.
 
-        Returns the sequence numbers of the records that failed, in order: the first of them and all
-        that follow must be delivered again. Safe to repeat from any record on, to split, and to run
-        concurrently.
+        The call is safe to repeat from any record on, to split, and to run concurrently.
+
+        Args:
+            raw_records: Records of the shard.
+            shard: ID of the shard.
+
+        Returns:
+            Sequence numbers of the failed records, in order. The first of them and all later
+            records must be redelivered.
         """
         batch = _Batch(shard)
         effects = [
@@ -216,24 +223,24 @@ class Projector:
         return [_name(raw) for raw in failed if not self._given_up(raw)]
 
     def use(self, shard: str) -> None:
-        """Note that a shard is in use, if nobody did lately. Raises OjsError."""
+        """Record that a shard is in use, if it was not recorded recently. Raise OjsError."""
         self._store.use(shard, now_ms=self._clock.now_ms())
 
     def _effects(
         self, raw_records: Sequence[Mapping[str, Any]], batch: _Batch
     ) -> Iterator[_Effect]:
-        """The changes in the records, each once. Unreadable records go to the failure queue."""
+        """Yield each change in the records once. Send unreadable records to the failure queue."""
         seen: set[bytes] = set()
         for raw in raw_records:
             try:
                 found = [self._effect(change) for change in records.parse(raw)]
             except UnknownForm as unknown:
-                # Nothing is counted of it, and nothing is lost: the item itself is left alone.
+                # It is not counted, and nothing is lost: the item itself is not changed.
                 _log_unknown(unknown.message)
                 continue
-            except Exception as error:  # noqa: BLE001 - whatever it is, it would stop the shard
-                # The text of an error may quote the item's content.
-                reason = f"cannot be projected: {type(error).__name__}"
+            except Exception as error:  # noqa: BLE001 - any error would stop the shard
+                # The text of an error can quote the item's content.
+                reason = f"can't be projected: {type(error).__name__}"
                 malformed = error if isinstance(error, Malformed) else Malformed(reason, raw)
                 if not self._put_aside(malformed):
                     batch.failed.add(_name(raw))
@@ -242,16 +249,16 @@ class Projector:
             seen.update(one.change.identity for one in found)
 
     def _put_aside(self, malformed: Malformed) -> bool:
-        """Send a record to the failure queue; False if it must be delivered again."""
+        """Send a record to the failure queue. Return false if it must be redelivered."""
         logger.error("Stream record skipped", extra={"record": malformed.to_dict()})
         return self._failures is None or self._failures.send(malformed.to_dict())
 
     def _given_up(self, raw: Mapping[str, Any]) -> bool:
-        """Put a record aside that failed for too long; False if it is to be delivered again."""
+        """Send an old record to the failure queue. Return false if it must be redelivered."""
         written_ms = records.written_ms(raw)
         if written_ms is None or written_ms > self._clock.now_ms() - _GIVE_UP_MS:
             return False
-        return self._put_aside(Malformed("could not be projected in time", raw))
+        return self._put_aside(Malformed("was not projected in time", raw))
 
     def _follow(self, effects: list[_Effect], batch: _Batch) -> None:
         what = [thing for one in effects for thing in one.happened]
@@ -272,7 +279,7 @@ class Projector:
             return
         batch.types |= {key: set(types) for key, types in known.types.items()}
         batch.dead |= {queue: set(names) for queue, names in known.dead.items()}
-        # 0.2.0 counted a record, stored its events and noted it in one transaction.
+        # Version 0.2.0 counted a record, stored its events, and marked it in one transaction.
         left = [one for one in effects if one.change.identity not in known.counted]
         failures = events.failures_of(what, known.errors)
         for one in left:
@@ -282,7 +289,7 @@ class Projector:
             one.emit(
                 events.of_job(what, self._service, failures, results=self._results)
                 for what in one.happened
-                # Pruned dead letters that are counted together have one event in all.
+                # Dead letters that are pruned together have one event.
                 if what.kind is not EventType.DEAD_LETTER_PRUNED
             )
         self._clear(left, batch)
@@ -292,14 +299,14 @@ class Projector:
         groups = list(_groups(left))
         for at, group in enumerate(groups):
             if not self._commit(group, batch):
-                # A position must not pass what is not counted.
+                # A position must not be behind a change that is not counted.
                 batch.fail(one for later in groups[at:] for one in later)
                 break
         self._measure(batch)
         self._trim(effects, batch)
 
     def _effect(self, change: Change) -> _Effect:
-        """What follows from a change, except the events of jobs, which also need errors."""
+        """Derive the counts and events of a change, except job events, which also need errors."""
         effect = _Effect(change, [], Tally())
         for before, after in change.jobs:
             effect.happened += happened(before, after, written_ms=change.written_ms)
@@ -311,9 +318,9 @@ class Projector:
         return effect
 
     def _clear(self, effects: Iterable[_Effect], batch: _Batch) -> None:
-        """Remove what removed jobs left in the table.
+        """Remove the items that removed jobs left in the table.
 
-        Time to live removes the job record alone; a deletion may have died after removing it.
+        Time to live removes only the job record, and a deletion can crash after that step.
         """
         for one in effects:
             try:
@@ -324,12 +331,13 @@ class Projector:
                 batch.fail([one])
 
     def _copy(self, effects: Sequence[_Effect], batch: _Batch) -> None:
-        """Make the copies of dead letters that are due."""
+        """Create the copies of dead letters that are due."""
         by_job = {job.id: one for one in effects for job in due(one.change.jobs)}
         if self._copies is None or not by_job:
             return
         try:
-            # Usually the request that discarded the job has made its copy, and this read is all.
+            # Usually the request that discarded the job created its copy, so this read is the only
+            # call.
             found = self._jobs.read_records(by_job)
         except OjsError as error:
             logger.warning("Reading dead letters failed", extra={"reason": str(error)})
@@ -343,7 +351,7 @@ class Projector:
                 batch.fail([by_job[job.id]])
 
     def _advance(self, effects: Sequence[_Effect], batch: _Batch) -> None:
-        """Do what follows from the ends of jobs of workflows, where it was not done."""
+        """Advance the workflows of finished jobs, if the request that finished the job did not."""
         if self._workflows is None:
             return
         for one in effects:
@@ -353,14 +361,14 @@ class Projector:
                 if one.change.cleared is not None:
                     self._workflows().clear(one.change.cleared)
             except (UnknownForm, UnreadableItem) as error:
-                # It would stop the shard. The sweep tells of it again.
+                # A failure would stop the shard. The sweep reports it again.
                 logger.error("Reading a workflow failed", extra={"reason": str(error)})  # noqa: TRY400
             except OjsError as error:
                 logger.warning("Advancing a workflow failed", extra={"reason": str(error)})
                 batch.fail([one])
 
     def _wake(self, effects: Sequence[_Effect]) -> None:
-        """Wake deliveries whose jobs are still in line. If that fails, the sweep does it."""
+        """Wake the deliveries of jobs that are still available. If it fails, the sweep does it."""
         if self._deliveries is None:
             return
         jobs = {job.id: job for one in effects for job in placed(one.change.jobs)}
@@ -370,12 +378,12 @@ class Projector:
             logger.warning("Waking deliveries failed", extra={"reason": str(error)})
 
     def _trim(self, effects: Sequence[_Effect], batch: _Batch) -> None:
-        """Drop waiting copies beyond the limit; fails changes for which more must be dropped."""
+        """Drop available copies beyond the limit. If more must be dropped, fail the changes."""
         if self._copies is None:
             return
         by_limit: defaultdict[tuple[str, int], list[_Effect]] = defaultdict(list)
         for one in effects:
-            for limit in came_to_wait(one.change.jobs):
+            for limit in new_copies(one.change.jobs):
                 by_limit[limit].append(one)
         for (queue, most), ones in by_limit.items():
             if all(one.change.sequence in batch.failed for one in ones):
@@ -393,7 +401,7 @@ class Projector:
     # --- counting -----------------------------------------------------------------------------
 
     def _commit(self, group: Sequence[_Effect], batch: _Batch) -> bool:
-        """Count a group and log its events; False when that failed."""
+        """Count a group and log its events. Return false if that failed."""
         names = list(dict.fromkeys(name for one in group for name in one.names))
         for tried in range(_TRIES):
             try:
@@ -406,7 +414,7 @@ class Projector:
             except (LostRace, BackendUnavailable, BackendTimeout):
                 continue
             except BackendError as error:
-                # A defect of the code or of the deployment: an immediate retry would not help.
+                # An error of the code or of the deployment. An immediate retry would not help.
                 logger.exception(
                     "Counting stream records failed permanently", extra={"reason": str(error)}
                 )
@@ -416,12 +424,12 @@ class Projector:
         return False
 
     def _look_again(self, batch: _Batch) -> None:
-        """Whether what was written without an answer is counted: then it was, by that write."""
+        """Add the changes whose write had no response, if they are counted now."""
         batch.counted += [one for one in batch.unsure if not batch.is_new(one, one.owner)]
         batch.unsure.clear()
 
     def _write(self, group: Sequence[_Effect], names: Sequence[str], batch: _Batch) -> None:
-        """One try: the counters of each queue, then the events of what is not in the log."""
+        """Make one attempt: write the counters, then the events that are not in the log."""
         told = self._untold(group, batch)
         new: dict[str, list[_Effect]] = {name: [] for name in names}
         for one in group:
@@ -447,7 +455,7 @@ class Projector:
         if not texts:
             return
         if self._clock.now_ms() - keys.instant_of(key) > _LATE_PAGE_MS:
-            # Followers might have passed it: it gets a later key.
+            # Readers that follow the log might have passed this key, so use a later one.
             raise LostRace([])
         kept_s = (thing.job.ttl_s or 0 for one in told for thing in one.happened)
         page = NewEventPage(
@@ -462,7 +470,7 @@ class Projector:
         batch.pages[key] = True
 
     def _untold(self, group: Sequence[_Effect], batch: _Batch) -> list[_Effect]:
-        """Those whose events are not in the log: new ones, and those whose page is missing."""
+        """Return the changes whose events are not in the log: new ones, or ones without a page."""
         untold = []
         for one in group:
             counts, place = batch.known.counts[one.owner], one.change.place
@@ -482,13 +490,14 @@ class Projector:
         page: str,
         batch: _Batch,
     ) -> None:
-        """Write the counters of one queue or pool: what is new, and where its events will be."""
+        """Write the counters of one queue or pool, with the key of its event page."""
         counts = batch.known.counts[name]
         tally = Tally()
         for one in new:
             tally.merge(one.tally, name)
         deltas = tally.deltas(batch.types, batch.dead)
-        # Written also if its differences make zero: the last may come again without the first.
+        # Write the position also if the sum is zero: the last record can be redelivered without the
+        # first.
         levels, recent, at_once = _sorted(deltas)
         last = max((one.change.place for one in new), default="")
         after = counts.counting(levels, recent, last, now_ms=self._clock.now_ms())
@@ -498,11 +507,11 @@ class Projector:
         hand_over = any(counters.is_new(delta, batch.types) for delta in deltas)
         try:
             if keys.is_queue(name):
-                # Before: sweeps do not read the counters of a queue that rests.
+                # First, because sweeps don't read the counters of an idle queue.
                 self._registry.note(name)
             after = self._store.count(after, at_once, hand_over=hand_over)
         except (LostRace, BackendUnavailable, BackendTimeout) as error:
-            known = isinstance(error, NotDone) or (
+            known = isinstance(error, WriteNotApplied) or (
                 isinstance(error, LostRace) and not error.repeated
             )
             batch.unsure += [] if known else mine
@@ -516,7 +525,7 @@ class Projector:
             batch.dead[queue] = counters.named_dead(moved, batch.dead.get(queue, set()))
 
     def _publish(self, told: Sequence[Event], batch: _Batch) -> bool:
-        """Publish the events that belong on the bus; whether it refused any."""
+        """Publish the events that belong on the bus. Return whether the bus rejected any."""
         if self._bus is None:
             return False
         wanted = [event for event in told if matches(event.type, self._bus_types)]
@@ -528,7 +537,7 @@ class Projector:
         return any(batch.published[event.id] for event in wanted)
 
     def _page_key(self, shard: str, first: str) -> str:
-        """The key of a new event page, after all pages that this container wrote."""
+        """Return the key of a new event page. It follows all pages that this container wrote."""
         with self._lock:
             self._page_ms = max(self._clock.now_ms(), self._page_ms + 1)
             at_ms = self._page_ms
@@ -557,21 +566,21 @@ class Projector:
 
 
 def _ends(told: Iterable[_Effect]) -> bytes:
-    """The ends of jobs, as lists need them."""
+    """Return the ends of jobs, with the fields that lists need."""
     ends = (event for one in told for event in one.events if event.type in events.ENDS)
     return packed([jsontext.dumps(events.bare(each).to_dict()) for each in ends])
 
 
 @lru_cache(maxsize=100)
 def _log_unknown(reason: str) -> None:
-    """Log once in a container that changes of this form are passed over."""
+    """Log once per container that changes of this format are skipped."""
     logger.warning("Stream records of a newer version skipped", extra={"reason": reason})
 
 
 def _sorted(
     deltas: Iterable[Delta],
 ) -> tuple[dict[str, int], dict[str, Mapping[str, int]], list[Delta]]:
-    """Levels, what happened by day and minute, and what the queue's own items have at once."""
+    """Split into current counts, counts by day and minute, and immediate additions."""
     levels: dict[str, int] = {}
     recent: dict[str, Mapping[str, int]] = {}
     at_once: list[Delta] = []
@@ -588,7 +597,7 @@ def _sorted(
 
 
 def _groups(effects: Sequence[_Effect]) -> Iterator[list[_Effect]]:
-    """Effects in order, in groups that each fit one event page."""
+    """Yield the effects in order, in groups that each fit into one event page."""
     group: list[_Effect] = []
     names: set[str] = set()
     events = size = 0
@@ -609,7 +618,7 @@ def _groups(effects: Sequence[_Effect]) -> Iterator[list[_Effect]]:
 
 
 def _name(raw: Any) -> str:
-    """The name under which a record is reported as failed; "" when it cannot be read."""
+    """Return the name under which a record is reported as failed, or "" if it can't be read."""
     stream = raw.get("dynamodb") if isinstance(raw, Mapping) else None
     sequence = stream.get("SequenceNumber") if isinstance(stream, Mapping) else None
     name = sequence or (raw.get("eventID") if isinstance(raw, Mapping) else None)

@@ -1,8 +1,8 @@
-"""Changes of queues and of their depth counters (`ojs.store.bounds.depth_counter`), and the events
-that follow.
+"""Changes of queues and of their depth counters, with the events that follow.
 
-Each image of a depth counter is below its warning threshold, above it, or full. Each step between
-two images leads to an event, so that a warning is cleared before there is another.
+In each image, a depth counter (`ojs.store.bounds.depth_counter`) is below its warning threshold,
+above it, or full. Each step between two images has an event, so a warning is cleared before the
+next one is emitted.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ojs.records import record
 
 @record(frozen=True)
 class QueueChange(TableChange):
-    """A queue before and after; `explicit` if it was created by request, and not by a push."""
+    """A queue before and after a change. `explicit` if a request created it, not its first job."""
 
     before: Queue | None
     after: Queue | None
     explicit: bool = False
 
     def events(self, written_ms: int) -> Iterator[NewEvent]:
-        """The events of a queue: created by request, paused, resumed, configured, deleted."""
+        """Yield the events: created by request, paused, resumed, configured, or deleted."""
         queue = self.after or self.before
         if queue is None:
             return
@@ -35,7 +35,7 @@ class QueueChange(TableChange):
             yield NewEvent(kind, at_ms, queue.name, ("api",), {"queue": queue.name, **data})
 
     def _steps(self, written_ms: int) -> Iterator[tuple[EventType, int, Mapping[str, Any]]]:
-        """The types of events, their times, and their data beside the queue."""
+        """Yield the types of events, their times, and their data in addition to the queue."""
         before, after = self.before, self.after
         if after is None:
             yield EventType.QUEUE_DELETED, written_ms, {}
@@ -47,7 +47,7 @@ class QueueChange(TableChange):
             names = sorted(name for name in {*was, *own} if was.get(name) != own.get(name))
             at_ms = after.configured_ms or written_ms
             yield EventType.QUEUE_CONFIG_UPDATED, at_ms, {"changed": names}
-        # A queue that is being deleted is neither paused nor active, until that is undone.
+        # A queue that is being deleted is neither paused nor active, until the deletion is undone.
         state = QueueState.ACTIVE if before is None else before.state
         if (state, after.state) == (QueueState.ACTIVE, QueueState.PAUSED):
             yield EventType.QUEUE_PAUSED, after.changed_ms or 0, {}
@@ -55,7 +55,7 @@ class QueueChange(TableChange):
             yield EventType.QUEUE_RESUMED, after.changed_ms or 0, {}
 
     def counts(self, written_ms: int) -> Iterator[DayCount]:
-        """Queues that were created, also by a push, or deleted."""
+        """Count the queues that were created, also by their first job, or deleted."""
         if self.before is None and self.after is not None:
             yield DayCount(self.after.name, self.after.created_ms, CREATED.attribute)
         elif self.before is not None and self.after is None:
@@ -64,7 +64,7 @@ class QueueChange(TableChange):
 
 @record(frozen=True)
 class Depth:
-    """How much of one unit a queue has, and its bound and warning threshold as of the last push."""
+    """The use of one unit, with size limit and warning threshold at the last enqueue."""
 
     unit: str
     used: int
@@ -73,17 +73,17 @@ class Depth:
 
     @property
     def warned(self) -> bool:
-        """Whether it is at its warning threshold or above."""
+        """Whether the use is at the warning threshold or above it."""
         return self.threshold is not None and self.used >= self.threshold
 
     @property
     def full(self) -> bool:
-        """Whether the bound is reached."""
+        """Whether the queue is at capacity."""
         return self.bound is not None and self.used >= self.bound
 
 
 def _depths(item: Mapping[str, Any]) -> tuple[Depth, Depth]:
-    """What a depth counter holds: jobs, and their bytes."""
+    """Read a depth counter: jobs, and their bytes."""
     return (
         Depth("jobs", item.get("n", 0), item.get("bound"), item.get("warn")),
         Depth("bytes", item.get("b", 0), item.get("bound_b"), item.get("warn_b")),
@@ -92,9 +92,9 @@ def _depths(item: Mapping[str, Any]) -> tuple[Depth, Depth]:
 
 @record(frozen=True)
 class DepthChange(TableChange):
-    """A depth counter before (nothing if it is new) and after, in jobs and then in bytes.
+    """A depth counter before (empty if it is new) and after a change: jobs, then bytes.
 
-    `at_ms` is the time of the last push or completion.
+    `at_ms` is the time of the last enqueue or completion.
     """
 
     queue: str
@@ -104,12 +104,18 @@ class DepthChange(TableChange):
 
     @classmethod
     def of(cls, queue: str, old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> DepthChange:
-        """Read the change from two images of the item."""
+        """Read the change from two images of the item.
+
+        Args:
+            queue: Name of the queue.
+            old: The item before the change, or None.
+            new: The item after the change.
+        """
         return cls(queue, _depths(old) if old is not None else (), _depths(new), new.get("at", 0))
 
     def events(self, written_ms: int) -> Iterator[NewEvent]:
-        """The events of a warning, a full queue, and a warning that is cleared."""
-        # A repair by a sweep does not change the time of the last push or completion.
+        """Yield the events of a warning, a full queue, and a cleared warning."""
+        # A correction by a sweep doesn't change the time of the last enqueue or completion.
         at_ms = max(self.at_ms, written_ms)
         for kind, depth in self._steps():
             data: dict[str, Any] = {"queue": self.queue, "depth": depth.used, "bound": depth.bound}
@@ -118,7 +124,7 @@ class DepthChange(TableChange):
             yield NewEvent(kind, at_ms, self.queue, ("queues", self.queue), data)
 
     def _steps(self) -> Iterator[tuple[EventType, Depth]]:
-        """The types of the events, in order, each with its unit: jobs before bytes."""
+        """Yield the types of the events, in order, each with its unit: jobs before bytes."""
         warned_before, warned = (_first_warned(depths) for depths in (self.before, self.after))
         if warned is not None and warned_before is None:
             yield EventType.BACKPRESSURE_WARNING, warned
@@ -126,7 +132,7 @@ class DepthChange(TableChange):
         if full is not None and not any(depth.full for depth in self.before):
             yield EventType.QUEUE_FULL, full
         if warned is None and warned_before is not None:
-            # As it is now; if the bound was lifted, with the bound before.
+            # The current values. If the size limit was removed, with the limit before.
             (now,) = (depth for depth in self.after if depth.unit == warned_before.unit)
             bound = warned_before.bound if now.bound is None else now.bound
             yield EventType.BACKPRESSURE_CLEARED, replace(now, bound=bound)
@@ -138,7 +144,7 @@ def _first_warned(depths: tuple[Depth, ...]) -> Depth | None:
 
 @record(frozen=True)
 class PushRefusal(TableChange):
-    """`count` more jobs were refused, and what the last refused push found."""
+    """`count` more rejected jobs. The other attributes are of the last rejected enqueue."""
 
     queue: str
     count: int
@@ -150,7 +156,16 @@ class PushRefusal(TableChange):
 
     @classmethod
     def of(cls, queue: str, old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> PushRefusal:
-        """Read the refusal from two images of the item. Raises KeyError."""
+        """Read the rejection from two images of the item.
+
+        Args:
+            queue: Name of the queue.
+            old: The item before the change, or None.
+            new: The item after the change.
+
+        Raises:
+            KeyError: The item has no such attribute.
+        """
         return cls(
             queue=queue,
             count=new["n"] - (0 if old is None else old["n"]),
@@ -162,7 +177,7 @@ class PushRefusal(TableChange):
         )
 
     def events(self, written_ms: int) -> Iterator[NewEvent]:
-        """The event of a refused push, one for all its jobs."""
+        """Return the event of a rejected enqueue, one for all its jobs."""
         data = {
             "queue": self.queue,
             "depth": self.depth,
@@ -173,6 +188,6 @@ class PushRefusal(TableChange):
         yield NewEvent(kind, self.at_ms, self.queue, source, data)
 
     def counts(self, written_ms: int) -> Iterator[DayCount]:
-        """Jobs that were refused, in all and by policy."""
+        """Count the rejected jobs, in total and by policy."""
         for name in (REJECTED.attribute, OVERFLOW.attribute + self.policy):
             yield DayCount(self.queue, self.at_ms, name, self.count)

@@ -1,7 +1,7 @@
-"""Reads stream records into changes of domain objects.
+"""Parses stream records into changes of domain objects.
 
-Takes records in Lambda's form (binary values in base64, times as numbers) and in that of boto3's
-`get_records` (bytes, datetimes).
+Accepts records in the format of Lambda (binary values in base64, times as numbers), and in that of
+boto3's `get_records` (bytes, datetimes).
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from ojs.store.table.values import Item
 from ojs.store.workflows import workflows
 from ojs.store.workflows.workflows import WorkflowRecord
 
-# A batch's commit is split into parts of this many jobs of one queue: each fits one event page.
+# A batch's commit is split into parts of up to this many jobs of one queue. Each part fits into one
+# event page.
 PART_JOBS = 500
 # The principal of deletions by time to live.
 _TTL_SERVICE = "dynamodb.amazonaws.com"
@@ -50,7 +51,7 @@ _COUNTER, _POOL = keys.counter(""), keys.pool("")
 _OPERATION, _BULK_PUSH = keys.operation(""), keys.bulk_push("")
 _CRON_RUNS, _WORKFLOW, _DELIVERY = keys.cron_runs(""), keys.workflow(""), keys.delivery("")
 _IMAGES = {"INSERT": ("NewImage",), "MODIFY": ("OldImage", "NewImage"), "REMOVE": ("OldImage",)}
-# Content is never read; only its length is.
+# Content is never read, only its length.
 _CONTENT = frozenset({"body"})
 _CONTENT_BYTES = "body_bytes"
 _TEXTS = frozenset(
@@ -76,7 +77,7 @@ _NUMBERS = frozenset(
 
 
 class Malformed(Exception):
-    """A stream record that cannot be read. Has its origin, but nothing of its content."""
+    """A stream record that can't be read. Has its origin, but nothing of its content."""
 
     def __init__(self, reason: str, raw: Any) -> None:
         super().__init__(reason)
@@ -89,7 +90,7 @@ class Malformed(Exception):
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """The entry for the failure queue."""
+        """Return the entry for the failure queue."""
         return {
             "error": str(self),
             "sequence_number": self.sequence,
@@ -100,11 +101,13 @@ class Malformed(Exception):
 
 @record(frozen=True)
 class Change:
-    """What a record changed, or one part of it: jobs, or an item of another kind.
+    """The change of a record, or of a part of it: jobs, or an item of another kind.
 
-    `identity` is the same whenever the record is delivered again, `sequence` is reported to Lambda
-    when it failed. `place` orders the changes of a shard as text. `second` is when the record was
-    written, since the epoch.
+    Attributes:
+        identity: Identity of the change. Equal for each delivery of the record.
+        sequence: Sequence number, which is reported to Lambda if the change fails.
+        place: Text that sorts the changes of a shard.
+        second: Time of the write, in seconds since the epoch.
     """
 
     identity: bytes
@@ -116,22 +119,22 @@ class Change:
 
     @property
     def written_ms(self) -> int:
-        """When the record was written, to the second."""
+        """The time of the write, to the second."""
         return self.second * 1_000
 
     def events(self, service: str) -> list[Event]:
-        """The events of a change of an item that is no job record."""
+        """Return the events of a change of an item that is not a job record."""
         news = self.other.events(self.written_ms) if self.other is not None else ()
         return [new.event(service, self.identity.hex()) for new in news]
 
     @property
     def cleared(self) -> WorkflowRecord | None:
-        """A workflow that was removed, and has left other items."""
+        """A workflow that was removed, and can have other items left."""
         return self.other.removed if isinstance(self.other, WorkflowChange) else None
 
     @property
     def removed(self) -> list[Job]:
-        """Jobs whose records were removed, that may have left other items."""
+        """Jobs whose records were removed, and that can have other items left."""
         return [
             before
             for before, after in self.jobs
@@ -143,7 +146,7 @@ class Change:
 
 @record(frozen=True)
 class _Record:
-    """The parts of a stream record that all kinds have."""
+    """The attributes that stream records of all kinds have."""
 
     identity: str
     sequence: str
@@ -164,9 +167,11 @@ _UNREADABLE = (KeyError, ArithmeticError, AttributeError, TypeError, ValueError,
 
 
 def parse(raw: Mapping[str, Any]) -> list[Change]:
-    """The changes in a stream record; none when nothing follows from it.
+    """Parse the changes in a stream record. Return none if the record has no effects.
 
-    Raises Malformed, and UnknownForm for a record that only a newer version knows.
+    Raises:
+        Malformed: The record can't be read.
+        UnknownForm: Only a newer version knows the format of the record.
     """
     try:
         return list(_changes(raw))
@@ -174,12 +179,12 @@ def parse(raw: Mapping[str, Any]) -> list[Change]:
         cause = error.__cause__ if isinstance(error, UnreadableItem) else error
         if isinstance(cause, KeyError):
             raise Malformed(f"{cause.args[0]!r} is missing", raw) from None
-        # The text of such an error may quote the item's content.
-        raise Malformed(f"cannot be read: {type(cause).__name__}", raw) from None
+        # The text of such an error can quote the item's content.
+        raise Malformed(f"can't be read: {type(cause).__name__}", raw) from None
 
 
 def written_ms(raw: Any) -> int | None:
-    """When a record was written, to the second; None if it does not say so."""
+    """Return when a record was written, to the second, or None if it has no time."""
     try:
         return _second(raw["dynamodb"]["ApproximateCreationDateTime"]) * 1_000
     except _UNREADABLE:
@@ -216,7 +221,7 @@ def _changes(raw: Mapping[str, Any]) -> Iterator[Change]:
 
 
 def _other(record: _Record, *, by_ttl: bool) -> TableChange | None:
-    """The change of an item that is of no job; None if nothing follows from it."""
+    """Return the change of an item that is not a job's, or None if it has no effects."""
     pk, images = record.pk, (record.old, record.new)
     if pk.startswith(_QUEUE):
         return _queue(record)
@@ -244,15 +249,15 @@ def _other(record: _Record, *, by_ttl: bool) -> TableChange | None:
 def _job(record: _Record) -> Iterator[Change]:
     before = None if record.old is None else _stored_job(record.old)
     after = None if record.new is None else _stored_job(record.new)
-    # A job of a batch that is not committed does not exist yet: it is created by the commit's own
-    # record, and never if the batch is undone.
+    # A job of an uncommitted batch doesn't exist yet. The record of the commit creates it. If the
+    # batch is undone, it never exists.
     whole = after if before is None else before if after is None else None
     if whole is None or whole.batch is None:
         yield record.change(jobs=((before, after),))
 
 
 def _commit(record: _Record) -> Iterator[Change]:
-    """A batch's item is removed when the batch is committed, or long after it was undone."""
+    """A batch's item is removed by the commit, or long after the batch was undone."""
     if record.new is not None or record.old is None or record.old["state"] != "staging":
         return
     by_queue: defaultdict[str, list[Job]] = defaultdict(list)
@@ -270,7 +275,7 @@ def _stored_job(item: Item) -> Job:
     job = items.job_of(item)
     if job.reserved_bytes is not None:
         _must(job.reserved_bytes, int)
-    # Bytes are counted wherever they are stored.
+    # Bytes count in every place that stores them.
     return replace(job, content_bytes=job.content_bytes or int(item.get(_CONTENT_BYTES, 0)))
 
 
@@ -278,7 +283,7 @@ def _queue(record: _Record) -> QueueChange:
     name = record.pk.removeprefix(_QUEUE)
     policy = name == DEFAULT_QUEUE_POLICY
     before, after = (
-        # There always is a policy; nobody makes it.
+        # The policy always exists. No request creates it.
         None if item is None and not policy else queues.from_item(name, item or {})
         for item in (record.old, record.new)
     )
@@ -293,11 +298,11 @@ def _worker(record: _Record, *, by_ttl: bool) -> WorkerChange:
 
 
 def _counter(record: _Record) -> TableChange | None:
-    """The change of a counter or of a worker pool; None if nothing follows from it."""
+    """Return the change of a counter or of a worker pool, or None if it has no effects."""
     pk, old, new = record.pk, record.old, record.new
     if new is None:
-        # A counter is removed with its queue, whose own record leads to the event; alerts with
-        # their pool; all others because they were not used for long.
+        # A counter is removed with its queue, whose own record has the event, and alerts with their
+        # pool. All others are removed because they were unused for long.
         return None
     queue = pk.removeprefix(_COUNTER)
     match record.sk:
@@ -317,7 +322,7 @@ def _counter(record: _Record) -> TableChange | None:
         case _ if old is not None:
             return PoolChange(pools.POOL.of(old), pools.POOL.of(new))
         case _:
-            # Nothing follows from a new pool.
+            # A new pool has no effects.
             return None
 
 

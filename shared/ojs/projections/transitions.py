@@ -1,25 +1,25 @@
-"""Derives what happened to a job from two images of its record; counters and events follow from it.
+"""Derives the events of a job from two images of its record, for counters and the event log.
 
-    before → after              what happened
+    before → after              events
     nothing → available         enqueued
     nothing → scheduled         scheduled
     available → scheduled       scheduled
     waiting → available         enqueued
-    available → active          started, or a heartbeat when its lost worker returns
-    waiting → active            enqueued, started: its time had come, and a fetch claimed it at once
-    active → active             heartbeat, when the lease ends later
-    active → available          failed (the lease ran out), or nothing (handed back); enqueued
+    available → active          started, or a heartbeat if its lost worker returns
+    waiting → active            enqueued, started: a fetch claimed it directly when it was due
+    active → active             heartbeat, if the lease ends later
+    active → available          failed (the lease expired), or none (released); enqueued
     active → completed          completed
     active → retryable          failed, retrying
     active → discarded          failed, discarded
-    other → discarded           expired, when its deadline is over; discarded
+    other → discarded           expired, if its deadline has passed; discarded
     any other → cancelled       cancelled
     discarded → available       dead letter retried, or replayed if a rule did it; enqueued
     dead letter → nothing       dead letter deleted if that was requested, otherwise pruned
     available → discarded       dropped and overflow, or dropped by its rate limit, if that is the
                                 stored error; discarded
 
-A job that enters dead letter was also added to it.
+A job that becomes a dead letter also has the event that it was added.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from ojs.records import record
 
 
 @record(frozen=True)
-class Happened:
-    """One thing that happened to a job. Times and lengths in ms.
+class JobEvent:
+    """One event of a job. Times and durations are in milliseconds.
 
-    `length_ms` is how long the job had waited when it started, or had run when that ended.
+    `length_ms` is how long the job was available before it started, or how long its attempt ran.
     """
 
     kind: EventType
@@ -46,22 +46,28 @@ class Happened:
     length_ms: int | None = None
 
 
-def happened(before: Job | None, after: Job | None, *, written_ms: int) -> list[Happened]:
-    """What happened, in order. `written_ms` is when the change was stored, to the second."""
+def happened(before: Job | None, after: Job | None, *, written_ms: int) -> list[JobEvent]:
+    """Return the events of a change of a job, in order.
+
+    Args:
+        before: The job before the change, or None if it is new.
+        after: The job after the change, or None if its record was removed.
+        written_ms: Time of the write, to the second.
+    """
     if after is None:
         if before is None or not before.dead_letter:
             return []
         kind = EventType.DEAD_LETTER_DELETED if before.deleting else EventType.DEAD_LETTER_PRUNED
-        return [Happened(kind, written_ms, before, before)]
+        return [JobEvent(kind, written_ms, before, before)]
     return list(_steps(before, after, written_ms))
 
 
 def replayed(before: Job, after: Job) -> bool:
-    """Whether a dead letter was retried by a replay rule: each replay changes `replayed`."""
+    """Return whether a replay rule retried a dead letter. Each replay changes `replayed`."""
     return after.replayed is not None and after.replayed != before.replayed
 
 
-def _steps(before: Job | None, after: Job, written_ms: int) -> Iterator[Happened]:
+def _steps(before: Job | None, after: Job, written_ms: int) -> Iterator[JobEvent]:
     if after.state is State.ACTIVE and before is not None:
         yield from _active(before, after)
     elif before is None or before.state is not after.state:
@@ -69,69 +75,69 @@ def _steps(before: Job | None, after: Job, written_ms: int) -> Iterator[Happened
             case State.AVAILABLE:
                 yield from _available(before, after)
             case State.SCHEDULED:
-                # The record of a job that is put off does not have the time.
+                # The record of a job that is scheduled again doesn't have the time.
                 at_ms = after.created_ms if before is None else written_ms
-                yield Happened(EventType.JOB_SCHEDULED, at_ms, before, after)
+                yield JobEvent(EventType.JOB_SCHEDULED, at_ms, before, after)
             case State.COMPLETED:
                 at_ms = after.completed_ms or after.created_ms
-                yield Happened(EventType.JOB_COMPLETED, at_ms, before, after, _run_ms(after, at_ms))
+                yield JobEvent(EventType.JOB_COMPLETED, at_ms, before, after, _run_ms(after, at_ms))
             case State.RETRYABLE:
                 at_ms = (after.retry_at_ms or after.created_ms) - (after.retry_delay_ms or 0)
-                yield Happened(EventType.JOB_FAILED, at_ms, before, after, _run_ms(after, at_ms))
-                yield Happened(EventType.JOB_RETRYING, at_ms, before, after)
+                yield JobEvent(EventType.JOB_FAILED, at_ms, before, after, _run_ms(after, at_ms))
+                yield JobEvent(EventType.JOB_RETRYING, at_ms, before, after)
             case State.DISCARDED:
                 yield from _discarded(before, after)
             case State.CANCELLED:
                 at_ms = after.cancelled_ms or after.created_ms
-                yield Happened(EventType.JOB_CANCELLED, at_ms, before, after)
+                yield JobEvent(EventType.JOB_CANCELLED, at_ms, before, after)
             case _:
                 return
 
 
-def _available(before: Job | None, after: Job) -> Iterator[Happened]:
+def _available(before: Job | None, after: Job) -> Iterator[JobEvent]:
     at_ms = after.enqueued_ms or after.created_ms
-    # The attempt of a job that was handed back does not count any more; after a lost lease it does.
+    # The attempt of a released job doesn't count. After an expired lease, it does.
     ran = before is not None and before.state is State.ACTIVE
     if before is not None and ran and after.attempt >= before.attempt:
-        yield Happened(EventType.JOB_FAILED, at_ms, before, after)
+        yield JobEvent(EventType.JOB_FAILED, at_ms, before, after)
     if before is not None and before.dead_letter:
         kind = (
             EventType.DEAD_LETTER_REPLAYED
             if replayed(before, after)
             else EventType.DEAD_LETTER_RETRIED
         )
-        yield Happened(kind, at_ms, before, after)
-    yield Happened(EventType.JOB_ENQUEUED, at_ms, before, after)
+        yield JobEvent(kind, at_ms, before, after)
+    yield JobEvent(EventType.JOB_ENQUEUED, at_ms, before, after)
 
 
-def _discarded(before: Job | None, after: Job) -> Iterator[Happened]:
+def _discarded(before: Job | None, after: Job) -> Iterator[JobEvent]:
     at_ms = after.discarded_ms or after.created_ms
     if before is not None and before.state is State.ACTIVE:
-        yield Happened(EventType.JOB_FAILED, at_ms, before, after, _run_ms(after, at_ms))
+        yield JobEvent(EventType.JOB_FAILED, at_ms, before, after, _run_ms(after, at_ms))
     elif before is not None and before.expires_ms is not None and before.expires_ms <= at_ms:
-        yield Happened(EventType.JOB_EXPIRED, at_ms, before, after)
-    yield Happened(EventType.JOB_DISCARDED, at_ms, before, after)
+        yield JobEvent(EventType.JOB_EXPIRED, at_ms, before, after)
+    yield JobEvent(EventType.JOB_DISCARDED, at_ms, before, after)
     if after.dead_letter:
-        yield Happened(EventType.DEAD_LETTER_ADDED, at_ms, before, after)
+        yield JobEvent(EventType.DEAD_LETTER_ADDED, at_ms, before, after)
 
 
-def _active(before: Job, after: Job) -> Iterator[Happened]:
-    """A job that is active: from now on, again, or under a longer lease."""
+def _active(before: Job, after: Job) -> Iterator[JobEvent]:
+    """Yield the events of an active job: a start, a return of its worker, or a longer lease."""
     if before.state is not State.ACTIVE and after.attempt > before.attempt:
         at_ms = after.started_ms or after.created_ms
         if before.state is not State.AVAILABLE:
-            yield Happened(EventType.JOB_ENQUEUED, after.enqueued_ms or at_ms, before, after)
+            yield JobEvent(EventType.JOB_ENQUEUED, after.enqueued_ms or at_ms, before, after)
         waited_ms = max(0, at_ms - (after.enqueued_ms or after.created_ms))
-        yield Happened(EventType.JOB_STARTED, at_ms, before, after, waited_ms)
+        yield JobEvent(EventType.JOB_STARTED, at_ms, before, after, waited_ms)
         return
     lease = after.lease
     if lease is None:
         return
     if before.lease is None or before.lease.until_ms < lease.until_ms:
         at_ms = max(lease.until_ms - lease.length_ms, after.started_ms or 0)
-        yield Happened(EventType.JOB_HEARTBEAT, at_ms, before, after)
+        yield JobEvent(EventType.JOB_HEARTBEAT, at_ms, before, after)
 
 
 def _run_ms(job: Job, end_ms: int) -> int:
-    """How long an attempt ran; at least 0, as the clocks of two containers may differ."""
+    """Return the duration of an attempt. At least 0, because clocks of containers can differ."""
     return 0 if job.started_ms is None else max(0, end_ms - job.started_ms)

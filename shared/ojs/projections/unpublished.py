@@ -1,7 +1,7 @@
-"""Publishes what the bus refused when it came: a sweep, once a minute.
+"""Publishes events that the bus rejected earlier. A sweep runs it once a minute.
 
-The events are in the pages of the event log, which are marked. All events of a page that belong on
-the bus are published again, under the same ids.
+The events are in marked pages of the event log. All events of a page that belong on the bus are
+published again, with the same IDs.
 """
 
 from __future__ import annotations
@@ -12,16 +12,28 @@ from ojs.domain.events.event import Event, matches
 from ojs.projections.outlets import Bus
 from ojs.store.derived.projection import ProjectionStore
 
-# Pages that one run publishes; the next run goes on.
+# Maximum pages per run. The next run continues.
 LIMIT = 100
 
 
 def publish(
     store: ProjectionStore, bus: Bus, types: tuple[str, ...], go_on: Callable[[], bool]
 ) -> int:
-    """Publish marked pages, oldest first, until the bus refuses; how many were published.
+    """Publish marked pages, oldest first, until the bus rejects an event.
 
-    One call when there are none. Safe to repeat, and to run twice at once. Raises OjsError.
+    The call is safe to repeat and to run concurrently. Without marked pages, it is one call.
+
+    Args:
+        store: Store with the event pages.
+        bus: Bus to publish on.
+        types: Event types that belong on the bus.
+        go_on: Returns false when the time is up. Checked before each page.
+
+    Returns:
+        Number of published pages.
+
+    Raises:
+        OjsError: A read or write of the table failed.
     """
     done = 0
     for key in store.unpublished(LIMIT):

@@ -1,5 +1,6 @@
-"""Changes of workflows: their events (ojs-events, section 4.4), and the ends of their jobs, which
-the requests that ended these may not have told.
+"""Changes of workflows and their events (ojs-events, section 4.4), and the ends of their jobs.
+
+The request that finished a job might not have advanced its workflow.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ _ENDS = {
 
 
 class WorkflowStream(Protocol):
-    """Advances workflows, and removes what they leave (`ojs.services.workflows.advance`)."""
+    """Advances workflows and removes their items (`ojs.services.workflows.advance`)."""
 
     def repeat(self, job: Job) -> None:
-        """Do what follows from the end of a job, unless that was done. Raises OjsError."""
+        """Advance the workflow of a finished job, unless that was done. Raise OjsError."""
         ...
 
     def clear(self, record: WorkflowRecord) -> None:
-        """Remove what belongs to a workflow that was removed. Raises OjsError."""
+        """Remove the items of a removed workflow. Raise OjsError."""
         ...
 
 
 def ended(jobs: Iterable[tuple[Job | None, Job | None]]) -> Iterator[Job]:
-    """Jobs of workflows that have ended with a change, or were removed before their end."""
+    """Yield the jobs of workflows that a change finished, or removed before they finished."""
     for before, after in jobs:
         over = before is not None and before.state.terminal
         job = after or before
@@ -59,11 +60,11 @@ class WorkflowChange(TableChange):
         return self.before if self.after is None else None
 
     def events(self, written_ms: int) -> Iterator[NewEvent]:
-        """What happened to the workflow and its steps, in order."""
+        """Yield the events of the workflow and its steps, in order."""
         before, after = self.before, self.after
         if after is None:
             return
-        # One that is run again is over at once if all its jobs have ended meanwhile.
+        # A restarted workflow finishes immediately if all its jobs finished before this write.
         again = before is not None and before.state.final and _generation(before, after)
         if before is None:
             kind = {"workflow_type": after.kind.value}
@@ -78,7 +79,7 @@ class WorkflowChange(TableChange):
 
 
 def _generation(before: WorkflowRecord, after: WorkflowRecord) -> int:
-    """The generation that a workflow began; 0 if it began none."""
+    """Return the generation that a workflow started, or 0 if it started none."""
     generation = after.graph_state.generation
     return generation if generation != before.graph_state.generation else 0
 

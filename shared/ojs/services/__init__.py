@@ -1,1 +1,1 @@
-"""Use cases: one module per thing a caller may ask for. They call the store and the domain."""
+"""Use cases: one module per kind of request. They call the store and the domain."""

@@ -288,5 +288,14 @@ class Sweep(Protocol):
         ...
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
-        """Do up to about `limit` units of work while `go_on` returns True."""
+        """Do a part of the work.
+
+        Args:
+            now_ms: Current time in milliseconds since the epoch.
+            limit: Approximate maximum number of units of work.
+            go_on: Returns whether enough time is left to continue.
+
+        Returns:
+            The counts of the run.
+        """
         ...

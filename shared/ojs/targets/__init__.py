@@ -1,1 +1,1 @@
-"""What pushes go out by: Lambda's Invoke operation, HTTPS, and queues of SQS."""
+"""Targets of push delivery: Lambda's Invoke operation, HTTPS, and SQS queues."""

@@ -54,27 +54,27 @@ def place(url: str, *, loopback: bool = False) -> EndpointAddress:
     `loopback`, loopback addresses are allowed too, and they can use http.
     """
     if not url.isprintable() or " " in url:
-        raise Blocked("the endpoint's URL must hold printable characters, and no spaces")
+        raise Blocked("must have only printable characters, without spaces")
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
         name = host.encode("idna").decode() if not host.isascii() else host
     except ValueError:
-        raise Blocked("the endpoint is no URL") from None
+        raise Blocked("must be a URL, for example https://api.example.com/jobs") from None
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     own = name.rstrip(".") == "localhost" or name.rstrip(".").endswith(".localhost")
     own = own or addresses.loopback(name)
     here = loopback and own
     if not name or parts.username is not None or parts.password is not None:
-        raise Blocked("the endpoint must have a host, and no user")
+        raise Blocked("must have a host and no user name or password")
     if not (addresses.literal(name) or _NAME.fullmatch(name)) or len(name) > _MAX_NAME or port == 0:
-        raise Blocked("the endpoint's host or port is none that can be")
+        raise Blocked("must have a valid host and port")
     if not path.isascii():
-        raise Blocked("the endpoint's path must be ASCII: encode the rest of it")
+        raise Blocked("must have an ASCII path. Percent-encode other characters")
     if parts.scheme != "https" and not (here and parts.scheme == "http"):
-        raise Blocked("the endpoint is not https")
+        raise Blocked("must use https")
     if not here and (own or (_is_address(name) and not addresses.public(name))):
-        raise Blocked("the endpoint's address is not public")
+        raise Blocked("must have a public address")
     secure = parts.scheme == "https"
     usual = 443 if secure else 80
     return EndpointAddress(secure, name, usual if port is None else port, path)
@@ -178,14 +178,14 @@ class Connector:
         found = self._find(to.host, to.port)
         for address in found:
             if not (addresses.public(address) or (self.loopback and addresses.loopback(address))):
-                raise Blocked("the endpoint has an address that is not public")
+                raise Blocked("must have only public addresses")
         if not to.secure and not all(map(addresses.loopback, found)):
-            raise Blocked("the endpoint is not https")
+            raise Blocked("must use https")
         return self._secure(self._open(found, to.port, limit), to, limit)
 
     @staticmethod
     def _open(found: Sequence[str], port: int, limit: TimeLimit) -> socket.socket:
-        last: OSError = OSError("the endpoint's host has no address")
+        last: OSError = OSError("the host has no address")
         for address in found:
             try:
                 made = socket.create_connection((address, port), timeout=limit.left_s)

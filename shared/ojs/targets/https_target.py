@@ -1,4 +1,4 @@
-"""Endpoints as targets: signed POSTs, answered within the delivery's timeout."""
+"""Targets that are endpoints: signed POST requests with the delivery's timeout."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ojs.domain.delivery.push import Push
 from ojs.domain.job.envelope import MAX_JOB_BYTES
 from ojs.targets.guard import Blocked, Connector, TimeLimit, place
 
-# A result, and what stands around it.
+# The maximum result, and space for the fields around it.
 MAX_ANSWER_BYTES = MAX_JOB_BYTES + 65_536
 USER_AGENT = "ojs-backend-aws"
-# The longest that a sender, which runs for 900 s, can wait and still settle the outcome.
+# The longest time that a sender, which runs for 900 s, can wait and still process the outcome.
 LONGEST_WAIT_MS = 885_000
 
-# Calls an action for each of some things, several at a time.
+# Calls a function for each item, several at a time.
 Each = Callable[[Callable[[Push], Outcome], Sequence[Push]], list[Any]]
 
 
 class HttpsTarget:
-    """Posts jobs to the endpoints of deliveries. Nothing is sent twice: who calls it knows when."""
+    """Posts jobs to the endpoints of deliveries. Never retries: the caller decides."""
 
     def __init__(
         self,
@@ -36,14 +36,21 @@ class HttpsTarget:
         connector: Connector | None = None,
         limit: Callable[[float], TimeLimit] = TimeLimit,
     ) -> None:
-        """`each` makes calls side by side; `limit` makes what ends one after so many seconds."""
+        """Create a target.
+
+        Args:
+            clock: Current time.
+            each: Makes calls in parallel.
+            connector: Opens connections. Default: to public addresses only.
+            limit: Creates the time limit of a call from a number of seconds.
+        """
         self._limit = limit
         self._clock = clock
         self._each = each
         self._connector = connector or Connector()
 
     def waits_for(self, push: Push, *, delivery: Delivery) -> bool:
-        """Always: the answer is the outcome."""
+        """Return true: the response is the outcome."""
         return True
 
     def send(
@@ -53,7 +60,13 @@ class HttpsTarget:
         delivery: Delivery,
         wait: bool = True,
     ) -> Sequence[Outcome | None]:
-        """Post these pushes to the delivery's endpoint; see `Target`."""
+        """Post these jobs to the delivery's endpoint. See `Target`.
+
+        Args:
+            pushes: Jobs to post.
+            delivery: The delivery.
+            wait: Ignored: the response is always the outcome.
+        """
         return self._each(lambda push: self._post(push, delivery), pushes)
 
     def _post(self, push: Push, delivery: Delivery) -> Outcome:
@@ -63,19 +76,21 @@ class HttpsTarget:
             try:
                 status, headers, answer = self._exchange(push, delivery, body, limit)
                 if limit.over:
-                    # What ends because its time is over looks like an answer that was sent whole.
+                    # A connection that is shut down at the time limit looks like a complete
+                    # response.
                     raise TimeoutError
             except Blocked as refusal:
-                return outcome.trouble(Verdict.FORBIDDEN, "endpoint_blocked", str(refusal))
-            # ValueError: a host that no look-up takes, a name that has no form in the DNS.
+                message = f"The endpoint {refusal}."
+                return outcome.trouble(Verdict.FORBIDDEN, "endpoint_blocked", message)
+            # ValueError: a host name that look-ups reject, or that the DNS can't represent.
             except (OSError, http.client.HTTPException, ValueError) as error:
                 if limit.over or isinstance(error, TimeoutError):
-                    message = f"the endpoint did not answer within {timeout_ms} ms"
+                    message = f"The endpoint did not respond within {timeout_ms} ms."
                     return outcome.trouble(Verdict.FAULT, "timeout", message)
-                told = f"no answer of the endpoint: {type(error).__name__}: {error}"
+                told = f"The endpoint did not respond: {type(error).__name__}: {error}"
                 return outcome.trouble(Verdict.FAULT, "delivery_error", told[:1_000])
         if len(answer) > MAX_ANSWER_BYTES and 200 <= status < 300:
-            return outcome.invalid(f"the answer has more than {MAX_ANSWER_BYTES} bytes")
+            return outcome.invalid(f"The response has more than {MAX_ANSWER_BYTES} bytes.")
         return outcome.of_response(
             status, headers, answer, job_id=push.job.id, now_ms=self._clock.now_ms()
         )
@@ -83,9 +98,9 @@ class HttpsTarget:
     def _exchange(
         self, push: Push, delivery: Delivery, body: bytes, limit: TimeLimit
     ) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers by lower-case names, and as much of the body as is read.
+        """Return the status, the headers by lower-case names, and the body up to its size limit.
 
-        Redirects are not followed: where they lead nobody has allowed.
+        Redirects are not followed, because their targets are not checked.
         """
         to = place(delivery.endpoint or "", loopback=self._connector.loopback)
         headers = {

@@ -1,8 +1,10 @@
-"""Functions as targets: asynchronous invocations, whose outcomes their destinations bring, and
-synchronous ones for what would not fit there.
+"""Targets that are Lambda functions.
 
-The SDK makes each call once. What became of one whose answer was lost nobody knows, and the
-function may have run: to send the event again would run it twice.
+Asynchronous invocations report their outcomes through the function's destinations. Synchronous ones
+are for events that would not fit there.
+
+The SDK makes each call once. If a call has no response, its outcome is unknown, and the function
+might have run. Sending the event again would run it twice.
 """
 
 from __future__ import annotations
@@ -34,14 +36,14 @@ from ojs.store.table import clients
 
 logger = Logger()
 
-# What a synchronous invocation may take beyond the function's own time: a cold start.
+# Additional time of a synchronous invocation, for a cold start.
 _COLD_START_S = 10
-# The longest that a function of ours can wait for another one.
+# The longest time that one of our functions can wait for another one.
 _LONGEST_WAIT_S = 885
-# Of an asynchronous invocation, which is answered before the function runs.
+# For an asynchronous invocation, which Lambda accepts before the function runs.
 _ACCEPTED_S = 5
 
-# Calls an action for each of some things, several at a time.
+# Calls a function for each item, several at a time.
 Each = Callable[[Callable[[PushEvent], Sequence[Outcome | None]], Sequence[PushEvent]], list[Any]]
 
 
@@ -56,30 +58,45 @@ class LambdaTarget:
         make: Callable[[Config], Any] | None = None,
         destinations: bool = True,
     ) -> None:
-        """`each` makes calls side by side; `make` a client from a Config. Without `destinations`
-        Lambda sends no outcomes of asynchronous invocations, and every invocation is synchronous.
+        """Create a target.
+
+        Args:
+            clock: Current time.
+            each: Makes calls in parallel.
+            make: Creates a client from a Config. Default: a boto client of this region.
+            destinations: Whether Lambda sends the outcomes of asynchronous invocations. If false,
+                every invocation is synchronous.
         """
         self._clock = clock
         self._destinations = destinations
         self._each = each
         self._make = make or (lambda config: clients.client("lambda", config))
-        # By how long they wait for an answer.
+        # By the time for which they wait for a response.
         self._clients: BoundedMap[int, Any] = BoundedMap(16)
 
     def waits_for(self, push: Push, *, delivery: Delivery) -> bool:
-        """Whether a push is invoked synchronously, which takes as long as the function does."""
+        """Return whether the invocation is synchronous, and lasts as long as the function."""
         return not self._destinations or forms.alone(push, delivery.form)
 
     def send(
         self, pushes: Sequence[Push], *, delivery: Delivery, wait: bool = False
     ) -> Sequence[Outcome | None]:
-        """Invoke the delivery's function for these pushes; see `Target`."""
+        """Invoke the delivery's function for these jobs. See `Target`.
+
+        Args:
+            pushes: Jobs to push.
+            delivery: The delivery.
+            wait: Whether to invoke the function synchronously.
+
+        Returns:
+            The outcome of each job, or None if it arrives later.
+        """
         found: dict[str, Outcome | None] = {}
         events = list(
             forms.events(
                 pushes,
                 delivery.form,
-                # There is no queue; the ARN says whose jobs these are.
+                # No queue exists. The ARN names the delivery.
                 source=_queue_arn(delivery),
                 batch_size=delivery.batch_size,
                 now_ms=self._clock.now_ms(),
@@ -107,7 +124,7 @@ class LambdaTarget:
     def _call(
         self, event: PushEvent, delivery: Delivery, *, waits: bool
     ) -> dict[str, Any] | Outcome | None:
-        """Lambda's answer, what it means if there was none, or None if it comes later."""
+        """Return the response, the outcome if there was none, or None if it arrives later."""
         kind = "RequestResponse" if waits else "Event"
         try:
             client = self._client(delivery.timeout_ms if waits else None)
@@ -123,20 +140,22 @@ class LambdaTarget:
             return _refused(error, now_ms=self._clock.now_ms())
         except (ConnectTimeoutError, EndpointConnectionError, NoCredentialsError) as error:
             # Nothing was sent.
-            return outcome.throttled(f"Lambda cannot be reached: {error}")
+            return outcome.throttled(f"Lambda can't be reached: {error}")
         except ReadTimeoutError:
-            message = f"the function did not answer within {delivery.timeout_ms} ms"
+            message = f"The function did not respond within {delivery.timeout_ms} ms."
             return self._unknown(event, message, "timeout", waits=waits)
         except (BotoCoreError, OSError) as error:
-            return self._unknown(event, f"no answer: {error}", "delivery_error", waits=waits)
+            return self._unknown(
+                event, f"Lambda did not respond: {error}", "delivery_error", waits=waits
+            )
         return {"failed": answer.get("FunctionError"), "payload": payload}
 
     @staticmethod
     def _unknown(event: PushEvent, message: str, code: str, *, waits: bool) -> Outcome | None:
-        """An invocation of which nobody knows whether it was made.
+        """Return the outcome of an invocation that might not have been made.
 
-        An asynchronous one may have been: its outcome comes, or the lease of its jobs ends. To push
-        them again before that might run the function for them twice at a time.
+        An asynchronous one might have been made: its outcome arrives, or the lease of its jobs
+        expires. An earlier push could run the function twice at the same time.
         """
         if waits:
             return outcome.trouble(Verdict.FAULT, code, message)
@@ -145,7 +164,7 @@ class LambdaTarget:
         return None
 
     def _client(self, timeout_ms: int | None) -> Any:
-        """The client that waits long enough for a function with this timeout."""
+        """Return a client that waits long enough for a function with this timeout."""
         if timeout_ms is None:
             wait_s = _ACCEPTED_S
         else:
@@ -161,14 +180,14 @@ class LambdaTarget:
 
 
 def _read(answer: dict[str, Any], event: PushEvent, form: Form) -> Sequence[Outcome]:
-    """The outcomes in the answer to a synchronous invocation."""
+    """Read the outcomes in the response to a synchronous invocation."""
     ids = [push.job.id for push in event.pushes]
     payload: bytes = answer["payload"]
     try:
         told = jsontext.loads(payload) if payload else None
     except InvalidPayload as broken:
         if not answer["failed"]:
-            return [outcome.invalid(f"the answer cannot be read ({broken})")] * len(ids)
+            return [outcome.invalid(f"The response can't be read: {broken}")] * len(ids)
         told = payload.decode("utf-8", errors="replace")
     if answer["failed"]:
         return [outcome.of_function_error(told)] * len(ids)
@@ -178,7 +197,7 @@ def _read(answer: dict[str, Any], event: PushEvent, form: Form) -> Sequence[Outc
 
 
 def _refused(error: ClientError, *, now_ms: int) -> Outcome:
-    """What Lambda's refusal of an invocation means."""
+    """Return the outcome for an invocation that Lambda rejected."""
     told, meta = error.response.get("Error", {}), error.response.get("ResponseMetadata", {})
     return outcome.of_invoke_error(
         str(told.get("Code", "")),
@@ -190,7 +209,7 @@ def _refused(error: ClientError, *, now_ms: int) -> Outcome:
 
 
 def _queue_arn(delivery: Delivery) -> str:
-    """An ARN like that of a queue, in the region and account of the function."""
+    """Return an ARN like that of a queue, in the region and account of the function."""
     parts = (delivery.function or "").split(":")
     partition, region, account = (
         (parts[1], parts[3], parts[4]) if len(parts) > 4 else ("aws", "local", "000000000000")

@@ -108,7 +108,7 @@ class SqsWakeQueue:
         at = {"at_ms": self._clock.now_ms() + 1_000 * delay_s} if delay_s > 0 else {}
         bodies = [{"delivery": name, **at} for name in dict.fromkeys(names)]
         if self._queue.send(bodies, delay_s=delay_s):
-            raise BackendUnavailable("a delivery could not be woken up.")
+            raise BackendUnavailable("The wake-up message of a delivery was not sent.")
 
 
 class SqsOutcomeQueue:

@@ -21,11 +21,11 @@ from ojs.domain.rate_limit.limiter import limiter_name
 from ojs.domain.workflow import request
 from ojs.domain.workflow.advance import RetryMode
 from ojs.http import endpoint
-from ojs.services.deliveries.parts import AllowedTargets, PushParts
+from ojs.services.deliveries.parts import AllowedTargets, DeliveryDependencies
 from ojs.services.operations.authentication import Authentication
 from ojs.services.operations.setup import Setup
 from ojs.settings import Settings
-from ojs.store.bounds.depth_counter import Room, period_of
+from ojs.store.bounds.depth_counter import CapacityUse, period_of
 from ojs.store.deliveries.deliveries import DeliveryStore
 from ojs.store.deployment.access_keys import AccessKeyStore
 from ojs.store.deployment.notes import DeploymentStore
@@ -100,7 +100,7 @@ class Run:
             clock=self.clock,
             ids=self._ids,
             sleep=lambda _: None,
-            push=PushParts(
+            push=DeliveryDependencies(
                 wakes=Wakes(self.clock),
                 target=lambda _: self.target,
                 allowed=AllowedTargets([FUNCTION], ["*"]),
@@ -379,7 +379,7 @@ def _bounds(run: Run) -> None:
     run.minutes(3)
     # Charged by a process that died before it stored the job.
     run.run.stores.depth.reserve(
-        "bounded", Room({period_of(run.clock.now_ms()): (1, 10)}),
+        "bounded", CapacityUse({period_of(run.clock.now_ms()): (1, 10)}),
         max_count=3, max_size=None, warn_at=1.0, now_ms=run.clock.now_ms(),
     )  # fmt: skip
     run.minutes(4)

@@ -69,6 +69,11 @@ ROLES = {
     "routes": "the operations by their paths",
     "shown": "how a field of an answer is described",
     "application": "an HTTP function",
+    "authorizer": "checks the permission of a request",
+    "cache": "remembers what it read",
+    "extras": "additional writes",
+    "intents": "what is about to be written",
+    "processor": "processes messages",
     "candidate": "what may turn out to be one",
     "change": "a value before and after",
     "clock": "tells the time",
@@ -157,9 +162,7 @@ ERRORS = {
     "large": "HTTP 413",
     "malformed": "cannot be read",
     "nothing": "there is none",
-    "overtaken": "somebody else was first",
     "reached": "of a bound",
-    "room": "space under a bound",
     "stay": "is perhaps not deleted",
     "taken": "somebody else has it",
     "trim": "remove what is too much",
@@ -173,7 +176,12 @@ ERRORS = {
 # Plain words, which mean in the code what they mean in a sentence.
 PLAIN = {
     "after": "",
-    "alongside": "in the same transaction",
+    "applied": "took effect",
+    "capacity": "the number of jobs that a limit allows",
+    "conformance": "to the Open Job Spec",
+    "signal": "tells a waiting step to continue",
+    "stale": "older than the stored state",
+    "transaction": "DynamoDB's",
     "activity": "transitions in a span of time",
     "backward": "towards older",
     "before": "",
@@ -186,8 +194,8 @@ PLAIN = {
     "embedded": "inside of something",
     "family": "of metrics: Prometheus",
     "forward": "towards newer",
+    "guard": "checks where a request comes from",
     "gauge": "a metric that goes up and down: Prometheus",
-    "guard": "stands before operations",
     "histogram": "Prometheus",
     "holder": "who has it",
     "last": "",
@@ -210,7 +218,6 @@ PLAIN = {
     "turn": "one caller after another",
     "quirk": "what one client does differently",
     "range": "from the first to the last",
-    "reach": "which queues an operation touches",
     "refusal": "why something was refused",
     "removal": "taking away",
     "removed": "is gone",
@@ -227,14 +234,28 @@ PLAIN = {
     "too": "",
     "undone": "taken back",
     "filling": "how full",
-    "happened": "of an event",
-    "level": "counts by state",
     "yet": "",
     "for": "",
     "each": "",
     "unreadable": "damaged, or of a newer form",
     "item": "of the table",
 }
+
+
+# Verbs that names of functions begin with.
+VERBS = frozenset(
+    """
+    get list create update delete read write claim reserve release enqueue dispatch retry
+    build parse to from is has add remove save find count query check make send run apply
+    start stop cancel note record register schedule prune purge replay erase move merge format
+    render split push fetch ack nack beat resume pause undo fold note publish project test
+    close open put set use change handle describe register join wake forget settle load select
+    with
+    """.split()  # noqa: SIM905 - a list of words is easier to read without quotes
+)
+# Names that say nothing of a function.
+PARTICIPLES = frozenset(["told", "said", "meant", "apart", "anew", "carried"])
+WITHOUT_A_VERB = 1_233
 
 
 @cache
@@ -295,6 +316,28 @@ def test_no_class_name_stands_for_two_things() -> None:
         if not CONTRACT & {path, *path.parents}:
             found[name].append(str(path.relative_to(ROOT)))
     assert not {name: paths for name, paths in found.items() if len(paths) > 1}
+
+
+def public_functions() -> Iterator[tuple[Path, str]]:
+    """Every public function and method, without properties, with the module's file."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if not isinstance(node, ast.FunctionDef) or node.name.startswith("_"):
+                continue
+            if not any("property" in ast.dump(each) for each in node.decorator_list):
+                yield path, node.name
+
+
+def test_no_function_is_named_by_a_participle() -> None:
+    """`told` or `meant` say neither what a function does nor what it returns."""
+    found = [f"{path.relative_to(ROOT)}: {name}" for path, name in public_functions()]
+    assert not [each for each in found if each.rpartition(" ")[2] in PARTICIPLES]
+
+
+def test_no_more_functions_are_named_without_a_verb() -> None:
+    """The number of names that begin with no verb of the list may only fall."""
+    bare = [name for _, name in public_functions() if name.split("_")[0] not in VERBS]
+    assert len(bare) <= WITHOUT_A_VERB
 
 
 def test_each_term_stands_once() -> None:

@@ -18,7 +18,8 @@ FREE = dict.fromkeys(numbers.assumed(), 0.0)
 NUMBERS = FREE | {
     "write_units": 1.0, "read_units": 0.5, "shards": 2.0, "batch": 100.0, "memory_mb": 512.0,
     "stream_mb": 256.0, "sweep_mb": 512.0, "heartbeat_s": 5.0, "poll_s": 2.0, "jobs_at_once": 10.0,
-    "job_s": 1.0, "acks_carried": 0.0,
+    "job_s": 1.0, "acks_carried": 0.0, "queues": 1.0, "lanes": 1.0, "containers": 1.0,
+    "sweep_s": 30.0,
     "partition_write": 1_000.0, "partition_read": 3_000.0, "call_ms": 5.0, "consumer_ms": 50.0,
     "record_ms": 0.5, "table_write": 40_000.0, "api_per_s": 3_000.0, "lambda_at_once": 10.0,
     "request_ms": 10.0, "throttle_rate_per_s": 300.0,
@@ -33,8 +34,10 @@ UNITS: dict[str, Any] = {
     "lives": {
         "one by one": spent(7, 4, records=3, pushes=1) | {"fetches and acks": 2},
         "in tens": spent(8, 1, records=4, pushes=0.1) | {"fetches and acks": 1.1},
-        "nothing there": spent(0, 3),
     },
+    "lanes": {"1": spent(7, 6), "5": spent(7, 14)},
+    "empty fetches": {"1": spent(0, 3), "5": spent(0, 7), "50 queues": spent(0, 100)},
+    "running": spent(0.03, 1, calls=0.05),
     "heartbeat": spent(1, records=1),
     "lasting": {"5": {"1": spent(), "61": spent(6, 3, records=6)}, "20": {"1": spent()}},
     "consumer": {
@@ -44,6 +47,9 @@ UNITS: dict[str, Any] = {
         "five queues": {"1": spent(2), "11": spent(52), "a minute": spent(30)},
     },
     "sweeps": {"1": spent(1, 4, calls=10, log_bytes=1_000), "200": spent(1, 40, calls=100)},
+    "sweeps in use": {
+        "1": spent(1, 4, calls=10, log_bytes=1_000), "11": spent(1, 24, calls=60, log_bytes=1_000),
+    },
     "note": spent(1, calls=1) | {"every_s": 200},
     "metrics": {"alarms": 0, "deployment": 2, "queue": 3},
     "paths": {
@@ -106,7 +112,7 @@ def test_a_long_window_fills_batches_on_each_shard() -> None:
     found = busy.invocations(busy.jobs("one by one", 22))
     # 66 records are six batches of eleven, whatever the shards.
     assert (found.count, found.records, found.write) == pytest.approx((6, 11, 72))
-    dearer = busy.invocations(busy.jobs("one by one", 22), "five queues")
+    dearer = busy.invocations(busy.jobs("one by one", 22), queues=5)
     assert dearer.write == pytest.approx(6 * 52 + 1)
     # 4 records a second on 2 shards, for half a second: one more in a batch.
     half = model(window_s=0.5)
@@ -202,11 +208,56 @@ def test_a_sweep_is_paid_each_minute() -> None:
     assert model().sweeps(200) * 60e6 == pytest.approx(1 + 40 * 0.5)
 
 
+def test_queues_in_use_are_swept_at_a_higher_price() -> None:
+    assert model().sweeps_in_use() == pytest.approx(model().sweeps())
+    assert model(queues=6).sweeps_in_use() * 60e6 == pytest.approx(1 + 14 * 0.5)
+    # Each lane is read, too.
+    assert model(queues=2, lanes=3).sweeps_in_use() == model(queues=6).sweeps_in_use()
+
+
+def test_a_fetch_reads_several_lanes() -> None:
+    assert model(lanes=3).jobs("one by one", 1).read == pytest.approx(4 + 4)
+    # It carries ten jobs.
+    assert model(lanes=3).jobs("in tens", 1).read == pytest.approx(1 + 4 * 1.1 / 2)
+    assert model(lanes=3, heartbeat_s=1e9).idle_worker().read == pytest.approx(5 / 2)
+
+
+def test_a_function_url_has_no_gateway_and_no_access_log() -> None:
+    priced = {"api_requests": 2.0, "log_gb": 1e3, "access_log_bytes": 400.0}
+    by_url = model(**priced, function_url=1)
+    assert million(by_url.cost(by_url.jobs("one by one", 1)))["logs"] == pytest.approx(300)
+    saved = model(**priced).whole("one by one", 1) - by_url.whole("one by one", 1)
+    # Three requests of a job, and a heartbeat in five seconds.
+    assert saved == pytest.approx(3.2 * (2 + 400))
+
+
+def test_each_queue_of_a_batch_is_counted() -> None:
+    busy = model(window_s=1_000, batch=11, queues=3)
+    jobs = busy.jobs("one by one", 22)
+    # 12 units for one queue, 52 for five; and each minute 0 or 30.
+    assert busy.invocations(jobs).write == pytest.approx(6 * 32 + 0.5)
+    # A batch of 33 records has 11 jobs, and so at most 11 queues. A minute has many more.
+    many = {"window_s": 1_000, "batch": 33, "shards": 1e9}
+    assert model(**many).invocations(jobs, 500).write == pytest.approx(
+        model(**many).invocations(jobs, 11).write
+    )
+
+
+def test_pushes_of_other_numbers_of_containers_lie_between_those_counted() -> None:
+    counts = {"10": {"write": 1.0}, "10 by 4": {"write": 4.0}, "10 by 10": {"write": 7.0}}
+    pushing = prices.Model(UNITS | {"pushed": counts | {"1": {"write": 9.0}}}, NUMBERS)
+    found = [pushing.pushed_job(10, containers)["write"] for containers in (1, 2, 4, 7, 10)]
+    assert found == [1, 2, 4, 5.5, 7]
+    assert pushing.pushed_job(1, 3)["write"] == 9
+
+
 def test_each_container_that_answers_workers_notes_the_queue() -> None:
     noting = model(request_ms=20)
     assert noting.notes(noting.jobs("one by one", 0.4)) * 1e6 == pytest.approx(1 / 200)
     # 200 requests a second, of 20 ms.
     assert noting.notes(noting.jobs("one by one", 100)) * 1e6 == pytest.approx(4 / 200)
+    more = model(containers=7, queues=3)
+    assert more.notes(more.jobs("one by one", 0.4)) * 1e6 == pytest.approx(21 / 200)
 
 
 def test_a_bill_is_for_a_million_jobs() -> None:
@@ -221,6 +272,27 @@ def test_a_bill_is_for_a_million_jobs() -> None:
     assert bill["heartbeats"] == pytest.approx(0.1 * 2)
     assert bill["idle worker"] == pytest.approx((1.5 * 0.5 + 0.1) * 2)
     assert paid.whole("one by one", 0.5) == pytest.approx(sum(bill.values()) - bill["idle worker"])
+
+
+# Dollars per million jobs of 0.5 KB with the library's defaults: rate, settings, and the most.
+BOUNDS: tuple[tuple[float, dict[str, float], float], ...] = (
+    (0.4, {}, 10.7), (0.4, {"window_s": 30}, 9.6), (0.4, {"window_s": 30, "function_url": 1}, 7.0),
+    (10, {}, 8.0), (10, {"job_s": 60}, 11), (10, {"job_s": 300}, 23), (10, {"job_s": 900}, 53),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("rate", "chosen", "most"), BOUNDS)
+def test_prices_keep_their_bounds(rate: float, chosen: dict[str, float], most: float) -> None:
+    counts = prices.Model(numbers.counted(), numbers.assumed() | chosen)
+    assert counts.whole("one by one", rate) <= most
+
+
+def test_prices_of_batches_pushes_and_idle_months_keep_their_bounds() -> None:
+    counts = prices.Model(numbers.counted(), numbers.assumed())
+    assert counts.whole("in tens", 10) <= 4.5
+    for containers, most in ((1, 7.4), (4, 7.7), (10, 8.0)):
+        assert sum(counts.pushed(10, containers).values()) / 10 * 1e6 <= most
+    assert sum(prices.idle(counts).values()) <= 3.5
 
 
 # --- ceilings -----------------------------------------------------------------------------------
@@ -297,6 +369,94 @@ def test_what_falls_first_depends_on_lanes_and_shards() -> None:
     found = scale.Scale(UNITS, NUMBERS)
     assert first(1, 16, one_queue=False) == "event pages"
     assert first(64, 64, life="in tens") == "event pages"
+
+
+# --- keys in partitions -----------------------------------------------------------------------
+
+
+_LIFE = {"table J|": [0.001, 0], "work R|": [2, 0.5]}
+# Nothing but the lanes limits.
+OF_LANES: tuple[dict[str, Any], dict[str, float]] = (
+    UNITS | {"paths": {"one by one": _LIFE, "in tens": _LIFE, "consumer": {}}},
+    NUMBERS | {"consumer_ms": 0, "record_ms": 0.001},
+)
+
+
+def hashed(lanes: int, partitions: int, *, one_queue: bool = True, **others: float) -> scale.Hashed:
+    made = scale.Scale(UNITS, NUMBERS | others)
+    return made.hashed("one by one", lanes, partitions, one_queue=one_queue)
+
+
+def test_keys_of_one_partition_share_its_units() -> None:
+    # 3 units of the job, 0.25 of event pages, 0.5 of the shard's counters; 2 of the index.
+    for one_queue in (True, False):
+        found = hashed(4, 1, one_queue=one_queue)
+        assert (found.worst, found.mean) == pytest.approx((1_000 / 3.75, 1_000 / 3.75))
+    # Reads: 2 of the queue's copies and 0.03 of its counters.
+    reading = hashed(4, 1, partition_write=1e6, partition_read=100, consumer_ms=0, record_ms=0.01)
+    assert reading.worst == pytest.approx(100 / 2.03)
+
+
+def test_two_lanes_meet_in_half_of_all_tables() -> None:
+    made = scale.Scale(*OF_LANES)
+    found = made.hashed("one by one", 2, 2, one_queue=True)
+    assert found.worst == 500
+    assert found.mean == pytest.approx(750, rel=0.05)
+    # One lane has a partition to itself, and so have two in a large table.
+    assert made.hashed("one by one", 1, 2, one_queue=True) == scale.Hashed(500, 500)
+    assert made.hashed("one by one", 2, 64, one_queue=True).worst == 1_000
+    assert made.hashed("one by one", 2, 64, one_queue=True).mean == pytest.approx(990, abs=8)
+    # The lanes of many queues are everywhere.
+    assert made.hashed("one by one", 1, 4, one_queue=False).worst == pytest.approx(2_000)
+
+
+def test_no_table_takes_more_than_after_splits() -> None:
+    found = scale.Scale(numbers.counted(), numbers.assumed())
+    for lanes, partitions in ((1, 4), (16, 16), (64, 64)):
+        one = found.hashed("one by one", lanes, partitions, one_queue=True)
+        most = found.first("one by one", lanes, partitions, one_queue=True)
+        assert one.worst <= one.mean <= most.of(lanes, partitions)
+
+
+@pytest.mark.parametrize(
+    ("lanes", "partitions", "worst"),
+    [
+        (4, 4, 670),
+        (4, 16, 1_000),
+        (16, 4, 1_000),
+        (16, 16, 2_000),
+        (64, 16, 3_200),
+        (64, 64, 6_400),
+    ],
+)
+def test_lanes_in_an_index_are_those_of_an_earlier_simulation(
+    lanes: int, partitions: int, worst: float
+) -> None:
+    found = scale.Scale(*OF_LANES).hashed("one by one", lanes, partitions, one_queue=True)
+    assert found.worst == pytest.approx(worst, rel=0.01)
+
+
+# --- jobs that last -----------------------------------------------------------------------------
+
+
+def test_leases_of_jobs_that_last_are_checked_each_minute() -> None:
+    # 30 s of a minute, 0.05 calls of 5 ms for each check.
+    what = "lease checks by the sweep"
+    assert ceiling(what, "jobs of 61 s", heartbeat_s=5) == pytest.approx(30_000 / 60 / 0.25)
+    assert ceiling(what, "jobs of 5 min", heartbeat_s=5) == pytest.approx(30_000 / 60 / 0.25 / 5)
+    # Six heartbeats of a job of 61 s are written.
+    assert ceiling("job records", "jobs of 61 s", shards=2, heartbeat_s=5) == pytest.approx(
+        2 * 1_000 / 9
+    )
+
+
+def test_a_thousand_jobs_over_a_minute_can_start_in_a_second() -> None:
+    found = scale.Scale(numbers.counted(), numbers.assumed()).ceilings()
+    (one,) = (
+        each.jobs for each in found
+        if (each.path, each.what) == ("jobs of 61 s", "lease checks by the sweep")
+    )  # fmt: skip
+    assert one >= 1_000
 
 
 def test_a_key_that_nobody_named_is_refused() -> None:

@@ -278,8 +278,8 @@ def test_an_unknown_option_is_refused_and_named(name: str, value: Any) -> None:
         ("retries", "retry"), ("attempts", "retry"), ("backoff", "retry"), ("cron", "/cron"),
         ("depends_on", "/workflows"), ("dedup_id", "unique"), ("kwargs", "args"),
         ("ttl", "expires"),
-        ("MessageGroupId", "rate_limit"), ("meta", "beside options"), ("id", "beside options"),
-        ("priorty", "did you mean 'priority'?"), ("zzz", "there are delay_until"),
+        ("MessageGroupId", "rate_limit"), ("meta", "outside options"), ("id", "outside options"),
+        ("priorty", "Did you mean 'priority'?"), ("zzz", "Known fields: delay_until"),
     ],
 )  # fmt: skip
 def test_what_other_queues_call_an_option_is_explained(name: str, here: str) -> None:
@@ -299,17 +299,17 @@ def test_a_name_from_elsewhere_is_no_option_here() -> None:
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("delay", "here it is delay_until"), ("retries", "here it is retry"),
+        ("delay", "Use delay_until"), ("retries", "Use retry"),
         ("cron", "/cron"), ("schedule", "delay_until"), ("kwargs", "args"),
-        ("option", "did you mean 'options'?"), ("priorty", "did you mean 'priority'?"),
-        ("schema_", "did you mean 'schema'?"),
+        ("option", "Did you mean 'options'?"), ("priorty", "Did you mean 'priority'?"),
+        ("schema_", "Did you mean 'schema'?"),
     ],
 )  # fmt: skip
 def test_what_looks_like_an_option_at_the_top_level_is_warned_of(name: str, told: str) -> None:
     request = envelope.parse(_request(**{name: 5}))
     assert _resolved(_request(**{name: 5})).content[name] == 5
     (warning,) = envelope.warnings(request, "jobs[3].")
-    assert warning.startswith(f"'jobs[3].{name}' is kept as data and has no effect; ")
+    assert warning.startswith(f"'jobs[3].{name}' is stored as data and has no effect. ")
     assert told in warning
 
 
@@ -456,7 +456,7 @@ def test_names_of_one_retry_setting_must_agree(retry: dict[str, Any], field: str
     with pytest.raises(ValidationFailed) as caught:
         _resolved(_request(options={"retry": retry}))
     assert caught.value.field == f"options.retry.{field}"
-    assert "which is another name for it" in caught.value.reason
+    assert "which sets the same value" in caught.value.reason
     same = dict.fromkeys(retry, "linear" if "linear" in retry.values() else 1_000)
     same |= {name: "PT1S" for name in same if name.endswith("_interval")}
     _resolved(_request(options={"retry": same}))

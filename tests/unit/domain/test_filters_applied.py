@@ -32,6 +32,6 @@ def test_a_value_without_a_row_is_an_error() -> None:
 
 def test_a_filter_for_none_of_its_states_does_not_become_one_for_all() -> None:
     wanted = jobs.JobFilter(state=(State.COMPLETED,))
-    with pytest.raises(ValueError, match="names none of these states: active, available"):
+    with pytest.raises(ValueError, match="matches none of the states active or available"):
         jobs.limited(wanted, (State.AVAILABLE, State.ACTIVE))
     assert jobs.limited(jobs.JobFilter(), (State.ACTIVE,)).states == (State.ACTIVE,)

@@ -175,7 +175,7 @@ def test_nesting_is_accepted_up_to_the_limit_and_refused_beyond(opening: str, cl
 
     fitting = jsontext.MAX_DEPTH // sum(opening.count(mark) for mark in "[{")
     jsontext.loads(nested(fitting))
-    with pytest.raises(InvalidPayload, match="nested deeper"):
+    with pytest.raises(InvalidPayload, match="levels of nesting"):
         jsontext.loads(nested(fitting + 1))
 
 
@@ -184,7 +184,7 @@ def test_what_stands_beside_the_deepest_place_changes_nothing_about_the_limit() 
         return "[" + "[]," * 200 + "[" * times + "]" * times + "]"
 
     jsontext.loads(beside(jsontext.MAX_DEPTH - 1))
-    with pytest.raises(InvalidPayload, match="nested deeper"):
+    with pytest.raises(InvalidPayload, match="levels of nesting"):
         jsontext.loads(beside(jsontext.MAX_DEPTH))
 
 

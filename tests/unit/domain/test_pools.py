@@ -10,7 +10,7 @@ from ojs.api.pools import Pool as PoolShown
 from ojs.domain.errors import InvalidRequest
 from ojs.domain.pool import pool as pools
 from ojs.domain.pool.dispatch import DispatchStrategy
-from ojs.domain.pool.pool import Pool, Prevention
+from ojs.domain.pool.pool import Pool, StarvationPrevention
 from ojs.domain.pool.statistics import PoolStatus
 
 THREE = ["critical", "default", "low"]
@@ -57,7 +57,7 @@ def test_all_that_can_be_told() -> None:
     }  # fmt: skip
     pool = pools.parse("payment-workers", body)
     assert (pool.concurrency, pool.strategy, pool.isolated) == (20, DispatchStrategy.STRICT, True)
-    assert pool.prevention == Prevention("PT10S", 0.1)
+    assert pool.prevention == StarvationPrevention("PT10S", 0.1)
     assert pool.prevention.interval_ms == 10_000
     shown = shown_as(pool)
     assert {name: shown[name] for name in body} == body
@@ -146,7 +146,7 @@ def test_a_name_that_is_right(name: str) -> None:
 def test_parts_that_are_all_there_is_are_taken() -> None:
     twenty = [f"q{n}" for n in range(20)]
     body = {"queues": twenty, "starvation_prevention": {"enabled": True}}
-    assert pools.parse("general", body).prevention == Prevention("PT30S", 0.05)
+    assert pools.parse("general", body).prevention == StarvationPrevention("PT30S", 0.05)
 
 
 def test_no_gate_of_a_pool_is_one_of_a_queue_or_of_a_worker() -> None:

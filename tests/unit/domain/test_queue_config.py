@@ -333,7 +333,7 @@ def test_where_copies_go_is_read_back_as_it_was_written(
 
 
 def test_keys_that_nobody_knows_are_refused() -> None:
-    with pytest.raises(InvalidRequest, match=r"'c\.colour': is not a known field; there are"):
+    with pytest.raises(InvalidRequest, match=r"'c\.colour': is not a known field. Known fields: "):
         queue_config.parse({"colour": "red"}, prefix="c.")
 
 

@@ -21,7 +21,7 @@ from ojs.api import openapi
 from ojs.api import operations as contract
 from ojs.clock import ManualClock
 from ojs.http import endpoint
-from ojs.http.binding.access import Guard
+from ojs.http.binding.access import Authorizer
 from ojs.runtime import Runtime
 from ojs.settings import Settings
 
@@ -230,4 +230,4 @@ class _Open:
 
 
 # For applications of a test's own, without a table.
-OPEN = Guard(cast("Callable[[], Runtime]", _Open))
+OPEN = Authorizer(cast("Callable[[], Runtime]", _Open))

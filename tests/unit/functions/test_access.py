@@ -27,7 +27,7 @@ from ojs.domain.access import (
 )
 from ojs.domain.errors import BackendError
 from ojs.environment import beginning_ms
-from ojs.http.endpoint import Operation, Reach
+from ojs.http.endpoint import Operation, QueueScope
 from ojs.runtime import Runtime
 from ojs.store.deployment.access_keys import AccessKeyStore
 from ojs.store.table.table import Table
@@ -57,9 +57,9 @@ def spent(api: Keyed, act: Callable[..., T], *given: Any, **named: Any) -> tuple
 def test_the_table_of_permissions_is_complete() -> None:
     for operation in contract.OPERATIONS:
         reach = operation.permission.reach
-        assert (reach is Reach.PATH) == (operation.subject == "queue"), operation.id
-        assert (reach is Reach.JOB) == (operation.subject == "job"), operation.id
-        if reach is Reach.FILTER:
+        assert (reach is QueueScope.PATH) == (operation.subject == "queue"), operation.id
+        assert (reach is QueueScope.JOB) == (operation.subject == "job"), operation.id
+        if reach is QueueScope.FILTER:
             assert {"queue", "queues"} & {each.name for each in operation.query}, operation.id
 
 
@@ -252,7 +252,7 @@ def test_a_limited_key_touches_its_queues_only(operation: Operation, keyed: Keye
     reply, calls = spent(api, lambda: api.ask(operation, queue="theirs", job=theirs))
     # The first call is the authorizer's.
     written = [call for call in calls[1:] if call in WRITES]
-    if reach is Reach.NONE or operation.id in UNREFUSED:
+    if reach is QueueScope.NONE or operation.id in UNREFUSED:
         assert reply.status not in (401, 403), reply.text
         return
     refusal = reply.error
@@ -266,8 +266,8 @@ def test_a_limited_key_touches_its_queues_only(operation: Operation, keyed: Keye
     assert refusal["details"] in ({}, {"index": 0})
     assert written == []
     reply = api.ask(operation, queue="mine", job=mine)
-    assert (reply.status == 403) == (reach is Reach.ALL), reply.text
-    if reach is not Reach.ALL:
+    assert (reply.status == 403) == (reach is QueueScope.ALL), reply.text
+    if reach is not QueueScope.ALL:
         assert api.ask(operation, queue="my.own", job=mine).status not in (401, 403)
 
 

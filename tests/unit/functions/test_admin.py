@@ -43,7 +43,7 @@ def test_health_says_when_the_store_is_down(
     api: Api, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def down(*_: Any, **__: Any) -> None:
-        raise BackendUnavailable("The store cannot be reached.")
+        raise BackendUnavailable("The storage service can't be reached.")
 
     monkeypatch.setattr(api.runtime.table, "get", down)
     reply = api.get(f"{base}/health")
@@ -56,7 +56,7 @@ def test_health_says_when_the_store_is_down(
 
 def test_a_store_that_is_down_is_503_everywhere(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     def down(*_: Any, **__: Any) -> None:
-        raise BackendUnavailable("The store is busy.", retry_after_s=7)
+        raise BackendUnavailable("DynamoDB throttled the request.", retry_after_s=7)
 
     monkeypatch.setattr(api.runtime.enqueue, "push", down)
     reply = api.post("/ojs/v1/jobs", {"type": "a", "args": []})
@@ -87,7 +87,7 @@ def test_others_that_are_quicker_are_a_warning_without_a_stack(
     api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def contended(*_: Any, **__: Any) -> None:
-        raise BackendContended("Others are pushing the same unique job; try again.")
+        raise BackendContended("Concurrent requests enqueued the same unique job.")
 
     monkeypatch.setattr(api.runtime.enqueue, "push", contended)
     reply = api.post("/ojs/v1/jobs", {"type": "a", "args": []})

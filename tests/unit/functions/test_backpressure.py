@@ -69,7 +69,9 @@ def test_a_full_queue_refuses_at_once(api: Api) -> None:
         "hint", "docs_url", "request_id", "catalog_code",
     }  # fmt: skip
     assert reply.error["catalog_code"] == "OJS-6001"
-    assert reply.error["message"].startswith("Queue 'q' has reached its depth bound (2)")
+    assert reply.error["message"] == (
+        "Queue 'q' doesn't have enough capacity: it contains 2 of at most 2 jobs. Retry after 5 s."
+    )
     assert reply.headers["Retry-After"] == "5"
     # Not stored, under no id.
     assert stored(api) == 2
@@ -218,7 +220,10 @@ def test_a_batch_that_could_never_fit_is_refused(api: Api) -> None:
         assert push(api, queue).status == 201
         reply = push_batch(api, *[queue] * 3, headers={"OJS-Block-Timeout": "5"})
         assert (reply.status, reply.error["code"]) == (429, "QUEUE_FULL")
-        assert reply.error["message"].startswith(f"3 jobs can never fit into the queue '{queue}'")
+        assert reply.error["message"] == (
+            f"The request has 3 jobs for queue '{queue}', which can hold at most 2. "
+            "Send smaller batches."
+        )
         details = reply.error["details"]
         assert (details["field"], details["size"], details["limit"]) == ("jobs", 3, 2)
         assert reply.error["retryable"] is False
@@ -243,7 +248,9 @@ def test_a_job_that_could_never_fit_is_too_large(api: Api) -> None:
             details = reply.error["details"]
             assert (details["field"], details["limit"]) == (what, 1_000)
             assert details["size"] > 1_000
-            assert f"can never fit into the queue '{queue}'" in reply.error["message"]
+            assert reply.error["message"] == (
+                f"'{what}' has {details['size']} bytes. Queue '{queue}' allows 1000 bytes in total."
+            )
             assert reply.error["retryable"] is False
             assert "Retry-After" not in reply.headers
         assert stored(api, queue) == 1

@@ -197,7 +197,7 @@ def test_a_body_that_is_not_read_is_refused(api: Api, operation: Operation) -> N
         reply = api(operation.method, path, raw=raw, query=query)
         details = refused(reply, "invalid_request")
         assert (reply.status, details["field"]) == (400, "body"), kind
-        assert "takes no body" in details["reason"]
+        assert "this operation has no body" in details["reason"]
     for broken in ("%%%", "YQ", "e30=e30=", "\u00fc"):
         reply = api(operation.method, path, raw=broken, query=query, encoded=True)
         assert refused(reply, "invalid_request")["field"] == "body"
@@ -335,7 +335,8 @@ def test_fields_that_are_missing(api: Api) -> None:
     ):
         operation = contract.get(operation_id)
         details = refused(api.post(operation.path, body), "invalid_request")
-        assert (details["field"], details["reason"]) == (field, "is required")
+        assert details["field"] == field
+        assert details["reason"].partition(",")[0].partition(".")[0] == "is required"
 
 
 def test_all_findings_are_told_at_once(api: Api) -> None:

@@ -101,7 +101,7 @@ def test_a_job_that_is_refused_takes_no_other_along(api: Api) -> None:
     items = reply.json["items"]
     assert (items[2]["status"], items[2]["job"]["id"]) == ("duplicate", there)
     assert items[1]["error"]["details"]["field"] == "type"
-    assert items[13]["error"]["details"]["reason"] == "is the id of jobs[12] too"
+    assert items[13]["error"]["details"]["reason"] == "is a duplicate of jobs[12].id"
     assert (reply.json["total"], reply.json["succeeded"], reply.json["failed"]) == (14, 8, 6)
     # Two were there before.
     assert waiting(api) == 7 + 2
@@ -254,5 +254,5 @@ def test_jobs_that_are_gone_are_told(api: Api) -> None:
     again = bulk(api, ONE, ONE, idempotency_key="k")
     assert (again.status, again.json["items"][0]["job"]["id"]) == (201, gone)
     assert again.json["warnings"] == [
-        f"Job '{gone}' is not there any more; this is what was pushed."
+        f"Job '{gone}' was deleted. The response has the enqueued job."
     ]

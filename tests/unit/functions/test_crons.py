@@ -164,7 +164,7 @@ def test_a_day_that_some_months_do_not_have_is_warned_of(
     api: Api, expression: str, warned: bool
 ) -> None:
     told = register(api, expression=expression).get("warnings", [])
-    assert ["does not fire on that day" in each for each in told] == [True] * warned
+    assert ["doesn't run on that day" in each for each in told] == [True] * warned
     changed = api("PATCH", f"{BASE}/daily", {"timezone": "Asia/Tokyo"}).json
     assert changed.get("warnings", []) == told
 
@@ -274,7 +274,9 @@ def test_no_more_cron_jobs_than_the_setting_allows(
         refused = api("POST", BASE, {**SUITE, "name": "d"})
         assert (refused.status, refused.error["code"]) == (409, "limit_reached")
         assert refused.error["details"] == {"field": "name", "limit": most}
-        assert f"There are 3 cron jobs, and the setting max_crons allows {most}" in refused.text
+        assert (
+            f"The server has 3 cron jobs, and its setting max_crons allows {most}" in refused.text
+        )
         # Those that are there can be changed and fired.
         assert register(api, name="a", expression=f"{most} 9 * * *")["name"] == "a"
         assert api("POST", f"{BASE}/b/trigger").status == 201
@@ -293,7 +295,7 @@ def test_no_more_cron_jobs_than_one_key_can_set(
         assert one("POST", BASE, {**SUITE, "name": name}).status == 201
     refused = one("POST", BASE, {**SUITE, "name": "c"})
     assert (refused.status, refused.error["code"]) == (409, "limit_reached")
-    assert "This key set 2 cron jobs" in refused.text
+    assert "This access key has created 2 cron jobs" in refused.text
     assert other("POST", BASE, {**SUITE, "name": "c"}).status == 201
     assert one("POST", BASE, {**SUITE, "name": "b", "expression": "1 9 * * *"}).status == 200
     one("DELETE", f"{BASE}/a")
@@ -326,7 +328,10 @@ def test_ticks_are_as_far_apart_as_the_setting_asks(
     assert changed.status == (200 if taken else 400)
     if not taken:
         assert changed.error["details"]["field"] == "expression"
-        assert "fires twice within 300 s, the setting min_cron_interval_s" in changed.text
+        assert (
+            "must leave at least 300 s between two runs (setting min_cron_interval_s)"
+            in changed.text
+        )
         # What fires already goes on, and can be paused.
         assert api.get(f"{BASE}/daily").json["next_run_at"] is not None
         assert api("POST", f"{BASE}/daily/pause").status == 200

@@ -234,12 +234,12 @@ def test_a_change_of_an_endpoint_reads_the_secret_anew(secrets: Secrets) -> None
 @pytest.mark.parametrize(
     ("url", "told"),
     [
-        ("http://hooks.example.com/", "not https"),
-        ("https://169.254.169.254/latest", "not public"),
-        ("https://10.0.0.1/", "not public"),
-        ("https://localhost/", "not public"),
-        ("https://2130706433/", "not public"),
-        ("https://[fd00:ec2::254]/", "not public"),
+        ("http://hooks.example.com/", "must use https"),
+        ("https://169.254.169.254/latest", "must have a public address"),
+        ("https://10.0.0.1/", "must have a public address"),
+        ("https://localhost/", "must have a public address"),
+        ("https://2130706433/", "must have a public address"),
+        ("https://[fd00:ec2::254]/", "must have a public address"),
     ],
 )
 def test_an_endpoint_inside_fails_the_deployment_and_changes_nothing(url: str, told: str) -> None:
@@ -258,7 +258,7 @@ def test_an_endpoint_whose_secret_has_no_value_fails_the_deployment(
     secrets: Secrets, value: str | None
 ) -> None:
     secrets.values[SECRET] = value
-    with pytest.raises(declare.Refused, match="signing_secret: the secret has no value"):
+    with pytest.raises(declare.Refused, match="signing_secret: the secret must have a value"):
         declare.run(endpoint("Create"), None)
     with pytest.raises(NotFound):
         hooks()
@@ -287,5 +287,5 @@ def test_a_queue_that_another_delivery_serves_fails_the_deployment() -> None:
     declare.run(endpoint("Create"), None)
     other = endpoint("Create")
     other["ResourceProperties"]["Set"]["Path"] = "/ojs/v1/admin/deliveries/other"
-    with pytest.raises(declare.Refused, match=r"409 .*served by the delivery 'hooks'"):
+    with pytest.raises(declare.Refused, match=r"409 .*served by delivery 'hooks'"):
         declare.run(other, None)

@@ -15,7 +15,7 @@ from ojs.domain import jsontext
 from ojs.domain.delivery import forms
 from ojs.domain.delivery.outcome import MalformedRecord
 from ojs.domain.errors import BackendUnavailable
-from ojs.services.deliveries.parts import AllowedTargets, PushParts
+from ojs.services.deliveries.parts import AllowedTargets, DeliveryDependencies
 from ojs.settings import Settings
 from tests.store.pushing import DONE, FUNCTION, GONE, FakeTarget, Sends, Wakes
 from tests.unit.functions.client import Api
@@ -71,7 +71,7 @@ def cloud(make_runtime: Callable[..., Runtime], clock: ManualClock) -> Cloud:
         blobs=plain.blobs,
         clock=clock,
         sleep=lambda _: None,
-        push=PushParts(
+        push=DeliveryDependencies(
             wakes=wakes,
             target=lambda _: target,
             allowed=AllowedTargets([FUNCTION], ["*"], check_endpoint=_https),
@@ -84,7 +84,7 @@ def cloud(make_runtime: Callable[..., Runtime], clock: ManualClock) -> Cloud:
 
 def _https(url: str) -> None:
     if not url.startswith("https://"):
-        raise ValueError("the endpoint is not https")
+        raise ValueError("must use https")
 
 
 def record(push: Push, answer: Any, condition: str = "Success") -> dict[str, Any]:

@@ -29,7 +29,7 @@ def test_a_family_that_is_not_offered_is_named(api: Api, feature: str, path: str
         reply = api(method, f"{BASE}/{path}{below}", {} if method == "POST" else None)
         assert (reply.status, reply.error["code"]) == (422, "unsupported")
         assert reply.error["details"] == {"feature": feature}
-        assert "not offered by this server" in reply.error["message"]
+        assert "not supported by this server" in reply.error["message"]
         assert reply.error["retryable"] is False
     assert api.get(f"{BASE}/{path}x/none/of/these/").status in (400, 404)
 

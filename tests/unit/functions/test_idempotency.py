@@ -59,7 +59,7 @@ def test_another_body_is_refused(api: Api, path: str, body: dict[str, Any]) -> N
         reply = push(api, path, more if path == "jobs" else {"jobs": [ONE, more]})
         assert (reply.status, reply.error["code"]) == (409, "conflict")
         assert reply.error["details"]["field"] == "Idempotency-Key"
-        assert "another request" in reply.error["details"]["reason"]
+        assert "different request" in reply.error["details"]["reason"]
         assert reply.error["retryable"] is False
     assert ids(push(api, path, body)) == ids(first)
 
@@ -76,7 +76,7 @@ def test_a_bad_key_is_refused(api: Api, path: str, body: dict[str, Any], key: st
     reply = push(api, path, body, key=key)
     assert (reply.status, reply.error["code"]) == (400, "invalid_request")
     assert reply.error["details"]["field"] == "Idempotency-Key"
-    assert reply.error["details"]["reason"] == "must be 1 to 256 printable ASCII characters"
+    assert reply.error["details"]["reason"] == "must have 1 to 256 printable ASCII characters"
     assert api.get(f"{BASE}/queues").json["queues"] == []
 
 
@@ -133,7 +133,7 @@ def test_a_job_that_is_gone_is_told(api: Api) -> None:
     api("DELETE", f"{BASE}/admin/jobs/{ids(batch)[1]}")
     reply = push(api, "jobs", ONE)
     assert (reply.status, ids(reply)) == (201, [job])
-    said = "is not there any more; this is what was pushed."
+    said = "was deleted. The response has the enqueued job."
     assert reply.json["warnings"] == [f"Job '{job}' {said}"]
     assert reply.json["job"]["args"] == ONE["args"]
     again = push(api, "jobs/batch", MANY, key="batch")

@@ -246,7 +246,7 @@ def test_a_report_of_a_job_that_is_not_active_is_ignored_and_says_so(
         method, path = "POST", "/ojs/v1/workers/progress"
         body = {"job_id": job_id, "percentage": 50}
     reply = api(method, path, body)
-    told = ["The report was ignored: the job is 'available', not 'active'."]
+    told = ["The report was ignored, because the state of the job is 'available', not 'active'."]
     assert (reply.status, reply.json["progress"], reply.json["warnings"]) == (200, None, told)
     assert "warnings" not in api.get(f"/ojs/v1/jobs/{job_id}/progress").json
 
@@ -255,7 +255,7 @@ def test_a_checkpoint_in_a_progress_report_is_not_kept_and_the_rest_is(api: Api)
     job_id = api.active()
     path = f"/ojs/v1/jobs/{job_id}/progress"
     report = {"job_id": job_id, "percentage": 20, "checkpoint": {"row": 2}}
-    told = ["'checkpoint' is not kept: this server has no checkpoints."]
+    told = ["'checkpoint' is not stored, because this server does not support checkpoints."]
     for value, method, at, body in (
         (0.1, "PUT", path, {"progress": 0.1, "checkpoint": {"row": 1}}),
         (0.2, "POST", "/ojs/v1/workers/progress", report),

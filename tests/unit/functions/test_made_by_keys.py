@@ -12,7 +12,7 @@ import pytest
 from ojs import runtime
 from ojs.domain.access import ALL_SCOPES, ANYBODY, Principal
 from ojs.domain.errors import BackendUnavailable
-from ojs.services.deliveries.parts import AllowedTargets, PushParts
+from ojs.services.deliveries.parts import AllowedTargets, DeliveryDependencies
 from ojs.services.operations.setup import Setup, SetupError
 from ojs.settings import Settings
 from ojs.store.deployment.access_keys import AccessKeyStore
@@ -55,7 +55,7 @@ def keys(make_runtime: Callable[..., Runtime], clock: ManualClock) -> Keys:
         blobs=plain.blobs,
         clock=clock,
         sleep=lambda _: None,
-        push=PushParts(
+        push=DeliveryDependencies(
             wakes=Wakes(clock),
             target=lambda _: target,
             allowed=AllowedTargets([FUNCTION], ["a.example"], check_endpoint=lambda _: None),
@@ -288,7 +288,9 @@ def test_setup_lists_the_deliveries_that_would_stop(keys: Keys) -> None:
     with pytest.raises(SetupError, match=r"jobs to a\.example, but the setting egress_hosts"):
         setup.check_deliveries((), push=True)
     setup.check_deliveries(("a.example",), push=True)
-    with pytest.raises(SetupError, match="push jobs: d, f, but push=false would stop them"):
+    with pytest.raises(
+        SetupError, match="deliveries d, f are active, but push=false would stop them"
+    ):
         setup.check_deliveries(("a.example",), push=False)
     for name in ("d", "f"):
         keys("POST", f"{BASE}/{name}/pause", {})

@@ -9,7 +9,7 @@ import pytest
 from ojs.domain.job.states import State
 from ojs.domain.queue.order import MAX_ORDERED, QueueOrder, QueueOrders, ordered
 from ojs.domain.queue.queue import Queue
-from ojs.domain.stats import Levels, QueueGauges
+from ojs.domain.stats import QueueGauges, StateCounts
 from ojs.domain.times import format_ms
 from ojs.store.table import keys
 
@@ -126,7 +126,7 @@ def test_where_nothing_is_in_queues_nothing_is_written(api: Api) -> None:
 
 
 def gauges(name: str, available: int, oldest_ms: int | None = None) -> QueueGauges:
-    return QueueGauges(Queue(name), Levels({State.AVAILABLE: available}), 0, oldest_ms)
+    return QueueGauges(Queue(name), StateCounts({State.AVAILABLE: available}), 0, oldest_ms)
 
 
 def test_a_page_of_a_thousand_queues_reads_sixty_units_at_most(api: Api) -> None:

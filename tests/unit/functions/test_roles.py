@@ -11,7 +11,7 @@ from ojs.api import operations as contract
 from ojs.clock import ManualClock
 from ojs.domain.access import ALL_SCOPES, role_arn
 from ojs.domain.errors import BackendError
-from ojs.http.endpoint import Operation, Reach
+from ojs.http.endpoint import Operation, QueueScope
 from ojs.runtime import Runtime
 from ojs.store.table.table import Table
 from tests.spread import spread
@@ -154,8 +154,8 @@ def test_a_role_reaches_its_queues_alone(operation: Operation, closed: Keyed) ->
     asking = Asking(closed, limited)
     reach = operation.permission.reach
     reply = asking.ask(operation, queue="theirs", job=theirs)
-    free = reach is Reach.NONE or operation.id in UNREFUSED
-    if free or reach is Reach.CRON:
+    free = reach is QueueScope.NONE or operation.id in UNREFUSED
+    if free or reach is QueueScope.CRON:
         # Of cron jobs there are none here.
         assert reply.status not in (401, 500), reply.text
     elif operation.id == EACH_FOR_ITSELF:

@@ -212,7 +212,7 @@ def test_a_first_key_of_another_table_gets_the_mac_of_this_one(deployed: Deploye
 def test_a_secret_that_is_no_key_ends_the_deployment(text: str, deployed: Deployed) -> None:
     secret = Kept()
     secret.text = text
-    with pytest.raises(SetupError, match="not hold a valid key"):
+    with pytest.raises(SetupError, match="must contain a valid key"):
         deployed.setup().leave_first_key(secret)
     assert deployed.keys.list(limit=10).items == []
 
@@ -221,7 +221,7 @@ def test_an_id_that_is_taken_ends_the_deployment(deployed: Deployed) -> None:
     _, credential = deployed.runtime.access_keys.create(ANYBODY, "other", ["work"])
     secret = Kept()
     secret.text = Credential(credential.id, "0" * 64).text
-    with pytest.raises(SetupError, match="belongs to another key"):
+    with pytest.raises(SetupError, match="the id of a different key"):
         deployed.setup().leave_first_key(secret)
 
 
@@ -238,7 +238,7 @@ def test_code_that_is_too_old_is_refused(
 ) -> None:
     monkeypatch.setattr("ojs.store.deployment.notes.NEEDED_VERSION", 3)
     deployed.setup("9").check_table(schema=3)
-    with pytest.raises(SetupError, match="schema 2, and this one needs 3"):
+    with pytest.raises(SetupError, match="schema 2, but the table has schema 3"):
         deployed.setup("8").check_table(schema=2)
     noted = deployed.deployment.read()
     assert noted is not None
@@ -251,7 +251,7 @@ def test_code_that_is_too_old_is_refused(
 def test_code_that_reads_no_lease_notes_is_refused(deployed: Deployed) -> None:
     """Its sweep would not find leases of the last minute that are lost."""
     deployed.setup("9").check_table()
-    with pytest.raises(SetupError, match="schema 3, and this one needs 4"):
+    with pytest.raises(SetupError, match="schema 3, but the table has schema 4"):
         deployed.setup("0.2.1").check_table(schema=3)
 
 
@@ -356,7 +356,7 @@ def test_an_upgrade_that_would_stop_deliveries_ends_before_it_notes_anything(
     monkeypatch.setattr(access_runtime, "first_key", lambda: None)
     for hosts, push, status, reason in (
         ("", "true", "FAILED", "a.example, but the setting egress_hosts allows no host"),
-        ("a.example", "false", "FAILED", "mail, but push=false would stop them"),
+        ("a.example", "false", "FAILED", "mail are active, but push=false would stop them"),
         ("a.example", "true", "SUCCESS", ""),
     ):
         assert deployed.deployment.read() is None

@@ -19,7 +19,7 @@ from ojs.domain.errors import BackendUnavailable
 from ojs.domain.job.states import State
 from ojs.domain.pool.backlog import Backlog
 from ojs.domain.queue.queue import Queue
-from ojs.domain.stats import Filling, Levels, PoolMetrics, QueueGauges, Totals, WorkerCounts
+from ojs.domain.stats import Filling, PoolMetrics, QueueGauges, StateCounts, Totals, WorkerCounts
 from ojs.runtime import Runtime
 from ojs.services.operations.metrics_sweep import MetricsReport
 from ojs.services.sweeps import SweepReport
@@ -53,7 +53,7 @@ NOW_MS = 1_780_000_000_000
 
 
 def gauges_of(
-    queue: str, levels: Levels, oldest_ms: int | None, filling: Filling | None = None
+    queue: str, levels: StateCounts, oldest_ms: int | None, filling: Filling | None = None
 ) -> QueueGauges:
     return QueueGauges(Queue(queue), levels, oldest_ms=oldest_ms, filling=filling)
 
@@ -167,11 +167,13 @@ def test_what_was_seen_is_written_as_metrics(
     gauges: Gauges, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gauges.queues = [
-        gauges_of("email", Levels({State.AVAILABLE: 3, State.DISCARDED: 2}, dead=1), NOW_MS - 90),
-        gauges_of("idle", Levels({State.ACTIVE: 4}), None),
+        gauges_of(
+            "email", StateCounts({State.AVAILABLE: 3, State.DISCARDED: 2}, dead=1), NOW_MS - 90
+        ),
+        gauges_of("idle", StateCounts({State.ACTIVE: 4}), None),
     ]
     gauges.totals = Totals(
-        NOW_MS, 2, Levels({State.AVAILABLE: 3}, dead=1), WorkerCounts(running=5, quiet=1)
+        NOW_MS, 2, StateCounts({State.AVAILABLE: 3}, dead=1), WorkerCounts(running=5, quiet=1)
     )
     handler(EVENT, None)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -210,9 +212,9 @@ def test_what_was_seen_is_written_as_metrics(
 @pytest.mark.usefixtures("by_queue")
 def test_bounds_are_written_as_metrics(gauges: Gauges, capsys: pytest.CaptureFixture[str]) -> None:
     gauges.queues = [
-        gauges_of("both", Levels({}), None, Filling(4, 10, 900, 1_000)),
-        gauges_of("bytes", Levels({}), None, Filling(4, None, 100, 1_000)),
-        gauges_of("none", Levels({}), None),
+        gauges_of("both", StateCounts({}), None, Filling(4, 10, 900, 1_000)),
+        gauges_of("bytes", StateCounts({}), None, Filling(4, None, 100, 1_000)),
+        gauges_of("none", StateCounts({}), None),
     ]
     handler(EVENT, None)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -294,7 +296,7 @@ def test_operators_are_told_of_workflows_that_stand_still(
 def test_totals_that_are_not_known_are_not_told(
     gauges: Gauges, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    gauges.queues = [gauges_of("email", Levels({}), None)]
+    gauges.queues = [gauges_of("email", StateCounts({}), None)]
     handler(EVENT, None)
     assert all('"queue":"email"' in line for line in capsys.readouterr().out.splitlines())
 
@@ -302,7 +304,8 @@ def test_totals_that_are_not_known_are_not_told(
 @pytest.mark.usefixtures("by_queue")
 def test_the_fullest_queues_are_told_of(gauges: Gauges, capsys: pytest.CaptureFixture[str]) -> None:
     gauges.queues = [
-        gauges_of(f"q{number:04d}", Levels({State.AVAILABLE: number}), None) for number in range(40)
+        gauges_of(f"q{number:04d}", StateCounts({State.AVAILABLE: number}), None)
+        for number in range(40)
     ]
     handler(EVENT, None)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -314,8 +317,8 @@ def test_the_fullest_queues_are_told_of(gauges: Gauges, capsys: pytest.CaptureFi
 def test_a_stuck_job_of_a_named_queue_raises_its_metric_beside_30_fuller_queues(
     level: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fuller = [gauges_of(f"q{n}", Levels({State.AVAILABLE: 9}), None) for n in range(30)]
-    stuck = gauges_of("mail", Levels({State.AVAILABLE: 1}), 40_000)
+    fuller = [gauges_of(f"q{n}", StateCounts({State.AVAILABLE: 9}), None) for n in range(30)]
+    stuck = gauges_of("mail", StateCounts({State.AVAILABLE: 1}), 40_000)
     seen = MetricsReport(at_ms=100_000, queues=[*fuller, stuck])
     written = lines_of(capsys, seen, metrics=level, metric_queues=("mail",))
     mail = [line for line in written if line.get("queue") == "mail"]
@@ -343,7 +346,7 @@ def lines_of(
 def test_a_healthy_deployment_writes_no_gauges_but_those_that_are_named(
     waits_s: int, named: tuple[str, ...], written: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    mail = gauges_of("mail", Levels({State.AVAILABLE: 1}, dead=7), NOW_MS - waits_s * 1_000)
+    mail = gauges_of("mail", StateCounts({State.AVAILABLE: 1}, dead=7), NOW_MS - waits_s * 1_000)
     totals = Totals(NOW_MS, 1, mail.levels, WorkerCounts(running=5))
     seen = MetricsReport(at_ms=NOW_MS, queues=[mail], totals=totals)
     lines = lines_of(capsys, seen, metric_queues=named)
@@ -367,7 +370,8 @@ def test_how_many_queues_are_told_of_is_a_setting(
     settings: dict[str, Any], queues: int, gauges: Gauges, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = [
-        gauges_of(f"q{number}", Levels({State.AVAILABLE: number}), None) for number in range(140)
+        gauges_of(f"q{number}", StateCounts({State.AVAILABLE: number}), None)
+        for number in range(140)
     ]
     report = MetricsReport({}, 0, found, None)
     metrics.write(report, Settings("table", **settings))
@@ -420,7 +424,7 @@ def test_a_sweep_in_trouble_stops_no_other(
 
     monkeypatch.setattr(module, "_REPORTERS", {})
     monkeypatch.setattr(type(api.runtime), "sweeps", lambda _: map(Noted, sweeps))
-    with pytest.raises(module.SweepFailed, match=f"Failed in part: {broken}\\."):
+    with pytest.raises(module.SweepFailed, match=f"These steps of the sweep failed: {broken}\\."):
         handler(EVENT, Context(50_000))
     assert list(dict.fromkeys(ran)) == sweeps
     (told,) = (vars(line) for line in caplog.records if line.levelname == "ERROR")
@@ -442,7 +446,7 @@ def test_what_failed_is_named_and_the_rest_is_counted(
 
     def throttled(queue: str, lane: int, **more: Any) -> DueLine:
         if queue == "hot":
-            raise BackendUnavailable("The store is busy.")
+            raise BackendUnavailable("DynamoDB throttled the request.")
         return due(queue, lane, **more)
 
     monkeypatch.setattr(index, "due_until", throttled)

@@ -383,5 +383,5 @@ def test_a_worker_id_with_spaces_is_reachable(api: Api) -> None:
 def test_a_worker_that_no_path_could_name_is_refused(api: Api, worker_id: str, name: str) -> None:
     reply = api.post(f"{BASE}/register", {name: worker_id})
     assert (reply.status, reply.error["details"]["field"]) == (400, "worker_id")
-    assert "no '/' and no '%'" in reply.error["message"]
+    assert "must not contain '/' or '%'" in reply.error["message"]
     assert api.get(BASE).json["workers"] == []

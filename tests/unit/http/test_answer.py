@@ -9,10 +9,10 @@ import pytest
 
 from ojs.domain.access import Scope
 from ojs.http.answer import Answer, fields, if_true, length, moment, shown, source, unless_empty
-from ojs.http.endpoint import Permission, Reach, Reply, Resource, Success
+from ojs.http.endpoint import Permission, QueueScope, Reply, Resource, Success
 from ojs.http.models import NackRequest, NoOptions
 
-READ = Permission(Scope.JOBS_READ, Reach.NONE)
+READ = Permission(Scope.JOBS_READ, QueueScope.NONE)
 GONE = Success(None, "It is gone.")
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from ojs.domain.job.copies import CopyTarget, Origin
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
-from ojs.projections.dead_letters import came_to_wait, due
+from ojs.projections.dead_letters import due, new_copies
 from tests.unit.domain.arbitrary import NOW_MS
 
 JOB = Job("019539a4-b68c-7def-8000-1a2b3c4d5e6f", "email.send", "mail", State.ACTIVE, NOW_MS)
@@ -23,8 +23,8 @@ def test_a_copy_is_due_until_it_is_made() -> None:
 def test_a_copy_comes_to_wait_when_it_is_made_comes_back_or_is_moved() -> None:
     active, retryable = (replace(COPY, state=s) for s in (State.ACTIVE, State.RETRYABLE))
     for before in (None, active, retryable, replace(COPY, queue="other")):
-        assert list(came_to_wait([(before, COPY)])) == [("dead", 5)]
+        assert list(new_copies([(before, COPY)])) == [("dead", 5)]
     for after in (None, active, replace(COPY, state=State.DISCARDED), replace(COPY, priority=1)):
-        assert list(came_to_wait([(COPY, after)])) == []
+        assert list(new_copies([(COPY, after)])) == []
     unbounded = replace(COPY, copy_of=Origin("x"))
-    assert list(came_to_wait([(None, unbounded), (None, JOB)])) == []
+    assert list(new_copies([(None, unbounded), (None, JOB)])) == []

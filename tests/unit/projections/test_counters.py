@@ -14,7 +14,7 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.stats import DURATION_BUCKETS_S, QUEUE_TIME_BUCKETS_S
 from ojs.projections.counters import MAX_TYPES, Tally, counted_as, day_of, named_types
-from ojs.projections.transitions import Happened
+from ojs.projections.transitions import JobEvent
 from ojs.store.dead_letter import counters as dead_letters
 from ojs.store.table import keys
 from tests.unit.domain.arbitrary import NOW_MS, jobs
@@ -121,7 +121,7 @@ def test_tracked_jobs_are_told_from_untracked_ones() -> None:
 def test_what_is_counted_by_day_only() -> None:
     found = Tally()
     found.of_day("mail", NOW_MS, "rejected", 3)
-    found.add(Happened(EventType.BACKPRESSURE_DROPPED, NOW_MS, JOB, JOB))
+    found.add(JobEvent(EventType.BACKPRESSURE_DROPPED, NOW_MS, JOB, JOB))
     assert sums(found) == {DAY: {"rejected": 3, "dropped": 1, "o_drop_oldest": 1}}
 
 
@@ -157,7 +157,7 @@ def test_what_happened_counts_in_its_own_minute_and_day() -> None:
 )
 def test_lengths_go_into_buckets(kind: EventType, length_ms: int, bucket: str) -> None:
     found = Tally()
-    found.add(Happened(kind, NOW_MS, None, JOB, length_ms))
+    found.add(JobEvent(kind, NOW_MS, None, JOB, length_ms))
     day = sums(found)[DAY]
     assert {name for name in day if name.startswith("b")} == {bucket}
     what = "wait" if kind is EventType.JOB_STARTED else "run"
@@ -187,7 +187,7 @@ def test_types_have_names_as_long_as_there_is_room() -> None:
     assert named_types(known, ["new.one", "new.two", "kind.n1"]) == known | {"new.one"}
     full = known | {"old"}
     assert named_types(full, ["new.one", "old"]) == full
-    what = Happened(EventType.JOB_ENQUEUED, NOW_MS, None, JOB)
+    what = JobEvent(EventType.JOB_ENQUEUED, NOW_MS, None, JOB)
     assert counted_as(what, known) == "email.send"
     assert counted_as(what, full) == "other"
     assert counted_as(what, {*known, "email.send"}) == "email.send"

@@ -23,7 +23,7 @@ from ojs.domain.job.states import State
 from ojs.projections import metrics
 from ojs.projections.metrics import EmbeddedMetrics, MeteredQueues
 from ojs.projections.outlets import MAX_BYTES, EventBridge, SqsFailureQueue
-from ojs.projections.transitions import Happened
+from ojs.projections.transitions import JobEvent
 from tests.unit.domain.arbitrary import NOW_MS
 
 
@@ -153,14 +153,14 @@ def written(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 def test_metrics_by_queue_and_type(capsys: pytest.CaptureFixture[str]) -> None:
     other = replace(JOB, queue="post")
     what = [
-        (Happened(EventType.JOB_ENQUEUED, NOW_MS, None, JOB), "email.send"),
-        (Happened(EventType.JOB_ENQUEUED, NOW_MS, None, JOB), "email.send"),
-        (Happened(EventType.JOB_STARTED, NOW_MS, None, JOB, 1_500), "email.send"),
-        (Happened(EventType.JOB_STARTED, NOW_MS, None, JOB, 20), "email.send"),
-        (Happened(EventType.JOB_COMPLETED, NOW_MS, None, JOB, 250), "email.send"),
-        (Happened(EventType.JOB_FAILED, NOW_MS, None, other, 4), "other"),
-        (Happened(EventType.JOB_DISCARDED, NOW_MS, None, other), "other"),
-        (Happened(EventType.JOB_HEARTBEAT, NOW_MS, None, other), "quiet"),
+        (JobEvent(EventType.JOB_ENQUEUED, NOW_MS, None, JOB), "email.send"),
+        (JobEvent(EventType.JOB_ENQUEUED, NOW_MS, None, JOB), "email.send"),
+        (JobEvent(EventType.JOB_STARTED, NOW_MS, None, JOB, 1_500), "email.send"),
+        (JobEvent(EventType.JOB_STARTED, NOW_MS, None, JOB, 20), "email.send"),
+        (JobEvent(EventType.JOB_COMPLETED, NOW_MS, None, JOB, 250), "email.send"),
+        (JobEvent(EventType.JOB_FAILED, NOW_MS, None, other, 4), "other"),
+        (JobEvent(EventType.JOB_DISCARDED, NOW_MS, None, other), "other"),
+        (JobEvent(EventType.JOB_HEARTBEAT, NOW_MS, None, other), "quiet"),
     ]
     metrics.write(EmbeddedMetrics("mail-service"), metrics.of_jobs(what))
     first, second = written(capsys)
@@ -229,7 +229,7 @@ def test_no_queue_or_all_may_have_metrics(
     clock: ManualClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert of_queues(MeteredQueues(None, clock), "q")[0] == {"queue": "q", "type": "email.send"}
-    what = [(Happened(EventType.JOB_ENQUEUED, NOW_MS, None, JOB), "email.send")]
+    what = [(JobEvent(EventType.JOB_ENQUEUED, NOW_MS, None, JOB), "email.send")]
     off = EmbeddedMetrics("mail-service", metered=MeteredQueues(0, clock))
     metrics.write(off, metrics.of_jobs(what))
     metrics.write(off, [({"queue": "q", "policy": "reject"}, "n", 1)])
@@ -246,8 +246,8 @@ def test_alarms_are_the_only_metrics_of_their_level(
     """Late cron jobs from a third of the threshold on, and new dead letters."""
     watched = {rows.LATENESS.name: 60, rows.DEAD_ADDED.name: 0}
     to = EmbeddedMetrics("s", metered=MeteredQueues(0, clock), watched=watched)
-    dead = Happened(EventType.DEAD_LETTER_ADDED, NOW_MS, None, JOB)
-    pushed = Happened(EventType.JOB_ENQUEUED, NOW_MS, None, JOB)
+    dead = JobEvent(EventType.DEAD_LETTER_ADDED, NOW_MS, None, JOB)
+    pushed = JobEvent(EventType.JOB_ENQUEUED, NOW_MS, None, JOB)
     metrics.write(to, metrics.of_jobs([(pushed, "t"), (dead, "t"), (dead, "u")]))
     metrics.write(to, [({"queue": "q", "strategy": "x"}, rows.EXCEEDED.name, 1)])
     metrics.write(to, [({}, rows.LATENESS.name, late_s) for late_s in (59.9, 60, 61)])
@@ -261,7 +261,7 @@ def test_dead_letters_of_queues_are_also_counted_together(
     clock: ManualClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """For their alarm, once at each level."""
-    dead = Happened(EventType.DEAD_LETTER_ADDED, NOW_MS, None, JOB)
+    dead = JobEvent(EventType.DEAD_LETTER_ADDED, NOW_MS, None, JOB)
     for most, shown in ((0, [["service"]]), (5, [["service"], ["queue", "service", "type"]])):
         to = EmbeddedMetrics("s", metered=MeteredQueues(most, clock))
         metrics.write(to, metrics.of_jobs([(dead, "t")]))

@@ -262,7 +262,7 @@ def test_a_relative_time_stays_what_it_was() -> None:
         ("args", "text", "'args'"),
         ("args", [float("nan")], "args is not JSON"),
         ("args", [object()], "args is not JSON"),
-        ("args", DEEP, "nested deeper"),
+        ("args", DEEP, "levels of nesting"),
         ("args", [10**1_001], "digits"),
         ("meta", {"k": "\ud800"}, "meta is not JSON"),
         ("queue", "No Queue", "'queue'"),
@@ -297,9 +297,9 @@ def _raises(error: BaseException) -> Middleware:
     [
         (_raises(KeyError("secret-name")), "secret-name"),
         (_raises(SystemExit("the end")), "the end"),
-        (_raises(Refused(5)), "must be texts"),  # type: ignore[arg-type]
+        (_raises(Refused(5)), "must be strings"),  # type: ignore[arg-type]
         (_raises(Refused("no", details={"k": object()})), "details is not JSON"),
-        (_raises(Refused("no", details={"k": DEEP})), "nested deeper"),
+        (_raises(Refused("no", details={"k": DEEP})), "levels of nesting"),
         (lambda _job, _following: None, "not NoneType"),
         (lambda job, following: following(job.meta), "not dict"),
         (lambda _job, _following: (_ for _ in ()), "not generator"),
@@ -428,7 +428,7 @@ def test_calls_that_do_not_come_back_do_not_pile_up(
             busy.changed(resolved({}), now_ms=NOW_MS)
     running = [thread for thread in threading.enumerate() if thread.name == "middleware"]
     assert len(running) == MAX_OVERDUE
-    assert "have not come back" in caplog.records[-1].__dict__["reason"]
+    assert "have not returned" in caplog.records[-1].__dict__["reason"]
     stuck.may_end.set()
     for thread in running:
         thread.join(30)

@@ -34,7 +34,7 @@ class Store:
         wanted = list(names)
         self.reads.append((len(wanted), consistent))
         if self.failing:
-            raise BackendUnavailable("The store is busy.")
+            raise BackendUnavailable("DynamoDB throttled the request.")
         return {name: Queue(name) for name in wanted if name in NAMES}, {}
 
 

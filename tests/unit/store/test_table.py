@@ -17,7 +17,7 @@ from botocore.exceptions import (
 )
 
 from ojs.domain.errors import BackendError, BackendTimeout, BackendUnavailable
-from ojs.store.table.errors import Contended, LostRace, NotDone, UnknownOutcome, classify
+from ojs.store.table.errors import Contended, LostRace, UnknownOutcome, WriteNotApplied, classify
 from ojs.store.table.races import retry_on_race
 from ojs.store.table.table import Put, Table, Update
 
@@ -35,12 +35,12 @@ def _client_error(code: str, status: int = 400, **more: Any) -> ClientError:
     ("error", "kind"),
     [
         (ReadTimeoutError(endpoint_url="x"), BackendTimeout),
-        (ConnectTimeoutError(endpoint_url="x"), NotDone),
-        (EndpointConnectionError(endpoint_url="x"), NotDone),
+        (ConnectTimeoutError(endpoint_url="x"), WriteNotApplied),
+        (EndpointConnectionError(endpoint_url="x"), WriteNotApplied),
         (NoCredentialsError(), BackendError),
         (ParamValidationError(report="x"), BackendError),
-        (_client_error("ProvisionedThroughputExceeded"), NotDone),
-        (_client_error("ThrottlingException"), NotDone),
+        (_client_error("ProvisionedThroughputExceeded"), WriteNotApplied),
+        (_client_error("ThrottlingException"), WriteNotApplied),
         (_client_error("TransactionConflictException"), Contended),
         (ConnectionClosedError(endpoint_url="x"), BackendUnavailable),
         (_client_error("TransactionInProgressException"), UnknownOutcome),
@@ -143,7 +143,7 @@ UPDATE = Update("a", "b", set={"op": "mine"})
     ("script", "kind", "asked"),
     [
         # Refused each time: certainly nothing was done.
-        ([THROTTLED] * 4, NotDone, 4),
+        ([THROTTLED] * 4, WriteNotApplied, 4),
         ([_client_error("TransactionConflictException")] * 4, Contended, 4),
         # After a try without an answer nobody can say that.
         ([SILENT, THROTTLED, THROTTLED, THROTTLED], BackendUnavailable, 4),
@@ -176,7 +176,7 @@ def test_a_call_is_repeated_and_what_became_of_it_is_told(
         # What was refused was not counted: it is made again.
         ([THROTTLED, {}], None, 2),
         ([EndpointConnectionError(endpoint_url="x"), {}], None, 2),
-        ([THROTTLED] * 4, NotDone, 4),
+        ([THROTTLED] * 4, WriteNotApplied, 4),
         ([SILENT], BackendTimeout, 1),
         ([THROTTLED, SILENT], BackendTimeout, 2),
         ([_client_error("InternalServerError", 500)], BackendUnavailable, 1),

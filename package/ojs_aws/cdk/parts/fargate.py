@@ -72,7 +72,7 @@ class WorkerSize:
 
 
 @dataclass(frozen=True)
-class Place:
+class TaskNetwork:
     """Cluster and network of the tasks.
 
     Without `cluster` and `vpc`, a new VPC has public subnets in two zones, no NAT gateway, and no
@@ -122,7 +122,7 @@ class FargateWorker(Construct):
         url: str,
         settings: DeploymentSettings,
         size: WorkerSize,
-        place: Place,
+        place: TaskNetwork,
         command: Sequence[str] | None,
         environment: Mapping[str, str],
         stop_s: int,
@@ -208,7 +208,7 @@ class FargateWorker(Construct):
 
     # --- inside -------------------------------------------------------------------------------
 
-    def _cluster(self, place: Place) -> ecs.Cluster:
+    def _cluster(self, place: TaskNetwork) -> ecs.Cluster:
         vpc = place.vpc or self._vpc()
         cluster = ecs.Cluster(self, "Cluster", vpc=vpc, enable_fargate_capacity_providers=True)
         acknowledge(
@@ -316,7 +316,7 @@ def _check(name: str, queues: Sequence[str], environment: Mapping[str, str], sto
         )
 
 
-def warn_of_spot(worker: FargateWorker, place: Place) -> None:
+def warn_of_spot(worker: FargateWorker, place: TaskNetwork) -> None:
     """Add a note that the given cluster must support Spot capacity."""
     if place.spot and place.cluster is not None:
         Annotations.of(worker).add_info(

@@ -1,1 +1,1 @@
-"""Bulk operations: what they are for, and how far they are."""
+"""Bulk operations: their jobs, their action, and their progress."""

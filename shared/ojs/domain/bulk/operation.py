@@ -1,8 +1,8 @@
 """Bulk operations: retry or purge many dead letters; retry, cancel, delete or erase many jobs.
 
-An operation runs in slices until it is over, and can be read and stopped meanwhile. It covers the
-jobs that existed when it began, as they were: a job that is retried and discarded again is not
-covered.
+An operation runs in slices until it ends. While it runs, it can be read and stopped. It covers the
+jobs that existed when it started and have not changed since. A job that is retried and discarded
+again is not covered.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.states import TERMINAL, State
 from ojs.records import record
 
-# Reasons kept of jobs that could not be handled: those of the first ones.
+# Maximum errors that an operation stores: those of the first jobs that failed.
 MAX_ERRORS = 20
 _MESSAGE = 200
-# How far clocks may be apart.
+# Maximum difference between the clocks of two servers.
 CLOCKS_MS = 5_000
 
 
 class Action(StrEnum):
-    """What an operation does to each dead letter, or to each job.
+    """What an operation does to each dead letter or job.
 
-    Those for jobs have names of their own: a version that does not know them leaves them alone.
+    Actions on jobs have separate names, so that a version without support for them skips them.
     """
 
     RETRY = "retry"
@@ -37,22 +37,22 @@ class Action(StrEnum):
     RETRY_JOBS = "retry_jobs"
     CANCEL_JOBS = "cancel_jobs"
     DELETE_JOBS = "delete_jobs"
-    # Those that are not final are cancelled and deleted, and archived ones go, too.
+    # Cancels jobs that are not final, deletes all jobs, and deletes archived ones, too.
     ERASE_JOBS = "erase_jobs"
 
     @property
     def of_jobs(self) -> bool:
-        """Whether it is for jobs in any state."""
+        """Whether it acts on jobs instead of dead letters."""
         return self in _OF_STATES
 
     @property
     def shown(self) -> str:
-        """Its name in requests and answers."""
+        """Its name in requests and responses."""
         return self.value.removesuffix("_jobs")
 
     @property
     def states(self) -> frozenset[State]:
-        """The states of the jobs that it is for."""
+        """The states of the jobs that an action on jobs covers."""
         return _OF_STATES[self]
 
 
@@ -71,20 +71,20 @@ class Phase(StrEnum):
     """The state of an operation."""
 
     RUNNING = "running"
-    # To be stopped: the container at work ends after its slice.
+    # A stop was requested. The container that runs the operation stops after its slice.
     STOPPING = "stopping"
     STOPPED = "stopped"
     COMPLETED = "completed"
 
     @property
     def over(self) -> bool:
-        """Whether the operation does nothing more."""
+        """Whether the operation has ended."""
         return self in (Phase.STOPPED, Phase.COMPLETED)
 
 
 @record(frozen=True)
 class Refusal:
-    """Why one job could not be handled."""
+    """Why the action failed for one job."""
 
     job_id: str
     code: str
@@ -92,32 +92,32 @@ class Refusal:
 
     @classmethod
     def of(cls, job_id: str, error: OjsError) -> Refusal:
-        """The refusal of a job by an error."""
+        """Create the entry of a job from an error."""
         return cls(job_id, error.code, error.message[:_MESSAGE])
 
     def to_dict(self) -> dict[str, str]:
-        """The JSON form in answers."""
+        """The JSON object in responses."""
         return {"job_id": self.job_id, "code": self.code, "message": self.message}
 
 
 @record(frozen=True)
 class JobIds:
-    """The jobs of an operation, where it names them."""
+    """The jobs of an operation that lists them by ID."""
 
     ids: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """How many there are: the request named them."""
+        """The JSON object in responses: only the number of IDs."""
         return {"job_ids": len(self.ids)}
 
 
 @record(frozen=True)
 class BulkOperation:
-    """An operation as stored. Times in ms since the epoch.
+    """An operation as stored. Times in milliseconds since the epoch.
 
-    `cursor` says where it goes on: it is the index key of the last dead letter that was looked at,
-    the cursor of a listing of jobs, or how many of the named jobs were looked at. A dry run counts
-    and does nothing.
+    `cursor` is the position at which the next slice continues: the index key of the last dead
+    letter read, the cursor of a job listing, or the number of listed IDs processed. A dry run only
+    counts.
     """
 
     id: str
@@ -131,19 +131,19 @@ class BulkOperation:
     succeeded: int = 0
     failed: int = 0
     errors: tuple[Refusal, ...] = ()
-    # A queue was full; it is tried again until it has room.
+    # A queue is at capacity. The operation retries until the queue has capacity.
     waiting_for_room: bool = False
     dry_run: bool = False
-    # An erasure goes over everything again until a round has found nothing: `before_round` jobs had
-    # been erased when this round began.
+    # An erasure repeats until a round finds no job. `before_round` is the number of jobs that were
+    # erased before this round.
     round: int = 1
     before_round: int = 0
 
     def covers(self, job: Job) -> bool:
-        """Whether a job was there when it began, as it is now.
+        """Whether a job existed when the operation started and has not ended or failed since.
 
-        Of an erasure that holds of what came a moment later, too: whoever stored a job before it
-        began may have had a clock that is ahead.
+        Cancellations and erasures check the creation time only. An erasure allows `CLOCKS_MS` more,
+        because the server that stored the job might have a clock that is ahead.
         """
         since_ms = job.created_ms
         if self.action is Action.ERASE_JOBS:
@@ -154,39 +154,40 @@ class BulkOperation:
 
     @property
     def matched(self) -> int:
-        """How many jobs have matched so far."""
+        """Number of matching jobs so far."""
         return self.succeeded + self.failed
 
     def passed(self, cursor: str) -> BulkOperation:
-        """The operation after one more index entry."""
+        """The operation after it processed one more index entry."""
         return replace(self, cursor=cursor)
 
     def done(self) -> BulkOperation:
-        """The operation after one more job was handled."""
+        """The operation after one more success."""
         return replace(self, succeeded=self.succeeded + 1)
 
     def refused(self, refusal: Refusal) -> BulkOperation:
-        """The operation after one more job could not be handled."""
+        """The operation after one more failure."""
         errors = (*self.errors, refusal)[:MAX_ERRORS]
         return replace(self, failed=self.failed + 1, errors=errors)
 
     @property
-    def goes_round(self) -> bool:
-        """Whether it is to look at everything once more when it comes to the end.
+    def needs_second_pass(self) -> bool:
+        """Whether an erasure needs another round when it reaches the end.
 
-        A job that moves may be passed over, and one that has just ended is not in the log yet.
+        A round can skip a job that changes its state, and the log doesn't contain a job that has
+        just ended.
         """
         if self.action is not Action.ERASE_JOBS or self.dry_run or isinstance(self.wanted, JobIds):
             return False
         return self.round == 1 or self.succeeded > self.before_round
 
     def next_round(self) -> BulkOperation:
-        """The operation at the begin of its next round."""
+        """The operation at the start of its next round."""
         number = self.round + 1
         return replace(self, cursor=None, round=number, before_round=self.succeeded)
 
     def ended(self, phase: Phase, *, now_ms: int) -> BulkOperation:
-        """The operation at its end. An erasure forgets whose data it erased."""
+        """The operation at its end. An erasure deletes its filter, which contains personal data."""
         over = replace(self, phase=phase, finished_ms=now_ms, waiting_for_room=False)
         if self.action is Action.ERASE_JOBS and isinstance(self.wanted, JobFilter):
             over = replace(over, wanted=self.wanted.forgotten(), cursor=None)
@@ -194,14 +195,14 @@ class BulkOperation:
 
     @property
     def _shown_phase(self) -> str:
-        """The state in responses. Data of a job that an erasure could not handle still exists."""
+        """The state in responses. If an erasure failed for a job, the job's data still exists."""
         incomplete = self.action is Action.ERASE_JOBS and self.failed > 0
         if self.phase is Phase.COMPLETED and incomplete:
             return COMPLETED_WITH_FAILURES
         return self.phase.value
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form in answers."""
+        """The JSON object in responses."""
         shown: dict[str, Any] = {
             "id": self.id,
             "action": self.action.shown,

@@ -1,1 +1,1 @@
-"""What is counted of queues, and the metrics made of it."""
+"""Counters of queues, and the metrics derived from them."""

@@ -1,8 +1,8 @@
-"""Metrics and counters: each is one row.
+"""Defines metrics and counters. Each is one row.
 
-The stream's projection counts by these rows, and the metrics for CloudWatch, the Prometheus text
-and the JSON of metrics are made from them. A counter is an attribute of the item of a queue's day.
-Names and buckets: ojs-observability, section 8.
+The stream's projection uses the rows to count. The CloudWatch metrics, the Prometheus text, and the
+JSON metrics are built from them. A counter is an attribute of the item that stores one day of a
+queue. Names and buckets: ojs-observability, section 8.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SUFFIXES = {"jobs": "", "workers": "", "queues": "", "seconds": "_seconds", "1"
 
 @record(frozen=True)
 class Histogram:
-    """Cumulative counts of observations up to each bound; the last count is of all."""
+    """Cumulative number of observations up to each bound. The last count is the total number."""
 
     counts: Sequence[int]
     bounds: Sequence[float]
@@ -33,19 +33,27 @@ class Histogram:
 
     @classmethod
     def of(cls, buckets: Sequence[int], bounds: Sequence[float], sum_ms: int) -> Histogram:
-        """Build it from the number of observations in each bucket, and their sum in ms."""
+        """Build a histogram.
+
+        Args:
+            buckets: Number of observations in each bucket (not cumulative).
+            bounds: Upper bounds of the buckets.
+            sum_ms: Sum of all observations in milliseconds.
+        """
         return cls(list(accumulate(buckets)), bounds, sum_ms / 1_000)
 
 
 @record(frozen=True, eq=False)
 class Metric:
-    """A metric: its name in the specification, what it says, its kind and unit.
+    """A metric: its name in the specification, help text, kind, and unit.
 
-    One that `says` nothing is for CloudWatch alone, and one without a name is no metric. `of_queue`
-    reads it from what is known of a queue at a time (ms): the value, None if the queue has none
-    now, or, with the label `by`, the values by that label's. A counter is read from the `attribute`
-    of the day's item in which the projection counts it: with `by` from one for each value of the
-    label. `event` is the type of event that is counted; `often` also by minute and in all.
+    Without a help text (`says`), it is only a CloudWatch metric. Without a name, it is only a
+    counter. `of_queue` reads the value from a queue's data at a time in ms: None if the queue has
+    no value, or, with the label `by`, a value for each value of the label.
+
+    The projection counts events of the type `event` in the `attribute` of the day's item, or, with
+    `by`, in one attribute per value of the label. If `often`, it also counts them per minute and in
+    total.
     """
 
     name: str = ""
@@ -60,23 +68,23 @@ class Metric:
 
     @property
     def help(self) -> str:
-        """The help text, without the period."""
+        """The help text, without a period."""
         return f"{self.says} since midnight UTC" if self.kind == "counter" else self.says
 
     @property
     def exported(self) -> str:
-        """Its name in Prometheus, whose suffix says what is counted or measured."""
+        """The Prometheus name, with the unit or `total` as its suffix."""
         suffix = "_total" if self.kind == "counter" else _SUFFIXES[self.unit]
         name = self.name.replace(".", "_").removesuffix("_count").removesuffix(suffix)
         return f"{name}{suffix}"
 
     @property
     def prefix(self) -> str:
-        """What the names of its attributes begin with; the whole name of one without label."""
+        """The common prefix of its attribute names. Without a label, the whole name."""
         return f"{self.attribute}|" if self.by == "type" else self.attribute
 
     def value(self, found: QueueGauges, now_ms: int) -> Any:
-        """What `of_queue` reads, or the counts."""
+        """The value of a queue: the result of `of_queue`, or the counts."""
         if self.of_queue is not None:
             return self.of_queue(found, now_ms)
         if not (self.attribute and isinstance(found, QueueMetrics)):
@@ -87,7 +95,7 @@ class Metric:
     def samples(
         self, found: QueueMetrics, now_ms: int
     ) -> Iterator[tuple[Mapping[str, str], float | Histogram]]:
-        """The values of a queue, each with its labels beside the queue."""
+        """Yield the values of a queue, each with its labels (without the label of the queue)."""
         value = self.value(found, now_ms)
         if self.by is not None and value is not None:
             yield from (({self.by: label}, each) for label, each in value.items())
@@ -113,22 +121,22 @@ def _in_pools(found: QueueMetrics) -> bool:
 
 
 def _bounded(found: QueueMetrics, attribute: str) -> int | None:
-    """A counter of a queue that has a bound, or had one today and was full."""
+    """The counter of a queue that has a size limit or rejected or dropped jobs today, else None."""
     today = found.today
     shown = found.filling is not None or today.total("rejected") or today.total("dropped")
     return today.total(attribute) if shown else None
 
 
-# In the order of the metrics page. Lines are whole: a row is read at one glance.
+# In the order of the metrics page.
 # fmt: off
 ROWS = (
     Metric("ojs.job.enqueued", "Enqueued jobs",
         by="type", attribute="enqueued", event=EventType.JOB_ENQUEUED, often=True),
-    # Those without a name are counted for statistics alone: `failures` are failed attempts.
+    # Rows without a name are for statistics only. `failures` are failed attempts.
     Metric(attribute="started", event=EventType.JOB_STARTED, often=True),
     Metric("ojs.job.completed", "Completed jobs",
         by="type", attribute="completed", event=EventType.JOB_COMPLETED, often=True),
-    # Jobs that were given up, as ojs-observability section 8.1 has it.
+    # Discarded jobs, as defined in ojs-observability, section 8.1.
     Metric("ojs.job.failed", "Discarded jobs",
         by="type", attribute="failed", event=EventType.JOB_DISCARDED, often=True),
     Metric(attribute="failures", event=EventType.JOB_FAILED, often=True),
@@ -215,16 +223,16 @@ ROWS = (
     MISSING := Metric("ojs.workers.missing", kind="gauge"),
 )
 # fmt: on
-# The fraction of its alarm's threshold from which a gauge is written at the level `alarms`.
+# With the metrics level `alarms`, a gauge is written from this fraction of its alarm's threshold.
 NEAR_ALARM = 1 / 3
 COUNTERS = tuple(row for row in ROWS if row.attribute)
-# Those of the metrics that an answer shows.
+# Metrics that responses contain.
 METRICS = tuple(row for row in ROWS if row.says)
-# What is counted by minute and in all, by type of event.
+# Counters per minute and in total, by event type.
 OFTEN = {row.event: row for row in COUNTERS if row.often}
-# What is counted by day alone.
+# Counters per day only, by event type.
 DAILY = {row.event: row for row in COUNTERS if row.event and not row.often and row.by is None}
-# Counted by job type, too.
+# Counters that are also split by job type.
 BY_TYPE = {row.event: row for row in COUNTERS if row.by == "type"}
 
 if {row.attribute for row in OFTEN.values()} != {

@@ -1,1 +1,1 @@
-"""Periodic jobs: expressions, time zones and the times at which they fire."""
+"""Cron jobs: definitions, expressions, time zones, and ticks."""

@@ -1,4 +1,4 @@
-"""A cron job as it is kept, and what became of its ticks."""
+"""A stored cron job, and its run log."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ojs.domain.cron.definition import CronDefinition
 from ojs.domain.ids import derived_uuid7
 from ojs.records import record
 
-# Jobs that are looked at before the next one is pushed.
+# Most recent jobs of a cron job that the overlap policy checks before the next one is enqueued.
 MAX_JOBS = 5
 
 
 class SkipReason(StrEnum):
-    """Why a tick has no job (ojs-cron, section 9.2, and what it does not name)."""
+    """Why a tick created no job: the reasons of ojs-cron, section 9.2, and more."""
 
     OVERLAP = "overlap_skip"
     DST = "dst_skip"
@@ -31,11 +31,11 @@ class SkipReason(StrEnum):
 
 @record(frozen=True)
 class Cron:
-    """A cron job. Times in ms since the epoch.
+    """A stored cron job. Times in milliseconds since the epoch.
 
-    `tick_ms` is the next time at which it is to fire, `due_ms` when that is looked at: later by
-    the jitter, or while its queue is full, and earlier if the clocks jump over a local time before
-    it (`gap_ms`). Both are None while it is paused, and when it fires no more.
+    `tick_ms` is its next tick. `due_ms` is the time at which the server processes it. That time is
+    later than the tick because of jitter or a full queue. It is earlier if the clocks first skip a
+    local time of the expression (`gap_ms`). Both are None if it is paused or never fires again.
     """
 
     name: str
@@ -43,35 +43,35 @@ class Cron:
     created_ms: int
     updated_ms: int
     enabled: bool = True
-    # Since when it is enabled: jobs that failed before do not pause it.
+    # When it was enabled. Jobs that were discarded before do not pause it.
     enabled_ms: int = 0
     tick_ms: int | None = None
     gap_ms: int | None = None
     due_ms: int | None = None
-    # Until when all ticks were dealt with: clocks differ, and none may come twice.
+    # All ticks up to this time are processed. Prevents duplicates if the clocks of servers differ.
     past_ms: int = 0
     runs: int = 0
     last_ms: int | None = None
-    # The latest jobs, the last one and those before it that may not be over.
+    # IDs of the most recent job and of earlier jobs that might not be in a final state.
     jobs: tuple[str, ...] = ()
-    # The tick for which it was told that the queue is full.
+    # The tick whose retryable rejection, such as a full queue, is already in the run log.
     full_ms: int | None = None
-    # Where its definition is, if that does not fit its item; and the token of its last write.
+    # Reference to the definition if it doesn't fit into the item, and the token of the last write.
     definition_ref: str | None = None
     op: str | None = None
-    # Ids of the keys that the key descends from which set it last, and of that key; empty if it was
-    # set without a key.
+    # IDs of the access key that changed the cron job most recently, and before it the keys from
+    # which that key descends. Empty if the change was made without a key.
     line: tuple[str, ...] = ()
 
     @property
     def last_job_id(self) -> str | None:
-        """The id of its latest job."""
+        """The ID of its most recent job."""
         return self.jobs[-1] if self.jobs else None
 
     def after(self, ms: int, *, anchor_ms: int) -> Cron:
-        """The same, waiting for the first tick later than `ms`; for none if it is paused.
+        """The cron job with its first tick later than `ms`, or without a tick if it is paused.
 
-        `anchor_ms` is the last tick, or the registration.
+        `anchor_ms` is the time of the previous tick, or of the registration.
         """
         if not self.enabled:
             return replace(self, tick_ms=None, gap_ms=None, due_ms=None)
@@ -83,33 +83,41 @@ class Cron:
         return replace(self, tick_ms=tick.at_ms, gap_ms=gap_ms, due_ms=due_ms)
 
     def after_gap(self, gap_ms: int) -> Cron:
-        """The same after the clocks have jumped over local times that it names."""
+        """The cron job after the clocks skipped local times of its expression at `gap_ms`."""
         if self.tick_ms != gap_ms:
             return self.after(gap_ms, anchor_ms=self.tick_ms or gap_ms)
         return replace(self, gap_ms=None, due_ms=gap_ms + self._jitter_ms(gap_ms))
 
     def _jitter_ms(self, tick_ms: int) -> int:
-        """How long the firing of a tick is put off: the same whoever computes it."""
+        """Delay of a tick in ms. The same name and tick always give the same delay."""
         digest = hashlib.blake2b(f"{self.name}|{tick_ms}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") % (self.definition.jitter_ms + 1)
 
     def enable(self, now_ms: int) -> Cron:
-        """The same, firing from now on."""
+        """The cron job, enabled from `now_ms`."""
         fresh = replace(self, enabled=True, enabled_ms=now_ms)
         return fresh.after(now_ms, anchor_ms=now_ms)
 
     def pause(self) -> Cron:
-        """The same, not firing."""
+        """The cron job, paused."""
         return replace(self, enabled=False).after(0, anchor_ms=0)
 
     def ran(self, job_id: str, running: tuple[str, ...], now_ms: int) -> Cron:
-        """The same after a job was pushed, while these others are not over."""
+        """The cron job after it enqueued a job.
+
+        Args:
+            job_id: ID of the new job.
+            running: IDs of earlier jobs that are not in a final state.
+            now_ms: Current time in milliseconds since the epoch.
+        """
         jobs = (*(each for each in running if each != job_id), job_id)[-MAX_JOBS:]
         return replace(self, runs=self.runs + 1, last_ms=now_ms, jobs=jobs)
 
     def job_id(self) -> str:
-        """The id of the job of the present tick: the same whoever computes it, and as the write
-        token is part of it, nobody else can know it.
+        """The job ID for the current tick.
+
+        Each server derives the same ID. Clients can't predict it, because it depends on the write
+        token.
         """
         tick_ms = self.tick_ms or 0
         return derived_uuid7(tick_ms, f"{self.name}|{tick_ms}|{self.op}")
@@ -117,10 +125,10 @@ class Cron:
 
 @record(frozen=True)
 class CronRun:
-    """One entry of a cron job's run log: a job that was pushed, or a tick without one.
+    """One entry of a cron job's run log: an enqueued job, or a tick without a job.
 
-    `scheduled_ms` is the tick; None for a firing by hand. `count` are the local times that one
-    change of the clocks skipped, `local` is the first of them.
+    `scheduled_ms` is the tick, or None for a manual trigger. `count` is the number of local times
+    that one change of the clocks skipped, and `local` is the first of them.
     """
 
     name: str
@@ -133,10 +141,10 @@ class CronRun:
     runs: int = 0
     job_id: str | None = None
     reason: SkipReason | None = None
-    # The job in the way of the tick's own.
+    # The job that caused the skip, if any.
     active_job_id: str | None = None
     waiting: int = 0
-    # How long after it was due it was dealt with, in ms.
+    # How late the tick was processed, in ms.
     late_ms: int = 0
     local: str | None = None
     count: int = 0
@@ -144,17 +152,23 @@ class CronRun:
 
     @property
     def manual(self) -> bool:
-        """Whether somebody triggered it."""
+        """Whether the run was triggered manually."""
         return self.scheduled_ms is None
 
     @property
     def tick_ms(self) -> int:
-        """The tick, or when somebody triggered it."""
+        """The time of the tick, or of the manual trigger."""
         return self.at_ms if self.scheduled_ms is None else self.scheduled_ms
 
     @classmethod
     def of(cls, cron: Cron, at_ms: int, scheduled_ms: int | None) -> CronRun:
-        """An entry about a cron job; what became of the tick is to be added."""
+        """Create an entry of the run log, without the result of the tick.
+
+        Args:
+            cron: Cron job.
+            at_ms: Time at which the tick was processed, in milliseconds since the epoch.
+            scheduled_ms: Time of the tick, or None for a manual trigger.
+        """
         definition = cron.definition
         return cls(
             name=cron.name,

@@ -1,7 +1,8 @@
-"""A cron job as clients define it: the forms of all clients, and the one in which it is kept.
+"""The definition of a cron job: the request formats of all clients, and the stored format.
 
-The suite sends `expression` and `job_template`, SDKs send `cron` with the job's fields beside it,
-the admin UI sends `schedule`. Answers have all of these, so that what was shown can be sent back.
+The conformance suite sends `expression` and `job_template`. SDKs send `cron` and the fields of the
+job at the top level. The admin UI sends `schedule`. Responses contain all of these fields, so a
+client can send back a response as a request.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ from ojs.records import record
 
 NAME_PATTERN = QUEUE_PATTERN
 MAX_DESCRIPTION = 1_000
-# Its path is that of an operation.
+# The path of this name belongs to another operation.
 RESERVED_NAME = "preview"
 MAX_JITTER_MS = 3_600_000
-# Ticks to come of which each is compared with the next one.
+# Future ticks whose distance is checked at registration.
 CHECKED_TICKS = 100
-# Names of the expression in requests, in the order in which they are looked for.
+# Field names of the expression in requests, in order of precedence.
 EXPRESSION_NAMES = ("expression", "cron", "schedule")
 TEMPLATE = "job_template"
-# Fields of a template that stand beside it, too.
+# Fields of a template that a request can also have at the top level.
 _FLAT = ("type", "args", "meta", "options")
-# Times in a template: those that are fixed would be over, or far, at all firings but one.
+# Time fields of a template. They must be relative: a fixed time would fit one run only.
 _MOMENTS = ("scheduled_at", "delay_until", "expires_at")
 
 
 class OverlapPolicy(StrEnum):
-    """What a cron job does at a tick while a job of an earlier one is not over (section 6)."""
+    """What happens at a tick if an earlier job is not in a final state (section 6)."""
 
     SKIP = "skip"
     ALLOW = "allow"
@@ -60,9 +61,9 @@ OverlapName = Literal[
 
 
 def check_name(value: str) -> str:
-    """The name of a cron job. Raises ValueError with the rule."""
+    """Return `value` if it is a valid cron job name. Raises ValueError with the rule if not."""
     if value == RESERVED_NAME:
-        raise ValueError("is taken: GET /cron/preview shows when an expression fires")
+        raise ValueError("is reserved. Use another name")
     return envelope.check_queue(value)
 
 
@@ -75,7 +76,7 @@ _IGNORED: Any = Field(None, description="set by the server; ignored")
 
 
 class CronRequest(Model):
-    """A cron job to register, or what to change of one. Null stands for "not given"."""
+    """A cron job to register, or changes to one. Null means "not set"."""
 
     name: CronName | None = Field(None, description="needed, unless it is in the path")
     expression: str | None = Field(None, description="when it fires: docs/cron.md")
@@ -96,10 +97,10 @@ class CronRequest(Model):
     starts_at: str | None = Field(None, description="RFC 3339: it does not fire earlier")
     ends_at: str | None = Field(None, description="RFC 3339: it does not fire later")
     catchup_window: Duration | None = Field(
-        None, description="how late a tick may still fire; without it, however late"
+        None, description="maximum delay of a tick that still fires; default: no maximum"
     )
     jitter: Duration | None = Field(
-        None, description="each firing is put off by up to so long, at most an hour"
+        None, description="maximum random delay of each firing, at most an hour"
     )
     pause_on_failure: bool | None = Field(
         None, description="whether it pauses when one of its jobs is discarded"
@@ -117,10 +118,10 @@ class CronRequest(Model):
 
 @record(frozen=True)
 class CronSettings:
-    """What a request sets, by one name each; what it does not set is not in `values`.
+    """The settings of a request, by one name each. `values` contains only settings that are set.
 
-    `expression_name` and `template_path` are what the client calls the expression, and what stands
-    before the path of a field of the template: errors name them.
+    Errors use the client's names: `expression_name` is its name of the expression, and
+    `template_path` is the prefix of template fields.
     """
 
     name: str | None
@@ -131,7 +132,7 @@ class CronSettings:
 
     @classmethod
     def read(cls, raw: object) -> CronSettings:
-        """Read a request. Raises InvalidRequest that names the field."""
+        """Parse a request. Raises InvalidRequest that names the field."""
         body = CronRequest.model_validate(raw)
         given = [name for name in EXPRESSION_NAMES if getattr(body, name) is not None]
         for name in given[1:]:
@@ -161,7 +162,9 @@ class CronSettings:
 
 def _must_agree(name: str, value: Any, other: str, there: Any) -> None:
     if value != there:
-        raise InvalidRequest(name, f"differs from {other}, which is another name for it")
+        raise InvalidRequest(
+            name, f"must equal {other}, which sets the same value. Send only one of them"
+        )
 
 
 def _moment(body: CronRequest, name: str) -> int | None:
@@ -179,7 +182,7 @@ def _length(duration: str | None) -> int | None:
 
 
 def _template(body: CronRequest) -> dict[str, Any]:
-    """The template of a request, as far as it has one."""
+    """The template fields of a request. Empty if it has none."""
     template = {k: value for k, value in (body.job_template or {}).items() if value is not None}
     for name in _FLAT:
         value = getattr(body, name)
@@ -198,9 +201,7 @@ def _template(body: CronRequest) -> dict[str, Any]:
 
 
 def merged(stored: Any, change: Any) -> Any:
-    """A value with the changes of a PATCH: objects are merged, everything else is replaced, and
-    what is null stays as it is.
-    """
+    """Apply the changes of a PATCH: merge objects, replace other values, ignore null."""
     if change is None:
         return stored
     if not isinstance(stored, Mapping) or not isinstance(change, Mapping):
@@ -213,10 +214,10 @@ def merged(stored: Any, change: Any) -> Any:
 
 @record(frozen=True)
 class CronDefinition:
-    """What a cron job does, and when. Lengths and times in ms.
+    """The expression, the job template, and the options of a cron job. Times in ms.
 
-    `template` is the request of its jobs. `producer` and `queues` are the name of who registered
-    it, and the queues within that caller's reach (None: all).
+    `template` is the enqueue request of its jobs. `producer` is the name of the caller that
+    registered it, and `queues` is the queue scope of that caller (None: all queues).
     """
 
     expression: str
@@ -231,11 +232,11 @@ class CronDefinition:
     pause_on_failure: bool = False
     producer: str | None = None
     queues: tuple[str, ...] | None = None
-    # What the client calls the expression.
+    # The client's name of the expression.
     expression_name: str = field(default=EXPRESSION_NAMES[0], compare=False)
 
     def compact(self) -> dict[str, Any]:
-        """For storing: what differs from the defaults."""
+        """The stored form: the fields that differ from their defaults."""
         found = {}
         for each in fields(self):
             value = getattr(self, each.name)
@@ -245,7 +246,7 @@ class CronDefinition:
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> CronDefinition:
-        """Read back what `compact` wrote; what only a newer version knows is passed over."""
+        """Read the result of `compact`. Fields of newer versions are ignored."""
         known = {each.name for each in fields(cls)}
         values = {name: value for name, value in stored.items() if name in known}
         if "overlap" in values:
@@ -256,12 +257,12 @@ class CronDefinition:
 
     @cached_property
     def schedule(self) -> Schedule:
-        """When it fires. Raises InvalidRequest that names the field."""
+        """The parsed schedule. Raises InvalidRequest that names the field."""
         return Schedule.parse(self.expression, self.timezone, field=self.expression_name)
 
     @property
     def follows_zone(self) -> bool:
-        """Whether new rules of its zone may move its ticks."""
+        """Whether new time zone rules can change its ticks."""
         every = self.expression.strip().lower().startswith("@every")
         return self.timezone != "UTC" and not every
 
@@ -272,28 +273,38 @@ class CronDefinition:
         return options.get("queue") or self.template.get("queue") or DEFAULT_QUEUE
 
     def reaches(self, queue: str) -> bool:
-        """Whether who registered it may touch a queue."""
+        """Whether the caller that registered it has access to a queue."""
         return Principal(self.producer, queues=self.queues).reaches(queue)
 
     def next_after(self, ms: int, *, anchor_ms: int) -> Tick | None:
-        """The first tick later than `ms`, from the start to the end that it may have."""
+        """The first tick later than `ms` between `starts_ms` and `ends_ms`, or None.
+
+        `anchor_ms` is the time of the previous tick, or of the registration.
+        """
         tick = self.schedule.next_after(max(ms, (self.starts_ms or 0) - 1), anchor_ms=anchor_ms)
         if tick is None or (self.ends_ms is not None and tick.at_ms > self.ends_ms):
             return None
         return tick
 
     def check(self, *, now_ms: int, path: str = "", least_ms: int = 0) -> None:
-        """Raise InvalidRequest for what can never fire, for two ticks in less than `least_ms`, or
-        for a template that is no job to repeat; `path` stands before the path of a field of the
-        template.
+        """Check that the definition can be registered.
+
+        Args:
+            now_ms: Current time in milliseconds since the epoch.
+            path: Prefix of template fields in errors. Default: none.
+            least_ms: Minimum time between two ticks in milliseconds. Default: no minimum.
+
+        Raises:
+            InvalidRequest: It never fires, two ticks are too close, or the template is not a valid
+                job that can be repeated.
         """
         following = self.schedule.next_after(now_ms, anchor_ms=now_ms)
         if following is None:
             raise InvalidRequest(
-                self.expression_name, "never fires in the next eight years", value=self.expression
+                self.expression_name, "has no run in the next eight years", value=self.expression
             )
         if self.ends_ms is not None and self.ends_ms <= (self.starts_ms or 0):
-            raise InvalidRequest("ends_at", "must be after starts_at")
+            raise InvalidRequest("ends_at", "must be later than starts_at")
         self._check_jitter(following)
         self._check_interval(following, least_ms)
         if "type" not in self.template:
@@ -304,38 +315,48 @@ class CronDefinition:
         for name in _MOMENTS:
             value, where = request.choose(name)
             if value is not None and not value.startswith("+"):
-                rule = "must be relative to each firing: '+' and an ISO 8601 duration"
+                rule = "must be relative to the time of the run: '+' and an ISO 8601 duration"
                 raise InvalidRequest(path + where, rule, value=value)
         limit, where = request.choose("rate_limit")
         if self.overlap is OverlapPolicy.ENQUEUE and limit is not None:
-            rule = "cannot be combined with the overlap policy 'enqueue', which is a limit itself"
+            rule = "can't be combined with the overlap policy 'enqueue'"
             raise InvalidRequest(path + where, rule)
 
     def _check_jitter(self, following: Tick) -> None:
         if not self.jitter_ms:
             return
         if self.jitter_ms > MAX_JITTER_MS:
-            raise InvalidRequest("jitter", "must be at most an hour")
+            raise InvalidRequest("jitter", "must be at most one hour")
         later = self.schedule.next_after(following.at_ms, anchor_ms=following.at_ms)
         if later is not None and later.at_ms - following.at_ms <= self.jitter_ms:
-            raise InvalidRequest("jitter", "must be shorter than the time between two ticks")
+            raise InvalidRequest("jitter", "must be shorter than the time between two runs")
 
     def _check_interval(self, tick: Tick | None, least_ms: int) -> None:
-        """Raise InvalidRequest if two of the next ticks follow each other in less time."""
+        """Raise InvalidRequest if the time between two of the next ticks is below `least_ms`."""
         for _ in range(CHECKED_TICKS if least_ms > MIN_INTERVAL_MS else 0):
             if tick is None:
                 return
             later = self.schedule.next_after(tick.at_ms, anchor_ms=tick.at_ms)
             if later is not None and later.at_ms - tick.at_ms < least_ms:
                 rule = (
-                    f"fires twice within {least_ms // 1_000} s, the setting min_cron_interval_s. "
-                    "Let it fire less often"
+                    f"must leave at least {least_ms // 1_000} s between two runs (setting "
+                    "min_cron_interval_s)"
                 )
                 raise InvalidRequest(self.expression_name, rule, value=self.expression)
             tick = later
 
     def job_request(self, name: str, tick_ms: int, job_id: str | None = None) -> JobRequest:
-        """The request of the job of a tick. Raises InvalidRequest or ValidationFailed."""
+        """Build the enqueue request for a tick.
+
+        Args:
+            name: Name of the cron job.
+            tick_ms: Time of the tick in milliseconds since the epoch.
+            job_id: ID of the job. Default: generated.
+
+        Raises:
+            InvalidRequest: The template is not a valid job.
+            ValidationFailed: The template breaks a rule of a policy.
+        """
         raw = dict(self.template)
         raw["meta"] = {
             **(raw.get("meta") or {}),
@@ -351,6 +372,6 @@ class CronDefinition:
 
 
 def limit_key(name: str) -> str:
-    """The key of the rate limit that keeps the jobs of a cron job apart."""
+    """The rate limit key that allows one active job of a cron job at a time."""
     key = f"ojs:cron:{name}"
     return key if len(key) <= MAX_KEY else f"ojs:cron:{limiter_name(name)}"

@@ -1,7 +1,7 @@
-"""Cron expressions of five or six fields: which local times they name (ojs-cron, section 3).
+"""Parses cron expressions of five or six fields and finds their local times (ojs-cron, section 3).
 
-No public library has all of it: `W`, seconds first, messages that name the field and the rule. The
-rest is small. A local time is counted in seconds since the epoch, as if it were one in UTC.
+No public library supports all of it: `W`, the seconds in the first field, and errors that name the
+field and the rule. A local time is a number of seconds since the epoch, as if it were in UTC.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _LAST_DAY = date.max.toordinal() - _EPOCH_DAY
 _MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
 _WEEKDAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
-# By month; the 29th of February is missing in most years.
+# Days by month. February has 28, because most years have no February 29.
 _LENGTHS = (0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 # One item of a list: a value or `*`, the end of a range, a step.
 _ITEM = re.compile(r"([^-/]+)(?:-([^-/]+))?(?:/([^-/]+))?")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _LAST_OR_NEAREST = re.compile(r"L|LW|([0-9]{1,9})W")
-# What other schedulers have, by its first characters, and what to write instead.
+# Syntax of other schedulers, by its first characters, and what to write instead.
 _NOT_HERE = {
-    "?": "? is not supported; write * instead",
-    "H": "H is not supported; write a number, and set jitter to spread several crons",
-    "L-": "days before the last day are not supported; write L, LW, or a day such as 28",
+    "?": "? is not supported. Use * instead",
+    "H": "H is not supported. Use a number, and set jitter to spread cron jobs",
+    "L-": "days before the last day are not supported. Use L, LW, or a day such as 28",
 }
 _WEEKDAY_OF_MONTH = re.compile(r"([0-9]{1,9}|[A-Z]{3})(?:L|#(.*))")
 
 
 class _Month(NamedTuple):
-    """A month of `length` days that begins on the weekday `first`; Sunday is 0."""
+    """A month of `length` days. Its first day is the weekday `first`; Sunday is 0."""
 
     first: int
     length: int
@@ -47,11 +47,11 @@ class _Month(NamedTuple):
         return cls(date(year, month, 1).isoweekday() % 7, _LENGTHS[month] + leap_day)
 
     def days(self, weekday: int) -> range:
-        """All days of this month that are this weekday; Sunday is 0 or 7."""
+        """All days of the month on a weekday. Sunday is 0 or 7."""
         return range(1 + (weekday - self.first) % 7, self.length + 1, 7)
 
     def nearest(self, day: int) -> Iterable[int]:
-        """The day from Monday to Friday of this month that is nearest to a day, if that exists."""
+        """The nearest day from Monday to Friday, or nothing if the month has no such `day`."""
         if day > self.length:
             return ()
         match (self.first + day - 1) % 7:
@@ -62,12 +62,12 @@ class _Month(NamedTuple):
         return (day,)
 
 
-# The days of a month that an item names.
+# Returns the days of a month that an item matches.
 _Days = Callable[[_Month], Iterable[int]]
 
 
 class _Field(NamedTuple):
-    """One of the six fields: its least and greatest value, and the names of values."""
+    """One of the six fields: its minimum, its maximum, and the names of its values."""
 
     title: str
     least: int
@@ -75,9 +75,9 @@ class _Field(NamedTuple):
     names: tuple[str, ...] = ()
 
     def read(self, text: str) -> tuple[frozenset[int], list[_Days]]:
-        """The values that a field names, and what it names by `L`, `W` and `#`.
+        """Parse a field. Returns its values, and functions for its items with `L`, `W`, or `#`.
 
-        Raises ValueError with the rule that is broken.
+        Raises ValueError with the rule.
         """
         values: set[int] = set()
         special: list[_Days] = []
@@ -93,21 +93,21 @@ class _Field(NamedTuple):
             raise self._wrong(item, rule)
         found = _ITEM.fullmatch(item)
         if found is None:
-            raise self._wrong(item, "must be a value, a range or *, with a step or without")
+            raise self._wrong(item, "must be a value, a range, or *, optionally with a step")
         low, high, step = found.groups()
         if low == "*" and high is not None:
-            raise self._wrong(item, "* is no end of a range")
+            raise self._wrong(item, "* can't be part of a range")
         first = self.least if low == "*" else self._value(low)
         if high is not None:
             last = self._end(first, high)
             if last < first:
-                raise self._wrong(item, "the range is reversed")
+                raise self._wrong(item, "the start of the range must not be greater than its end")
         else:
             last = first if step is None and low != "*" else self.most
         return range(first, last + 1, self._step(item, step))
 
     def _end(self, first: int, text: str) -> int:
-        """The end of a range. A week may end with Sunday, as in `FRI-SUN`."""
+        """The end of a range. Sunday can end a week, as in `FRI-SUN`."""
         last = self._value(text)
         return 7 if self is DAY_OF_WEEK and text == "SUN" and first > 0 else last
 
@@ -142,9 +142,9 @@ class _Field(NamedTuple):
 
     def _last_or_nearest(self, item: str, day_text: str | None) -> _Days:
         if self is DAY_OF_WEEK and item == "L":
-            raise self._wrong(item, "L needs a weekday before it, such as 5L")
+            raise self._wrong(item, "L must follow a weekday, for example 5L")
         if self is not DAY_OF_MONTH:
-            raise self._wrong(item, f"{item[-1]} is allowed in the day of month only")
+            raise self._wrong(item, f"{item[-1]} is allowed only in the day of month")
         if day_text is not None:
             day = self._value(day_text)
             return lambda month: month.nearest(day)
@@ -154,15 +154,15 @@ class _Field(NamedTuple):
 
     def _weekday_of_month(self, item: str, name: str, nth_text: str | None) -> _Days:
         if self is DAY_OF_MONTH and nth_text is None:
-            raise self._wrong(item, "L stands alone in the day of month, or with W")
+            raise self._wrong(item, "L must be alone or followed by W in the day of month")
         if self is not DAY_OF_WEEK:
             character = "L" if nth_text is None else "#"
-            raise self._wrong(item, f"{character} is allowed in the day of week only")
+            raise self._wrong(item, f"{character} is allowed only in the day of week")
         weekday = self._value(name)
         if nth_text is None:
             return lambda month: month.days(weekday)[-1:]
         if nth_text not in {"1", "2", "3", "4", "5"}:
-            raise self._wrong(item, "after # must stand a whole number from 1 to 5")
+            raise self._wrong(item, "# must be followed by 1 to 5, for example MON#2")
         nth = int(nth_text)
         return lambda month: month.days(weekday)[nth - 1 : nth]
 
@@ -184,7 +184,7 @@ _FIELDS = (
 
 @record(frozen=True, slots=True)
 class CronExpression:
-    """The local times that an expression names."""
+    """A parsed cron expression: the local times that it matches."""
 
     seconds: tuple[int, ...]
     minutes: tuple[int, ...]
@@ -198,23 +198,24 @@ class CronExpression:
 
     @classmethod
     def parse(cls, text: str) -> CronExpression:
-        """The expression of five fields, or of six with the seconds first.
+        """Parse an expression of five fields, or of six fields with the seconds first.
 
-        Raises ValueError with the field and the rule that are broken.
+        Raises ValueError with the field and the rule.
         """
         parts = text.upper().split()
         if parts and parts[0].startswith(("CRON_TZ=", "TZ=")):
-            raise ValueError("must not name a time zone; set the field timezone instead")
+            raise ValueError("must not contain a time zone. Set the field timezone instead")
         if len(parts) not in {5, 6}:
             raise ValueError(
-                f"has {len(parts)} fields; must have five (minute, hour, day of month, month, day "
-                "of week), or six with the seconds first"
+                "must have five fields (minute, hour, day of month, month, day of week), or six "
+                f"with the seconds first, but has {len(parts)}"
             )
         if len(parts) == 5:
             parts.insert(0, "0")
         read = [each.read(part) for each, part in zip(_FIELDS, parts, strict=True)]
         seconds, minutes, hours, days, months, _ = (values for values, _ in read)
-        # As crontab(5) has it: both days must fit if one of them begins with `*`, else either.
+        # Rule of crontab(5): if one of the two day fields starts with `*`, both must match.
+        # Otherwise one match is enough.
         every_day = parts[3].startswith("*")
         both = every_day or parts[5].startswith("*")
         lacks_days = not every_day and any(
@@ -231,7 +232,7 @@ class CronExpression:
         )
 
     def next_after(self, local_s: int, until_s: int) -> int | None:
-        """The first local time named that is later than `local_s`, and at most `until_s`."""
+        """The first matching local time later than `local_s` and at most `until_s`, or None."""
         day, second = divmod(local_s + 1, DAY_S)
         found = self._day_from(day, until_s // DAY_S)
         if found == day:
@@ -249,7 +250,7 @@ class CronExpression:
         return local_s if local_s <= until_s else None
 
     def _day_from(self, day: int, until: int) -> int | None:
-        """The first day named that is not before `day` nor after `until`, since the epoch."""
+        """The first matching day from `day` to `until` (days since the epoch), or None."""
         until = min(until, _LAST_DAY)
         while day <= until:
             begin = date.fromordinal(_EPOCH_DAY + day)
@@ -263,7 +264,7 @@ class CronExpression:
         return None
 
     def _time_from(self, second: int) -> int | None:
-        """The first time of the day named that is not before a second of it."""
+        """The first matching second of the day from `second`, or None."""
         hour, rest = divmod(second, 3600)
         minute, second = divmod(rest, 60)
         if hour in self.hours:
@@ -305,7 +306,7 @@ def _days_of_week(values: frozenset[int], special: list[_Days]) -> _Days:
 
 
 def _both_or_either(both: bool, one: _Days, other: _Days) -> Callable[[_Month], tuple[int, ...]]:
-    """The days of a month in order. There are 28 kinds of months, so all are kept."""
+    """Returns the matching days of a month, in order. Cached: there are 28 kinds of months."""
 
     @cache
     def days(month: _Month) -> tuple[int, ...]:

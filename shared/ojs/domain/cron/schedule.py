@@ -1,4 +1,4 @@
-"""When a periodic job fires: its expression in its time zone (ojs-cron, sections 3 to 5)."""
+"""The schedule of a cron job: an expression in a time zone (ojs-cron, sections 3 to 5)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from ojs.domain.cron.expression import DAY_S, CronExpression
 from ojs.domain.errors import naming_field
 from ojs.records import record
 
-# Between two 29ths of February there are up to eight years. What does not come in that time is
-# refused at registration.
+# Up to eight years can pass between two February 29ths. If an expression has no tick in that time,
+# its registration is rejected.
 SEARCHED_S = 8 * 366 * DAY_S
 LACKS_DAYS = (
-    "some of the months that the expression names do not have the day of the month that it names, "
-    "and it does not fire on that day in those; 'L' is the last day of each month"
+    "Some months don't have the day of the month in the expression. In these months, the cron job "
+    "doesn't run on that day. Use L for the last day of each month."
 )
-# Of the local times that one change of the clocks skips, so many are named; the rest is counted.
+# Maximum local times that are listed if one change of the clocks skips them. More are counted only.
 MAX_SKIPPED = 60
 MAX_CHARACTERS = 500
 MIN_INTERVAL_MS = 1_000
-# The local times of later instants may be in the year 10000, which does not exist here.
+# The local times of later instants can be in the year 10000, which `datetime` doesn't support.
 _END_S = times.MAX_MS // 1000 - 2 * DAY_S
 
 _ALIASES = {
@@ -38,7 +38,7 @@ _EVERY = "@every"
 
 
 class SkippedTime(NamedTuple):
-    """A local time named by the expression that the clocks jump over."""
+    """A local time of the expression that a change of the clocks skips."""
 
     local: str
     """Without an offset, as it has none: `2026-03-08T02:30:00`."""
@@ -47,7 +47,7 @@ class SkippedTime(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """The next time to fire, and what does not fire before it."""
+    """The next tick, and the local times that are skipped before it."""
 
     at_ms: int
     """In ms since the epoch."""
@@ -59,9 +59,9 @@ class Tick(NamedTuple):
 
 @record(frozen=True, slots=True)
 class Schedule:
-    """An expression with its time zone. All times are ms since the epoch.
+    """An expression with its time zone. Times in milliseconds since the epoch.
 
-    `has_seconds`: it asks for other times than whole minutes, or an interval not of such.
+    If `has_seconds`, its times or its interval are not whole minutes.
     """
 
     has_seconds: bool
@@ -78,10 +78,16 @@ class Schedule:
         field: str = "expression",
         data: zones.TimeZones | None = None,
     ) -> Schedule:
-        """The schedule of an expression in a zone of `data`, which is the bundle's by default.
+        """Parse an expression.
 
-        Raises InvalidRequest that names `field` (what the client calls the expression) or
-        `timezone`, with the rule that is broken.
+        Args:
+            expression: Cron expression, alias such as `@daily`, or `@every` with a duration.
+            timezone: `UTC` or an IANA name.
+            field: The client's name of the expression, for errors. Default: `expression`.
+            data: Time zone data. Default: the bundled data.
+
+        Raises:
+            InvalidRequest: `expression` or `timezone` is invalid. The error names the field.
         """
         with naming_field("timezone", timezone):
             zone = (data or zones.bundled()).zone(timezone)
@@ -89,7 +95,7 @@ class Schedule:
             if len(expression) > MAX_CHARACTERS:
                 raise ValueError(f"must have at most {MAX_CHARACTERS} characters")
             if not expression.isascii():
-                raise ValueError("must hold ASCII characters only")
+                raise ValueError("must contain only ASCII characters")
             words = expression.split()
             if not words:
                 raise ValueError("must not be empty")
@@ -100,10 +106,11 @@ class Schedule:
             return cls(named.seconds != (0,), zone, named)
 
     def next_after(self, ms: int, *, anchor_ms: int) -> Tick | None:
-        """The first tick later than `ms`, or None if none comes within eight years.
+        """The first tick later than `ms`, or None if there is none within eight years.
 
-        `anchor_ms` is the last nominal tick, or at first the registration: `@every` counts from it,
-        and from `ms` if that tick has passed. Other expressions do not need it.
+        `anchor_ms` is the time of the previous tick, or of the registration. `@every` adds its
+        interval to it, or to `ms` if that result is not later than `ms`. Other expressions ignore
+        `anchor_ms`.
         """
         if self._expression is None:
             at_ms = anchor_ms + self._interval_ms
@@ -114,7 +121,7 @@ class Schedule:
 
     @property
     def warning(self) -> str | None:
-        """What its author may not expect, if there is something."""
+        """A warning about unexpected behavior of the expression, or None."""
         return LACKS_DAYS if self._expression and self._expression.lacks_days else None
 
     def local(self, ms: int) -> str:
@@ -123,7 +130,7 @@ class Schedule:
 
 
 class Firing(NamedTuple):
-    """A tick to come, as `preview` shows it."""
+    """A future tick, as returned by `preview`."""
 
     tick: Tick
     local: str
@@ -133,9 +140,20 @@ class Firing(NamedTuple):
 def preview(
     expression: str, timezone: str, after_ms: int, count: int, *, field: str = "expression"
 ) -> list[Firing]:
-    """The first `count` firings (the caller bounds it) later than `after_ms`; fewer if none comes.
+    """Compute the next ticks of an expression.
 
-    Raises InvalidRequest as `Schedule.parse` does.
+    Args:
+        expression: Cron expression.
+        timezone: `UTC` or an IANA name.
+        after_ms: Ticks later than this time are returned, in milliseconds since the epoch.
+        count: Maximum number of ticks. The caller limits it.
+        field: The client's name of the expression, for errors. Default: `expression`.
+
+    Returns:
+        Ticks in order. Fewer than `count` if no further tick follows within eight years.
+
+    Raises:
+        InvalidRequest: `expression` or `timezone` is invalid.
     """
     schedule = Schedule.parse(expression, timezone, field=field)
     firings: list[Firing] = []
@@ -146,7 +164,7 @@ def preview(
 
 
 def zone_data_version() -> str:
-    """The version of the time zone data that schedules are made with, such as `2026f`."""
+    """The version of the time zone data that schedules use, for example `2026f`."""
     return zones.bundled().version
 
 
@@ -155,13 +173,13 @@ def _without_alias(words: list[str], expression: str) -> str:
         return expression
     if len(words) > 1 or words[0].lower() not in _ALIASES:
         known = ", ".join(_ALIASES)
-        raise ValueError(f"must be one of {known}, or @every with a duration, if it begins with @")
+        raise ValueError(f"must be one of {known}, or @every with a duration, if it starts with @")
     return _ALIASES[words[0].lower()]
 
 
 def _interval_ms(words: list[str]) -> int:
     if len(words) != 1:
-        raise ValueError("after @every must stand one duration, such as 1h30m or PT1H30M")
+        raise ValueError("@every must be followed by one duration, such as 1h30m or PT1H30M")
     try:
         interval_ms = times.short_duration_ms(words[0])
     except ValueError as error:
@@ -172,11 +190,11 @@ def _interval_ms(words: list[str]) -> int:
 
 
 def _next(expression: CronExpression, zone: zones.TimeZone, after: int) -> Tick | None:
-    """The first tick later than an instant; instants and local times in s.
+    """The first tick later than an instant. Instants and local times in seconds.
 
-    Local time runs evenly until the clocks change, so it is searched in one piece from change to
-    change. Hours written with `*` follow absolute time: they fire in both of two equal hours. Other
-    hours fire in the first one only.
+    The search covers one period between two changes of the clocks at a time. An hour field with
+    `*` follows absolute time: it fires in both of two equal hours. Other hours fire only in the
+    first one.
     """
     end = min(after + SEARCHED_S, _END_S)
     if after >= end:
@@ -194,7 +212,7 @@ def _next(expression: CronExpression, zone: zones.TimeZone, after: int) -> Tick 
             return Tick((found - offset) * 1000, tuple(skipped), count)
         old, new = change + offset, change + zone.offset_s(change)
         if old < new:
-            # `*` alone loses nothing: it fires an hour of absolute time later, as always.
+            # If all hours match, no tick is lost: the next tick follows after one absolute hour.
             while found is not None and found < new and len(expression.hours) < 24:
                 count += 1
                 if len(skipped) < MAX_SKIPPED:
@@ -206,7 +224,7 @@ def _next(expression: CronExpression, zone: zones.TimeZone, after: int) -> Tick 
 
 
 def _shown_before(zone: zones.TimeZone, instant: int) -> int:
-    """The local time up to which the clocks had come when they were last changed within a day."""
+    """The latest local time before the most recent change of the clocks within one day."""
     change = zone.change(instant - DAY_S, instant) or instant + 1
     return change - 1 + zone.offset_s(change - 1)
 

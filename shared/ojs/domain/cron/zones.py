@@ -1,7 +1,7 @@
-"""Time zones by their IANA names, from the data that the bundle brings (PyPI's `tzdata`).
+"""Time zones by IANA name, from bundled data (the package `tzdata` on PyPI).
 
-The machine's own data is never read: the version shown is the one that is used. `zoneinfo` and
-`tzdata` are loaded with the first zone, so that functions without periodic jobs never load them.
+The data of the operating system is never read, so the reported version is the version in use. The
+first zone loads `zoneinfo` and `tzdata`. Functions that don't use cron jobs never load them.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
 
 _RULE = (
-    "must be UTC or an IANA name with a place, such as Europe/Berlin: no offset, no abbreviation, "
-    "no Etc/GMT zone"
+    "must be UTC or an IANA name of a place, such as Europe/Berlin. Offsets, abbreviations, and "
+    "Etc/GMT zones are not supported"
 )
 _DAY_S = 86_400
 _PROBED_EVERY_S = 4 * _DAY_S
 
 
 class TimeZones:
-    """The zones of a folder as the package `tzdata` has it: names in `zones`, data in `zoneinfo`.
+    """The zones of a folder in the layout of `tzdata`: names in `zones`, data in `zoneinfo`.
 
-    `version` is IANA's, such as `2026f`.
+    `version` is the IANA version, for example `2026f`.
     """
 
     def __init__(self, folder: Path, version: str) -> None:
@@ -35,12 +35,12 @@ class TimeZones:
         self._loaded: dict[str, TimeZone] = {}
 
     def zone(self, name: str) -> TimeZone:
-        """The zone of this name. Raises ValueError with the rule that the name breaks."""
+        """The zone with this name. Raises ValueError with the rule if the name is invalid."""
         if name != "UTC" and ("/" not in name or name.startswith("Etc/GMT")):
             raise ValueError(_RULE)
-        # A name with `..` is none of these, and no path.
+        # This check also rejects a name with `..`, so the name can't leave the folder.
         if name not in self._names:
-            raise ValueError(f"is not in the time zone data {self.version}; {_RULE}")
+            raise ValueError(f"is not in the time zone data {self.version}. It {_RULE}")
         if name not in self._loaded:
             self._loaded[name] = TimeZone(self._read(name))
         return self._loaded[name]
@@ -54,23 +54,23 @@ class TimeZones:
 
 @cache
 def bundled() -> TimeZones:
-    """The zones that were installed with this code."""
+    """The zones that are installed with this code."""
     import tzdata
 
     return TimeZones(Path(tzdata.__file__).parent, tzdata.IANA_VERSION)
 
 
 class TimeZone:
-    """What the clocks of a zone show. Instants are whole seconds since the epoch.
+    """The local time of a zone. Instants are whole seconds since the epoch.
 
-    A local time is counted in the same way, as if it were one in UTC.
+    A local time is a number of seconds since the epoch, as if it were in UTC.
     """
 
     def __init__(self, zone: ZoneInfo) -> None:
         self._zone = zone
 
     def offset_s(self, instant: int) -> int:
-        """How far local time is ahead of UTC, in seconds."""
+        """Offset of local time from UTC in seconds. Positive: ahead of UTC."""
         moment = self.local(instant)
         offset = moment.utcoffset()
         assert offset is not None
@@ -81,9 +81,9 @@ class TimeZone:
         return datetime.fromtimestamp(instant, self._zone)
 
     def change(self, after: int, until: int) -> int | None:
-        """The first instant later than `after`, at most `until`, with another offset than before.
+        """The first instant after `after`, at most `until`, at which the offset changes, or None.
 
-        Offsets are compared every four days: no zone goes to another offset and back in less.
+        Compares the offsets every four days. No zone changes its offset and back in less time.
         """
         before = self.offset_s(after)
         while after < until:
@@ -94,7 +94,7 @@ class TimeZone:
         return None
 
     def _first(self, low: int, high: int, before: int) -> int:
-        """The first instant of (low, high] without the offset `before`, which `low` has."""
+        """The first instant in (low, high] with an offset other than `before`."""
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if self.offset_s(middle) == before else (low, middle)

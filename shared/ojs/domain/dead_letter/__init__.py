@@ -1,1 +1,1 @@
-"""Dead letters: filters, changes on a retry, replay rules, copies, bulk operations, statistics."""
+"""Dead letters: changes on a retry, replay rules, and statistics."""

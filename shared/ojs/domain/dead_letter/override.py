@@ -1,4 +1,4 @@
-"""What a retry may change in a dead letter."""
+"""Changes to a dead letter that is retried."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class JobOverrideRequest(Model):
 
     @classmethod
     def refuse(cls, raw: object) -> None:
-        """Raise InvalidRequest naming an unknown field."""
+        """Raise InvalidRequest that names an unknown field."""
         for name in raw if isinstance(raw, Mapping) else ():
             if name not in cls.model_fields:
                 rule = not_known(name, cls.model_fields)
@@ -48,13 +48,13 @@ class JobOverrideRequest(Model):
             self.retry.check_aliases(f"{_AT}.retry")
 
     def override(self) -> JobOverride:
-        """The changes in the form in which they are applied."""
+        """The changes as a JobOverride."""
         return JobOverride(self.queue, self.args, self.meta, self.retry)
 
 
 @record(frozen=True)
 class JobOverride:
-    """Changes to a job that is retried; None leaves a setting as it is."""
+    """Changes to a job that is retried. None keeps a setting unchanged."""
 
     queue: str | None = None
     args: list[Any] | None = None
@@ -67,10 +67,10 @@ class JobOverride:
         return self.args is not None or self.meta is not None or self.retry is not None
 
     def applied(self, job: Job) -> Job:
-        """The job with these changes, not yet assigned to a lane of its queue.
+        """The job with these changes. It is not assigned to a lane of its queue yet.
 
-        Its payload must be loaded if it changes, and the new one is not offloaded yet. Raises
-        ValidationFailed, PayloadTooLarge, MetadataTooLarge.
+        If the payload changes, the old payload must be loaded. The new one is not offloaded yet.
+        Raises ValidationFailed, PayloadTooLarge, MetadataTooLarge.
         """
         policy = job.policy
         if self.retry is not None:
@@ -85,7 +85,7 @@ class JobOverride:
         if self.args is not None:
             content["args"] = self.args
         if self.meta is not None:
-            # Like a JSON merge patch (RFC 7396) of one level: a nested object is replaced.
+            # A JSON merge patch (RFC 7396) of one level: nested objects are replaced.
             meta = {**content.pop("meta", {}), **self.meta}
             for key in [key for key, value in self.meta.items() if value is None]:
                 del meta[key]
@@ -104,9 +104,9 @@ class JobOverride:
 
 
 def _shown(before: Mapping[str, Any], changes: RetryRequest) -> dict[str, Any]:
-    """The retry policy that the job shows: the new values over those requested before."""
+    """The job's retry policy in responses: the previous values, replaced by the new ones."""
     new = changes.model_dump(exclude_none=True)
-    # A value under one of the names of a setting replaces what the job shows under all.
+    # A new value under one alias of a setting replaces the values under all its aliases.
     outdated = {
         name
         for setting, aliases in RETRY_ALIASES.items()

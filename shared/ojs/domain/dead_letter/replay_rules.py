@@ -17,7 +17,7 @@ from ojs.records import record
 MAX_RULES = 20
 MAX_NAME_CHARACTERS = 100
 MAX_REPLAYS = 1_000
-# Longer than the index is behind: no rule looks at what was discarded later than this ago.
+# Longer than the delay of the index. Rules skip jobs that were discarded less than this time ago.
 MARGIN_MS = 60_000
 
 
@@ -37,7 +37,7 @@ class ReplayRuleRequest(Model):
 
 @record(frozen=True)
 class ReplayRule:
-    """A rule as it is applied. `digest` changes with what it does, but not with `enabled`."""
+    """A parsed rule. `digest` changes with `filter`, `delay`, and `max_replays` only."""
 
     name: str
     filter: DeadLetterFilter
@@ -47,24 +47,28 @@ class ReplayRule:
     digest: str
 
     def due_ms(self, now_ms: int) -> int:
-        """Jobs discarded at or before this time (ms) are due for replay."""
+        """The time in ms. Jobs that were discarded at or before it are due for replay."""
         return now_ms - max(self.delay_ms, MARGIN_MS)
 
 
 def stored_form(requested: Iterable[ReplayRuleRequest], prefix: str) -> list[dict[str, Any]]:
-    """Rules as a configuration keeps and shows them. Raises InvalidRequest naming the field."""
+    """The rules as a queue's configuration stores and returns them.
+
+    Raises InvalidRequest that names the field.
+    """
     rules: list[dict[str, Any]] = []
     names: set[str] = set()
     for at, rule in enumerate(requested):
         path = f"{prefix}replay_rules[{at}]"
         if rule.name in names:
-            raise InvalidRequest(f"{path}.name", "must be one that no other rule has")
+            raise InvalidRequest(f"{path}.name", "must be unique within the rules of the queue")
         names.add(rule.name)
         wanted = rule.filter.model_dump(exclude_none=True)
         if "older_than" in wanted:
-            # A rule looks at a dead letter once, when its delay is over, so no other age can hold.
+            # A rule checks each dead letter once, at the end of the delay, so `older_than` would
+            # have no effect.
             raise InvalidRequest(
-                f"{path}.filter.older_than", "is not allowed in a replay rule: use 'delay'"
+                f"{path}.filter.older_than", "is not allowed in a replay rule. Use delay instead"
             )
         dead_letter_filter.parse(wanted, now_ms=times.MAX_MS, prefix=f"{path}.filter.")
         rules.append(rule.model_dump() | {"filter": wanted})
@@ -72,7 +76,7 @@ def stored_form(requested: Iterable[ReplayRuleRequest], prefix: str) -> list[dic
 
 
 def read(stored: Iterable[Mapping[str, Any]]) -> list[ReplayRule]:
-    """The rules of a configuration in the form in which they are applied."""
+    """Parse the rules of a stored configuration."""
     return [
         ReplayRule(
             name=rule["name"],
@@ -91,11 +95,20 @@ def _digest(what: Mapping[str, Any]) -> str:
 
 
 def check_queue(stored: Iterable[Mapping[str, Any]], name: str, prefix: str) -> None:
-    """Refuse a rule whose filter names another queue than its own. Raises InvalidRequest."""
+    """Reject rules whose filter names another queue.
+
+    Args:
+        stored: Rules of a queue's configuration.
+        name: Name of the queue.
+        prefix: Prefix of field names in errors.
+
+    Raises:
+        InvalidRequest: A filter names another queue.
+    """
     for at, rule in enumerate(stored):
         if rule["filter"].get("queue", name) != name:
             raise InvalidRequest(
                 f"{prefix}replay_rules[{at}].filter.queue",
-                "must be the queue that the rule is for",
+                "must be the queue of the rule",
                 value=rule["filter"]["queue"],
             )

@@ -1,4 +1,4 @@
-"""Statistics of all dead letters. Times in ms since the epoch."""
+"""Statistics of all dead letters. Times in milliseconds since the epoch."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ojs.domain.job.retention import DEAD_LETTERS
 from ojs.domain.stats import OTHER_TYPES
 from ojs.records import record
 
-# Queues that are listed by name, those with the most; the others count together, under a name that
-# no queue can have. The same holds for types of jobs and errors.
+# Queues that are listed by name: those with the most dead letters. The others are counted together
+# under a name that no queue can have. `MAX_NAMES` does the same for job and error types.
 MAX_QUEUES = 1_000
 OTHER_QUEUES = "_other"
 MAX_NAMES = 100
@@ -19,7 +19,7 @@ MAX_NAMES = 100
 
 @record(frozen=True)
 class Counts:
-    """Numbers of dead letters by queue, error and type of job, counted at `at_ms`."""
+    """Number of dead letters by queue, error type, and job type. Counted at `at_ms`."""
 
     total: int = 0
     by_queue: Mapping[str, int] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class Counts:
 
 @record(frozen=True)
 class DeadLetterStats:
-    """The counts, when the oldest and newest were discarded, and the default retention."""
+    """The counts, the oldest and newest discard times, and the default retention."""
 
     counts: Counts
     oldest_ms: int | None
@@ -45,7 +45,13 @@ def together(
     by_error_type: Iterable[Mapping[str, int]],
     by_type: Iterable[Mapping[str, int]],
 ) -> Counts:
-    """The counts of all queues, from those of each."""
+    """Combine the counts of all queues.
+
+    Args:
+        by_queue: Dead letters by queue.
+        by_error_type: For each queue, dead letters by error type.
+        by_type: For each queue, dead letters by job type.
+    """
     return Counts(
         total=sum(by_queue.values()),
         by_queue=_most(by_queue, MAX_QUEUES, OTHER_QUEUES),
@@ -57,13 +63,13 @@ def together(
 def _sum(parts: Iterable[Mapping[str, int]]) -> Counter[str]:
     found: Counter[str] = Counter()
     for part in parts:
-        # The stream may bring changes out of order, so a count may be below zero for a moment.
+        # The stream can deliver changes out of order, so a count can briefly be negative.
         found.update({name: count for name, count in part.items() if count > 0})
     return found
 
 
 def _most(counts: Mapping[str, int], most: int, rest: str) -> dict[str, int]:
-    """The `most` largest counts, largest first, and the sum of the others under `rest`."""
+    """The `most` largest counts, in descending order, and the sum of the others as `rest`."""
     ordered = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
     shown = Counter({name: count for name, count in ordered[:most] if count > 0})
     if left := sum(count for _, count in ordered[most:] if count > 0):

@@ -1,1 +1,1 @@
-"""Deliveries: where jobs of some queues are pushed."""
+"""Push deliveries: configuration, events, signatures, outcomes, and circuit breakers."""

@@ -1,7 +1,7 @@
-"""Which addresses an endpoint may have: those that anybody on the Internet could reach.
+"""Addresses that an endpoint may have: public addresses only.
 
-Whoever may configure a delivery must not reach what only this deployment can: its metadata service,
-its private network, itself.
+A client that can configure a delivery must not be able to send requests to addresses that only the
+deployment can reach: the instance metadata service, the private network, and the server itself.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ from collections.abc import Collection
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
 _NAT64 = IPv6Network("64:ff9b::/96")
-# Forms that carry an IPv4 address, or stand for one, beyond those that are looked into; those of
-# NAT64 with a prefix of one's own; and local addresses of before 2004, which `is_global` lets by.
+# IPv6 forms that embed or represent an IPv4 address and that `public` does not decode, NAT64
+# addresses with a local prefix, and site-local addresses (deprecated in 2004), which `is_global`
+# accepts.
 _NEVER = tuple(
     IPv6Network(each)
     for each in ("::/96", "64:ff9b:1::/48", "2001::/23", "2002::/16", "5f00::/16", "fec0::/10")
 )
-# Reserved for protocols, which older versions of Python let by, too.
+# Reserved for protocols. Older versions of Python report them as global.
 _NEVER_V4 = (IPv4Network("192.0.0.0/24"), IPv4Network("192.88.99.0/24"))
 
 
 def public(address: str) -> bool:
-    """Whether an IP address, as text, is one of the public Internet."""
+    """Whether an IP address is a public Internet address. False if `address` can't be parsed."""
     try:
         found: IPv4Address | IPv6Address = ip_address(address)
     except ValueError:
@@ -41,7 +42,7 @@ def public(address: str) -> bool:
 
 
 def loopback(address: str) -> bool:
-    """Whether an IP address, as text, is this machine's own."""
+    """Whether an IP address is a loopback address. False if `address` can't be parsed."""
     try:
         return ip_address(address).is_loopback
     except ValueError:
@@ -49,7 +50,7 @@ def loopback(address: str) -> bool:
 
 
 def literal(host: str) -> bool:
-    """Whether the host of an URL is an address, and no name."""
+    """Whether the host of a URL is an IP address instead of a name."""
     try:
         ip_address(host)
     except ValueError:
@@ -58,7 +59,7 @@ def literal(host: str) -> bool:
 
 
 def allowed(host: str, hosts: Collection[str]) -> bool:
-    """Whether one of `hosts` allows a host: its name, `*.` and a domain above it, or `*`."""
+    """Whether one of `hosts` allows a host: its name, `*.` and a parent domain, or `*`."""
     name = host.lower().rstrip(".")
     above = (f"*{name[at:]}" for at, character in enumerate(name) if character == ".")
     return "*" in hosts or name in hosts or any(each in hosts for each in above)

@@ -1,11 +1,13 @@
-"""The circuit breaker of a delivery: a target that fails again and again is left alone for a while.
+"""The circuit breaker of a delivery: pauses pushes to a target that fails repeatedly.
 
-    closed       jobs are pushed; so many faults in a row open it
-    open         nothing is pushed until its time is over; what still comes back from before costs
-                 no job an attempt
-    half_open    one job is pushed as a trial: it closes the breaker, or opens it for twice as long
+    closed       The delivery pushes jobs. `FAULTS` consecutive faults open the breaker.
+    open         The delivery pushes no jobs until `until_ms`. If a job that was pushed earlier
+                 ends with a fault now, its attempt is not counted.
+    half_open    The delivery pushes one job as a trial. Success closes the breaker. A fault opens
+                 it for twice as long.
 
-A fault is what says nothing of the job: a crash, a time-out, an answer of 5xx, no connection.
+A fault is a failure that doesn't depend on the job: a crash, a timeout, a 5xx response, or a failed
+connection.
 """
 
 from __future__ import annotations
@@ -15,14 +17,14 @@ from enum import StrEnum
 
 from ojs.records import record
 
-# Faults in a row that open it.
+# Consecutive faults that open the breaker.
 FAULTS = 5
 FIRST_OPEN_MS = 60_000
 MOST_OPEN_MS = 300_000
 
 
 class BreakerState(StrEnum):
-    """What a breaker lets through."""
+    """State of a breaker."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -31,8 +33,11 @@ class BreakerState(StrEnum):
 
 @record(frozen=True)
 class Breaker:
-    """A breaker as stored. `faults` in a row; while it is not closed it is open until `until_ms`,
-    for `open_ms`; and until `trial_ms` the outcome of a trial is waited for.
+    """A breaker as stored. Times in milliseconds since the epoch.
+
+    `faults` counts consecutive faults. `until_ms` is the end of the open period, or None while the
+    breaker is closed, and `open_ms` is the length of that period. Until `trial_ms`, the breaker
+    waits for the outcome of a trial.
     """
 
     faults: int = 0
@@ -41,29 +46,30 @@ class Breaker:
     trial_ms: int | None = None
 
     def state(self, now_ms: int) -> BreakerState:
-        """What it lets through now."""
+        """The state at `now_ms`."""
         if self.until_ms is None:
             return BreakerState.CLOSED
         return BreakerState.OPEN if now_ms < self.until_ms else BreakerState.HALF_OPEN
 
     def may_try(self, now_ms: int) -> bool:
-        """Whether a trial may begin: it is half open, and no other trial is under way."""
+        """Whether a trial can start: the breaker is half open and no other trial is running."""
         half_open = self.state(now_ms) is BreakerState.HALF_OPEN
         return half_open and (self.trial_ms is None or self.trial_ms <= now_ms)
 
     def free_ms(self, now_ms: int) -> int | None:
-        """When to ask it again (ms); None if it lets jobs through."""
+        """Time (ms) at which to check the breaker again, or None if it allows a push now."""
         if self.until_ms is None or self.may_try(now_ms):
             return None
         return self.until_ms if now_ms < self.until_ms else self.trial_ms
 
     def trying(self, until_ms: int) -> Breaker:
-        """With a trial whose outcome is there by `until_ms`."""
+        """The breaker with a trial whose outcome is expected by `until_ms`."""
         return replace(self, trial_ms=until_ms)
 
     def after_fault(self, now_ms: int) -> Breaker:
-        """After a fault of the target. One that is open stays as it is: the fault is of a push from
-        before.
+        """The breaker after a fault of the target.
+
+        An open breaker does not change: the fault belongs to a push from before it opened.
         """
         state = self.state(now_ms)
         if state is BreakerState.OPEN:
@@ -75,5 +81,5 @@ class Breaker:
         return Breaker(faults, now_ms + open_ms, open_ms)
 
     def after_success(self) -> Breaker:
-        """After an outcome that shows that the target works."""
+        """The breaker after an outcome that shows that the target is healthy: closed."""
         return Breaker()

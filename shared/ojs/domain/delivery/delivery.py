@@ -1,7 +1,7 @@
-"""Deliveries: which queues' jobs are pushed, where to, and how.
+"""Deliveries: the queues whose jobs are pushed, the target, and the options of the push.
 
-A delivery stands for a worker: its jobs are claimed under the id `push_worker_{name}`, each with a
-lease that lasts as long as its event may wait, the target may take, and a minute.
+A delivery acts as a worker. It claims jobs with the worker ID `push_worker_{name}`. The lease of
+each job covers the maximum age of its event, the timeout of the target, and 1 minute.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ojs.records import record
 DELIVERY_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._\-]*"
 MAX_DELIVERY_BYTES = 64
 MAX_DELIVERIES = 100
-# Queues of one delivery: a fetch takes from so many.
+# Maximum queues of one delivery, which is also the maximum of one fetch.
 MAX_DELIVERY_QUEUES = 50
 MAX_DELIVERY_TYPES = 100
 MAX_CONCURRENCY = 1_000
@@ -33,14 +33,14 @@ DEFAULT_CONCURRENCY = 10
 MAX_BATCH_SIZE = 10
 DEFAULT_TIMEOUT_MS = 30_000
 MAX_TIMEOUT_MS = 900_000
-# How long a service may keep the event of an asynchronous invocation before it runs, which the
-# function's configuration sets; and what an outcome may take to come back.
+# Maximum age of the event of an asynchronous invocation, as set in the function's configuration,
+# and the time allowed for its outcome to arrive.
 EVENT_AGE_MS = 60_000
 GRACE_MS = 60_000
 MAX_URL_BYTES = 2_048
 MAX_SECRETS = 2
 MAX_SECRET_BYTES = 256
-# Of a new one: those that are stored may be shorter.
+# Minimum for new secrets. Stored secrets can be shorter.
 MIN_SECRET_BYTES = 24
 
 _PREFIX = "push_worker_"
@@ -49,7 +49,8 @@ _FUNCTION = re.compile(
     r"(arn:aws[a-z-]*:lambda:[a-z0-9-]+:\d{12}:function:[A-Za-z0-9_-]{1,64})(:[A-Za-z0-9$_-]{1,128})?"
 )
 _HANDLER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
-# What a delivery is shown with beside its configuration: who has read one may send it back.
+# Fields of a response that are not configuration. Requests can include them, so that a client can
+# send back a delivery that it has read.
 SHOWN_BACK = frozenset(
     {
         "name", "state", "disabled_reason", "disabled_at", "backoff_until", "breaker", "statistics",
@@ -59,7 +60,7 @@ SHOWN_BACK = frozenset(
 
 
 class Form(StrEnum):
-    """The form of the event that a target gets."""
+    """The event format that a target receives."""
 
     DIRECT = "direct"
     PUSH = "push"
@@ -67,9 +68,7 @@ class Form(StrEnum):
 
 
 class DeliveryState(StrEnum):
-    """Whether a delivery pushes jobs: an operator may pause it, and a target that is gone or
-    forbids it disables it.
-    """
+    """State of a delivery. Operators pause it; a missing or forbidden target disables it."""
 
     ACTIVE = "active"
     PAUSED = "paused"
@@ -77,8 +76,10 @@ class DeliveryState(StrEnum):
 
 
 class DisabledReason(StrEnum):
-    """Why a delivery was disabled: its target does not exist, or refuses who calls it; the
-    deployment does not allow it; or the key that set the delivery is revoked.
+    """Why a delivery is disabled.
+
+    The target does not exist or denies access, the deployment does not allow the target, or the
+    access key that configured the delivery is revoked.
     """
 
     GONE = "gone"
@@ -88,13 +89,13 @@ class DisabledReason(StrEnum):
     KEY_ENDED = "key_ended"
 
 
-# Reasons that the target has no part in.
+# Reasons that don't depend on the target.
 OF_DEPLOYMENT = frozenset(DisabledReason) - {DisabledReason.GONE, DisabledReason.FORBIDDEN}
 
 
 @record(frozen=True)
 class Disabled:
-    """Why and since when (ms) a delivery is disabled, with what the target said."""
+    """Why and since when (ms) a delivery is disabled, with the target's error message."""
 
     reason: DisabledReason
     since_ms: int
@@ -103,7 +104,7 @@ class Disabled:
 
 @record(frozen=True)
 class DeliveryCounts:
-    """What became of the pushes of a delivery since it was created."""
+    """Number of pushes of a delivery since it was created, in total and by outcome."""
 
     pushed: int = 0
     completed: int = 0
@@ -114,9 +115,11 @@ class DeliveryCounts:
 
 @record(frozen=True)
 class Delivery:
-    """A delivery as stored. Exactly one of `function` (an ARN), `endpoint` (an URL) and `handler`
-    (`module:function`, on the local server alone) is its target; it serves `queues`, or those of a
-    `pool`. Times in ms.
+    """A delivery as stored. Times in milliseconds since the epoch.
+
+    The target is exactly one of `function` (ARN), `endpoint` (URL), and `handler`
+    (`module:function`, local server only). The delivery serves either `queues` or the queues of a
+    `pool`.
     """
 
     name: str
@@ -125,52 +128,52 @@ class Delivery:
     handler: str | None = None
     queues: tuple[str, ...] = ()
     pool: str | None = None
-    # Empty: jobs of all types.
+    # Empty means all types.
     job_types: tuple[str, ...] = ()
     concurrency: int = DEFAULT_CONCURRENCY
     batch_size: int = 1
     timeout_ms: int = DEFAULT_TIMEOUT_MS
     form: Form = Form.DIRECT
-    # The first signs what is sent; with two, both do.
+    # Each secret signs each push to an endpoint.
     signing_secrets: tuple[str, ...] = field(default=(), repr=False)
-    # Ids of the keys that the key descends from which set it last, and of that key; empty if it was
-    # set without a key.
+    # IDs of the access key that changed the delivery most recently, and before it the keys from
+    # which that key descends. Empty if the change was made without a key.
     line: tuple[str, ...] = ()
     paused: bool = False
     disabled: Disabled | None = None
     breaker: Breaker = field(default_factory=Breaker)
-    # Until then (ms) nothing is pushed, as the target throttles; and how often in a row it did.
+    # End of the backoff after the target throttled, and the number of consecutive throttles.
     backoff_until_ms: int | None = None
     throttles: int = 0
     counts: DeliveryCounts = field(default_factory=DeliveryCounts)
     created_ms: int = 0
     updated_ms: int = 0
-    # Number of changes of the configuration, and of all changes.
+    # Number of configuration changes, and of all changes.
     changes: int = 0
     turn: int = 0
-    # Until when a sweep has armed timers for what is due in its queues.
+    # Jobs of its queues that are due before this time have a wake-up scheduled by the sweep.
     armed_ms: int = 0
 
     @property
     def worker_id(self) -> str:
-        """The id under which its jobs are claimed."""
+        """The worker ID with which its jobs are claimed."""
         return worker_of(self.name)
 
     @property
     def lease_ms(self) -> int:
-        """How long the lease of one push is."""
+        """Duration of the lease of one push in milliseconds."""
         return EVENT_AGE_MS + self.timeout_ms + GRACE_MS
 
     @property
     def state(self) -> DeliveryState:
-        """Whether it pushes jobs; an operator's pause comes first."""
+        """The state of the delivery. `paused` takes precedence over `disabled`."""
         if self.paused:
             return DeliveryState.PAUSED
         return DeliveryState.ACTIVE if self.disabled is None else DeliveryState.DISABLED
 
     @property
     def target(self) -> Mapping[str, str]:
-        """The target as requests name it."""
+        """The target in the format of a request: one of `function`, `endpoint`, and `handler`."""
         named = {"function": self.function, "endpoint": self.endpoint, "handler": self.handler}
         return {kind: name for kind, name in named.items() if name is not None}
 
@@ -181,7 +184,7 @@ class Delivery:
 
     @property
     def receiver(self) -> tuple[object, ...]:
-        """Who gets what is sent: another receiver must not get what an old secret signs."""
+        """Identity of the receiver. If it changes, the delivery needs new signing secrets."""
         parts = urlsplit(self.endpoint or "")
         return (self.unqualified_function, self.handler, parts.scheme, parts.hostname, parts.port)
 
@@ -192,22 +195,22 @@ class Delivery:
 
     @property
     def version(self) -> int:
-        """A number that grows with each change, also when it is deleted and made again."""
+        """A number that each change increases, even if the delivery is deleted and recreated."""
         return self.created_ms + self.changes
 
     @property
     def semaphore(self) -> str:
-        """The name of its semaphore; no queue and no pool can have this name."""
+        """The name of its semaphore. No queue or pool can have this name."""
         return delivery_semaphore(self.name)
 
 
 def worker_of(name: str) -> str:
-    """The worker id of a delivery."""
+    """The worker ID of a delivery."""
     return f"{_PREFIX}{name}"
 
 
 def delivery_of(worker_id: str | None) -> str | None:
-    """The name of the delivery that has a worker id; None for other workers."""
+    """The name of the delivery with this worker ID, or None for other workers."""
     if worker_id is None or not worker_id.startswith(_PREFIX):
         return None
     return worker_id.removeprefix(_PREFIX)
@@ -225,9 +228,11 @@ def unqualified(arn: str) -> str:
 
 
 def check_delivery(value: str) -> str:
-    """A delivery's name. Raises ValueError with the rule."""
+    """Return `value` if it is a valid delivery name. Raises ValueError with the rule if not."""
     if not _DELIVERY.fullmatch(value):
-        raise ValueError("must begin with a letter or digit and hold only those, '-', '_' and '.'")
+        raise ValueError(
+            "must start with a letter or digit and contain only letters, digits, '-', '_', and '.'"
+        )
     if len(value) > MAX_DELIVERY_BYTES:
         raise ValueError(f"must have at most {MAX_DELIVERY_BYTES} characters")
     return value
@@ -236,43 +241,51 @@ def check_delivery(value: str) -> str:
 def _function(value: str) -> str:
     if not _FUNCTION.fullmatch(value):
         raise ValueError(
-            "must be the ARN of a Lambda function, as "
-            "'arn:aws:lambda:eu-central-1:123456789012:function:resize', with an alias or version "
-            "behind it or without"
+            "must be the ARN of a Lambda function, optionally with an alias or version, for "
+            "example arn:aws:lambda:eu-central-1:123456789012:function:resize"
         )
     return value
 
 
 def _endpoint(value: str) -> str:
     if len(value.encode()) > MAX_URL_BYTES or not value.isprintable() or " " in value:
-        raise ValueError(f"must be an URL of at most {MAX_URL_BYTES} bytes, without spaces")
+        raise ValueError(f"must be a URL of at most {MAX_URL_BYTES} bytes without spaces")
     try:
         parts = urlsplit(value)
         host, _ = parts.hostname, parts.port
     except ValueError:
-        raise ValueError("must be an URL") from None
+        raise ValueError("must be a valid URL") from None
     if parts.scheme not in ("https", "http") or not host:
-        raise ValueError("must be an https URL")
+        raise ValueError("must be an HTTPS URL")
     if parts.username is not None or parts.password is not None or parts.fragment:
-        raise ValueError("must have no user, no password and no fragment")
+        raise ValueError("must not contain a user, a password, or a fragment")
     return value
 
 
 def _handler(value: str) -> str:
     if not _HANDLER.fullmatch(value):
-        raise ValueError("must name a function of a module, as 'jobs.images:resize'")
+        raise ValueError("must be a function of a module, for example jobs.images:resize")
     return value
 
 
 def _secret(value: str) -> str:
     if not (8 <= len(value.encode()) <= MAX_SECRET_BYTES and value.isprintable()):
-        raise ValueError(f"must have 8 to {MAX_SECRET_BYTES} bytes, printable characters only")
+        raise ValueError(
+            f"must have 8 to {MAX_SECRET_BYTES} bytes and contain only printable characters"
+        )
     return value
 
 
 def check_secrets(before: Delivery | None, after: Delivery, raw: object) -> None:
-    """Raise InvalidRequest, naming the field of the request body, for a new secret that is too
-    short, and for another receiver without new secrets.
+    """Check the signing secrets of a changed delivery.
+
+    Args:
+        before: Stored delivery, or None for a new one.
+        after: Delivery to store.
+        raw: Request body, which determines the field that an error names.
+
+    Raises:
+        InvalidRequest: A new secret is too short, or the receiver changed and a secret was kept.
     """
     known = () if before is None else before.signing_secrets
     body = raw if isinstance(raw, Mapping) else {}
@@ -325,8 +338,10 @@ class DeliveryConfig(Model):
 
 
 class DeliveryRequest(Model):
-    """A delivery. It replaces the whole configuration: what is left out gets its default, except
-    for signing secrets, which stay if neither `signing_secret` nor `signing_secrets` is given.
+    """A delivery. It replaces the whole configuration, and a missing field gets its default.
+
+    Signing secrets are the exception: they are kept if neither `signing_secret` nor
+    `signing_secrets` is set.
     """
 
     name: DeliveryName | None = None
@@ -352,16 +367,17 @@ class DeliveryRequest(Model):
 
 
 class DeliveryTestRequest(Model):
-    """What a test push carries."""
+    """The job of a test push."""
 
     type: JobType | None = None
     args: list[Any] | None = None
 
 
 def parse(name: str | None, raw: object) -> tuple[Delivery, bool]:
-    """The delivery that a request body describes, and whether it says which secrets there are.
+    """Parse a request body. Returns the delivery and whether the request sets its secrets.
 
-    Without a `name` of the path or body one is made of the endpoint. Raises InvalidRequest.
+    If neither the path (`name`) nor the body names the delivery, the name is derived from the
+    target. Raises InvalidRequest.
     """
     if not isinstance(raw, Mapping):
         raise InvalidRequest("body", "must be a JSON object", value=raw)
@@ -373,7 +389,7 @@ def parse(name: str | None, raw: object) -> tuple[Delivery, bool]:
         except ValueError as error:
             raise InvalidRequest("name", str(error), value=name) from None
         if given.name not in (None, name):
-            raise InvalidRequest("name", "must be that of the path", value=given.name)
+            raise InvalidRequest("name", "must equal the name in the path", value=given.name)
     target = given.target or TargetRequest(function=None, endpoint=None, handler=None)
     endpoint = _same("target.endpoint", target.endpoint, "endpoint", given.endpoint)
     config = given.config or DeliveryConfig(
@@ -381,17 +397,17 @@ def parse(name: str | None, raw: object) -> tuple[Delivery, bool]:
     )
     targets = [each for each in (target.function, endpoint, target.handler) if each is not None]
     if len(targets) != 1:
-        raise InvalidRequest("target", "must have one of function, endpoint and handler")
+        raise InvalidRequest("target", "must have exactly one of function, endpoint, and handler")
     if bool(given.queues) == bool(given.pool):
-        raise InvalidRequest("queues", "either queues or a pool is required, and not both")
+        raise InvalidRequest("queues", "requires either queues or pool, not both")
     queues = tuple(given.queues or ())
     if len(set(queues)) < len(queues):
-        raise InvalidRequest("queues", "names a queue twice")
+        raise InvalidRequest("queues", "must not contain duplicates")
     types = tuple(dict.fromkeys(given.job_types or ()))
     form = _form(given.form, is_function=endpoint is None)
     batch_size = given.batch_size or 1
     if batch_size > 1 and form is not Form.SQS:
-        raise InvalidRequest("batch_size", "must be 1 unless form is 'sqs'", value=batch_size)
+        raise InvalidRequest("batch_size", "must be 1, unless form is sqs", value=batch_size)
     concurrency = _same(
         "concurrency", given.concurrency, "config.max_concurrency", config.max_concurrency
     )
@@ -422,27 +438,31 @@ def parse(name: str | None, raw: object) -> tuple[Delivery, bool]:
 
 
 def endpoint_field(raw: object) -> str:
-    """The field by which a request body names its endpoint."""
+    """The field in which a request body sets its endpoint."""
     target = raw.get("target") if isinstance(raw, Mapping) else None
     return "endpoint" if target is None else "target.endpoint"
 
 
 def _same(name: str, value: Any, other: str, another: Any) -> Any:
-    """One of two fields that mean the same. Raises InvalidRequest if they differ."""
+    """Return the value of two equivalent fields. Raises InvalidRequest if they differ."""
     if value is not None and another is not None and value != another:
-        raise InvalidRequest(other, f"differs from {name}", value=another)
+        raise InvalidRequest(
+            other,
+            f"must equal {name}, which sets the same value. Send only one of them",
+            value=another,
+        )
     return another if value is None else value
 
 
 def _form(wanted: str | None, *, is_function: bool) -> Form:
     form = Form(wanted or (Form.DIRECT if is_function else Form.PUSH))
     if not is_function and form is not Form.PUSH:
-        raise ValidationFailed("form", "must be 'push' for an endpoint", value=wanted)
+        raise ValidationFailed("form", "must be push for an endpoint", value=wanted)
     return form
 
 
 def _name_of(target: str) -> str:
-    """A name for the delivery of a target that was registered without one; always the same."""
+    """Derive a delivery name from its target. The same target always gives the same name."""
     host = (urlsplit(target).hostname or target).replace(":", "-").strip("[]-._")
     digest = hashlib.sha256(target.encode()).hexdigest()[:8]
     return f"{host[: MAX_DELIVERY_BYTES - 9]}-{digest}"

@@ -1,7 +1,7 @@
-"""The events that functions and endpoints get, in the three forms that handlers of the SDKs read.
+"""Builds the events that functions and endpoints receive, in three formats that the SDKs read.
 
-Each carries what its outcome is settled by: the job, the delivery, and the lease's token, which is
-the `delivery_id` without its prefix.
+Each event identifies the push, so that the outcome can be processed: the job ID, the delivery, and
+the lease token. The lease token is the `delivery_id` without its prefix.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from ojs.domain.delivery.push import Push
 from ojs.domain.job import job as jobs
 from ojs.records import record
 
-# An asynchronous invocation takes 1 MB, and the record of its outcome, which has the event and the
-# answer in it, a message of SQS of 1 MiB. A larger event than this is sent synchronously (6 MB),
-# so that results have two thirds of the record.
+# The limit of an asynchronous invocation is 1 MB. Its destination record contains the event and the
+# response and is an SQS message, at most 1 MiB. A larger event than this is sent synchronously
+# (limit 6 MB), so that the result can use two thirds of the record.
 MAX_EVENT_BYTES = 262_144
-# Of what a function of a job's type answers there is at most so much in a synchronous invocation.
+# Maximum size in bytes of a function's response to a synchronous invocation.
 MAX_ANSWER_BYTES = 6_291_556
 
 
 @record(frozen=True)
 class PushEvent:
-    """A JSON text, and the pushes it carries; `alone` if its answer must be waited for."""
+    """An event as JSON, and its pushes. If `alone`, the sender must wait for the response."""
 
     text: bytes
     pushes: tuple[Push, ...]
@@ -34,12 +34,12 @@ class PushEvent:
 
 
 def shown(push: Push) -> dict[str, Any]:
-    """The job as a fetch shows it."""
+    """The job in the format of a fetch response."""
     return jobs.to_dict(push.job)
 
 
 def pushed(push: Push) -> dict[str, Any]:
-    """The form of the specification (ojs-serverless, section 2.2)."""
+    """The event in the format of the specification (ojs-serverless, section 2.2)."""
     return {
         "job": shown(push),
         "worker_id": push.worker_id,
@@ -47,19 +47,29 @@ def pushed(push: Push) -> dict[str, Any]:
     }
 
 
-# By these fields handlers tell the forms apart. A client's own fields of such names, which jobs may
-# have, are left out where the job is the event.
+# Handlers detect the format by these fields. In the format `direct`, where the job is the event,
+# custom fields of the job with these names are omitted.
 TELLING = frozenset({"Records", "job", "requestContext"})
 
 
 def direct(push: Push) -> dict[str, Any]:
-    """The job itself, with two fields more."""
+    """The event in the format `direct`: the job itself, with `worker_id` and `delivery_id`."""
     job = {name: value for name, value in shown(push).items() if name not in TELLING}
     return {**job, "worker_id": push.worker_id, "delivery_id": push.delivery_id}
 
 
 def sqs_record(push: Push, *, source: str, now_ms: int) -> dict[str, Any]:
-    """A message as an event of SQS has it: the message's id is that of the job."""
+    """Build one record of an SQS event. Its message ID is the job ID.
+
+    Args:
+        push: Push to encode.
+        source: ARN that the record names as its queue.
+        now_ms: Current time in milliseconds since the epoch. The receive time if the job has no
+            start time.
+
+    Returns:
+        The record, with the job in the format `direct` as its `body`.
+    """
     body = jsontext.dumps(direct(push))
     attributes = {
         "delivery_id": push.delivery_id,
@@ -93,8 +103,10 @@ def sqs_record(push: Push, *, source: str, now_ms: int) -> dict[str, Any]:
 
 
 def alone(push: Push, form: Form) -> bool:
-    """Whether a push does not fit into an asynchronous invocation with its outcome: its event is
-    large, or the outcome of the attempt before was lost.
+    """Whether the sender must wait for the response to this push.
+
+    True if the event is larger than `MAX_EVENT_BYTES`, or if the outcome of the previous attempt
+    was lost, because event and result might not have fit into one destination record.
     """
     return push.outcome_was_lost or len(_encoded(_single(push, form))) > MAX_EVENT_BYTES
 
@@ -102,9 +114,20 @@ def alone(push: Push, form: Form) -> bool:
 def events(
     pushes: Sequence[Push], form: Form, *, source: str, batch_size: int = 1, now_ms: int
 ) -> Iterator[PushEvent]:
-    """The events that carry these pushes, in their order but for those that go alone.
+    """Build the events that contain these pushes.
 
-    `source` is an ARN that stands for the queue in the form `sqs`.
+    Events keep the order of the pushes, except that a push that is sent alone can precede earlier
+    pushes of an incomplete batch.
+
+    Args:
+        pushes: Pushes of one delivery.
+        form: Format of the events.
+        source: ARN that the records of the format `sqs` name as their queue.
+        batch_size: Maximum number of jobs in one event of the format `sqs`. Default: 1.
+        now_ms: Current time in milliseconds since the epoch.
+
+    Yields:
+        Events. Only those of the format `sqs` contain more than one push.
     """
     if form is not Form.SQS:
         for push in pushes:

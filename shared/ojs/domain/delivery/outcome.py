@@ -1,7 +1,7 @@
-"""What became of a push: answers of targets, and records of Lambda's destinations, read.
+"""Reads the outcome of a push from a target's response or from a Lambda destination record.
 
-The matrix of ojs-serverless, section 7.1. Nothing here raises for what a target says, whatever that
-is: an answer that cannot be read is an outcome, too.
+Implements the matrix of ojs-serverless, section 7.1. No response of a target raises an error: a
+response that can't be parsed is an outcome, too.
 """
 
 from __future__ import annotations
@@ -21,40 +21,42 @@ from ojs.domain.job.envelope import MAX_JOB_BYTES
 from ojs.domain.job.job import MISSING
 from ojs.records import record
 
-# What the id of an attempt begins with, in front of the token of its lease.
+# Prefix of a delivery ID. The lease token of the attempt follows.
 ID_PREFIX = "del_"
 
 DELIVERY_ERROR = "delivery_error"
-# A target that is asked to wait longer is asked again after this.
+# Maximum delay in ms before the next push to a throttling target. A longer `Retry-After` is reduced
+# to it.
 MAX_RETRY_AFTER_MS = 3_600_000
-# So long after an operator's last change of a delivery IAM may not have let its function be invoked
-# everywhere: a permission that was given a moment ago spreads for some seconds, seldom minutes.
+# IAM propagation delay in ms: for this long after the last change of a delivery, an error about
+# missing permissions might be temporary. Usually a permission takes effect within seconds, rarely
+# within minutes.
 SPREADING_MS = 300_000
-# Characters of an answer that an error quotes.
+# Maximum characters of a response that an error quotes.
 _QUOTED = 300
 
 
 class Verdict(StrEnum):
-    """What follows from an outcome."""
+    """How an outcome is processed."""
 
     COMPLETED = "completed"
-    # The function says so: a nack.
+    # The function reported a failure: a nack.
     FAILED = "failed"
-    # A timeout, a crash, a 5xx, no connection, an answer that cannot be read: a nack that may be
-    # tried again, and the breaker counts it.
+    # A timeout, a crash, a 5xx response, a failed connection, or a response that can't be parsed: a
+    # nack that can be retried. The breaker counts it.
     FAULT = "fault"
-    # The target will never take it: a nack that is not tried again.
+    # The target will never accept the job: a nack that is not retried.
     REFUSED = "refused"
-    # The target did not run: the job goes back in line, and this was no attempt.
+    # The target did not run: the job returns to `available`, and the attempt is not counted.
     THROTTLED = "throttled"
-    # The same, and the delivery is disabled: there is no such target, or it lets nobody in.
+    # Like THROTTLED, and the delivery is disabled: the target does not exist or denies access.
     GONE = "gone"
     FORBIDDEN = "forbidden"
 
 
 @record(frozen=True)
 class Outcome:
-    """What became of a push. `error` has the form of a nack's error."""
+    """Outcome of a push. `error` has the format of a nack's error."""
 
     verdict: Verdict
     result: Any = MISSING
@@ -64,7 +66,7 @@ class Outcome:
 
 @record(frozen=True)
 class Settled:
-    """An outcome that came later, and whose it is."""
+    """An outcome that arrived in a destination record, and the push that it belongs to."""
 
     job_id: str
     lease_token: str
@@ -73,19 +75,26 @@ class Settled:
 
     @property
     def push(self) -> tuple[str, str]:
-        """The push that it is of: a job may have outcomes of several, of which one counts."""
+        """Key of the push. A job can have outcomes of several pushes; only one of them counts."""
         return self.job_id, self.lease_token
 
 
 class MalformedRecord(ValueError):
-    """This is no record of a push."""
+    """The record does not describe a push."""
 
 
 def trouble(
     verdict: Verdict, code: str, message: str, details: Mapping[str, Any] | None = None
 ) -> Outcome:
-    """An outcome that the target did not word itself: an error of delivery, and none of a function
-    (ojs-serverless, section 7.2), which its details say.
+    """Create the outcome of a delivery error, as opposed to an error that a function reported.
+
+    `details.error_class` marks it as a delivery error (ojs-serverless, section 7.2).
+
+    Args:
+        verdict: How the outcome is processed. `REFUSED` makes the error non-retryable.
+        code: Error code, also used as its type.
+        message: Text of the error.
+        details: Additional details of the error.
     """
     error = {
         "code": code,
@@ -98,15 +107,24 @@ def trouble(
 
 
 def throttled(message: str, retry_after_ms: int | None = None) -> Outcome:
-    """The target had no room."""
+    """Create the outcome of a push that the target rejected because it was at capacity."""
     error = {"code": "throttled", "type": "throttled", "message": message, "retryable": True}
     return Outcome(Verdict.THROTTLED, error=error, retry_after_ms=retry_after_ms)
 
 
 def excused(outcome: Outcome, delivery: Delivery, *, now_ms: int) -> Outcome:
-    """What an outcome tells of the delivery's target: the permission to invoke a function that was
-    named a moment ago may still spread, so what forbids it is a throttle for a while. What an
-    endpoint answers is its word.
+    """Treat FORBIDDEN as THROTTLED while a new permission might not have taken effect yet.
+
+    Applies to functions, for `SPREADING_MS` after the last change of the delivery. An endpoint's
+    response is final.
+
+    Args:
+        outcome: Outcome of a push.
+        delivery: Delivery that the push belongs to.
+        now_ms: Current time in milliseconds since the epoch.
+
+    Returns:
+        The outcome that applies to the delivery.
     """
     if outcome.verdict is not Verdict.FORBIDDEN or delivery.function is None:
         return outcome
@@ -116,34 +134,36 @@ def excused(outcome: Outcome, delivery: Delivery, *, now_ms: int) -> Outcome:
 
 
 def invalid(why: str, answer: object = None) -> Outcome:
-    """The target answered, but nobody can say what."""
-    quoted = f": {_quoted(answer)}" if answer is not None else ""
+    """Create the outcome of a response that can't be interpreted. The error quotes `answer`."""
+    quoted = f": {_quoted(answer)}" if answer is not None else "."
     return trouble(Verdict.FAULT, "invalid_response", why + quoted)
 
 
 def of_answer(answer: object, *, job_id: str) -> Outcome:
-    """Read `{"status": "completed"|"failed", "job_id"?, "result"?, "error"?}`, given as JSON."""
+    """Read a parsed response `{"status": "completed"|"failed", "job_id"?, "result"?, "error"?}`."""
     if not isinstance(answer, Mapping):
-        return invalid("the answer is no JSON object", answer)
+        return invalid("The response is not a JSON object", answer)
     if answer.get("job_id") not in (None, job_id):
-        return invalid("the answer is about another job", answer.get("job_id"))
+        return invalid("The response is about another job", answer.get("job_id"))
     if answer.get("status") == "completed":
         result = answer.get("result", MISSING)
         if result is not MISSING and (size := jsontext.size_of(result)) > MAX_JOB_BYTES:
-            return _too_large(f"the result has {size} bytes, above {MAX_JOB_BYTES}")
+            return _too_large(
+                f"The result has {size} bytes. At most {MAX_JOB_BYTES} bytes are allowed."
+            )
         return Outcome(Verdict.COMPLETED, result=result)
     if answer.get("status") != "failed":
-        return invalid("the answer's status is neither completed nor failed", answer)
+        return invalid("The status in the response is neither completed nor failed", answer)
     error = answer.get("error")
     if error is None or error in ("", {}):
-        error = "the target gave no reason"
+        error = "The target returned no error message."
     if isinstance(error, str):
         error = {"code": "handler_error", "message": error}
     return _failed(error)
 
 
 def _too_large(message: str) -> Outcome:
-    """The target did its work: to do that again would give the same result."""
+    """Not retryable: the target processed the job, and a retry would give the same result."""
     code = "result_too_large"
     error = {"code": code, "type": code, "message": message, "retryable": False}
     return Outcome(Verdict.FAILED, error=error)
@@ -151,29 +171,32 @@ def _too_large(message: str) -> Outcome:
 
 def _failed(error: object) -> Outcome:
     if not isinstance(error, Mapping):
-        return invalid("the answer's error is neither an object nor a text", error)
+        return invalid("The error in the response is neither an object nor a string", error)
     try:
         failure.reported(error, attempt=1, now_ms=0)
     except InvalidRequest as broken:
-        return invalid(f"the answer's error cannot be read ({broken})", error)
+        return invalid(
+            f"The error in the response is invalid: {broken.field} {broken.reason}", error
+        )
     return Outcome(Verdict.FAILED, error=error)
 
 
 def of_text(text: bytes | str, *, job_id: str) -> Outcome:
-    """The same of an answer's text."""
+    """Read the body of a response, like `of_answer`."""
     try:
         answer = jsontext.loads(text)
     except InvalidPayload as broken:
         shown = text.decode("utf-8", errors="replace") if isinstance(text, bytes) else text
-        return invalid(f"the answer cannot be read ({broken})", shown)
+        why = broken.message.rstrip(".").replace(" body", " response", 1)
+        return invalid(why, shown)
     return of_answer(answer, job_id=job_id)
 
 
 def of_batch(answer: object, job_ids: Sequence[str]) -> Sequence[Outcome]:
-    """Read the answer to an event of SQS's form: an outcome for each job.
+    """Read the response to an event in the format `sqs`. Returns one outcome per job, in order.
 
-    As Lambda reads it: nothing, or no `batchItemFailures`, is a success of all; one that names
-    what was not in the event is a failure of all.
+    Follows the rules of Lambda: if the response is empty or has no `batchItemFailures`, all jobs
+    are completed. If it names a message that was not in the event, all jobs fail.
     """
     failed = _failures(answer, set(job_ids))
     if isinstance(failed, Outcome):
@@ -181,7 +204,7 @@ def of_batch(answer: object, job_ids: Sequence[str]) -> Sequence[Outcome]:
     error = {
         "code": "handler_error",
         "type": "BatchItemFailure",
-        "message": "the function named the message in batchItemFailures",
+        "message": "The function returned the message in batchItemFailures.",
     }
     return [
         Outcome(Verdict.FAILED, error=error) if job_id in failed else Outcome(Verdict.COMPLETED)
@@ -193,13 +216,13 @@ def _failures(answer: object, known: set[str]) -> set[str] | Outcome:
     if answer is None:
         return set()
     if not isinstance(answer, Mapping):
-        return invalid("the answer is no JSON object", answer)
+        return invalid("The response is not a JSON object", answer)
     items = answer.get("batchItemFailures") or []
     if not isinstance(items, list) or not all(isinstance(each, Mapping) for each in items):
-        return invalid("batchItemFailures is no array of objects", answer)
+        return invalid("batchItemFailures is not an array of objects", answer)
     named = [each.get("itemIdentifier") for each in items]
     if not all(isinstance(each, str) and each in known for each in named):
-        return invalid("batchItemFailures names a message that was not sent", answer)
+        return invalid("batchItemFailures contains a message that was not sent", answer)
     return set(named)
 
 
@@ -209,10 +232,21 @@ def _failures(answer: object, known: set[str]) -> set[str] | Outcome:
 def of_response(
     status: int, headers: Mapping[str, str], body: bytes, *, job_id: str, now_ms: int
 ) -> Outcome:
-    """Read an endpoint's answer (`headers` by lower-case names)."""
+    """Read the response of an endpoint.
+
+    Args:
+        status: HTTP status.
+        headers: Response headers by lowercase name.
+        body: Response body.
+        job_id: ID of the pushed job.
+        now_ms: Current time in milliseconds since the epoch.
+
+    Returns:
+        The outcome of the push.
+    """
     if 200 <= status < 300:
         return of_text(body, job_id=job_id)
-    told = f"the endpoint answered {status}"
+    told = f"The endpoint returned HTTP {status}."
     match status:
         case 401 | 403:
             return trouble(Verdict.FORBIDDEN, "forbidden", told)
@@ -229,7 +263,10 @@ def of_response(
 
 
 def retry_after_ms(value: str | None, *, now_ms: int) -> int | None:
-    """A `Retry-After` in ms, at most MAX_RETRY_AFTER_MS; None for one that cannot be read."""
+    """Parse a `Retry-After` header.
+
+    Returns milliseconds, at most `MAX_RETRY_AFTER_MS`, or None if the value can't be parsed.
+    """
     if value is None:
         return None
     value = value.strip()
@@ -244,36 +281,36 @@ def retry_after_ms(value: str | None, *, now_ms: int) -> int | None:
 
 # --- Functions -----------------------------------------------------------------------------------
 
-# What the errors of the Invoke operation mean: in none of these cases the function ran.
+# Verdict for each error of the Invoke operation. In none of these cases the function ran.
 _INVOKE_ERRORS: Mapping[Verdict, frozenset[str]] = {
-    # There is no such function, or none that could ever run.
+    # The function does not exist or can never run.
     Verdict.GONE: frozenset({
         "CodeArtifactUserDeletedException", "InvalidRuntimeException",
         "InvalidSecurityGroupIDException", "InvalidSubnetIDException", "InvalidZipFileException",
         "ModeNotSupportedException", "NoPublishedVersionException", "ResourceNotFoundException",
         "RuntimeAliasDeletedException", "RuntimeVersionDeletedException",
     }),
-    # It is there, and we, or it, may not do what is needed.
+    # The function exists, but the server or the function lacks a permission.
     Verdict.FORBIDDEN: frozenset({
         "AccessDeniedException", "EC2AccessDeniedException", "EFSMountFailureException",
         "KMSAccessDeniedException", "KMSDisabledException", "KMSInvalidStateException",
         "KMSNotFoundException", "S3FilesMountFailureException",
     }),
-    # It may run a moment later. Credentials of ours that have ended the next call has anew.
+    # The function might run if the call is retried. The next call replaces expired credentials.
     Verdict.THROTTLED: frozenset({
         "CodeArtifactUserPendingException", "EC2ThrottledException", "ENILimitReachedException",
         "ENINotReadyException", "ExpiredTokenException", "ResourceConflictException",
         "ResourceNotReadyException", "ServiceQuotaExceededException", "SnapStartNotReadyException",
         "SubnetIPAddressLimitReachedException", "ThrottlingException", "TooManyRequestsException",
     }),
-    # This event it will never take.
+    # The function will never accept this event.
     Verdict.REFUSED: frozenset({
         "DurableExecutionAlreadyStartedException", "InvalidParameterValueException",
         "InvalidRequestContentException", "RecursiveInvocationException",
         "RequestTooLargeException", "SerializedRequestEntityTooLargeException",
         "UnsupportedMediaTypeException",
     }),
-    # It could not be started.
+    # Lambda could not start the function.
     Verdict.FAULT: frozenset({
         "CodeArtifactUserFailedException", "EC2UnexpectedException", "EFSIOException",
         "EFSMountConnectivityException", "EFSMountTimeoutException",
@@ -287,19 +324,30 @@ _VERDICTS = {code: verdict for verdict, codes in _INVOKE_ERRORS.items() for code
 def of_invoke_error(
     code: str, message: str, *, status: int, retry_after: str | None, now_ms: int
 ) -> Outcome:
-    """Read an error of Lambda's Invoke operation: the function did not run."""
+    """Read an error of Lambda's Invoke operation. The function did not run.
+
+    Args:
+        code: Error code. If it is unknown, `status` determines the verdict.
+        message: Error message.
+        status: HTTP status.
+        retry_after: Value of the header `Retry-After`, or None.
+        now_ms: Current time in milliseconds since the epoch.
+
+    Returns:
+        The outcome of the push.
+    """
     verdict = _VERDICTS.get(code)
     if verdict is None:
         verdict = {403: Verdict.FORBIDDEN, 404: Verdict.GONE, 429: Verdict.THROTTLED}.get(
             status, Verdict.REFUSED if 400 <= status < 500 else Verdict.FAULT
         )
-    told = f"Lambda refused the invocation: {code}: {message}"
+    told = f"Lambda rejected the invocation: {code}: {message}"
     if verdict is Verdict.THROTTLED:
         return throttled(told, retry_after_ms(retry_after, now_ms=now_ms))
     return trouble(verdict, code or DELIVERY_ERROR, told)
 
 
-# The function did not answer, and whatever it was doing has no error of its own.
+# Error messages of a function that did not return a response. They have no error type.
 _TIMED_OUT = re.compile(r"Task timed out after [\d.]+ seconds")
 _CRASHED = re.compile(
     r"Process exited before completing request|Runtime exited (with|without)|"
@@ -309,13 +357,13 @@ _TOO_LARGE = "ResponseSizeTooLarge"
 
 
 def of_function_error(payload: object) -> Outcome:
-    """Read what Lambda gives in place of an answer when a function did not give one."""
+    """Read the error object that Lambda returns if a function fails, times out, or crashes."""
     told = payload if isinstance(payload, Mapping) else {}
     message, kind = str(told.get("errorMessage") or ""), str(told.get("errorType") or "")
     if not told:
-        message = _quoted(payload) if payload else "the function failed without a message"
+        message = _quoted(payload) if payload else "The function failed without a message."
     if kind == "Sandbox.Timedout" or _TIMED_OUT.search(message):
-        return trouble(Verdict.FAULT, "timeout", message or "the function timed out")
+        return trouble(Verdict.FAULT, "timeout", message or "The function timed out.")
     if _TOO_LARGE in kind:
         return _too_large(message)
     if kind.startswith(("Runtime.", "Sandbox.", "Extension.")) or _CRASHED.search(message):
@@ -338,16 +386,17 @@ def of_function_error(payload: object) -> Outcome:
 def settled_by(record: object) -> Sequence[Settled]:
     """Read a record that Lambda sent to a function's destination (version 1.0).
 
-    Raises MalformedRecord for one that is of no push.
+    Returns one outcome per job of the event. Raises MalformedRecord if the record does not describe
+    a push.
     """
     told = record if isinstance(record, Mapping) else {}
     request, context = told.get("requestPayload"), told.get("requestContext")
     if not isinstance(request, Mapping) or not isinstance(context, Mapping):
-        raise MalformedRecord("a destination record has requestContext and requestPayload")
+        raise MalformedRecord("The destination record lacks requestContext or requestPayload")
     batch = "Records" in request
     pushed = list(_pushed(request))
     if not pushed:
-        raise MalformedRecord("the record's event has no jobs")
+        raise MalformedRecord("The event of the destination record contains no jobs")
     outcomes = _outcomes(told, context, [job_id for job_id, *_ in pushed], batch=batch)
     return [
         Settled(job_id, token, delivery, outcome)
@@ -370,28 +419,30 @@ def _outcomes(
         return [of_function_error(payload)] * len(job_ids)
     status = response.get("statusCode")
     if condition == "EventAgeExceeded" or status == 429:
-        return [throttled("the function had no room until the event was too old")] * len(job_ids)
+        return [throttled("The function was throttled until the event was too old.")] * len(job_ids)
     if condition == "ZeroReservedConcurrency":
-        return [throttled("the function has a reserved concurrency of zero")] * len(job_ids)
+        return [throttled("The reserved concurrency of the function is 0.")] * len(job_ids)
     if isinstance(status, int) and status >= 400:
         error = of_invoke_error("", str(condition), status=status, retry_after=None, now_ms=0)
         return [error] * len(job_ids)
-    return [invalid("Lambda tells no outcome", {"condition": condition})] * len(job_ids)
+    return [invalid("The destination record contains no outcome", {"condition": condition})] * len(
+        job_ids
+    )
 
 
 def _pushed(event: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """The job's id, the lease token and the delivery of each push that an event carries."""
+    """The job ID, the lease token, and the delivery of each push in an event."""
     records = event.get("Records")
     if records is None:
         job = event.get("job", event)
         if not isinstance(job, Mapping):
-            raise MalformedRecord("the event's job is no object")
+            raise MalformedRecord("The job of the event is not an object")
         yield _one(job.get("id"), event.get("delivery_id"), event.get("worker_id"))
         return
     for each in records if isinstance(records, list) else ():
         attributes = each.get("messageAttributes") if isinstance(each, Mapping) else None
         if not isinstance(attributes, Mapping):
-            raise MalformedRecord("a message has no attributes")
+            raise MalformedRecord("A message has no attributes")
         shown = {
             name: value.get("stringValue")
             for name, value in attributes.items()
@@ -406,7 +457,7 @@ def _one(job_id: object, delivery_id: object, worker: object) -> tuple[str, str,
         token, name = str(delivery_id).removeprefix(ID_PREFIX), delivery_of(str(worker))
         if job_id and token and name:
             return str(job_id), token, name
-    raise MalformedRecord("the event does not name its job, delivery_id and worker_id")
+    raise MalformedRecord("The event lacks its job, delivery_id, or worker_id")
 
 
 def _quoted(value: object) -> str:

@@ -1,4 +1,4 @@
-"""One push: a job that was claimed for a delivery, on its way to the target."""
+"""A push: a job that was claimed for a delivery and is sent to its target."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ojs.domain.delivery.outcome import ID_PREFIX, Outcome
 from ojs.domain.job.job import Job
 from ojs.records import record
 
-# Of an attempt whose outcome never came.
+# Failure type of an attempt whose lease expired without an outcome.
 _LOST = "visibility_timeout"
 
 
 @record(frozen=True)
 class Push:
-    """A job with its content and lease, sent once. `timeout_ms` is how long the target has."""
+    """A job with its payload and lease, sent once. `timeout_ms` is the target's time limit."""
 
     job: Job
     delivery: str
@@ -26,7 +26,16 @@ class Push:
 
     @classmethod
     def of(cls, job: Job, delivery: str, *, timeout_ms: int) -> Push:
-        """The push of a job that was just claimed. Raises ValueError for one without a lease."""
+        """Create the push of a job that was just claimed.
+
+        Args:
+            job: Claimed job, with its payload.
+            delivery: Name of the delivery.
+            timeout_ms: Time limit of the target in milliseconds.
+
+        Raises:
+            ValueError: The job has no lease.
+        """
         if job.lease is None:
             raise ValueError(f"the job {job.id} has no lease")
         delivery_id = ID_PREFIX + job.lease.token
@@ -34,51 +43,59 @@ class Push:
 
     @property
     def token(self) -> str:
-        """The token of the lease that its outcome shows."""
+        """The lease token. The outcome of the push must include it."""
         return self.delivery_id.removeprefix(ID_PREFIX)
 
     @property
     def outcome_was_lost(self) -> bool:
-        """Whether the outcome of the attempt before never came: it may not have fitted into the
-        record that brings it.
+        """Whether the outcome of the previous attempt never arrived.
+
+        The outcome might have been too large for the destination record.
         """
         return bool(self.job.noted) and self.job.noted[-1].failure.type == _LOST
 
 
 class Target(Protocol):
-    """Where pushes go."""
+    """A target that receives pushes."""
 
     def waits_for(self, push: Push, *, delivery: Delivery) -> bool:
-        """Whether to send it takes as long as the target does: whoever has no time for that leaves
-        it to a sender.
+        """Whether `send` waits until the target has processed the push.
+
+        A caller with too little time queues such a push for a sender (`SendQueue`).
         """
         ...
 
     def send(
         self, pushes: Sequence[Push], *, delivery: Delivery, wait: bool = False
     ) -> Sequence[Outcome | None]:
-        """Send pushes of one delivery; what became of each, in their order.
+        """Send pushes of one delivery. Failures of the target are outcomes, not exceptions.
 
-        None: it was taken, and its outcome comes later; never with `wait`. Raises nothing for the
-        target's trouble.
+        Args:
+            pushes: Pushes to send.
+            delivery: Delivery that the pushes belong to.
+            wait: Whether to wait for all outcomes. Default: false.
+
+        Returns:
+            The outcome of each push, in order. None if the target accepted the push and its outcome
+            follows later. Never None if `wait` is true.
         """
         ...
 
 
 class WakeQueue(Protocol):
-    """Wakes deliveries up: now, or later."""
+    """Sends wake-up messages to deliveries, immediately or with a delay."""
 
     def wake(self, names: Iterable[str], *, delay_s: int = 0) -> None:
-        """Have these deliveries looked at, in `delay_s` seconds (0 to 900).
+        """Send a wake-up message to each of these deliveries after `delay_s` seconds (0 to 900).
 
-        Raises BackendUnavailable if one of them was not taken.
+        Raises BackendUnavailable if a message was rejected.
         """
         ...
 
 
 class SendQueue(Protocol):
-    """Takes pushes for a sender, which waits for the target."""
+    """Queues pushes for a sender, which waits for the target."""
 
     def send(self, delivery: str, pushes: Sequence[Push]) -> Sequence[Push]:
-        """Queue pushes; returns those that were not taken."""
+        """Queue pushes. Returns the pushes that were rejected."""
         ...

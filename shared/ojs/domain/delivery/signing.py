@@ -1,7 +1,8 @@
-"""Signatures of what is pushed to endpoints (ojs-webhooks, section 8).
+"""Signs pushes to endpoints (ojs-webhooks, section 8).
 
-The HMAC-SHA256 of the timestamp, a point and the body, by each secret there is: with two of them,
-while they are changed, whoever has one can check it.
+A signature is the HMAC-SHA256 of the timestamp, a period, and the body. Each secret of the delivery
+produces one. During a rotation there are two, so an endpoint that knows either secret can verify
+the push.
 """
 
 from __future__ import annotations
@@ -18,14 +19,32 @@ TIMESTAMP = "X-OJS-Timestamp"
 
 
 def signature(secret: str, timestamp: str, body: bytes) -> str:
-    """One signature, as `sha256=` and hex digits."""
+    """Compute the signature of the specification.
+
+    Args:
+        secret: Signing secret.
+        timestamp: Value of the timestamp header, in seconds since the epoch.
+        body: Body of the request.
+
+    Returns:
+        `sha256=`, followed by hex digits.
+    """
     signed = timestamp.encode() + b"." + body
     return "sha256=" + hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
 
 
 def bound_signature(secret: str, timestamp: str, delivery_id: str, url: str, body: bytes) -> str:
-    """One signature that holds for one push to one URL, as `v2=` and hex digits. `url` is the host,
-    with its port if it is not 443, and the path with its query.
+    """Compute a signature that is valid for one push to one URL only.
+
+    Args:
+        secret: Signing secret.
+        timestamp: Value of the timestamp header, in seconds since the epoch.
+        delivery_id: ID of the push.
+        url: Host, port if it is not 443, path, and query of the endpoint.
+        body: Body of the request.
+
+    Returns:
+        `v2=`, followed by hex digits.
     """
     digest = hashlib.sha256(body).hexdigest()
     signed = f"{timestamp}.{delivery_id}.POST.{url}.{digest}".encode()
@@ -35,8 +54,20 @@ def bound_signature(secret: str, timestamp: str, delivery_id: str, url: str, bod
 def signed(
     secrets: Sequence[str], body: bytes, *, delivery_id: str, url: str, now_ms: int
 ) -> dict[str, str]:
-    """The headers that prove who sent this body, and when: the first signature is that of the
-    specification, the second one holds for this push and this URL only.
+    """Build the headers that prove the sender and the time of a push.
+
+    The signature of the specification covers the timestamp and the body. The second signature
+    (`SIGNATURE_V2`) also covers the push and the URL.
+
+    Args:
+        secrets: Signing secrets of the delivery. If empty, only the timestamp is returned.
+        body: Body of the request.
+        delivery_id: ID of the push.
+        url: Host, port if it is not 443, path, and query of the endpoint.
+        now_ms: Current time in milliseconds since the epoch.
+
+    Returns:
+        Header values by name. Signatures of several secrets are separated by commas.
     """
     timestamp = str(now_ms // 1_000)
     if not secrets:
@@ -50,11 +81,13 @@ def signed(
 
 
 def named(push: Push) -> Mapping[str, str]:
-    """The headers that name a push, and for how long (s) its id is worth remembering: as long as
-    all attempts may take that the job has, with the delays between them.
+    """Build the headers that identify a push, and its idempotency window in seconds.
+
+    The window is the maximum duration of all attempts of the job and of the delays between them.
+    An endpoint that detects duplicates must remember the ID of the push for that time.
     """
     policy = push.job.policy
-    # The delays grow up to their most within some fifty attempts, whatever the policy.
+    # With any policy, the delays reach their maximum within about 50 attempts.
     counted = min(policy.max_attempts, 64)
     delays_ms = sum(policy.delay_ms(failures, 1.0) for failures in range(1, counted))
     delays_ms += (policy.max_attempts - counted) * policy.max_ms

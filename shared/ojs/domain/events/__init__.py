@@ -1,1 +1,1 @@
-"""Lifecycle events: their envelope, and queries of the event log."""
+"""Lifecycle events: their types, their envelope, and filters of the event log."""

@@ -17,8 +17,9 @@ SPECVERSION = "1.0"
 
 @record(frozen=True)
 class Event:
-    """An event. `time_ms` since the epoch; `subject` is the job, queue, worker or other thing
-    affected.
+    """An event. `time_ms` is in milliseconds since the epoch.
+
+    `subject` names the affected resource, for example a job, a queue, or a worker.
     """
 
     id: str
@@ -30,7 +31,7 @@ class Event:
 
     @classmethod
     def of(cls, envelope: Mapping[str, Any]) -> Event:
-        """The event of an envelope that `to_dict` made."""
+        """Read an envelope that `to_dict` created."""
         at = datetime.fromisoformat(envelope["time"])
         return cls(
             id=envelope["id"],
@@ -42,7 +43,7 @@ class Event:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The envelope as consumers get it."""
+        """The envelope that consumers receive."""
         return {
             "specversion": SPECVERSION,
             "id": self.id,
@@ -55,10 +56,10 @@ class Event:
 
 
 def event_id(time_ms: int, *what: str) -> str:
-    """The id of an event, which depends on nothing but the arguments.
+    """Derive the ID of an event. The same arguments give the same ID.
 
-    It has the form of a UUIDv7: the event's time, and a hash instead of the random part. So an
-    event that is recorded again has the same id, and consumers recognize the repetition.
+    The ID has the format of a UUIDv7: the time of the event, and a hash instead of random bits. If
+    an event is recorded again, it has the same ID, so consumers can detect the duplicate.
     """
     digest = hashlib.sha256("\0".join(what).encode("utf-8")).digest()
     random = int.from_bytes(digest[:10], "big")
@@ -66,13 +67,19 @@ def event_id(time_ms: int, *what: str) -> str:
 
 
 def source(service: str, component: str, instance: str | None = None) -> str:
-    """`ojs://{service}/{component}/{instance}`; the name of the instance is quoted."""
+    """Build the source of an event: `ojs://{service}/{component}/{instance}`.
+
+    Args:
+        service: Name of the service.
+        component: Name of the component.
+        instance: Name of the instance, or None. It is percent-encoded.
+    """
     end = "" if instance is None else f"/{quote(instance, safe='')}"
     return f"ojs://{service}/{component}{end}"
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
-    """Whether a name matches one of `patterns`, which may end in `*` (`job.*`, `*`)."""
+    """Whether a name matches one of `patterns`. A pattern can end in `*` (`job.*`, `*`)."""
     return any(
         name == pattern or (pattern.endswith("*") and name.startswith(pattern[:-1]))
         for pattern in patterns

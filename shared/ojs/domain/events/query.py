@@ -1,4 +1,4 @@
-"""Filters of the event log, and its pages (ojs-events sections 6 and 9.3)."""
+"""Filters and pages of the event log (ojs-events, sections 6 and 9.3)."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ _SOURCE = re.compile(SOURCE_PATTERN)
 
 
 def check_type(value: str) -> str:
-    """Return an event type, or a prefix of one with `*`. Raises ValueError with the rule."""
+    """Return `value` if it is an event type or a prefix with `*`. Raises ValueError if not."""
     if not _TYPE.fullmatch(value):
         raise ValueError("must be an event type such as job.completed, or a prefix such as job.*")
     return value
 
 
 def check_source(value: str) -> str:
-    """Return an event source, or a prefix of one with `*`. Raises ValueError with the rule."""
+    """Return `value` if it is an event source or a prefix with `*`. Raises ValueError if not."""
     if not _SOURCE.fullmatch(value) or not value.isprintable():
         raise ValueError(
-            "must be a URI that begins with ojs://, of at most 506 characters; it may end in *"
+            "must be a URI of at most 506 characters that starts with ojs:// and can end in *"
         )
     return value
 
 
 @record(frozen=True)
 class EventFilter:
-    """A filter of events; all conditions that are set must hold.
+    """A filter of events. An event must match all conditions that are set.
 
-    `types` and `sources` may end in `*`. Times are those of the events: from `since_ms` on, and
+    `types` and `sources` can end in `*`. The time of an event must be at or after `since_ms` and
     before `until_ms`.
     """
 
@@ -53,7 +53,7 @@ class EventFilter:
     def matches(self, event: Mapping[str, Any]) -> bool:
         """Whether an event matches."""
         data = event.get("data", {})
-        # Times have one format, so they compare as texts.
+        # All times have the same format, so they can be compared as strings.
         time = event["time"]
         return (
             (not self.types or matches(event["type"], self.types))
@@ -69,9 +69,9 @@ class EventFilter:
 class EventPage:
     """Events in the order in which they were recorded.
 
-    `cursor` continues after the newest event of the listing, and `has_more` says whether there are
-    more now. `older` continues with older events; None if none are kept, or the listing goes
-    forward.
+    `cursor` continues after the newest event of the listing. If `has_more`, more events exist now.
+    `older` continues with older events. It is None if no older events are stored, or if the listing
+    is in forward order.
     """
 
     events: list[dict[str, Any]]

@@ -1,4 +1,4 @@
-"""The types of all events, as docs/events.md lists them."""
+"""All event types. `docs/events.md` lists them."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Tenants that share a queue: start tags and shares."""
+"""Tenant fairness: start tags and shares of tenants in a queue."""

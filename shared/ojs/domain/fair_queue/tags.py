@@ -1,14 +1,16 @@
 """Start-time fair queuing (SFQ): how tenants share a queue. Pure functions.
 
-A job that enters a fair line gets a *tag* before its arrival, and the line is sorted by tags. The
-tag is the job's start in virtual time: the line's virtual time, or the finish tag of the same
-tenant's previous job, whichever is later. Each job advances its tenant's finish tag by a *step*,
-the service cost: one over the weight. So waiting tenants take turns in proportion to their weights,
-a tenant that was idle begins at the line's virtual time, and the jobs of one tenant stay in order.
+If tenant fairness is enabled, the order key of a new job consists of a *tag* and its arrival, and
+the index partition is sorted by tags. The tag is the start of the job in virtual time. It is the
+later of two values: the virtual time of the partition, and the finish tag of the tenant's previous
+job. Each job advances the finish tag of its tenant by a *step*, the service cost: 1 / weight.
 
-Tags are times since the epoch in fractions of a millisecond, so that they can be compared with the
-orders of jobs that have none. A job of weight 1 takes a sixteenth of a millisecond: tags run ahead
-of the clock only where one tenant's jobs leave a line faster than 16 000 a second.
+Therefore tenants are served in proportion to their weights, an idle tenant restarts at the virtual
+time of the partition, and the jobs of one tenant keep their order.
+
+Tags are times since the epoch in fractions of a millisecond, so they can be compared with the order
+keys of jobs without a tag. A job of weight 1 takes 1/16 ms. Tags run ahead of the clock only if the
+jobs of one tenant leave a partition faster than 16,000 per second.
 """
 
 from __future__ import annotations
@@ -30,48 +32,48 @@ MAX_WEIGHTS = 100
 MAX_TENANT = 128
 PREFIX = "tenant:"
 
-# Five hex digits of a millisecond. A step of the largest weight is 66 ticks: rounded to whole ticks
-# no tenant's part is off by more than 0.8 %. With one digit less it would be 12 %.
+# Five hex digits per millisecond. A step of the largest weight is 66 ticks, so rounding to whole
+# ticks changes the share of a tenant by at most 0.8 %. With one digit less, it would be 12 %.
 TICKS_PER_MS = 1 << 20
 STEP = TICKS_PER_MS // 16
 TAG_DIGITS = 16
 _PER_ORDER = 1 << 4 * (TAG_DIGITS - ORDER_DIGITS)
-# Base64 of nine bytes. Two tenants of a queue with the same hash would count as one.
+# Base64 of nine bytes. Two tenants of a queue with the same hash would be treated as one.
 _HASH_BYTES, _HASH_DIGITS = 9, 12
 
 
-# --- positions in line ----------------------------------------------------------------------------
+# --- order keys -----------------------------------------------------------------------------------
 
 
 def tagged(order: str) -> bool:
-    """Whether an order begins with a tag."""
+    """Whether an order key starts with a tag."""
     return len(order) > ORDER_DIGITS
 
 
 def arrival(order: str) -> str:
-    """The part of an order that is the job's arrival in the line (`ojs.domain.ids.IdSource`)."""
+    """The arrival of the job, which is part of an order key (`ojs.domain.ids.IdSource`)."""
     return order[-ORDER_DIGITS:]
 
 
 def with_tag(ticks: int, order: str) -> str:
-    """An order with a tag before it. Among equal tags the arrival decides."""
+    """The order key with a tag. Jobs with equal tags are sorted by arrival."""
     return f"{ticks:0{TAG_DIGITS}x}{arrival(order)}"
 
 
 def ticks_of(order: str) -> int:
-    """The virtual time of a job: its tag, or its arrival if it has none."""
+    """The virtual time of a job: its tag, or its arrival if it has no tag."""
     if tagged(order):
         return int(order[:TAG_DIGITS], 16)
     return int(order, 16) * _PER_ORDER
 
 
 def ticks_at(ms: int) -> int:
-    """A time in ms as virtual time."""
+    """Convert a time in ms to virtual time."""
     return ms * TICKS_PER_MS
 
 
 def start(virtual: int, last: int | None) -> int:
-    """The tag of a tenant's next job: the line's virtual time, or the tenant's last finish tag."""
+    """The tag of a tenant's next job: the later of virtual time and the tenant's finish tag."""
     return virtual if last is None else max(virtual, last)
 
 
@@ -87,21 +89,21 @@ class Share:
 
     @property
     def step(self) -> int:
-        """The service cost of the job, in ticks: how far it advances its tenant's finish tag."""
+        """The service cost of the job in ticks: the step of its tenant's finish tag."""
         return round(STEP / self.weight)
 
     def compact(self) -> str:
-        """As stored in the job record."""
+        """The stored form in a job record."""
         return self.tenant if self.weight == 1 else f"{self.tenant}{self.weight}"
 
     @classmethod
     def of(cls, text: str) -> Share:
-        """Read back what `compact` wrote. Raises ValueError."""
+        """Read the result of `compact`. Raises ValueError."""
         return cls(text[:_HASH_DIGITS], int(text[_HASH_DIGITS:] or 1))
 
 
 def tags(shares: Iterable[Share], first: int) -> list[int]:
-    """The tags of consecutive jobs of one tenant, the first at `first`."""
+    """The tags of consecutive jobs of one tenant. The first tag is `first`."""
     found = []
     for share in shares:
         found.append(first)
@@ -110,9 +112,9 @@ def tags(shares: Iterable[Share], first: int) -> list[int]:
 
 
 def tenant_of(content: Mapping[str, Any] | None) -> str:
-    """The tenant of a job, from its `meta.tenant_id`: a text as it is, any other value as JSON.
+    """The tenant of a job: its `meta.tenant_id`. A value that is not a string is converted to JSON.
 
-    Jobs without one belong to the tenant with the empty name.
+    Jobs without a tenant belong to the tenant with the empty name.
     """
     meta = (content or {}).get("meta")
     tenant = meta.get("tenant_id") if isinstance(meta, Mapping) else None
@@ -129,18 +131,18 @@ class Fairness:
     weights: Mapping[str, int] = field(default_factory=dict)
 
     def share(self, content: Mapping[str, Any] | None) -> Share:
-        """The share of a job with this content."""
+        """The share of a job with this payload."""
         tenant = tenant_of(content)
         digest = hashlib.blake2b(tenant.encode(), digest_size=_HASH_BYTES).digest()
         return Share(_text(digest), self.weights.get(tenant, self.default_weight))
 
     def compact(self) -> str:
-        """For storing."""
+        """The stored form."""
         return jsontext.dumps([self.default_weight, dict(sorted(self.weights.items()))])
 
     @classmethod
     def of(cls, text: str) -> Fairness:
-        """Read back what `compact` wrote. Raises ValueError."""
+        """Read the result of `compact`. Raises ValueError."""
         default_weight, weights = jsontext.stored(text)
         return cls(default_weight, weights)
 
@@ -160,11 +162,11 @@ def _text(digest: bytes) -> str:
 def _named(value: str) -> str:
     tenant = value.removeprefix(PREFIX)
     if tenant == value:
-        raise ValueError(f"must begin with '{PREFIX}'")
+        raise ValueError(f"must start with '{PREFIX}'")
     if not 1 <= len(tenant) <= MAX_TENANT:
-        raise ValueError(f"must name a tenant of 1 to {MAX_TENANT} characters")
+        raise ValueError(f"must have 1 to {MAX_TENANT} characters after '{PREFIX}'")
     if not tenant.isprintable():
-        raise ValueError("must hold printable characters only")
+        raise ValueError("must contain only printable characters")
     return value
 
 
@@ -188,7 +190,7 @@ SYSTEM: Mapping[str, Any] = {"enabled": False, "strategy": FAIR_SHARE, "default_
 
 
 def in_force(configured: Mapping[str, Any]) -> Fairness | None:
-    """The weights in force for a stored configuration; None when fairness is not enabled."""
+    """The weights in force for a stored configuration, or None if fairness is not enabled."""
     full = {**SYSTEM, **configured}
     if not full["enabled"]:
         return None
@@ -197,5 +199,5 @@ def in_force(configured: Mapping[str, Any]) -> Fairness | None:
 
 
 def shown(configured: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored configuration with its defaults, as shown."""
+    """A stored configuration with its defaults, for responses."""
     return {**SYSTEM, "weights": {}, **configured}

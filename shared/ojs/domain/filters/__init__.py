@@ -1,1 +1,1 @@
-"""What requests ask for of jobs: each field is a row."""
+"""Filters of jobs and dead letters. Each field of a filter is one condition."""

@@ -1,11 +1,11 @@
-"""How a filter is applied: each field of a request has one row, a `Condition`.
+"""Applies filters. Each field of a filter request has one `Condition`.
 
-All conditions of a filter must hold. Those on the job record are checked first, those on what the
-client sent last, because that may be offloaded. A field without a row fails at import: a filter
-that ignores it would mean "all jobs".
+A job must match all conditions. Conditions on the job record are checked first. Conditions on the
+payload are checked last, because the payload can be offloaded. A field without a condition fails at
+import, because a filter that ignores the field would match all jobs.
 
-A field that is empty or null is refused, because a variable that is not set must not turn "the jobs
-of this queue" into "all jobs".
+Empty and null fields are rejected. Otherwise, an unset variable in a client could turn "the jobs of
+this queue" into "all jobs".
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ojs.records import record
 
 MAX_ARGS_CHARACTERS = 1_000
 
-# RFC 9535, section 2.5.1: the shorthand's names begin with a letter or `_`.
+# RFC 9535, section 2.5.1: names in the shorthand start with a letter or `_`.
 _CHILD = re.compile(r"\.(\*|[^\W\d]\w*)")
 _BRACKET = re.compile(
     r"\[(?:(?P<any>\*)|(?P<index>0|-?[1-9]\d{0,8})"
@@ -35,10 +35,10 @@ _BRACKET = re.compile(
 
 @record(frozen=True)
 class ArgsMatch:
-    """A condition on args: a text in their JSON, or a value at the end of a path.
+    """A condition on args: a substring of their JSON, or a value at a path.
 
-    A step of `path` is a name, an index, or None for all members. Without a `value` it is enough
-    that the path exists.
+    A step of `path` is a name, an index, or None for all members. Without a `value`, the path must
+    exist.
     """
 
     text: str
@@ -49,7 +49,7 @@ class ArgsMatch:
 
     @classmethod
     def of(cls, text: str) -> ArgsMatch:
-        """Read a condition on args. Raises ValueError with the rule that a path breaks."""
+        """Parse a condition on args. Raises ValueError with the rule if its path is invalid."""
         if not text.startswith("$"):
             return cls(text)
         path, rest = _path(text)
@@ -62,7 +62,7 @@ class ArgsMatch:
             return cls(text, path, value)
 
     def matches(self, args: Any) -> bool:
-        """Whether the args of a job fulfil the condition."""
+        """Whether the args of a job match."""
         if self.path is None:
             return self.text in jsontext.dumps(args)
         found: Iterable[Any] = (args,)
@@ -72,18 +72,19 @@ class ArgsMatch:
 
     def _is(self, found: Any) -> bool:
         if isinstance(found, str):
-            # Without quotes, `=5` matches the text as well as the number.
+            # Without quotes, `=5` matches both the string and the number.
             return found == self.value or found in self.parsed
         return any(same(found, wanted) for wanted in self.parsed)
 
 
 @record(frozen=True)
 class Condition:
-    """One field of a request, and how it is applied.
+    """One field of a filter, and how it is applied.
 
-    `matches` compares a job with a value. `read` makes the value of what was sent and of the time
-    (ms); it raises ValueError with the rule that was broken. `write` makes a request of the value.
-    `content` is for conditions on what the client sent, `listed` for parameters of listings.
+    `matches` compares a job with a value. `read` converts the field of a request to the value, with
+    the current time in ms, and raises ValueError with the rule. `write` converts the value back to
+    a request. If `content`, the condition is on the payload. If `listed`, listings accept the field
+    as a parameter.
     """
 
     matches: Callable[[Job, Any], bool]
@@ -94,10 +95,10 @@ class Condition:
 
 
 class Filter:
-    """A filter as it is applied. `values` has what `Condition.read` made of each field."""
+    """A parsed filter. `values` contains the result of `Condition.read` for each field."""
 
-    # The declaration of its fields, the row of each, and those that begin a span, each with those
-    # that end it.
+    # The request model, the condition of each field, and the start fields of time ranges with their
+    # end fields.
     request: ClassVar[type[Model]]
     conditions: ClassVar[Mapping[str, Condition]]
     spans: ClassVar[Mapping[str, Sequence[str]]]
@@ -120,20 +121,20 @@ class Filter:
         return f"{type(self).__name__}({dict(self.values)})"
 
     def but(self, **values: Any) -> Self:
-        """The filter with other values of some fields; None for none."""
+        """The filter with other values of some fields. None removes a field."""
         return type(self)(**{**self.values, **values})
 
     def matches_record(self, job: Job) -> bool:
-        """Whether a job may match, by its record alone."""
+        """Whether the record of a job matches. The payload might not."""
         return self._match(job, content=False)
 
     def matches_content(self, job: Job) -> bool:
-        """Whether what the client sent matches; it must be loaded."""
+        """Whether the payload of a job matches. It must be loaded."""
         return self._match(job, content=True)
 
     @property
     def of_content(self) -> bool:
-        """Whether it has conditions on what the client sent, which may be offloaded."""
+        """Whether it has conditions on the payload, which can be offloaded."""
         return any(self.conditions[name].content for name in self.values)
 
     def _match(self, job: Job, *, content: bool) -> bool:
@@ -141,14 +142,24 @@ class Filter:
         return all(row.matches(job, value) for row, value in rows if row.content is content)
 
     def to_dict(self) -> dict[str, Any]:
-        """An equivalent request, with durations as times; `read` reads it."""
+        """An equivalent request for `read`, with times instead of durations."""
         return {name: self.conditions[name].write(value) for name, value in self.values.items()}
 
     @classmethod
     def read(cls, raw: object, *, now_ms: int, prefix: str) -> dict[str, Any]:
-        """The values of the fields that a body has. Ages count back from `now_ms`. Raises
-        InvalidRequest naming the field, also for a field that is empty or null, and for fields that
-        contradict each other.
+        """Parse a request.
+
+        Args:
+            raw: Request body, decoded.
+            now_ms: Current time in milliseconds since the epoch. Ages are relative to it.
+            prefix: Prefix of field names in errors.
+
+        Returns:
+            The values by field.
+
+        Raises:
+            InvalidRequest: A field is invalid, empty, or null, or two fields contradict each other.
+                The error names the field.
         """
         if not isinstance(raw, Mapping):
             raise InvalidRequest(prefix.rstrip(".") or "body", "must be a JSON object", value=raw)
@@ -159,33 +170,33 @@ class Filter:
                 with naming_field(prefix + name, sent):
                     values[name] = cls.conditions[name].read(sent, now_ms)
         for first, ends in cls.spans.items():
-            # All conditions hold, so the earliest end counts.
+            # A job must match all conditions, so the earliest end applies.
             last = min(
                 (name for name in ends if name in values), key=values.__getitem__, default=""
             )
             if first in values and values[first] >= values.get(last, now_ms + 1):
-                rule = f"must be before '{last}'" if last else "must not be in the future"
+                rule = f"must be earlier than {last}" if last else "must not be in the future"
                 raise InvalidRequest(prefix + first, rule, value=raw[first])
         return values
 
 
 def all_applied(request: type[Model], conditions: Iterable[str]) -> None:
-    """Check that each field of a filter is applied. Raises TypeError naming the field."""
+    """Check that each field of a filter has a condition. Raises TypeError that names the field."""
     for name in {*request.model_fields} ^ {*conditions}:
         raise TypeError(f"{request.__name__}.{name} requires both a field and a condition")
 
 
 def moment(text: str, now_ms: int) -> int:
-    """A time (ms). Raises ValueError."""
+    """Parse a time to ms since the epoch. Raises ValueError."""
     with suppress(ValueError):
-        # Unlike for enqueueing, where `+` and a duration stand for a time in the future.
+        # Unlike enqueue requests, filters don't accept `+` and a duration for a time in the future.
         if not text.startswith("+"):
             return times.timestamp_ms(text, now_ms=now_ms)
     raise ValueError("must be an RFC 3339 timestamp with a time zone")
 
 
 def age(text: str, now_ms: int) -> int:
-    """A time (ms), which may also be given as a duration back from now. Raises ValueError."""
+    """Parse a time, or a duration before `now_ms`, to ms since the epoch. Raises ValueError."""
     with suppress(ValueError):
         return max(0, now_ms - times.short_duration_ms(text))
     with suppress(ValueError):
@@ -194,7 +205,7 @@ def age(text: str, now_ms: int) -> int:
 
 
 def since(of: Callable[[Job], int | None], *, listed: bool = False) -> Condition:
-    """The row of a field that begins a span of times (ms); a time that is not set is in none."""
+    """The condition of the start of a time range (ms). A job without the time doesn't match."""
     return Condition(
         lambda job, ms: (at_ms := of(job)) is not None and ms <= at_ms,
         moment,
@@ -209,7 +220,13 @@ def until(
     *,
     listed: bool = False,
 ) -> Condition:
-    """The row of a field that ends a span, and is not in it itself."""
+    """The condition of the exclusive end of a time range.
+
+    Args:
+        of: Returns the time of a job in ms, or None. A job without the time doesn't match.
+        read: Converts the field of a request to a time in ms. Default: a timestamp.
+        listed: Whether listings accept the field as a parameter. Default: false.
+    """
     return Condition(
         lambda job, ms: (at_ms := of(job)) is not None and at_ms < ms,
         read,
@@ -219,14 +236,14 @@ def until(
 
 
 def is_of_type(name: str, wanted: str) -> bool:
-    """Whether a type is the wanted one, or begins with what is in front of its `*`."""
+    """Whether a type equals `wanted`, or starts with the part of `wanted` before its `*`."""
     return name.startswith(wanted[:-1]) if wanted.endswith("*") else name == wanted
 
 
 QUEUE = Condition(lambda job, queue: job.queue == queue, listed=True)
 TYPE = Condition(lambda job, wanted: is_of_type(job.type, wanted), listed=True)
 ARGS = Condition(
-    # A payload that could not be loaded belongs to a job that was removed meanwhile.
+    # If the payload can't be loaded, the job was deleted after the record was read.
     lambda job, args: job.content is not None and args.matches(job.content.get("args", [])),
     lambda sent, now_ms: ArgsMatch.of(sent),
     lambda args: args.text,
@@ -236,10 +253,10 @@ ARGS = Condition(
 
 
 def _path(text: str) -> tuple[tuple[str | int | None, ...], str]:
-    """The steps of a JSON path, and what follows it from `=` on.
+    """Parse a JSON path. Returns its steps and the rest of the text, which starts with `=`.
 
-    A strict subset of RFC 9535, each node of which is visited once: no descendants, slices, unions
-    or filters. Raises ValueError.
+    Supports a strict subset of RFC 9535, without descendants, slices, unions, and filters. Each
+    node is visited once. Raises ValueError.
     """
     steps: list[str | int | None] = []
     at = 1
@@ -253,8 +270,8 @@ def _path(text: str) -> tuple[tuple[str | int | None, ...], str]:
             at = bracket.end()
         else:
             raise ValueError(
-                f"must be a JSON path of .name, ['name'], [0], [*] or .* steps; "
-                f"character {at + 1} begins none"
+                "must be a JSON path of the steps .name, ['name'], [0], [*], and .*. Character "
+                f"{at + 1} doesn't start a step"
             )
         if len(steps) > jsontext.MAX_DEPTH:
             raise ValueError(f"must be a JSON path of at most {jsontext.MAX_DEPTH} steps")
@@ -290,7 +307,7 @@ def _stepped(found: Iterable[Any], step: str | int | None) -> Iterator[Any]:
 
 
 def same(found: Any, wanted: Any) -> bool:
-    """Whether two JSON values are equal: true is not 1, but 1 equals 1.0."""
+    """Whether two JSON values are equal. 1 equals 1.0, but true doesn't equal 1."""
     if isinstance(found, bool) or isinstance(wanted, bool):
         return found is wanted
     if isinstance(found, int | Decimal) and isinstance(wanted, int | Decimal):

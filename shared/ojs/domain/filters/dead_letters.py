@@ -1,8 +1,8 @@
-"""Filters of dead letters, for listings, bulk operations and replay rules.
+"""Filters of dead letters, for listings, bulk operations, and replay rules.
 
-Only listings take an empty parameter for "not given". A bulk operation refuses a filter without
-fields, as it refuses an empty field. A replay rule accepts it, since its filter must be written
-down, applies to one queue, and deletes nothing.
+Listings ignore an empty parameter. Bulk operations reject a filter without fields and a filter with
+an empty field. Replay rules accept a filter without fields: the filter is a required field, applies
+to one queue, and deletes nothing.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ojs.domain.job.failure import MAX_NAME_CHARACTERS, UNKNOWN_TYPE, kept_type
 from ojs.domain.job.job import Job
 from ojs.domain.requests import Field, Model
 
-# The error of an `all` that is not true.
-EVERY = "must be true, or left out where a filter says which dead letters are meant"
+# The error for a value of `all` other than true.
+EVERY = "must be true. To select dead letters by a filter, omit it"
 
 
 class FilterRequest(Model):
@@ -45,9 +45,9 @@ class FilterRequest(Model):
     )
 
 
-# The names of its fields, for tables of parameters.
+# Its field names, for tables of parameters.
 FIELDS = tuple(FilterRequest.model_fields)
-# Those that end the span. A filter keeps the earliest of them as `until`.
+# End fields of the time range. A filter stores the earliest of them as `until`.
 _ENDS = ("until", "before", "older_than")
 
 
@@ -56,7 +56,7 @@ def _discarded_ms(job: Job) -> int:
 
 
 class DeadLetterFilter(Filter):
-    """A filter as it is applied: discarded at `since_ms` or later, and before `until_ms`."""
+    """A parsed filter of dead letters, discarded at or after `since_ms` and before `until_ms`."""
 
     request = FilterRequest
     conditions: ClassVar = {
@@ -80,16 +80,16 @@ class DeadLetterFilter(Filter):
 
     @property
     def everything(self) -> bool:
-        """Whether it matches all dead letters (of its queue, if it names one)."""
+        """Whether it matches all dead letters, or all of one queue."""
         return self.values.keys() <= {"queue"}
 
     @property
     def picky(self) -> bool:
-        """Whether it has conditions besides queue and times, which the index cannot check."""
+        """Whether it has conditions that the index can't check: all except queue and times."""
         return not self.values.keys() <= {"queue", "since", "until"}
 
     def matches_record(self, job: Job) -> bool:
-        """Whether a dead letter may match, by its job record."""
+        """Whether a job record is a dead letter that matches. The payload might not match."""
         return job.dead_letter and super().matches_record(job)
 
 
@@ -98,7 +98,16 @@ EVERYTHING = DeadLetterFilter()
 
 
 def parse(raw: object, *, now_ms: int, prefix: str = "filter.") -> DeadLetterFilter:
-    """The filter that a body describes; `{}` matches all dead letters. Raises as `Filter.read`."""
+    """Parse a filter. `{}` matches all dead letters.
+
+    Args:
+        raw: Request body, decoded.
+        now_ms: Current time in milliseconds since the epoch. Ages are relative to it.
+        prefix: Prefix of field names in errors. Default: `filter.`.
+
+    Raises:
+        InvalidRequest: A field is invalid, empty, or null, or two fields contradict each other.
+    """
     values = DeadLetterFilter.read(raw, now_ms=now_ms, prefix=prefix)
     ends = [values.pop(name) for name in _ENDS if name in values]
     return DeadLetterFilter(**values, until=min(ends, default=None))
@@ -107,40 +116,41 @@ def parse(raw: object, *, now_ms: int, prefix: str = "filter.") -> DeadLetterFil
 def parse_bulk(
     filters: Mapping[str, Mapping[str, object]], every: object, *, now_ms: int
 ) -> DeadLetterFilter:
-    """The filter of a bulk operation: one with conditions, or all dead letters.
+    """Parse the filter of a bulk operation: a filter with conditions, or all dead letters.
 
-    Only `all` stands for all dead letters. An empty or missing filter may be one whose values were
-    lost on the way here.
+    To select all dead letters, the request must set `all`. An empty or missing filter is rejected,
+    because it might be caused by a mistake in the client.
 
     Args:
-        filters: The filters of the request, each by the prefix of its fields' paths.
-        every: The value of `all`; None when it was not given.
-        now_ms: The time that `older_than` counts back from.
+        filters: Filters of the request, by the prefix of their field names.
+        every: Value of `all`, or None if it is not set.
+        now_ms: Current time in milliseconds since the epoch. `older_than` is relative to it.
 
-    Raises InvalidRequest naming the field.
+    Raises:
+        InvalidRequest: The filter is invalid or missing. The error names the field.
     """
     if every is not None:
         if every is not True:
             raise InvalidRequest("all", EVERY, value=every)
         if filters:
-            raise InvalidRequest("all", "cannot be combined with a filter")
+            raise InvalidRequest("all", "can't be combined with a filter")
         return EVERYTHING
     if not filters:
-        rule = f"is required: one of {', '.join(FIELDS)}; or say all: true for all dead letters"
+        rule = f"is required. Send one of {', '.join(FIELDS)}, or all: true for all dead letters"
         raise InvalidRequest("filter", rule)
     (prefix, wanted), *others = filters.items()
     if others:
         raise InvalidRequest("filter", "can't be combined with other filters")
     if not wanted:
-        rule = f"must have one of {', '.join(FIELDS)}; for all dead letters say all: true instead"
+        rule = f"must have one of {', '.join(FIELDS)}. For all dead letters, send all: true instead"
         raise InvalidRequest(prefix.rstrip(".") or "filter", rule)
     return parse(wanted, now_ms=now_ms, prefix=prefix)
 
 
 def from_query(query: Mapping[str, str], *, now_ms: int) -> DeadLetterFilter:
-    """The filter that parameters of a listing describe; an empty value means "not given".
+    """Parse the parameters of a listing. Empty parameters are ignored.
 
-    Raises InvalidRequest naming the parameter.
+    Raises InvalidRequest that names the parameter.
     """
     sent = {name: query[name] for name in FIELDS if query.get(name)}
     return parse(sent, now_ms=now_ms, prefix="")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, ClassVar
 
-from ojs.domain.errors import InvalidRequest
+from ojs.domain.errors import InvalidRequest, any_of
 from ojs.domain.filters import conditions
 from ojs.domain.filters.conditions import (
     MAX_ARGS_CHARACTERS,
@@ -23,18 +23,18 @@ from ojs.domain.job.states import TERMINAL, State
 from ojs.domain.pool.worker import check_worker_id
 from ojs.domain.requests import After, Field, Model
 
-# A job's type, or the beginning of one and a star.
+# A job type, or the prefix of one followed by a star.
 KIND_PATTERN = rf"({TYPE_PATTERN}|[a-z][a-z0-9_\-.]*\*)"
 _PREFIX = re.compile(r"[a-z][a-z0-9_\-.]*\*")
 MAX_META = 20
 
 
 def check_kind(value: str) -> str:
-    """Return a job type, or the beginning of one with `*`. Raises ValueError with the rule."""
+    """Return `value` if it is a job type or a prefix with `*`. Raises ValueError if not."""
     if not value.endswith("*"):
         return envelope.check_type(value)
     if len(value) > MAX_NAME_BYTES or not _PREFIX.fullmatch(value):
-        raise ValueError("must be a job type, or the beginning of one followed by '*'")
+        raise ValueError("must be a job type, or a prefix of one followed by '*'")
     return value
 
 
@@ -99,7 +99,7 @@ def _has_meta(job: Job, wanted: Mapping[str, Any]) -> bool:
     return all(key in meta and same(meta[key], value) for key, value in wanted.items())
 
 
-# Each field of a request.
+# The condition of each field.
 CONDITIONS: Mapping[str, Condition] = {
     "queue": conditions.QUEUE,
     "state": Condition(
@@ -124,15 +124,17 @@ CONDITIONS: Mapping[str, Condition] = {
     "args": conditions.ARGS,
 }
 all_applied(JobFilterRequest, CONDITIONS)
-# Erasing applies its filter as one of jobs.
+# An erasure applies its filter as a JobFilter.
 all_applied(EraseFilter, {name: CONDITIONS[name] for name in ("meta", "queue", "type")})
-# The fields that listings take as parameters.
+# The fields that listings accept as parameters.
 LISTED = tuple(name for name, condition in CONDITIONS.items() if condition.listed)
 
 
 class JobFilter(Filter):
-    """A filter as it is applied; without `states` it is for all. `unique` means only unique jobs:
-    no request for jobs has this field, but one for their locks.
+    """A parsed filter of jobs. Without `states`, it matches all states.
+
+    If `unique`, it matches unique jobs only. Requests for jobs don't have this field. Requests for
+    the locks of unique jobs use it.
     """
 
     request = JobFilterRequest
@@ -150,31 +152,42 @@ class JobFilter(Filter):
 
     @property
     def counted(self) -> bool:
-        """Whether it asks for queue and states at most. Then counters know how many jobs match, and
-        what stands where such jobs are found does match.
+        """Whether it has no conditions except queue and states.
+
+        If true, the number of matching jobs can be read from counters, and all index entries of the
+        queue and the states match.
         """
         return self.values.keys() <= {"queue", "state"}
 
     def wants(self, *states: State) -> bool:
-        """Whether jobs in one of these states may match."""
+        """Whether jobs in one of these states can match."""
         return (not self.states and bool(states)) or not set(states).isdisjoint(self.states)
 
     def matches_type(self, name: str) -> bool:
-        """Whether jobs of this type may match."""
+        """Whether jobs of this type can match."""
         return is_of_type(name, self.values.get("type", "*"))
 
     def forgotten(self) -> JobFilter:
-        """The filter without the values that it asks meta for."""
+        """The filter with the keys but without the values of its condition on `meta`."""
         meta = self.values.get("meta")
         return self if meta is None else self.but(meta=dict.fromkeys(meta))
 
 
 def parse(raw: object, *, now_ms: int, prefix: str = "filter.") -> JobFilter:
-    """The filter that a body describes; `{}` matches all jobs. Raises as `Filter.read`."""
+    """Parse a filter. `{}` matches all jobs.
+
+    Args:
+        raw: Request body, decoded.
+        now_ms: Current time in milliseconds since the epoch. Ages are relative to it.
+        prefix: Prefix of field names in errors. Default: `filter.`.
+
+    Raises:
+        InvalidRequest: A field is invalid, empty, or null, or two fields contradict each other.
+    """
     wanted = JobFilter(**JobFilter.read(raw, now_ms=now_ms, prefix=prefix))
     if "older_than" in wanted.values:
         if wanted.states and TERMINAL.isdisjoint(wanted.states):
-            rule = f"is for jobs that have ended; none is {' or '.join(wanted.states)} then"
+            rule = f"applies to finished jobs only, but state is {any_of(wanted.states)}"
             assert isinstance(raw, Mapping)
             raise InvalidRequest(f"{prefix}older_than", rule, value=raw["older_than"])
         wanted = limited(wanted, TERMINAL)
@@ -182,18 +195,20 @@ def parse(raw: object, *, now_ms: int, prefix: str = "filter.") -> JobFilter:
 
 
 def limited(wanted: JobFilter, states: Collection[State]) -> JobFilter:
-    """The filter for no other states than these. Raises ValueError if it names none of them:
-    without a state it would match all jobs.
+    """Limit a filter to these states.
+
+    Raises ValueError if no state remains, because a filter without a state matches all jobs.
     """
     kept = [state for state in State if state in states and wanted.wants(state)]
     if not kept:
-        raise ValueError(f"{wanted} names none of these states: {', '.join(sorted(states))}")
+        raise ValueError(f"{wanted} matches none of the states {any_of(sorted(states))}")
     return wanted.but(state=kept)
 
 
 def from_query(query: Mapping[str, str], *, now_ms: int) -> JobFilter:
-    """The filter that parameters of a listing describe. Raises InvalidRequest naming the parameter,
-    also for an empty one.
+    """Parse the parameters of a listing.
+
+    Raises InvalidRequest that names the parameter, also if a parameter is empty.
     """
     sent: dict[str, object] = {name: query[name] for name in LISTED if name in query}
     if query.get("state"):

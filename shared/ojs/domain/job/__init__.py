@@ -1,1 +1,1 @@
-"""A job: its request, record, states and transitions, retries, failures and unique keys."""
+"""A job: its request, record, states, transitions, retries, failures, and unique keys."""

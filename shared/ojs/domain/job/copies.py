@@ -1,28 +1,28 @@
-"""Copies of dead letters: the target of a copy, and the origin of one.
+"""Copies of dead letters: their target and their origin.
 
-A discarded job stays where it is, as a dead letter. If its queue names a `dead_letter_queue`, a
-copy of it is enqueued there as well.
+A dead letter stays in its queue. If the queue has a `dead_letter_queue`, a copy of the job is also
+enqueued there.
 """
 
 from __future__ import annotations
 
 from ojs.records import record
 
-# The name in the `meta` of a copy under which its origin is shown.
+# The key in the `meta` of a copy that contains its origin.
 META = "ojs.dead_letter"
 TTL_MS = 30 * 86_400_000
 
 
 @record(frozen=True)
 class CopyTarget:
-    """Where copies go, how many of them may wait there, and how long each may (ms)."""
+    """Target queue of copies, the maximum number of available copies, and their lifetime (ms)."""
 
     queue: str
     max_size: int | None = None
     ttl_ms: int = TTL_MS
 
     def compact(self) -> str:
-        """The stored form in a job record; defaults at the end are left out."""
+        """The stored form in a job record. Trailing defaults are omitted."""
         parts = (
             self.queue,
             "" if self.max_size is None else str(self.max_size),
@@ -32,14 +32,14 @@ class CopyTarget:
 
     @classmethod
     def of(cls, text: str) -> CopyTarget:
-        """Read back what `compact` wrote. Raises ValueError."""
+        """Read the result of `compact`. Raises ValueError."""
         queue, max_size, ttl_ms = (*text.split("|"), "", "")[:3]
         return cls(queue, int(max_size) if max_size else None, int(ttl_ms) if ttl_ms else TTL_MS)
 
 
 @record(frozen=True)
 class Origin:
-    """The dead letter that a copy was made of, and how many copies may wait beside it."""
+    """The original dead letter of a copy, and the maximum number of available copies."""
 
     job_id: str
     max_size: int | None = None
@@ -50,6 +50,6 @@ class Origin:
 
     @classmethod
     def of(cls, text: str) -> Origin:
-        """Read back what `compact` wrote. Raises ValueError."""
+        """Read the result of `compact`. Raises ValueError."""
         job_id, _, max_size = text.partition("|")
         return cls(job_id, int(max_size) if max_size else None)

@@ -1,8 +1,9 @@
-"""The request to enqueue a job: its fields, limits and defaults (ojs-core, section 5).
+"""The request to enqueue a job: its fields, limits, and defaults (ojs-core, section 5).
 
-Two forms are accepted: the `options` object of the HTTP binding and the flat envelope of ojs-core.
-If both have a field, `options` counts. Unknown top-level fields are stored and shown, and warned of
-if they look like options; unknown options are refused. System-managed fields are ignored.
+Two formats are accepted: the `options` object of the HTTP binding and the flat envelope of
+ojs-core. If a field is in both, `options` takes precedence. Unknown top-level fields are stored and
+returned, with a warning if they look like options. Unknown options are rejected. System-managed
+fields are ignored.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ MAX_BATCH = 1_000
 MAX_JOB_BYTES = 1_048_576
 MAX_META_BYTES = 65_536
 MAX_NAME_BYTES = 255
-# All non-retryable errors of a job together: each write of its record pays for them.
+# Maximum bytes of all non-retryable errors of a job. Each write of its record contains them.
 MAX_NAMES_BYTES = 2_048
 MAX_PRIORITY = 100
 MAX_TAGS = 100
@@ -50,41 +51,42 @@ _QUEUE = re.compile(QUEUE_PATTERN)
 _SPECVERSION = re.compile(r"1(\.0(\.[0-9]{1,3})?(-rc\.[0-9]{1,3})?)?")
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:\S+")
 
-# What the job of a workflow is told of the steps before it (`ojs.domain.workflow.results`).
+# Fields with the results of earlier workflow steps (`ojs.domain.workflow.results`).
 PARENT_FIELDS = ("parent_results", "parent_errors", "parent_results_by_step")
 
-# Fields set by the backend, which are ignored in requests (ojs-core, section 5.3): those that it
-# shows, but for some that clients may send, too; and some that no job of this backend has.
+# Fields that the backend sets and that are ignored in requests (ojs-core, section 5.3): the fields
+# of responses, except those that clients can also send, and fields of other backends.
 SYSTEM_FIELDS = frozenset(SHOWN) - {
     "max_attempts", "metadata", "priority", "producer", "scheduled_at",
 } | {"errors_omitted", "omitted", *PARENT_FIELDS}  # fmt: skip
 
 
 def check_type(value: str) -> str:
-    """A dot-namespaced job type. Raises ValueError with the rule."""
+    """Return `value` if it is a valid job type. Raises ValueError with the rule if not."""
     if len(value) > MAX_NAME_BYTES:
         raise ValueError(f"must have at most {MAX_NAME_BYTES} characters")
     if not _TYPE.fullmatch(value):
         raise ValueError(
-            "must be dot-separated lowercase segments, each beginning with a letter "
-            "(letters, digits, '_' and '-')"
+            "must be lowercase segments separated by dots. Each segment must start with a letter "
+            "and contain only letters, digits, '_', and '-'"
         )
     return value
 
 
 def check_queue(value: str) -> str:
-    """A queue's name. Raises ValueError with the rule."""
+    """Return `value` if it is a valid queue name. Raises ValueError with the rule if not."""
     if len(value) > MAX_NAME_BYTES:
         raise ValueError(f"must have at most {MAX_NAME_BYTES} characters")
     if not _QUEUE.fullmatch(value):
         raise ValueError(
-            "must begin with a lowercase letter or digit and hold only those, '-' and '.'"
+            "must start with a lowercase letter or digit and contain only lowercase letters, "
+            "digits, '-', and '.'"
         )
     return value
 
 
 def check_job_id(value: str) -> str:
-    """A job id. Raises ValueError with the rule."""
+    """Return `value` if it is a valid job ID. Raises ValueError with the rule if not."""
     if not ids.is_uuid7(value):
         raise ValueError("must be a lowercase UUIDv7")
     return value
@@ -103,11 +105,11 @@ QueueName = Annotated[
 JobId = Annotated[str, After(check_job_id), Field(json_schema_extra={"pattern": ids.UUID7.pattern})]
 
 
-# How long a result is kept (ojs-results), which is not offered.
+# Retention of the result (ojs-results). Not supported.
 RESULT_TTL = "result_ttl"
 Backoff = Literal["exponential", "linear", "polynomial", "constant", "none"]
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_BYTES)]
-# Setting of a retry policy → its other names. Those of examples in the specification come last.
+# Setting of a retry policy → its aliases. Names from examples of the specification come last.
 RETRY_ALIASES: Mapping[str, tuple[str, ...]] = {
     "initial_interval": ("initial_interval_ms", "base_delay_ms", "initial_delay_ms"),
     "max_interval": ("max_interval_ms",),
@@ -136,18 +138,19 @@ class RetryRequest(Model):
     on_exhaustion: Literal["discard", "dead_letter"] | None = None
 
     def check_aliases(self, field: str, refusal: type[InvalidRequest] = InvalidRequest) -> None:
-        """Raise `refusal` if two names of one setting have different values."""
+        """Raise `refusal` if two aliases of one setting have different values."""
         for setting, aliases in RETRY_ALIASES.items():
             given = {name: self._plain(name) for name in (setting, *aliases)}
             given = {name: value for name, value in given.items() if value is not None}
             last = next(reversed(given), "")
             for name, value in given.items():
                 if value != given[last]:
-                    rule = f"differs from {field}.{last}, which is another name for it"
+                    same = f"{field}.{last}"
+                    rule = f"must equal {same}, which sets the same value. Send only one of them"
                     raise refusal(f"{field}.{name}", rule)
 
     def _plain(self, name: str) -> int | str | None:
-        """A field, a duration in ms; None if it is not given, or is one that `over` refuses."""
+        """A field, with durations in ms. None if it is missing, or if `over` rejects it."""
         value: int | str | None = getattr(self, name)
         if isinstance(value, str) and name.endswith("_interval"):
             try:
@@ -156,24 +159,27 @@ class RetryRequest(Model):
                 return None
         return value
 
-    def _given(self, setting: str) -> Any:
-        """The value of a setting, by whichever of its names."""
+    def _provided(self, setting: str) -> Any:
+        """The value of a setting, under any of its names."""
         names = (setting, *RETRY_ALIASES[setting])
         return next(filter(None, (getattr(self, name) for name in names)), None)
 
     def over(self, base: RetryPolicy, field: str = "retry") -> RetryPolicy:
-        """The policy `base` with the fields of this request. Raises ValidationFailed."""
+        """The policy `base` with the fields of this request. Raises ValidationFailed.
+
+        `field` is the path of the policy in the request, for errors.
+        """
 
         def interval(name: str, default: int) -> int:
             text = getattr(self, name)
             if text is None:
-                return default if (ms := self._given(name)) is None else int(ms)
+                return default if (ms := self._provided(name)) is None else int(ms)
             try:
                 found = times.short_duration_ms(text)
             except ValueError as error:
                 raise ValidationFailed(f"{field}.{name}", str(error), value=text) from None
             if found <= 0:
-                raise ValidationFailed(f"{field}.{name}", "must be above zero", value=text)
+                raise ValidationFailed(f"{field}.{name}", "must be greater than zero", value=text)
             return found
 
         def chosen(value: Any, default: Any) -> Any:
@@ -183,16 +189,15 @@ class RetryRequest(Model):
         longest = interval("max_interval", base.max_ms)
         if longest < initial:
             if self.max_interval is not None or self.max_interval_ms is not None:
-                raise ValidationFailed(
-                    f"{field}.max_interval", "must not be shorter than initial_interval"
-                )
+                raise ValidationFailed(f"{field}.max_interval", "must be at least initial_interval")
             longest = initial
         names = self.non_retryable_errors or ()
         if sum(len(name.encode("utf-8", "replace")) for name in names) > MAX_NAMES_BYTES:
             raise ValidationFailed(
-                f"{field}.non_retryable_errors", f"must have at most {MAX_NAMES_BYTES} bytes in all"
+                f"{field}.non_retryable_errors",
+                f"must have at most {MAX_NAMES_BYTES} bytes in total",
             )
-        strategy = chosen(self._given("backoff_strategy"), base.strategy)
+        strategy = chosen(self._provided("backoff_strategy"), base.strategy)
         return RetryPolicy(
             max_attempts=chosen(self.max_attempts, base.max_attempts),
             initial_ms=initial,
@@ -209,7 +214,7 @@ Dimension = Literal["type", "queue", "args", "meta"]
 KeyNames = Annotated[list[Name], Field(min_length=1, max_length=MAX_UNIQUE_KEYS)]
 
 
-# A list is another form of `keys`; a text is the unique key itself, among jobs of one type.
+# A list has the meaning of `keys`. A string is the unique key itself, per job type.
 UniqueKey = Name | Annotated[list[Dimension], Field(min_length=1, max_length=4)]
 
 
@@ -228,7 +233,7 @@ class UniqueRequest(Model):
 
 
 class Timing(Model):
-    """Fields that both forms of the envelope share."""
+    """Fields that both formats of the request share."""
 
     priority: int | None = Field(None, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
     timeout: int | None = Field(None, ge=1, le=MAX_TIMEOUT_MS // 1000, description="seconds")
@@ -253,7 +258,7 @@ class Options(Timing):
 
     @classmethod
     def unknown_rule(cls, name: str) -> str:
-        """What is probably meant, also by names that other queues have."""
+        """The error text for an unknown option, with a suggestion if one exists."""
         return foreign.rule(name, cls._readers)
 
 
@@ -271,21 +276,21 @@ class JobRequest(Timing):
     options: Options | None = None
 
     def choose(self, name: str) -> tuple[Any, str]:
-        """The value of a shared field, from `options` if it is there, and its path."""
+        """The value of a shared field and its path. A value in `options` takes precedence."""
         if self.options is not None and getattr(self.options, name) is not None:
             return getattr(self.options, name), f"options.{name}"
         return getattr(self, name), name
 
     def value_of(self, name: str) -> Any:
-        """The value of a shared field, as `choose` has it."""
+        """The value of a shared field. A value in `options` takes precedence."""
         return self.choose(name)[0]
 
 
 def parse(raw: object, prefix: str = "") -> JobRequest:
-    """A request from parsed JSON.
+    """Parse a request from decoded JSON.
 
-    Raises InvalidRequest or ValidationFailed that names the first invalid field (with `prefix`
-    before its path); `details.errors` has all of them.
+    Raises InvalidRequest or ValidationFailed that names the first invalid field, with `prefix`
+    before its path. `details.errors` lists all invalid fields.
     """
     if not isinstance(raw, Mapping):
         raise InvalidRequest(prefix.rstrip(".") or "body", "must be a JSON object", value=raw)
@@ -293,13 +298,13 @@ def parse(raw: object, prefix: str = "") -> JobRequest:
     for holder, path in ((known, ""), (known.get("options"), "options.")):
         if isinstance(holder, Mapping) and holder.get(RESULT_TTL) is not None:
             field = f"{prefix}{path}{RESULT_TTL}"
-            rule = "results are kept as long as their jobs: see the queue's retention"
-            raise Unsupported(f"'{field}': not offered by this server; {rule}.", field=field)
+            rule = "is not supported. Set the queue's retention instead"
+            raise Unsupported(f"'{field}': {rule}.", field=field)
     return JobRequest.model_validate(known, prefix)
 
 
 def warnings(request: JobRequest, prefix: str = "") -> list[str]:
-    """What at the top level of a request looks like an option and is none."""
+    """Warnings about unknown top-level fields of a request that look like options."""
     if not request.model_extra:
         return []
     known = (field.alias or name for name, field in JobRequest.model_fields.items())
@@ -307,7 +312,7 @@ def warnings(request: JobRequest, prefix: str = "") -> list[str]:
 
 
 class OnConflict(StrEnum):
-    """What a push does when another job has its unique key."""
+    """What happens if another job has the unique key of a new job."""
 
     REJECT = "reject"
     REPLACE = "replace"
@@ -317,7 +322,7 @@ class OnConflict(StrEnum):
 
 @record(frozen=True)
 class Unique:
-    """A uniqueness policy with its defaults; `period_ms` None means without end.
+    """A uniqueness policy with its defaults. If `period_ms` is None, the period has no end.
 
     `path` is its path in the request.
     """
@@ -328,14 +333,14 @@ class Unique:
     period_ms: int | None
     states: frozenset[str]
     on_conflict: OnConflict
-    # The unique key that the client chose; the type counts, too.
+    # The unique key that the client chose. It applies per job type.
     custom: str | None = None
     path: str = "unique"
 
 
 @record(frozen=True)
 class Specification:
-    """A valid request with all defaults and times resolved, in ms."""
+    """A valid request with resolved defaults and times. Times in milliseconds."""
 
     id: str | None
     type: str
@@ -355,9 +360,19 @@ class Specification:
 def resolve(
     request: JobRequest, *, now_ms: int, base: RetryPolicy = retries.DEFAULT, prefix: str = ""
 ) -> Specification:
-    """Resolve a request at time `now_ms`, with the defaults of the retry policy `base`.
+    """Resolve the defaults and the times of a request.
 
-    Raises InvalidRequest, ValidationFailed, PayloadTooLarge or MetadataTooLarge.
+    Args:
+        request: Parsed request.
+        now_ms: Current time in milliseconds since the epoch.
+        base: Retry policy for absent fields. Default: the system's.
+        prefix: Prefix of field names in errors. Default: none.
+
+    Raises:
+        InvalidRequest: A time or a reference is invalid, or two fields conflict.
+        ValidationFailed: A field breaks a rule of a policy.
+        PayloadTooLarge: The payload is larger than `MAX_JOB_BYTES`.
+        MetadataTooLarge: `meta` is larger than `MAX_META_BYTES`.
     """
     _check_references(request, prefix)
     content = _content(request)
@@ -369,7 +384,7 @@ def resolve(
     pending, pending_path = request.choose("pending")
     if pending and in_future:
         raise InvalidRequest(
-            prefix + pending_path, "cannot be combined with a start time in the future"
+            prefix + pending_path, "can't be combined with a start time in the future"
         )
     for key, value in request.model_extra.items():
         content.setdefault(key, value)
@@ -396,7 +411,7 @@ def _check_references(request: JobRequest, prefix: str) -> None:
     version = request.specversion
     if version is not None and not _SPECVERSION.fullmatch(version):
         raise InvalidRequest(
-            f"{prefix}specversion", "must be 1.0 or a version compatible with it", value=version
+            f"{prefix}specversion", "must be 1.0 or a compatible version", value=version
         )
     schema = request.schema_
     if schema is not None and not (len(schema) <= MAX_URI and _URI.fullmatch(schema)):
@@ -404,7 +419,7 @@ def _check_references(request: JobRequest, prefix: str) -> None:
 
 
 def _content(request: JobRequest) -> dict[str, Any]:
-    """The fields that are stored only to be shown."""
+    """The payload: the fields that are only stored and returned."""
     content: dict[str, Any] = {"args": request.args}
     if request.specversion not in (None, SPECVERSION):
         content["specversion"] = request.specversion
@@ -426,7 +441,8 @@ def _policy(request: JobRequest, base: RetryPolicy, prefix: str) -> RetryPolicy:
     attempts, attempts_path = request.choose("max_attempts")
     retry: RetryRequest = requested or RetryRequest()
     retry.check_aliases(prefix + path, ValidationFailed)
-    # `retry.max_attempts` counts before `max_attempts`, except a flat one before one in `options`.
+    # `retry.max_attempts` takes precedence over `max_attempts`, except if only the latter is in
+    # `options`.
     outranked = attempts_path.startswith("options.") and not path.startswith("options.")
     if attempts is not None and (retry.max_attempts is None or outranked):
         retry = retry.model_copy(update={"max_attempts": attempts})
@@ -454,12 +470,12 @@ def _moment(
     now_ms: int,
     prefix: str,
 ) -> int | None:
-    """The first present of `names`, in ms. A relative time is stored as an absolute one."""
+    """The first of `names` that is set, in ms. A relative time is stored as an absolute one."""
     present = [(name, *request.choose(name)) for name in names]
     present = [one for one in present if one[1] is not None]
     if not present:
         return None
-    # Any of the names in `options` counts before all of the flat form.
+    # A value in `options` takes precedence over all top-level values.
     present.sort(key=lambda one: not one[2].startswith("options."))
     name, requested, path = present[0]
     try:
@@ -482,12 +498,12 @@ def _unique(request: JobRequest, prefix: str) -> Unique | None:
 
 
 def kept_unique(content: Mapping[str, Any]) -> Unique:
-    """The uniqueness policy in the content of a stored job. Raises ValidationFailed."""
+    """The uniqueness policy in the payload of a stored job. Raises ValidationFailed."""
     return _policy_of(UniqueRequest.model_validate(content.get("unique") or {}), "unique")
 
 
 def _period_ms(unique: UniqueRequest, path: str) -> int | None:
-    """How long a uniqueness policy holds, in ms, by whichever of its names; None without end."""
+    """The period of a uniqueness policy in ms, under any of its names. None without an end."""
     name = "period" if unique.within is None or unique.period is not None else "within"
     if (text := getattr(unique, name)) is None:
         return unique.period_ms
@@ -496,9 +512,9 @@ def _period_ms(unique: UniqueRequest, path: str) -> int | None:
     except ValueError as error:
         raise ValidationFailed(f"{path}.{name}", str(error), value=text) from None
     if ms <= 0:
-        raise ValidationFailed(f"{path}.{name}", "must be above zero")
+        raise ValidationFailed(f"{path}.{name}", "must be greater than zero")
     if unique.period_ms not in (None, ms):
-        rule = f"differs from {path}.{name}, which is another name for it"
+        rule = f"must equal {path}.{name}, which sets the same value. Send only one of them"
         raise ValidationFailed(f"{path}.period_ms", rule)
     return ms
 
@@ -509,7 +525,7 @@ def _policy_of(unique: UniqueRequest, path: str) -> Unique:
     listed = unique.key if isinstance(unique.key, list) else None
     keys = frozenset(unique.keys or listed or ["type"])
     if "meta" in keys and unique.meta_keys is None:
-        raise ValidationFailed(f"{path}.meta_keys", "is required when keys holds 'meta'")
+        raise ValidationFailed(f"{path}.meta_keys", "is required if keys contains 'meta'")
     return Unique(
         keys=keys | {"type"},
         args_keys=tuple(unique.args_keys) if unique.args_keys is not None else None,
@@ -531,6 +547,6 @@ def _check_sizes(content: Mapping[str, Any], meta: Mapping[str, Any] | None, pre
 
 
 def at_index(error: OjsError, index: int) -> OjsError:
-    """The same error with the index of a job in its batch."""
+    """Add the index of a job in its batch to an error."""
     error.details["index"] = index
     return error

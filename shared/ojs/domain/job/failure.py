@@ -1,4 +1,4 @@
-"""Errors of jobs as they are stored: normalised and cut to size (ojs-core, section 8)."""
+"""Stored errors of jobs: normalized and limited in size (ojs-core, section 8)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ MAX_MESSAGE_CHARACTERS = 10_000
 MAX_NAME_CHARACTERS = 255
 MAX_DETAILS_BYTES = 16_384
 
-# Fields of `details` that may name the error.
+# Fields of `details` that can contain the name of the error.
 _NAMING = ("error_class", "error_type")
 
-# Bytes of the error type in the record of a dead letter, and the name for an unknown type.
+# Maximum bytes of the error type in the record of a dead letter, and the name of an unknown type.
 MAX_TYPE_BYTES = 255
 UNKNOWN_TYPE = "Unknown"
 
-# Values of `error.code` by which a handler decides the outcome itself.
+# Values of `error.code` with which a handler sets the outcome of the job.
 CODE_DISCARD = "DISCARD"
 CODE_DEAD_LETTER = "DEAD_LETTER"
 
@@ -42,13 +42,13 @@ class Failure:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names by which `non_retryable_errors` may refer to it."""
+        """The names that `non_retryable_errors` is compared with."""
         details = self.details or {}
         extra = [details.get(name) for name in _NAMING]
         return (self.type, *(name for name in extra if isinstance(name, str)), self.code)
 
     def to_dict(self) -> dict[str, Any]:
-        """The error object a client sees."""
+        """The error object in responses."""
         shown: dict[str, Any] = {
             "attempt": self.attempt,
             "code": self.code,
@@ -66,31 +66,34 @@ class Failure:
 
 @record(frozen=True)
 class ErrorEntry:
-    """A failure and its place in a job's error history, as it is stored.
+    """A stored failure and its place in a job's error history.
 
-    `run` is the lease token of the run that failed. `ended` is for what ended a job between
-    attempts, such as its deadline.
+    `run` is the lease token of the attempt that failed. If `ended`, the job ended between attempts,
+    for example because of its deadline.
     """
 
     failure: Failure
     life: int = 0
     ended: bool = False
     run: str | None = None
-    # Whether a worker said so; otherwise the backend observed it.
+    # Whether a worker reported the failure. If not, the backend detected it.
     reported: bool = False
 
     @property
     def final(self) -> bool:
-        """Whether nothing else can be known of its attempt. What the backend observed of a run may
-        stand beside what a worker said of it.
+        """Whether no other entry of its attempt can follow.
+
+        A failure that the backend detected can be followed by a worker's report of the same
+        attempt.
         """
         return self.reported or self.ended
 
     def replaces(self, there: ErrorEntry) -> bool:
-        """Whether it is written in place of an entry of the same attempt.
+        """Whether it replaces `there`, an entry with the same attempt number.
 
-        What a worker says replaces what was noted of its run; what the backend observes does not.
-        Runs are told apart by their leases; the later one of two stays.
+        If both have the same lease token, a worker's report replaces the stored entry, and a
+        failure detected by the backend doesn't. If the lease tokens differ, the later failure
+        replaces the earlier one.
         """
         if self.run is not None and self.run == there.run:
             return self.reported
@@ -101,7 +104,7 @@ _REPORTED, _ENDED, _RETRYABLE = 1, 2, 4
 
 
 def compact(entries: Sequence[ErrorEntry]) -> str:
-    """The form in which a job record has entries of its error history."""
+    """Encode entries of the error history for a job record."""
     told = []
     for entry in entries:
         failure = entry.failure
@@ -116,7 +119,7 @@ def compact(entries: Sequence[ErrorEntry]) -> str:
 
 
 def entries_of(text: str) -> tuple[ErrorEntry, ...]:
-    """The entries that a job record has. Raises ValueError, TypeError if it cannot be read."""
+    """Read the result of `compact`. Raises ValueError or TypeError if the text is invalid."""
     return tuple(map(_entry, jsontext.stored(text)))
 
 
@@ -138,10 +141,16 @@ def _entry(told: Sequence[Any]) -> ErrorEntry:
 
 
 def reported(error: Mapping[str, Any], *, attempt: int, now_ms: int) -> Failure:
-    """The failure a worker reported.
+    """Create the failure that a worker reported. Values that are too long are cut.
 
-    Texts that are too long are cut. Raises InvalidRequest naming the field
-    when a field has the wrong type, or when neither code, type nor message is given.
+    Args:
+        error: Error object of the report.
+        attempt: Number of the attempt that failed.
+        now_ms: Current time in milliseconds since the epoch.
+
+    Raises:
+        InvalidRequest: A field has the wrong type, or code, type, and message are all missing. The
+            error names the field.
     """
     code = _name(error, "code")
     kind = _name(error, "type")
@@ -163,7 +172,7 @@ def reported(error: Mapping[str, Any], *, attempt: int, now_ms: int) -> Failure:
     return Failure(
         attempt=attempt,
         code=code or kind or "handler_error",
-        # Of an error that names neither, dead letters are counted and found as `Unknown`
+        # If the error has neither type nor code, dead letters are counted and found as `Unknown`
         # (ojs-dead-letter, section 10.1).
         type=kind or code or UNKNOWN_TYPE,
         message=(message or "")[:MAX_MESSAGE_CHARACTERS],
@@ -175,14 +184,15 @@ def reported(error: Mapping[str, Any], *, attempt: int, now_ms: int) -> Failure:
 
 
 def kept_type(kind: str) -> str:
-    """An error type as the record of a dead letter stores it, cut at MAX_TYPE_BYTES."""
+    """The error type for the record of a dead letter, cut to `MAX_TYPE_BYTES`."""
     return kind.encode("utf-8")[:MAX_TYPE_BYTES].decode("utf-8", errors="ignore")
 
 
 def limited_until(error: Mapping[str, Any], *, now_ms: int) -> int | None:
-    """When a worker may call a service again that limited it, in ms; None if it did not say.
+    """The time (ms) in `rate_limit_until` of an error, or None if it is absent.
 
-    Raises InvalidRequest unless it is a time.
+    Until this time, an external service rejects calls of the worker. Raises InvalidRequest if the
+    value is not a time.
     """
     text = error.get("rate_limit_until")
     if text is None:
@@ -196,7 +206,15 @@ def limited_until(error: Mapping[str, Any], *, now_ms: int) -> int | None:
 def observed(
     kind: str, message: str, *, attempt: int, now_ms: int, retryable: bool = True
 ) -> Failure:
-    """A failure that the backend detected: `visibility_timeout`, `timeout`, `expired` and so on."""
+    """Create a failure that the backend detected.
+
+    Args:
+        kind: Code and type, for example `visibility_timeout`, `timeout`, or `expired`.
+        message: Text of the failure.
+        attempt: Number of the attempt that failed.
+        now_ms: Current time in milliseconds since the epoch.
+        retryable: Whether the job can be retried. Default: true.
+    """
     return Failure(
         attempt=attempt,
         code=kind,
@@ -222,7 +240,7 @@ def _name(error: Mapping[str, Any], field: str) -> str | None:
 
 
 def _frames(backtrace: Any) -> tuple[str, ...]:
-    """At most MAX_FRAMES frames and MAX_BACKTRACE_CHARACTERS in all; a text is split into lines."""
+    """The frames, limited to MAX_FRAMES and MAX_BACKTRACE_CHARACTERS. A string is split by line."""
     if backtrace is None:
         return ()
     frames = backtrace.splitlines() if isinstance(backtrace, str) else backtrace
@@ -239,14 +257,14 @@ def _frames(backtrace: Any) -> tuple[str, ...]:
 
 
 def _capped(details: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Details, cut above MAX_DETAILS_BYTES to `truncated` and the scalar fields that fit."""
+    """The details. Above MAX_DETAILS_BYTES: `truncated` and the scalar fields that fit."""
     if not details:
         return None
     if jsontext.size_of(details) <= MAX_DETAILS_BYTES:
         return dict(details)
     kept: dict[str, Any] = {"truncated": True}
     room = MAX_DETAILS_BYTES - 32
-    # Fields that `non_retryable_errors` may refer to come first.
+    # Fields that `non_retryable_errors` is compared with have priority.
     for key, value in sorted(details.items(), key=lambda item: item[0] not in _NAMING):
         size = jsontext.size_of({key: value})
         if size <= room and not isinstance(value, list | Mapping):

@@ -1,6 +1,6 @@
-"""Options of a job as other queues call them, and what they are called here.
+"""Names of job options in other queue products, and the corresponding names here.
 
-Taken and ignored, each would make a job that does something else than its producer meant.
+If the server accepted and ignored such a name, the job would not behave as its producer intended.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from itertools import islice
 from ojs.domain.requests import MAX_SHOWN, NOT_KNOWN, nearest, not_known
 
 MAX_WARNINGS = 20
-# Unknown names of one job that are compared with options.
+# Maximum unknown names of one job that are compared with options.
 MAX_LOOKED_AT = 100
-# How much of a top-level name agrees with that of an option, at least, to be taken for one.
+# Minimum similarity of a top-level name and an option name to suggest the option.
 _SLIP = 0.85
-# What is said at the top level is kept whatever it is called; these are a client's own.
+# Top-level fields with any name are stored. Names with these prefixes are custom fields.
 _OWN_PREFIXES = ("x_", "x-", "ext_")
 
-# What it is here → its names elsewhere: Celery, Sidekiq, BullMQ, Oban, River, SQS and others.
+# The name here → names in other products: Celery, Sidekiq, BullMQ, Oban, River, SQS, and others.
 _OPTIONS = {
-    "delay_until, a time, or '+' and a duration such as '+PT5M'": (
+    "delay_until with a time, or with '+' and a duration such as '+PT5M'": (
         "delay delay_seconds delay_ms DelaySeconds countdown eta run_at run_in schedule "
         "schedule_at schedule_in scheduled_for start_after startAfter perform_in perform_at "
         "wait_until delayUntil scheduledAt visible_at"
     ),
-    "retry: {max_attempts}, which counts the first attempt, too": (
+    "retry: {max_attempts}, which includes the first attempt": (
         "retries attempts max_retries maxRetries maxAttempts retry_count retry_limit "
         "retryLimit tries"
     ),
@@ -34,7 +34,7 @@ _OPTIONS = {
         "backoff backoff_strategy retry_delay retryDelay retry_backoff initial_interval "
         "max_interval non_retryable_errors"
     ),
-    "unique: {key, period}, an `id` of the job beside options, or the header Idempotency-Key": (
+    "unique: {key, period}, an `id` of the job outside options, or the header Idempotency-Key": (
         "dedup_id dedup_key deduplication_id MessageDeduplicationId idempotency_key "
         "unique_key uniqueKey unique_for unique_by unique_opts unique_until"
     ),
@@ -50,25 +50,23 @@ _OPTIONS = {
     "queue": "queue_name queueName",
 }
 _ARGS = {
-    "args, an array beside options": "kwargs arguments",
+    "args, an array outside options": "kwargs arguments",
 }
 _NOWHERE = {
-    "the expression of a cron job, which POST /ojs/v1/cron registers": (
-        "cron crontab repeat repeat_every every"
-    ),
-    "the place of a step in a workflow, which POST /ojs/v1/workflows creates": (
+    "the expression of a cron job (POST /ojs/v1/cron)": ("cron crontab repeat repeat_every every"),
+    "depends_on of a workflow step (POST /ojs/v1/workflows)": (
         "depends_on dependsOn parents parent_id"
     ),
-    "the retention of the queue's configuration": (
+    "retention in the configuration of the queue": (
         "remove_on_complete removeOnComplete remove_on_fail removeOnFail result_expires retention"
     ),
 }
-# Inside options only: at the top level they are that, or a client's own data.
+# Checked in `options` only. At the top level, these names are fields of the job or custom data.
 _BESIDE = {
-    "meta, beside options": "meta headers attributes MessageAttributes",
-    "args, an array beside options": "args params payload body data",
-    "type, beside options": "type name task class kind job_type",
-    "beside options": "id schema specversion",
+    "meta, outside options": "meta headers attributes MessageAttributes",
+    "args, an array outside options": "args params payload body data",
+    "type, outside options": "type name task class kind job_type",
+    "the same field outside options": "id schema specversion",
 }
 
 
@@ -83,20 +81,27 @@ _IN_OPTIONS = _MISPLACED | _by_name(_BESIDE)
 
 
 def rule(name: str, known: Collection[str]) -> str:
-    """The rule that an unknown option breaks: it says what is probably meant."""
+    """The error text for an unknown option, with a suggestion if one exists."""
     here = _IN_OPTIONS.get(name)
-    return not_known(name, known) if here is None else f"{NOT_KNOWN}; here it is {here}"
+    return not_known(name, known) if here is None else f"{NOT_KNOWN}. Use {here}"
 
 
 def warnings(names: Iterable[str], known: Iterable[str], prefix: str = "") -> list[str]:
-    """What looks like an option among the unknown `names` at the top level of a job; `prefix` goes
-    before each name. `known` are the fields that a job may have.
+    """Warn about unknown top-level fields of a job that look like options.
+
+    Args:
+        names: Unknown fields. At most `MAX_LOOKED_AT` are checked.
+        known: Known fields of a job.
+        prefix: Prefix of the names in the warnings. Default: none.
+
+    Returns:
+        One sentence for each field that looks like an option.
     """
     options = frozenset(known)
-    # Looking for what was meant takes time: there may be a million of them.
+    # Finding a suggestion takes time, and a request can have a million unknown fields.
     found = ((name, _meant(name[:MAX_SHOWN], options)) for name in islice(names, MAX_LOOKED_AT))
     return [
-        f"'{prefix}{name[:MAX_SHOWN]}' is kept as data and has no effect; {meant}"
+        f"'{prefix}{name[:MAX_SHOWN]}' is stored as data and has no effect. {meant}"
         for name, meant in found
         if meant is not None
     ]
@@ -105,8 +110,8 @@ def warnings(names: Iterable[str], known: Iterable[str], prefix: str = "") -> li
 @lru_cache(maxsize=1_000)
 def _meant(name: str, known: frozenset[str]) -> str | None:
     if name in _MISPLACED:
-        return f"here it is {_MISPLACED[name]}."
+        return f"Use {_MISPLACED[name]}."
     if name.startswith(_OWN_PREFIXES):
         return None
     like = nearest(name, known, least=_SLIP)
-    return None if like is None else f"did you mean '{like}'?"
+    return None if like is None else f"Did you mean '{like}'?"

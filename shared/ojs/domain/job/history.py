@@ -1,7 +1,8 @@
-"""What a job's own items tell of its life (ojs-execution-history), oldest first.
+"""Derives the history of a job from its items, oldest event first (ojs-execution-history).
 
-Nothing is stored for it, so it is approximate: of each attempt that failed its end is known, of the
-latest one also its begin; that a lease was extended, or a job waited in between, is not.
+No events are stored for it, so the history is approximate. It has the end of each failed attempt,
+and the start of the most recent attempt only. It doesn't have lease renewals or the times between
+attempts.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _SYSTEM = "system"
 
 
 def history(job: Job) -> list[dict[str, Any]]:
-    """The events of a job that is loaded with its errors."""
+    """The events of a job. The job must be loaded with its errors."""
     found = sorted(_events(job), key=lambda event: event[0])
     return [
         {

@@ -1,4 +1,4 @@
-"""Idempotency keys: what a client sends with a push, so that a repetition of it pushes nothing."""
+"""Idempotency keys. If a client repeats a request with the same key, no further job is created."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ from ojs.records import record
 HEADER = "Idempotency-Key"
 MAX_KEY_CHARACTERS = 256
 KEY_PATTERN = rf"[\x20-\x7e]{{1,{MAX_KEY_CHARACTERS}}}"
-# For how long a key stands for the same jobs.
+# How long a key refers to the same jobs.
 KEPT_MS = 86_400_000
 _DIGEST_BYTES = 16
 
 
 @record(frozen=True)
 class IdempotencyKey:
-    """A key of one caller, and the request that it was sent with: digests of both.
+    """Digests of a caller's key and of the request that it was sent with.
 
-    Keys of two callers never have the same `name`. A request with another `body`, or to another
-    operation, has another `request`. How a body is spaced, and the order of its fields, do not
-    count.
+    Keys of two callers never have the same `name`. Requests with different bodies or operations
+    never have the same `request`. Whitespace and the order of fields in the body don't matter.
     """
 
     name: str
@@ -44,22 +43,40 @@ class IdempotencyKey:
         body: Mapping[str, Any],
         field: str = HEADER,
     ) -> IdempotencyKey:
-        """The key in a header, or in a `field` of the body. Raises InvalidRequest."""
+        """Create the key of a request.
+
+        Args:
+            header: Value of the key.
+            caller: Caller of the request.
+            operation: Operation of the request.
+            body: Body of the request.
+            field: Name of the header or field that contains the key, for errors. Default: the
+                header.
+
+        Raises:
+            InvalidRequest: The key is not 1 to 256 printable ASCII characters.
+        """
         text = header.strip()
         if not re.fullmatch(KEY_PATTERN, text):
-            rule = f"must be 1 to {MAX_KEY_CHARACTERS} printable ASCII characters"
+            rule = f"must have 1 to {MAX_KEY_CHARACTERS} printable ASCII characters"
             raise InvalidRequest(field, rule, value=header)
-        # An access key has jobs of its own, though others may bear its name.
+        # Idempotency keys are separate for each access key, even if several have the same name.
         who = ["key", caller.key] if caller.key is not None else ["name", caller.name]
         sent = [operation, body]
         return cls(_digest([*who, text]).hex(), _digest(sent))
 
     def steady_seed(self, at_ms: int) -> str:
-        """A seed (eight characters) of all tries of the request that first came at this time."""
+        """A seed (8 characters) for all retries of the request that was first sent at `at_ms`."""
         return urlsafe_b64encode(_digest([self.name, at_ms])[:6]).decode()
 
     def job_id(self, seed: str, at_ms: int, index: int) -> str:
-        """The id of the job of this index: the same for each try with this seed and time (ms)."""
+        """Derive the ID of a job of the request. The same arguments give the same ID.
+
+        Args:
+            seed: Seed of the request.
+            at_ms: Time of the first request in milliseconds since the epoch.
+            index: Index of the job in the request.
+        """
         return derived_uuid7(at_ms, f"{self.name}|{seed}|{index}")
 
 

@@ -1,4 +1,4 @@
-"""The job, and its JSON object."""
+"""A job and its JSON object."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEFAULT_VISIBILITY_MS = 1_800_000
 
 
 class Missing(Enum):
-    """Stands for an absent value where null is a value."""
+    """Represents an absent value where null is a valid value."""
 
     MISSING = "missing"
 
@@ -38,7 +38,7 @@ MISSING: Final = Missing.MISSING
 
 @record(frozen=True)
 class Lease:
-    """A worker's lease of an attempt. `token` is the fencing token; times in ms."""
+    """A worker's lease of an attempt. `token` is the fencing token. Times in milliseconds."""
 
     token: str
     until_ms: int
@@ -48,9 +48,7 @@ class Lease:
 
 @record(frozen=True)
 class JobPermits:
-    """The permits of a running job, as its record notes them, and the `pool` that it was handed out
-    to.
-    """
+    """The permits of a running job, from its record, and the `pool` that it was dispatched to."""
 
     run: RunPermits | None = None
     pool: str | None = None
@@ -58,10 +56,10 @@ class JobPermits:
 
 @record(frozen=True)
 class Job:
-    """A job. Times in ms since the epoch, lengths in ms.
+    """A job. Times in milliseconds since the epoch, durations in milliseconds.
 
-    `content` has the fields that are only stored and shown: args, meta and others of the request.
-    It is None when it was not loaded: it may be offloaded to an item of its own.
+    `content` is the payload: args, meta, and other fields of the request that the server stores and
+    returns. It is None if it was not loaded. A large payload is offloaded to a separate item.
     """
 
     id: str
@@ -80,10 +78,10 @@ class Job:
     visibility_ms: int | None = None
     policy: RetryPolicy = DEFAULT
     retention: Retention = RETENTION
-    # Position among jobs of equal priority; a new one each time the job becomes available. With a
-    # share it is a tag and the arrival (`ojs.domain.fair_queue.tags`).
+    # Position among jobs of equal priority. Each time the job becomes available, it gets a new one.
+    # With a share: the tag and the arrival (`ojs.domain.fair_queue.tags`).
     order: str | None = None
-    # Its tenant and weight, if its queue was fair when the job came.
+    # Its tenant and weight, if tenant fairness was enabled for its queue when it was enqueued.
     share: Share | None = None
     life: int = 0
     activated_ms: int | None = None
@@ -93,84 +91,84 @@ class Job:
     discarded_ms: int | None = None
     lease: Lease | None = None
     worker_id: str | None = None
-    # Token of the lease that ended, until the job is claimed again.
+    # Token of the expired lease, until the job is claimed again.
     stalled: str | None = None
     retry_at_ms: int | None = None
     retry_delay_ms: int | None = None
     dead_letter: bool = False
-    # Of a dead letter: the type of its latest error, and whether an operator is deleting it.
+    # For a dead letter: the type of its most recent error, and whether it is being deleted.
     error_type: str | None = None
     deleting: bool = False
-    # The latest entries of its error history, oldest first, as far as the record has room.
+    # The most recent entries of its error history, oldest first, as many as fit into the record.
     noted: tuple[ErrorEntry, ...] = ()
-    # The latest automatic replay, in a text that each replay changes; kept if it fails again.
+    # The most recent automatic replay. Each replay changes this text. Kept if the job fails again.
     replayed: str | None = None
-    # Where its copy goes if it becomes a dead letter; then the copy's id, and whether the copy is
-    # still to be made. A copy has its origin instead, and is not copied again.
+    # Target of its copy if it becomes a dead letter, the ID of that copy, and whether the copy is
+    # not created yet. A copy has `copy_of` instead and is never copied again.
     copies_to: CopyTarget | None = None
     copy_id: str | None = None
     copy_due: bool = False
     copy_of: Origin | None = None
-    # A copy that was dropped because too many waited; the one that dropped it has counted that.
+    # Whether it is a copy that was discarded because the maximum number of copies was exceeded. The
+    # request that discarded it has counted it.
     trimmed: bool = False
     unique_key: str | None = None
-    # The worker pool it was handed out to last.
+    # The worker pool that it was most recently dispatched to.
     pool: str | None = None
-    # The permits that it has while it runs, of its queue, its pool, its worker there, and its key.
+    # Its permits while it is active: of its queue, pool, worker, and rate limit key.
     permits: RunPermits | None = None
-    # The same of a job that version 0.2 claimed, whose permits have no names: whether it has one of
-    # its queue, and which it has of its pool (`POOL_PERMIT`, `WORKER_PERMIT`).
+    # Permits of a job that version 0.2 claimed, which have no names: whether it has one of its
+    # queue, and which ones it has of its pool (`POOL_PERMIT`, `WORKER_PERMIT`).
     queue_permit: bool = False
     pool_permits: str = ""
-    # Whether an ack or nack must show the lease token: its queue demanded it at the claim.
+    # Whether an ack or nack must include the lease token. Set from the queue when it is claimed.
     fenced: bool = False
-    # Bytes reserved for it at the depth counter of its bounded queue, until it is done.
+    # Bytes reserved for it in the depth counter of its queue, until it is in a final state.
     reserved_bytes: int | None = None
     # The period in which they were reserved (`ojs.store.bounds.depth_counter`).
     reserved_in: int | None = None
-    # Its rate limit; and the name of its permit there while it is active, if version 0.2 claimed
-    # it.
+    # Its rate limit, and, if version 0.2 claimed it, the name of its permit while it is active.
     limit: RateLimit | None = None
     key_permit: str | None = None
     batch: str | None = None
-    # Which step of a workflow it is, if it is one.
+    # Its place in a workflow, if it is a step of one.
     workflow: WorkflowStep | None = None
-    # The name of the key that pushed it, if known.
+    # The name of the access key that enqueued it, if known.
     producer: str | None = None
-    # Who overrode what it is, or moved it to its queue, since then, if known.
+    # The caller that later changed it or moved it to its queue, if known.
     changed_by: str | None = None
-    # Token of the write that created it, if its id was chosen by the client, or derived from
-    # another job or an idempotency key. It never changes, and so distinguishes jobs that have the
-    # same id. Under an idempotency key the seed of the push stands before it.
+    # Token of the write that created it, if the client chose its ID or the ID was derived from
+    # another job or an idempotency key. It never changes, so it distinguishes jobs with the same
+    # ID. With an idempotency key, it is preceded by the seed of the request.
     made_by: str | None = None
-    # Bytes of the content if it is offloaded, else 0.
+    # Size of an offloaded payload in bytes, else 0.
     content_bytes: int = 0
     content_ref: str | None = None
     result: Any = MISSING
     result_ref: str | None = None
-    # Token of the write that made this version of the record; for compare-and-swap.
+    # Token of the write that created this version of the record, for compare-and-swap.
     op: str | None = None
     ttl_s: int | None = None
-    # Of a job about to be created: whether its id was chosen.
+    # Whether the client chose the ID. Used only while the job is created.
     chosen_id: bool = field(default=False, compare=False)
-    # Loaded on demand, never written with the record:
+    # Loaded on demand. Never written with the record.
     errors: tuple[Failure, ...] | None = field(default=None, compare=False)
     progress: Mapping[str, Any] | None = field(default=None, compare=False)
     previous_state: State | None = field(default=None, compare=False)
 
     @property
     def max_attempts(self) -> int:
-        """Attempts in all, including the first."""
+        """Maximum number of attempts, including the first one."""
         return self.policy.max_attempts
 
     @property
     def size(self) -> int:
-        """Bytes of its content, which must be loaded unless it is offloaded."""
+        """Size of its payload in bytes. The payload must be loaded unless it is offloaded."""
         return self.content_bytes or jsontext.size_of(self.content or {})
 
     @property
     def unnamed_permits(self) -> str:
-        """The limits of which it has permits without names."""
+        """The limits for which it has permits without names."""
         return (QUEUE_PERMIT if self.queue_permit else "") + self.pool_permits
 
     @property
@@ -179,12 +177,12 @@ class Job:
         return self.copy_of is not None and self.state is State.AVAILABLE
 
     def gone(self, now_ms: int) -> bool:
-        """Whether its retention is over: the table removes it some time later."""
+        """Whether its retention has ended. The table deletes it some time later."""
         return self.ttl_s is not None and self.ttl_s * 1000 <= now_ms
 
     @property
     def ended_ms(self) -> int | None:
-        """When it got into its terminal state (ms); None while it is in no such state."""
+        """When it reached its final state (ms), or None if its state is not final."""
         match self.state:
             case State.COMPLETED:
                 return self.completed_ms
@@ -197,35 +195,38 @@ class Job:
 
     @property
     def failed_ms(self) -> int | None:
-        """When a retryable job failed (ms); None in any other state."""
+        """When a `retryable` job failed (ms), or None in any other state."""
         if self.state is not State.RETRYABLE or self.retry_at_ms is None:
             return None
         return self.retry_at_ms - (self.retry_delay_ms or 0)
 
     @property
     def timeout_at_ms(self) -> int | None:
-        """When the running attempt reaches its timeout."""
+        """When the current attempt reaches its timeout (ms), or None before the first start."""
         return None if self.started_ms is None else self.started_ms + self.timeout_ms
 
     @property
     def due_ms(self) -> int:
-        """The next time transition: start, retry, end of the lease, or timeout. In ms."""
+        """The time (ms) of the next transition: start, retry, end of the lease, or timeout.
+
+        Raises ValueError if the state has no such transition.
+        """
         if self.state is State.SCHEDULED:
             return self.scheduled_ms or 0
         if self.state is State.RETRYABLE:
             return self.retry_at_ms or 0
         if self.state is State.ACTIVE and self.lease and self.timeout_at_ms is not None:
             return min(self.lease.until_ms, self.timeout_at_ms)
-        raise ValueError(f"a job in state {self.state} waits for no time")
+        raise ValueError(f"a job in state {self.state} has no due time")
 
 
 def expired(job: Job, now_ms: int) -> bool:
-    """Whether the job's deadline to start (`expires_at`) has passed."""
+    """Whether the deadline to start the job (`expires_at`) has passed."""
     return job.expires_ms is not None and job.expires_ms <= now_ms
 
 
 def _time(field: str) -> Callable[[Job], str | None]:
-    """What shows a time of the job, if it is set."""
+    """Returns a function that formats a time of a job, or returns None if it is not set."""
     ms_of = attrgetter(field)
 
     def shown(job: Job) -> str | None:
@@ -236,8 +237,9 @@ def _time(field: str) -> Callable[[Job], str | None]:
 
 
 def _start(job: Job) -> str | None:
-    """The start time of a job that its rate limit may have rescheduled: as the client wrote it, if
-    it is still the same.
+    """The start time of a job that its rate limit might have rescheduled.
+
+    If it is unchanged, the result has the client's format.
     """
     if job.state is not State.SCHEDULED or job.limit is None:
         return None
@@ -261,19 +263,19 @@ def _running(job: Job) -> Lease | None:
 
 
 def _error(job: Job) -> Any:
-    # A completed job does not show its last error.
+    # The response for a completed job doesn't contain its last error.
     if job.state is State.COMPLETED or not (job.errors or job.copy_of):
         return None
     if job.errors:
         return job.errors[-1].to_dict()
-    # The error of the dead letter that it is a copy of, until it has an error of its own.
+    # A copy without an error returns the error of the original dead letter.
     meta = (job.content or {}).get("meta")
     origin = meta.get(META) if isinstance(meta, Mapping) else None
     return origin.get("error") if isinstance(origin, Mapping) else None
 
 
 def _progress(job: Job) -> Any:
-    """Reported progress between 0 and 1; 1 for a completed job."""
+    """The reported progress between 0 and 1. 1 for a completed job."""
     if job.progress is None:
         return None
     return 1.0 if job.state is State.COMPLETED else job.progress.get("progress")
@@ -282,7 +284,7 @@ def _progress(job: Job) -> Any:
 def _metadata(job: Job) -> dict[str, Any] | None:
     if not job.dead_letter:
         return None
-    # The client's own `metadata` is kept beside it (ojs-dead-letter, section 9.2).
+    # The client's `metadata` is merged with it (ojs-dead-letter, section 9.2).
     own = (job.content or {}).get("metadata")
     return {
         **(own if isinstance(own, dict) else {}),
@@ -291,8 +293,8 @@ def _metadata(job: Job) -> dict[str, Any] | None:
     }
 
 
-# The fields of a job's JSON object beside its content, in order. None is not shown, except as the
-# result. Those of clients are in `ojs.domain.job.envelope`.
+# The fields of a job's JSON object in addition to its payload, in order. None is omitted, except as
+# the result. The fields that clients set are in `ojs.domain.job.envelope`.
 SHOWN: Mapping[str, Callable[[Job], Any]] = {
     "scheduled_at": _start,
     "priority": attrgetter("priority"),
@@ -328,13 +330,14 @@ SHOWN: Mapping[str, Callable[[Job], Any]] = {
 
 
 def _from_queue(job: Job) -> dict[str, Any]:
-    """The limits that a job got from its queue's configuration: workers go by them. Those that its
-    client chose are in its content, and the system's are not shown.
+    """The timeout and the retry policy that a job got from its queue, for workers.
+
+    Values that the client set are in the payload, and system defaults are omitted.
     """
     content, found = job.content or {}, dict[str, Any]()
     if job.timeout_ms != DEFAULT_TIMEOUT_MS and not {"timeout", "timeout_ms"} & content.keys():
         found = {"timeout": job.timeout_ms // 1_000, "timeout_ms": job.timeout_ms}
-    # `max_attempts` is always shown, and may be given alone.
+    # `max_attempts` is always in the response and can be set without the rest of the policy.
     default = replace(DEFAULT, max_attempts=job.policy.max_attempts)
     if job.policy != default and "retry" not in content:
         found["retry"] = job.policy.to_dict()

@@ -1,4 +1,4 @@
-"""State transitions: one pure function for each trigger, checked against `states.TRANSITIONS`.
+"""State transitions: one pure function per trigger, checked against `states.TRANSITIONS`.
 
 Requests, time transitions and sweeps all call these functions.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from ojs.domain.errors import Conflict
+from ojs.domain.errors import Conflict, any_of
 from ojs.domain.ids import derived_uuid7
 from ojs.domain.job import failure as failures
 from ojs.domain.job.failure import Failure
@@ -18,7 +18,18 @@ from ojs.domain.job.states import WAITING, State, Trigger, check
 
 
 def claim(job: Job, *, token: str, now_ms: int, lease_ms: int, worker_id: str | None) -> Job:
-    """Available to active: begins an attempt with a new lease of `lease_ms`."""
+    """Start an attempt with a new lease: `available` to `active`.
+
+    Args:
+        job: The job.
+        token: Token of the lease.
+        now_ms: Current time in milliseconds since the epoch.
+        lease_ms: Duration of the lease in milliseconds.
+        worker_id: ID of the worker, or None.
+
+    Raises:
+        Conflict: The job is not `available`.
+    """
     check(job.state, Trigger.CLAIM, job.id)
     return replace(
         job,
@@ -34,7 +45,7 @@ def claim(job: Job, *, token: str, now_ms: int, lease_ms: int, worker_id: str | 
 
 
 def complete(job: Job, *, now_ms: int) -> Job:
-    """Active to completed. The worker's id is kept."""
+    """Complete a job: `active` to `completed`. The worker ID is kept."""
     check(job.state, Trigger.ACK, job.id)
     return replace(
         job,
@@ -47,16 +58,37 @@ def complete(job: Job, *, now_ms: int) -> Job:
 
 
 def fail(job: Job, failure: Failure, *, now_ms: int, chance: float) -> Job:
-    """Active to retryable or discarded, by the error's code, the error and the retry policy.
+    """Process a reported failure: `active` to `retryable` or `discarded`.
 
-    `chance` is a random number in [0, 1) for jitter.
+    The error code, `retryable`, and the retry policy determine the new state.
+
+    Args:
+        job: The job.
+        failure: Failure of the attempt.
+        now_ms: Current time in milliseconds since the epoch.
+        chance: Random number in [0, 1) for the jitter of the retry delay.
+
+    Raises:
+        Conflict: The job is not `active`.
     """
     check(job.state, Trigger.FAIL, job.id)
     return _after_failure(job, failure, now_ms=now_ms, chance=chance)
 
 
 def time_out(job: Job, *, now_ms: int, chance: float) -> tuple[Job, Failure]:
-    """The attempt ran longer than its timeout: it fails with the type `timeout`."""
+    """Fail an attempt that exceeded its timeout, with the error type `timeout`.
+
+    Args:
+        job: The job.
+        now_ms: Current time in milliseconds since the epoch.
+        chance: Random number in [0, 1) for the jitter of the retry delay.
+
+    Returns:
+        The job and its failure.
+
+    Raises:
+        Conflict: The job is not `active`.
+    """
     check(job.state, Trigger.TIME_OUT, job.id)
     failure = _observed(
         job, "timeout", f"The job ran longer than its timeout of {job.timeout_ms} ms.", now_ms
@@ -65,7 +97,19 @@ def time_out(job: Job, *, now_ms: int, chance: float) -> tuple[Job, Failure]:
 
 
 def stall(job: Job, *, now_ms: int, order: str) -> tuple[Job, Failure]:
-    """The lease ended: available again at once, or discarded after the last attempt."""
+    """Process an expired lease: `active` to `available`, or `discarded` after the last attempt.
+
+    Args:
+        job: The job.
+        now_ms: Current time in milliseconds since the epoch.
+        order: New order key, used if the job returns to `available`.
+
+    Returns:
+        The job and its failure, with the error type `visibility_timeout`.
+
+    Raises:
+        Conflict: The job is not `active`.
+    """
     check(job.state, Trigger.STALL, job.id)
     failure = _observed(
         job,
@@ -82,10 +126,16 @@ def stall(job: Job, *, now_ms: int, order: str) -> tuple[Job, Failure]:
 def resumable(
     job: Job, *, worker_id: str | None, attempt: int | None = None, lease_token: str | None = None
 ) -> bool:
-    """Whether a worker whose lease ended may still report on the job.
+    """Whether a worker can still report on a job after its lease expired.
 
-    It may until the job is claimed again, and it must be the worker that had the lease: by its id,
-    or by the lease's token.
+    That is possible until the job is claimed again. The worker ID or the lease token must match the
+    expired lease.
+
+    Args:
+        job: The job.
+        worker_id: ID of the worker, or None.
+        attempt: Attempt in the report. Default: not checked.
+        lease_token: Lease token in the report. Default: not checked.
     """
     return (
         job.state is State.AVAILABLE
@@ -97,7 +147,17 @@ def resumable(
 
 
 def resume(job: Job, *, now_ms: int, lease_ms: int | None = None) -> Job:
-    """Available to active again, for the worker whose lease ended: the same attempt continues."""
+    """Continue an attempt after its lease expired: `available` to `active`.
+
+    Args:
+        job: The job.
+        now_ms: Current time in milliseconds since the epoch.
+        lease_ms: Duration of the new lease in milliseconds. Default: the visibility timeout of the
+            job.
+
+    Raises:
+        Conflict: The job is not `available`.
+    """
     check(job.state, Trigger.RESUME, job.id)
     length_ms = lease_ms or job.visibility_ms or DEFAULT_VISIBILITY_MS
     return replace(
@@ -111,46 +171,93 @@ def resume(job: Job, *, now_ms: int, lease_ms: int | None = None) -> Job:
 
 
 def requeue(job: Job, *, now_ms: int, order: str) -> Job:
-    """A worker gives the job back unprocessed: available at once; the attempt does not count."""
+    """Release an unprocessed job: `active` to `available`. The attempt is not counted.
+
+    Args:
+        job: The job.
+        now_ms: Current time in milliseconds since the epoch.
+        order: New order key.
+
+    Raises:
+        Conflict: The job is not `active`.
+    """
     check(job.state, Trigger.REQUEUE, job.id)
     back = _available(job, now_ms=now_ms, order=order)
     return replace(back, attempt=max(0, job.attempt - 1))
 
 
 def promote(job: Job, *, now_ms: int, order: str) -> Job:
-    """Scheduled or retryable to available, when it is due."""
+    """Make a due job available: `scheduled` or `retryable` to `available`.
+
+    Args:
+        job: The job.
+        now_ms: Current time in milliseconds since the epoch.
+        order: New order key.
+
+    Raises:
+        Conflict: The job is in another state.
+    """
     check(job.state, Trigger.DUE, job.id)
     return _available(job, now_ms=now_ms, order=order)
 
 
 def activate(job: Job, *, now_ms: int, order: str) -> Job:
-    """Pending to available, at a client's request."""
+    """Activate a job at a client's request: `pending` to `available`.
+
+    Args:
+        job: The job.
+        now_ms: Current time in milliseconds since the epoch.
+        order: New order key.
+
+    Raises:
+        Conflict: The job is not `pending`.
+    """
     check(job.state, Trigger.ACTIVATE, job.id)
     ready = replace(_available(job, now_ms=now_ms, order=order), activated_ms=now_ms)
     return replace(ready, previous_state=job.state)
 
 
 def hasten(job: Job, *, now_ms: int, order: str) -> Job:
-    """Scheduled or retryable to available before it is due, at an operator's request."""
+    """Make a job available before it is due, at an operator's request.
+
+    Args:
+        job: The job, `scheduled` or `retryable`.
+        now_ms: Current time in milliseconds since the epoch.
+        order: New order key.
+
+    Raises:
+        Conflict: The job is in another state.
+    """
     return replace(promote(job, now_ms=now_ms, order=order), previous_state=job.state)
 
 
 def reprioritize(job: Job, *, priority: int, order: str) -> Job:
-    """Another priority for a job that waits. In line it gets another position, so that a fetch that
-    sees the old index entry cannot claim it; among equals its arrival still counts.
+    """Change the priority of a job that is not active or final.
+
+    An available job gets a new index entry, so a fetch that read the old one can't claim the job.
+    Among jobs of equal priority, the order of arrival is kept.
+
+    Args:
+        job: The job.
+        priority: New priority.
+        order: New order key, used if the job is available and has a tenant's share.
+
+    Raises:
+        Conflict: The job is active or in a final state.
     """
     check_waiting(job)
     if job.state is State.AVAILABLE and job.share is not None:
-        # Its tenant's tag is of the line of the old priority: it gets one in the new line.
+        # The tenant tag in its order key belongs to the old priority, so it needs a new order key.
         return replace(job, priority=priority, order=order, batch=None)
     return replace(job, priority=priority, batch=None)
 
 
 def check_waiting(job: Job) -> None:
-    """Raise Conflict unless the job waits: then its place in line can be changed."""
+    """Raise Conflict if the job is active or final: its priority and queue can't be changed."""
     if job.state not in WAITING:
         raise Conflict(
-            f"Cannot change the priority or queue of a job in state '{job.state}'.",
+            f"Can't change the priority or queue of a job in state '{job.state}'. "
+            f"The state must be {any_of(sorted(WAITING))}.",
             current_state=job.state,
             expected_states=sorted(WAITING),
             details={"job_id": job.id},
@@ -158,7 +265,7 @@ def check_waiting(job: Job) -> None:
 
 
 def cancel(job: Job, *, now_ms: int) -> Job:
-    """Any state that is not terminal to cancelled. `completed_at` stays unset."""
+    """Cancel a job: any state that is not final to `cancelled`. `completed_at` stays unset."""
     check(job.state, Trigger.CANCEL, job.id)
     return replace(
         job,
@@ -176,7 +283,7 @@ def cancel(job: Job, *, now_ms: int) -> Job:
 
 
 def expire(job: Job, *, now_ms: int) -> tuple[Job, Failure]:
-    """Not started before `expires_at`: discarded, without `completed_at`."""
+    """Discard a job that was not started before `expires_at`. `completed_at` stays unset."""
     check(job.state, Trigger.EXPIRE, job.id)
     failure = _observed(
         job, "expired", "The job was not started before its deadline (expires_at).", now_ms
@@ -185,18 +292,21 @@ def expire(job: Job, *, now_ms: int) -> tuple[Job, Failure]:
 
 
 def drop(job: Job, *, now_ms: int) -> tuple[Job, Failure]:
-    """Discarded to make room for a new job in a bounded queue."""
+    """Discard a job to free capacity for a new job in a queue with a size limit."""
     check(job.state, Trigger.DROP, job.id)
     return _dropped(job, now_ms), _observed(
-        job, "overflow", "The queue was full, and this was the oldest job in line.", now_ms
+        job,
+        "overflow",
+        "The queue was at capacity. The overflow policy drop_oldest discarded its oldest job.",
+        now_ms,
     )
 
 
 def withdraw(job: Job, *, now_ms: int) -> tuple[Job, Failure]:
-    """Discarded because its queue was deleted."""
+    """Discard a job because its queue was deleted."""
     check(job.state, Trigger.WITHDRAW, job.id)
     return _dropped(job, now_ms), _observed(
-        job, "queue_deleted", f"The queue '{job.queue}' was deleted.", now_ms
+        job, "queue_deleted", f"Queue '{job.queue}' was deleted.", now_ms
     )
 
 
@@ -209,9 +319,17 @@ def move(
     reserved_bytes: int | None,
     reserved_in: int | None,
 ) -> Job:
-    """To another queue, in the same state.
+    """Move a job to another queue, without a state change.
 
-    It gets a new position, so that a fetch that sees the old index entry cannot claim the job.
+    An available job gets a new index entry, so a fetch that read the old one can't claim the job.
+
+    Args:
+        job: The job.
+        queue: Name of the target queue.
+        lane: Lane of the target queue.
+        order: New order key, used if the job is available.
+        reserved_bytes: Bytes reserved in the target queue, or None if it has no size limit.
+        reserved_in: Period of that reservation, or None.
     """
     order_there = order if job.state is State.AVAILABLE else None
     return replace(
@@ -226,7 +344,7 @@ def move(
 
 
 def postpone(job: Job, *, until_ms: int) -> Job:
-    """Its rate limit is reached: rescheduled, as the job asks (ojs-rate-limiting, 6.2)."""
+    """Reschedule a job because its rate limit is reached (ojs-rate-limiting, 6.2)."""
     check(job.state, Trigger.POSTPONE, job.id)
     return replace(
         job,
@@ -239,19 +357,30 @@ def postpone(job: Job, *, until_ms: int) -> Job:
 
 
 def give_up(job: Job, *, now_ms: int) -> tuple[Job, Failure]:
-    """Its rate limit is reached: discarded, as the job asks (ojs-rate-limiting, section 6.2)."""
+    """Discard a job because its rate limit is reached (ojs-rate-limiting, section 6.2)."""
     check(job.state, Trigger.DROP, job.id)
     key = job.limit.key_in(job.queue) if job.limit else ""
     return _dropped(job, now_ms), _observed(
         job,
         "rate_limited",
-        f"The rate limit '{key}' was reached, and the job asked to be dropped then.",
+        f"The rate limit '{key}' was exceeded. The job has on_limit drop.",
         now_ms,
     )
 
 
 def revive(job: Job, *, now_ms: int, order: str) -> Job:
-    """From dead letter to available: attempts start anew; id and error history are kept."""
+    """Retry a dead letter: `discarded` to `available`.
+
+    The attempts are reset to 0. The ID and the error history are kept.
+
+    Args:
+        job: The dead letter.
+        now_ms: Current time in milliseconds since the epoch.
+        order: New order key.
+
+    Raises:
+        Conflict: The job is not `discarded`.
+    """
     check(job.state, Trigger.REVIVE, job.id)
     fresh = replace(
         job,
@@ -276,9 +405,18 @@ def revive(job: Job, *, now_ms: int, order: str) -> Job:
 
 
 def by_time(job: Job, *, now_ms: int, order: str, chance: float) -> tuple[Job, Failure | None]:
-    """Apply one due time transition. Returns the same job when none is due.
+    """Apply the transition that is due, if any: start, retry, expiry, lease, or timeout.
 
-    A retryable job past its deadline is promoted or expired, never both.
+    A retryable job after its deadline is either promoted or expired, never both.
+
+    Args:
+        job: The job.
+        now_ms: Current time in milliseconds since the epoch.
+        order: New order key, used if the job becomes available.
+        chance: Random number in [0, 1) for the jitter of the retry delay.
+
+    Returns:
+        The job, unchanged if no transition is due, and its failure or None.
     """
     match job.state:
         case State.SCHEDULED | State.RETRYABLE | State.AVAILABLE | State.PENDING:
@@ -287,8 +425,8 @@ def by_time(job: Job, *, now_ms: int, order: str, chance: float) -> tuple[Job, F
             if job.state in (State.SCHEDULED, State.RETRYABLE) and job.due_ms <= now_ms:
                 return promote(job, now_ms=now_ms, order=order), None
         case State.ACTIVE if job.lease is not None and job.due_ms <= now_ms:
-            # If lease and timeout end together the lease counts: a live worker would have extended
-            # it.
+            # If lease and timeout end at the same time, the lease takes precedence: a healthy
+            # worker would have renewed it.
             if job.lease.until_ms <= (job.timeout_at_ms or 0):
                 return stall(job, now_ms=now_ms, order=order)
             return time_out(job, now_ms=now_ms, chance=chance)
@@ -320,7 +458,7 @@ def _observed(job: Job, kind: str, message: str, now_ms: int) -> Failure:
 
 
 def _dropped(job: Job, now_ms: int) -> Job:
-    """Discarded without having run; whether its batch is committed no longer matters."""
+    """The job, discarded before it ran. The state of its batch no longer matters."""
     return replace(_discarded(job, now_ms=now_ms, dead_letter=False), batch=None)
 
 
@@ -347,7 +485,7 @@ def _exhausted(job: Job, failure: Failure, *, now_ms: int) -> Job:
 
 
 def _finally(job: Job, failure: Failure, *, now_ms: int, dead_letter: bool) -> Job:
-    # A job that ran has `completed_at`, too.
+    # A discarded job that ran also has `completed_at`.
     gone = replace(_discarded(job, now_ms=now_ms, dead_letter=dead_letter), completed_ms=now_ms)
     # Dead letters are searched and counted by their error type.
     return replace(gone, error_type=failures.kept_type(failure.type)) if dead_letter else gone
@@ -367,14 +505,14 @@ def _discarded(job: Job, *, now_ms: int, dead_letter: bool) -> Job:
         order=None,
         retry_at_ms=None,
         expires_ms=None,
-        # Dead letters are pruned by a sweep, which records an event, and not by the table's TTL.
+        # A sweep prunes dead letters and records an event. The table's TTL doesn't delete them.
         ttl_s=None if dead_letter else now_ms // 1000 + job.retention.discarded_s,
     )
 
 
 def _copy_id(job: Job, now_ms: int) -> str | None:
-    """The id of the copy of a job that becomes a dead letter: the same each time it is computed."""
-    # A job may have been moved to the queue that copies go to.
+    """Derive the ID of the copy of a new dead letter. The same arguments give the same ID."""
+    # The job might have been moved to the target queue of its copies.
     if job.copies_to is None or job.copies_to.queue == job.queue:
         return None
     return derived_uuid7(now_ms, f"{job.id}|{job.life}|{job.attempt}")

@@ -1,7 +1,8 @@
-"""The permits of one run of a job: one of each concurrency limit that it is under.
+"""The permits of one run of a job: one permit per concurrency limit that applies to the job.
 
-All permits of a run have one name, made of the job's id and a token of the fetch that claims the
-job: so a permit leads to the record of its job, and no two runs of a job have the same one.
+All permits of a run have the same name. It consists of the job ID and a token of the fetch that
+claims the job. Therefore a permit identifies its job record, and each run of a job has another
+name.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from uuid import UUID
 
 from ojs.records import record
 
-# The limits, as the job record names them: of its queue, its worker pool, its worker there, its
-# rate limit key, and the delivery that pushes it.
+# The limits in a job record: of its queue, its worker pool, its worker in that pool, its rate limit
+# key, and the delivery that pushes it.
 QUEUE_PERMIT, POOL_PERMIT, WORKER_PERMIT, KEY_PERMIT, DELIVERY_PERMIT = "q", "p", "w", "k", "d"
 RUN_LENGTH = 4
-# Names of attributes are made of these.
+# Attribute names consist of these characters.
 _DIGITS = string.digits + string.ascii_letters
 _ID_LENGTH = 22
 _SHARD = re.compile(r"([a-z])(\d+)")
@@ -26,20 +27,18 @@ _SHARD = re.compile(r"([a-z])(\d+)")
 
 @record(frozen=True)
 class RunPermits:
-    """The permits that a job has while it runs: the token of the run, and the shard of the
-    semaphore that each is of, by limit.
-    """
+    """The permits of an active job: the token of the run, and the semaphore shard by limit."""
 
     run: str
     shards: Mapping[str, int] = field(default_factory=dict)
 
     def compact(self) -> str:
-        """As stored in the job record: `x7Gq|q0|p2`."""
+        """The stored form in a job record, for example `x7Gq|q0|p2`."""
         return "|".join((self.run, *(f"{limit}{at}" for limit, at in self.shards.items())))
 
     @classmethod
     def of(cls, text: str) -> RunPermits:
-        """Read back what `compact` wrote; permits of limits that are not known stay."""
+        """Read the result of `compact`. Permits of unknown limits are kept."""
         run, *parts = text.split("|")
         found = (_SHARD.fullmatch(part) for part in parts)
         return cls(run, {match[1]: int(match[2]) for match in found if match})
@@ -55,7 +54,7 @@ def permit_name(job_id: str, run: str) -> str:
 
 
 def holder_of(permit: str) -> tuple[str, str]:
-    """The id of the job that has a permit of this name, and the token of its run."""
+    """The job ID and the run token in the name of a permit."""
     number = 0
     for digit in reversed(permit[:_ID_LENGTH]):
         number = number * len(_DIGITS) + _DIGITS.index(digit)

@@ -1,6 +1,6 @@
-"""The record of a job's replays by rules.
+"""Records the replays of a job by replay rules.
 
-It is kept in the job record, apart from what the client sent, and shown in the job's meta.
+The job record stores them separately from the payload. Responses include them in the job's `meta`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 from ojs.domain import jsontext, times
 from ojs.records import record
 
-# Names in the job's meta.
+# Keys in the job's `meta`.
 COUNT, AT, RULE = "ojs.replay_count", "ojs.last_replayed_at", "ojs.replay_rule"
 
 
 @record(frozen=True)
 class Replays:
-    """The latest replay, by `rule` at `at_ms`, and how many there were by each rule."""
+    """The most recent replay, by `rule` at `at_ms`, and the number of replays by each rule."""
 
     rule: str
     at_ms: int
@@ -26,15 +26,15 @@ class Replays:
 
     @classmethod
     def of(cls, text: str | None) -> Replays | None:
-        """Read back what `compact` wrote; None where there was no replay."""
+        """Read the result of `compact`. None if there was no replay."""
         return None if text is None else cls(*jsontext.stored(text))
 
     def compact(self) -> str:
-        """The stored form in a job record, which differs after each replay."""
+        """The stored form in a job record. Each replay changes it."""
         return jsontext.dumps([self.rule, self.at_ms, dict(self.counts)])
 
     def meta(self) -> dict[str, Any]:
-        """The entries in the job's meta: the latest replay, and how many there were by its rule."""
+        """The entries in the job's `meta`: the most recent replay and the count of its rule."""
         return {
             COUNT: self.counts.get(self.rule, 0),
             AT: times.format_ms(self.at_ms),
@@ -43,14 +43,22 @@ class Replays:
 
 
 def count(replayed: str | None, rule: str) -> int:
-    """How many times a rule has replayed a job."""
+    """The number of times that a rule has replayed a job."""
     replays = Replays.of(replayed)
     return 0 if replays is None else replays.counts.get(rule, 0)
 
 
 def after(replayed: str | None, rule: str, *, now_ms: int, rules: Collection[str]) -> str:
-    """The stored form after another replay by `rule`. The counts of other rules stay while they are
-    among `rules`.
+    """Record another replay.
+
+    Args:
+        replayed: Stored form before the replay, or None.
+        rule: Name of the rule that replays the job.
+        now_ms: Current time in milliseconds since the epoch.
+        rules: Names of all current rules. Counts of other rules are removed.
+
+    Returns:
+        The new stored form.
     """
     replays = Replays.of(replayed)
     before = {} if replays is None else replays.counts
@@ -61,6 +69,6 @@ def after(replayed: str | None, rule: str, *, now_ms: int, rules: Collection[str
 
 
 def shown(meta: Any, replayed: str | None) -> Any:
-    """A job's meta with the entries about its replays."""
+    """A job's `meta` with the entries about its replays."""
     replays = Replays.of(replayed)
     return meta if replays is None else {**meta, **replays.meta()}

@@ -1,6 +1,6 @@
-"""Retention: how long finished jobs are kept (ojs-queue-config, section 6.3).
+"""Retention: how long finished jobs are stored (ojs-queue-config, section 6.3).
 
-The table's TTL removes them, except dead letters, which are pruned by age and number.
+The table's TTL deletes them. Dead letters are pruned by age and number instead.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _DAY_S = 86_400
 
 @record(frozen=True)
 class Retention:
-    """Seconds from a job's end to its removal, by final state. Defaults are the system's."""
+    """Seconds from the end of a job to its deletion, by final state. System defaults."""
 
     completed_s: int = 7 * _DAY_S
     cancelled_s: int = 7 * _DAY_S
@@ -23,12 +23,12 @@ class Retention:
 
 RETENTION = Retention()
 
-# Dead letters are pruned at multiples of this.
+# Dead letters are pruned at multiples of this interval.
 PRUNED_EVERY_MS = 300_000
 
 
 def next_pruning_ms(now_ms: int) -> int:
-    """When dead letters are pruned next, in ms."""
+    """The next time (ms) at which dead letters are pruned."""
     return now_ms - now_ms % PRUNED_EVERY_MS + PRUNED_EVERY_MS
 
 
@@ -41,9 +41,9 @@ class PruningPolicy(StrEnum):
 
 @record(frozen=True)
 class DeadLetterRetention:
-    """Which dead letters are kept: the latest `max_count` that are not older than `max_age_ms`.
+    """Retention of dead letters: the most recent `max_count`, at most `max_age_ms` old.
 
-    `pruning_policy` says what happens to the others (ojs-dead-letter, sections 5.1 and 8.2).
+    `pruning_policy` applies to all others (ojs-dead-letter, sections 5.1 and 8.2).
     """
 
     max_age_ms: int = 180 * _DAY_S * 1_000

@@ -1,4 +1,4 @@
-"""Retry policy: how often a job is retried, after which delays, and what happens in the end."""
+"""Retry policy: number of attempts, delays between them, and what happens after the last one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class OnExhaustion(StrEnum):
 
 @record(frozen=True)
 class RetryPolicy:
-    """A complete retry policy; intervals in ms. Defaults are the system's."""
+    """A complete retry policy. Intervals in milliseconds. The defaults are the system defaults."""
 
     max_attempts: int = 3
     initial_ms: int = 1_000
@@ -46,10 +46,10 @@ class RetryPolicy:
     on_exhaustion: OnExhaustion = OnExhaustion.DEAD_LETTER
 
     def delay_ms(self, failures: int, chance: float) -> int:
-        """The delay in ms before the attempt that follows `failures` failures.
+        """The delay in ms before the attempt after `failures` failures.
 
-        `chance` is a random number in [0, 1). With jitter it multiplies the delay by 0.5 to 1.5,
-        and the delay is capped again.
+        `chance` is a random number in [0, 1). With jitter, the delay is multiplied by
+        `0.5 + chance` (0.5 to 1.5) and limited to the maximum again.
         """
         count = max(1, failures)
         try:
@@ -72,7 +72,7 @@ class RetryPolicy:
         return round(delay)
 
     def gives_up_on(self, names: Iterable[str | None]) -> bool:
-        """Whether one of a failure's names is non-retryable: listed itself, or as `Prefix.*`."""
+        """Whether one of a failure's names is non-retryable: listed, or covered by `Prefix.*`."""
         return any(
             name == pattern or (pattern.endswith("*") and name.startswith(pattern[:-1]))
             for name in names
@@ -81,7 +81,7 @@ class RetryPolicy:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object of a policy, by the names of ojs-retry."""
+        """The JSON object of a policy, with the field names of ojs-retry."""
         return {
             "max_attempts": self.max_attempts,
             "initial_interval": times.format_duration(self.initial_ms),
@@ -94,7 +94,7 @@ class RetryPolicy:
         }
 
     def compact(self) -> str:
-        """The fields that differ from the defaults as JSON text."""
+        """The fields that differ from the defaults, as JSON."""
         changed = {
             field.name: getattr(self, field.name)
             for field in fields(self)
@@ -103,9 +103,9 @@ class RetryPolicy:
         return jsontext.dumps(changed)
 
     @classmethod
-    @lru_cache(256)  # many jobs have the same
+    @lru_cache(256)  # many jobs have the same policy
     def of(cls, text: str) -> RetryPolicy:
-        """Read back what `compact` wrote."""
+        """Read the result of `compact`."""
         stored: dict[str, Any] = jsontext.stored(text)
         named = {field.name for field in fields(cls)}
         changed = {name: value for name, value in stored.items() if name in named}
@@ -113,11 +113,11 @@ class RetryPolicy:
         return cls(**changed | read)
 
 
-# How the fields are read that JSON text has in another form.
+# Converters for fields whose stored form differs.
 _READ: dict[str, Callable[[Any], Any]] = {
     "non_retryable": tuple,
     "coefficient": float,
-    # One that only a newer version knows is read as the default, and stays stored as it is.
+    # An unknown value of a newer version is read as the default. The stored value doesn't change.
     "strategy": lambda text: known(BackoffStrategy, text, "", BackoffStrategy.EXPONENTIAL),
     "on_exhaustion": lambda text: known(OnExhaustion, text, "", OnExhaustion.DEAD_LETTER),
 }

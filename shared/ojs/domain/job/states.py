@@ -1,10 +1,10 @@
-"""The eight states of a job, and the table of transitions (ojs-core, section 6.1)."""
+"""The eight states of a job and the table of transitions (ojs-core, section 6.1)."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 
-from ojs.domain.errors import Conflict
+from ojs.domain.errors import Conflict, any_of
 
 
 class State(StrEnum):
@@ -21,7 +21,7 @@ class State(StrEnum):
 
     @property
     def terminal(self) -> bool:
-        """Whether the job is finished. Only a dead letter can leave a terminal state."""
+        """Whether the state is final. Only a dead letter can leave a final state."""
         return self in TERMINAL
 
 
@@ -30,7 +30,7 @@ WAITING = frozenset(State) - TERMINAL - {State.ACTIVE}
 
 
 class Trigger(StrEnum):
-    """What changes a job's state."""
+    """An event that changes the state of a job."""
 
     DUE = "due"
     ACTIVATE = "activate"
@@ -51,7 +51,7 @@ class Trigger(StrEnum):
 
 S, T = State, Trigger
 
-# (state, trigger) → possible next states. All other triggers are refused with 409.
+# (state, trigger) → possible next states. All other triggers are rejected with 409.
 TRANSITIONS: dict[tuple[State, Trigger], frozenset[State]] = {
     (S.SCHEDULED, T.DUE): frozenset({S.AVAILABLE}),
     (S.RETRYABLE, T.DUE): frozenset({S.AVAILABLE}),
@@ -60,9 +60,9 @@ TRANSITIONS: dict[tuple[State, Trigger], frozenset[State]] = {
     (S.ACTIVE, T.ACK): frozenset({S.COMPLETED}),
     (S.ACTIVE, T.FAIL): frozenset({S.RETRYABLE, S.DISCARDED}),
     (S.ACTIVE, T.REQUEUE): frozenset({S.AVAILABLE}),
-    # A worker whose lease ended reports before its job is claimed again.
+    # A worker reports after its lease expired and before the job is claimed again.
     (S.AVAILABLE, T.RESUME): frozenset({S.ACTIVE}),
-    # A job whose lease ended is available at once; its attempt counts.
+    # A job with an expired lease is immediately available. Its attempt counts.
     (S.ACTIVE, T.STALL): frozenset({S.AVAILABLE, S.DISCARDED}),
     (S.ACTIVE, T.TIME_OUT): frozenset({S.RETRYABLE, S.DISCARDED}),
     (S.DISCARDED, T.REVIVE): frozenset({S.AVAILABLE}),
@@ -70,9 +70,10 @@ TRANSITIONS: dict[tuple[State, Trigger], frozenset[State]] = {
         (state, T.CANCEL): frozenset({S.CANCELLED})
         for state in (S.SCHEDULED, S.AVAILABLE, S.PENDING, S.RETRYABLE, S.ACTIVE)
     },
-    # Its rate limit is reached, and it asks to be rescheduled or dropped (ojs-rate-limiting, 6.2).
+    # Its rate limit is reached and its `on_limit` is `reschedule` or `drop` (ojs-rate-limiting,
+    # 6.2).
     (S.AVAILABLE, T.POSTPONE): frozenset({S.SCHEDULED}),
-    # Also: the oldest available job is evicted for a new one.
+    # Also for `drop_oldest`: the oldest available job is discarded for a new one.
     (S.AVAILABLE, T.DROP): frozenset({S.DISCARDED}),
     **{
         (state, trigger): frozenset({S.DISCARDED})
@@ -84,17 +85,26 @@ TRANSITIONS: dict[tuple[State, Trigger], frozenset[State]] = {
 
 
 def sources(trigger: Trigger) -> frozenset[State]:
-    """The states from which `trigger` may move a job."""
+    """The states in which `trigger` is allowed."""
     return frozenset(state for state, what in TRANSITIONS if what is trigger)
 
 
 def check(current: State, trigger: Trigger, job_id: str) -> None:
-    """Raise Conflict unless `trigger` may happen to a job in state `current`."""
+    """Check that a trigger is allowed in a state.
+
+    Args:
+        current: State of the job.
+        trigger: Event to apply.
+        job_id: ID of the job, for the error.
+
+    Raises:
+        Conflict: The trigger is not allowed in this state.
+    """
     if (current, trigger) not in TRANSITIONS:
         expected = sorted(sources(trigger))
         raise Conflict(
-            f"Cannot {trigger.replace('_', ' ')} job in state '{current}'; "
-            f"it must be {' or '.join(expected)}.",
+            f"Can't {trigger.replace('_', ' ')} a job in state '{current}'. "
+            f"The state must be {any_of(expected)}.",
             current_state=current,
             expected_states=expected,
             details={"job_id": job_id},

@@ -1,5 +1,6 @@
-"""The W3C trace context of the call that brings a job, which stays with the job in its `meta`
-(ojs-observability, section 5.1).
+"""The W3C trace context of a request, which is stored in the `meta` of its jobs.
+
+See ojs-observability, section 5.1.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from ojs.records import record
 
 TRACEPARENT = "traceparent"
 TRACESTATE = "tracestate"
-# A longer state is left out, as a whole: what the W3C asks for at least.
+# A longer `tracestate` is omitted completely. The W3C requires at least this maximum.
 MAX_STATE_CHARACTERS = 512
 _MAX_MEMBERS = 32
 _VERSION = "00"
@@ -25,17 +26,17 @@ _MEMBER = re.compile(
 
 @record(frozen=True)
 class TraceContext:
-    """Which trace a call belongs to. `traceparent` is in the form of version 00."""
+    """The trace that a request belongs to. `traceparent` has the format of version 00."""
 
     traceparent: str
     tracestate: str | None = None
 
     @classmethod
     def of(cls, headers: Mapping[str, str]) -> TraceContext | None:
-        """The context in a request's headers, whose names are lowercase; None without a valid one.
+        """Read the context from request headers (lowercase names). None without a valid context.
 
-        As the W3C asks: a bad `traceparent` counts as none, and `tracestate` with it; a bad
-        `tracestate` is left out alone.
+        As the W3C requires, an invalid `traceparent` is ignored together with `tracestate`. If only
+        `tracestate` is invalid, only `tracestate` is ignored.
         """
         sent = headers.get(TRACEPARENT)
         if sent is None:
@@ -49,18 +50,18 @@ class TraceContext:
         if not (trace_id.strip("0") and parent_id.strip("0")):
             return None
         if version != _VERSION:
-            # Of a later version only the flag `sampled` has a known meaning.
+            # In a later version, only the meaning of the flag `sampled` is known.
             flags = f"{int(flags, 16) & 1:02x}"
         parent = f"{_VERSION}-{trace_id}-{parent_id}-{flags}"
         return cls(parent, _state(headers.get(TRACESTATE)))
 
     @property
     def trace_id(self) -> str:
-        """The id of the trace: 32 hex digits."""
+        """The trace ID: 32 hex digits."""
         return self.traceparent.split("-")[1]
 
     def into(self, request: JobRequest) -> JobRequest:
-        """The request with this context in its `meta`, unless the client put one there itself."""
+        """Add this context to the `meta` of a request, unless the client set one."""
         meta = request.meta or {}
         if TRACEPARENT in meta:
             return request

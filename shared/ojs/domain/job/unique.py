@@ -14,21 +14,22 @@ from ojs.domain.errors import Duplicate, ValidationFailed
 from ojs.domain.job.envelope import Specification, Unique
 from ojs.domain.job.job import Job
 
-# A fingerprint, as errors and lists show it.
+# A fingerprint in errors and listings.
 KEY_PATTERN = r"[0-9a-f]{64}"
 
 
 def check_key(value: str) -> str:
-    """Return a fingerprint. Raises ValueError with the rule."""
+    """Return `value` if it is a fingerprint. Raises ValueError with the rule if not."""
     if not re.fullmatch(KEY_PATTERN, value):
         raise ValueError("must be a unique key of 64 hexadecimal digits, as in responses")
     return value
 
 
 def fingerprint(job: Specification | Job, policy: Unique) -> str:
-    """SHA-256 (hex) of the canonical JSON of the chosen dimensions; the payload must be loaded.
+    """Compute the SHA-256 (hex) of the canonical JSON of the policy's dimensions.
 
-    Raises ValidationFailed when `args_keys` or `meta_keys` names a key the job does not have.
+    The payload must be loaded. Raises ValidationFailed if `args_keys` or `meta_keys` names a key
+    that the job doesn't have.
     """
     content = job.content or {}
     chosen: dict[str, Any] = {"type": job.type}
@@ -50,15 +51,20 @@ def fingerprint(job: Specification | Job, policy: Unique) -> str:
 
 
 def held(holder: Job, digest: str, reaches: Reaches, **known: str) -> Duplicate:
-    """The error for a unique key that another job holds. It shows the other job only to a caller
-    that reaches the queue of that job.
+    """Create the error for a unique key that another job has.
+
+    Args:
+        holder: The other job. The error names it only if its queue is in the caller's queue scope.
+        digest: Fingerprint.
+        reaches: Whether a queue is in the caller's queue scope.
+        **known: Additional details of the error.
     """
     details = {"unique_key": digest, "uniqueness_key": digest, **known}
     if reaches(holder.queue):
         state = holder.state.value
         details |= {"existing_job_id": holder.id, "existing_state": state}
         details |= {"existing_job_state": state}
-    return Duplicate("A job with the same unique key exists already.", details=details)
+    return Duplicate("A job with the same unique key already exists.", details=details)
 
 
 def _pick(names: tuple[str, ...], holders: list[dict[str, Any]], field: str) -> dict[str, Any]:
@@ -66,13 +72,13 @@ def _pick(names: tuple[str, ...], holders: list[dict[str, Any]], field: str) -> 
     for name in names:
         holder = next((holder for holder in holders if name in holder), None)
         if holder is None:
-            raise ValidationFailed(field, "names a key that the job does not have", value=name)
+            raise ValidationFailed(field, "must contain only keys of the job", value=name)
         picked[name] = holder[name]
     return picked
 
 
 def _canonical(value: Any) -> Any:
-    """The value with sorted keys, texts in NFC, and one form for equal numbers (as in RFC 8785)."""
+    """The value with sorted keys, NFC strings, and one form for equal numbers (as in RFC 8785)."""
     if isinstance(value, dict):
         normal = {unicodedata.normalize("NFC", key): _canonical(v) for key, v in value.items()}
         return dict(sorted(normal.items()))
@@ -81,7 +87,7 @@ def _canonical(value: Any) -> Any:
     if isinstance(value, str):
         return unicodedata.normalize("NFC", value)
     if isinstance(value, Decimal | float):
-        # Integers stay exact at any size, so that two ids beyond 2^53 differ.
+        # Integers of any size stay exact, so that two IDs above 2^53 differ.
         exact = Decimal(value)
         if exact == exact.to_integral_value():
             return int(exact)

@@ -1,4 +1,4 @@
-"""Which step of a workflow a job is, as its record says. Pure."""
+"""The place of a job in a workflow, as stored in the job record. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _KEPT = "k"
 class WorkflowStep:
     """The place of a job in a workflow.
 
-    `node` is its number in the graph, `generation` that in which it runs, `kept` whether its result
-    or error is kept for steps that come later. `name` is what the client calls the step, else its
-    number. If its one mark goes to a fan-in, that has the token `fan_in`, and its own mark there is
-    that of `slot`.
+    `node` is its number in the graph and `generation` the generation in which it runs. If `kept`,
+    its result or error is stored for later steps. `name` is the ID that the client chose, or the
+    number of the step. If its only mark goes to a fan-in, `fan_in` is the token of that fan-in, and
+    `slot` is the slot of the mark.
     """
 
     workflow_id: str
@@ -26,14 +26,14 @@ class WorkflowStep:
     slot: int = 0
 
     def compact(self) -> str:
-        """The form in which a job record has it; a name may have any characters."""
+        """The stored form in a job record. A name can contain any characters."""
         fan_in = "" if self.fan_in is None else f"{self.fan_in}.{self.slot}"
         kept = _KEPT if self.kept else ""
         return f"{self.workflow_id}|{self.node}|{self.generation}|{kept}|{fan_in}|{self.name}"
 
     @classmethod
     def of(cls, text: str) -> WorkflowStep:
-        """Read back what `compact` wrote. Raises ValueError."""
+        """Read the result of `compact`. Raises ValueError."""
         workflow_id, node, generation, kept, fan_in, name = text.split("|", 5)
         token, _, slot = fan_in.rpartition(".")
         return cls(

@@ -1,1 +1,1 @@
-"""Worker pools: which queues they serve in which order, their workers and statistics."""
+"""Worker pools: their queues, dispatch order, workers, and statistics."""

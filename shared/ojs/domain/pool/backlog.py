@@ -1,8 +1,8 @@
-"""How much work there is for each worker of a group, by which the group is scaled.
+"""Computes the jobs per worker of a group, the metric for scaling the group.
 
-A group is any number of workers that take jobs from the same queues, such as the tasks of a service
-on ECS. Jobs that run count like those that wait: else a group would be made smaller while its
-workers are busy with the last jobs, and these would be given back and begun anew for ever.
+A group is a set of workers that fetch from the same queues, for example the tasks of an ECS
+service. Active jobs count like available jobs. Otherwise, a group would be scaled in while its
+workers run the last jobs. These jobs would be released and started again, repeatedly.
 """
 
 from __future__ import annotations
@@ -12,15 +12,13 @@ from collections.abc import Collection, Iterable, Mapping
 from ojs.domain.job.states import State
 from ojs.domain.pool.worker import Worker
 from ojs.domain.queue.queue import Queue
-from ojs.domain.stats import Levels
+from ojs.domain.stats import StateCounts
 from ojs.records import record
 
 
 @record(frozen=True)
 class Backlog:
-    """What a group of workers has to do: jobs in line that may start, jobs that run, and how many
-    workers of it take jobs.
-    """
+    """The work of a group: available jobs that can start, active jobs, and workers that fetch."""
 
     group: str
     waiting: int = 0
@@ -29,24 +27,26 @@ class Backlog:
 
     @property
     def per_worker(self) -> float | None:
-        """Jobs for each worker; None without a worker: then there is no such number."""
+        """Jobs per worker, or None if the group has no workers."""
         return (self.waiting + self.running) / self.workers if self.workers else None
 
     @property
     def stranded(self) -> bool:
-        """Whether jobs wait and nobody is there to take them."""
+        """Whether jobs are available but the group has no workers."""
         return self.waiting > 0 and not self.workers
 
 
 def takes_from(worker: Worker, queues: Collection[str]) -> bool:
-    """Whether a worker said that it takes jobs from one of these queues."""
+    """Whether a worker registered for one of these queues."""
     told = worker.info.get("queues")
     return isinstance(told, list) and any(name in queues for name in told)
 
 
-def startable(queue: Queue, levels: Levels) -> int:
-    """The jobs in line of a queue that more workers could start: none while it is paused or
-    drained, and no more than its concurrency allows.
+def startable(queue: Queue, levels: StateCounts) -> int:
+    """The number of available jobs that additional workers could start.
+
+    0 while no jobs are dispatched from the queue, and at most the free part of its concurrency
+    limit.
     """
     if not queue.hands_out:
         return 0
@@ -56,10 +56,19 @@ def startable(queue: Queue, levels: Levels) -> int:
 
 def backlogs(
     groups: Mapping[str, Collection[str]],
-    queues: Mapping[str, tuple[Queue, Levels]],
+    queues: Mapping[str, tuple[Queue, StateCounts]],
     workers: Mapping[str, int],
 ) -> Iterable[Backlog]:
-    """What each group has to do, by its queues as they are; `workers` by group."""
+    """Compute the work of each group.
+
+    Args:
+        groups: Names of queues by group.
+        queues: State and job counts by queue name. Queues that are missing here are ignored.
+        workers: Number of workers by group. Default of a group: 0.
+
+    Yields:
+        One Backlog per group.
+    """
     for group, names in groups.items():
         there = [queues[name] for name in names if name in queues]
         yield Backlog(

@@ -1,17 +1,16 @@
-"""The order in which a pool's queues are served.
+"""The order in which a pool's queues are served. Pure.
 
-Every dispatch has a sequence number, which is allotted once (`ojs.store.permits.sequencer`). The
-number alone tells which queue it belongs to, so any number of fetchers agree on the order and none
-has to wait for another. Pure.
+Each dispatch has a unique sequence number (`ojs.store.permits.sequencer`). The number determines
+the queue. Therefore all fetchers agree on the order, and none of them waits for another.
 
-- round-robin and weighted: a repeating sequence in which each queue occurs as often as its weight
-  says, as evenly as possible
-- strict and least-loaded: numbers are *free*; the fetch that has one decides which queue to serve
-- with a guaranteed ratio, numbers are grouped in frames; in each frame every queue has one number
-  of its own, and the others follow the strategy
+- Round-robin and weighted: a repeating sequence in which each queue occurs in proportion to its
+  weight, as evenly as possible.
+- Strict and least-loaded: numbers are *free*. The fetch with the number chooses the queue.
+- With a guaranteed ratio, numbers are grouped in frames. In each frame, one number is reserved for
+  each queue, and the other numbers follow the strategy.
 
-A number whose queue has no jobs goes to the queues that have some, in the same proportions
-(`instead`). The empty queue gets no credit for it.
+If the queue of a number has no jobs, the number is distributed among the queues with jobs, in the
+same proportions (`instead`). The empty queue gets no credit for it.
 """
 
 from __future__ import annotations
@@ -35,17 +34,17 @@ class DispatchStrategy(StrEnum):
     LEAST_LOADED = "least-loaded"
 
 
-# A frame is shorter than the ratio requires by this factor, where possible: concurrent fetchers end
-# in another order than they began, and a window of measurement may begin in the middle of a frame.
+# A frame is shorter than the ratio requires by this factor, if possible. Reason: concurrent fetches
+# end in a different order than they start, and a measurement can start in the middle of a frame.
 _MARGIN = 1.1
 
 
 @record(frozen=True)
 class DispatchSequence:
-    """Which sequence number belongs to which queue.
+    """Maps sequence numbers to queues.
 
-    `weights` has one for each queue where they follow a repeating sequence, else it is empty.
-    `ratio` is the smallest part of all numbers that each queue is guaranteed; 0 for no guarantee.
+    `weights` has one weight per queue if the numbers follow a repeating sequence, and is empty
+    otherwise. `ratio` is the guaranteed share of each queue, 0 for no guarantee.
     """
 
     queues: tuple[str, ...]
@@ -60,7 +59,14 @@ class DispatchSequence:
         weights: Mapping[str, int] | None = None,
         ratio: float = 0.0,
     ) -> DispatchSequence:
-        """The sequence of a strategy; a queue without a weight has weight 1."""
+        """Create the sequence of a strategy.
+
+        Args:
+            queues: Names of the queues.
+            strategy: Dispatch strategy.
+            weights: Weights by queue, used by `weighted`. Default of a queue: 1.
+            ratio: Guaranteed share of each queue, 0 to 1. Default: 0, no guarantee.
+        """
         sequence: tuple[int, ...]
         match strategy:
             case DispatchStrategy.ROUND_ROBIN:
@@ -75,33 +81,33 @@ class DispatchSequence:
 
     @property
     def counted(self) -> bool:
-        """Whether dispatches need numbers: not if all are free, nor with a single queue."""
+        """Whether dispatches need numbers. False if all numbers are free or with a single queue."""
         return len(self.queues) > 1 and bool(self.weights or self.ratio)
 
     @cached_property
     def frame(self) -> int:
-        """How many numbers a frame has; 0 without a guaranteed ratio."""
+        """Numbers per frame. 0 without a guaranteed ratio."""
         if not self.ratio:
             return 0
         return max(len(self.queues), math.floor(1 / (self.ratio * _MARGIN) + 1e-9), 1)
 
     @cached_property
     def _own(self) -> Mapping[int, str]:
-        """The numbers in a frame that are guaranteed to a queue, evenly spaced."""
+        """The reserved numbers of a frame, evenly spaced, with their queues."""
         if not self.frame:
             return {}
         return {at * self.frame // len(self.queues): name for at, name in enumerate(self.queues)}
 
     @cached_property
     def _passed(self) -> Sequence[int]:
-        """For each number of a frame, how many guaranteed ones are before it."""
+        """For each number of a frame, how many reserved numbers precede it."""
         counts = [0]
         for at in range(self.frame):
             counts.append(counts[-1] + (at in self._own))
         return counts
 
     def at(self, number: int) -> str | None:
-        """The queue that a number belongs to; None for a free number."""
+        """The queue of a number, or None for a free number."""
         if self.frame:
             frames, at = divmod(number, self.frame)
             if at in self._own:
@@ -113,11 +119,11 @@ class DispatchSequence:
         return sequence[number % len(sequence)]
 
     def instead(self, number: int, queues: Collection[str]) -> str:
-        """Which of `queues`, those that have jobs, gets a number that belongs to none of them.
+        """The queue that gets a number whose own queue has no jobs.
 
-        Such numbers are distributed like all others: the n-th of them to the n-th queue of the
-        sequence of these queues alone. Without weights it is the first queue as listed. `queues`
-        must not be empty.
+        `queues` are the queues with jobs. It must not be empty. The n-th of such numbers goes to
+        the n-th queue of a sequence that contains only these queues. Without weights, it goes to
+        the first of them.
         """
         left = tuple(name for name in self.queues if name in queues)
         if not self.weights:
@@ -127,7 +133,7 @@ class DispatchSequence:
         return sequence[self._others_before(number, left) % len(sequence)]
 
     def _others_before(self, number: int, left: tuple[str, ...]) -> int:
-        """How many numbers before this one belong to none of these queues."""
+        """The number of lower numbers that don't belong to one of the queues `left`."""
         others = 0
         if self.frame:
             frames, at = divmod(number, self.frame)
@@ -141,19 +147,19 @@ class DispatchSequence:
 
 @lru_cache(maxsize=256)
 def _sequence(queues: tuple[str, ...], weights: tuple[int, ...]) -> tuple[str, ...]:
-    """Each queue as often as its weight says, as evenly as possible: after any prefix, no queue is
-    a whole place ahead of its part or behind it.
+    """Build a sequence in which each queue occurs in proportion to its weight.
 
-    The j-th place of a queue has a window, which opens where it would no longer be ahead and closes
-    where it would be behind. Of the open windows the one that closes first is next, of several the
-    first listed. Such a schedule always exists, and this rule finds it (Baruah et al.,
-    Proportionate progress, 1996).
+    After any prefix, the count of a queue differs from its exact share by less than one place. The
+    j-th place of a queue has a window: it opens when the queue would no longer be ahead of its
+    share, and closes when the queue would be behind. The open window that closes first is next. If
+    several close together, the first listed queue is next. Such a schedule always exists, and this
+    rule finds it (Baruah et al., Proportionate progress, 1996).
     """
     divisor = math.gcd(*weights)
     parts = [weight // divisor for weight in weights]
     total = sum(parts)
-    # Open windows: where they close, the queue, and its places so far. Closed: where they open,
-    # and then the same.
+    # Open windows: closing place, queue, and places of the queue so far. Closed windows: opening
+    # place, and then the same.
     opened = sorted((-(-total // part), at, 0) for at, part in enumerate(parts))
     closed: list[tuple[int, int, int, int]] = []
     sequence = []
@@ -172,7 +178,7 @@ def _sequence(queues: tuple[str, ...], weights: tuple[int, ...]) -> tuple[str, .
 def _before(
     queues: tuple[str, ...], weights: tuple[int, ...], left: tuple[str, ...]
 ) -> tuple[int, ...]:
-    """How many places of a sequence belong to no queue of `left`: before each place, in all."""
+    """For each place of a sequence, the earlier places outside `left`. Last value: the total."""
     counts = [0]
     for name in _sequence(queues, weights):
         counts.append(counts[-1] + (name not in left))

@@ -1,4 +1,4 @@
-"""Worker pools: which queues their workers serve, in which order, and how many jobs they run."""
+"""Worker pools: the queues that their workers serve, the order, and the number of active jobs."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from ojs.domain.pool.dispatch import DispatchSequence, DispatchStrategy
 from ojs.domain.requests import MAX_SHOWN, After, Before, Field, Model, not_known
 from ojs.records import record
 
-# What a pool is shown with beside its configuration: UIs and the conformance suites send it back.
+# Fields of a response that are not configuration. UIs and the conformance suite send them back.
 SHOWN_BACK = frozenset(
     {"name", "id", "created_at", "configured_at", "active_workers", "workers", "active_jobs"}
 )
-# Workers that name no pool belong to this one.
+# The pool of workers that don't name one.
 DEFAULT_POOL = "default"
 POOL_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._\-]*"
 MAX_POOL_BYTES = 64
 # A change writes each queue that is or was in the pool, in one transaction.
 MAX_POOL_QUEUES = 48
-# The queue's item lists its pools, and every push reads it.
+# The item of a queue lists its pools, and each enqueue request reads it.
 MAX_POOLS_OF_QUEUE = 16
 MAX_POOL_CONCURRENCY = 1_000_000
 MAX_WEIGHT = 1_000
@@ -41,9 +41,11 @@ _POOL = re.compile(POOL_PATTERN)
 
 
 def check_pool(value: str) -> str:
-    """A pool's name. Raises ValueError with the rule."""
+    """Return `value` if it is a valid pool name. Raises ValueError with the rule if not."""
     if not _POOL.fullmatch(value):
-        raise ValueError("must begin with a letter or digit and hold only those, '-', '_' and '.'")
+        raise ValueError(
+            "must start with a letter or digit and contain only letters, digits, '-', '_', and '.'"
+        )
     if len(value) > MAX_POOL_BYTES:
         raise ValueError(f"must have at most {MAX_POOL_BYTES} characters")
     return value
@@ -82,31 +84,32 @@ class StarvationPreventionRequest(Model):
 
 
 class PoolRequest(Model):
-    """A worker pool. It replaces the whole configuration: what is left out gets its default."""
+    """A worker pool. Replaces the whole configuration: omitted fields get their defaults."""
 
     queues: (
         Annotated[list[QueueName], Field(min_length=1, max_length=MAX_POOL_QUEUES)]
         | Annotated[dict[QueueName, QueueOfPool], Field(min_length=1, max_length=MAX_POOL_QUEUES)]
     )
     concurrency: Annotated[int, NumberRange(1, MAX_POOL_CONCURRENCY)] | None = Field(
-        None, description="most jobs that run at a time over all workers of the pool"
+        None, description="maximum number of jobs that all workers of the pool run at a time"
     )
     strategy: DispatchStrategy | None = Field(
-        None, description="round-robin when not given; weighted when there are weights"
+        None, description="default: weighted if there are weights, otherwise round-robin"
     )
     weights: dict[str, Weight] | None = None
     isolated: bool | None = Field(
-        None, description="whether workers outside the pool get nothing of its queues"
+        None, description="whether workers outside the pool get no jobs of its queues"
     )
     starvation_prevention: StarvationPreventionRequest | None = None
     tenant_fairness: TenantFairnessRequest | None = Field(
-        None, description="how tenants share its queues, where these do not say so themselves"
+        None,
+        description="how tenants share its queues; default for queues without their own setting",
     )
 
 
 @record(frozen=True)
-class Prevention:
-    """What each queue of a pool is guaranteed: service each `interval_ms`, and a part of all."""
+class StarvationPrevention:
+    """Guarantees of each queue of a pool: a dispatch per interval, and a share of dispatches."""
 
     interval: str = DEFAULT_ROTATION
     ratio: float = DEFAULT_RATIO
@@ -119,8 +122,10 @@ class Prevention:
 
 @record(frozen=True)
 class Pool:
-    """A worker pool as configured. `prevention_config` is what was configured of starvation
-    prevention, and `tenants` of tenant fairness. Times in ms.
+    """A worker pool as configured. Times in milliseconds since the epoch.
+
+    `prevention_config` is the configuration of starvation prevention, and `tenants` is the
+    configuration of tenant fairness.
     """
 
     name: str
@@ -135,40 +140,40 @@ class Pool:
     configured_ms: int = 0
     # Number of changes.
     changes: int = 0
-    # Running jobs take permits although no limit is in force yet: one is being set.
+    # Active jobs acquire permits although no limit is in force yet, because one is being set.
     limiting: bool = False
 
     @property
-    def prevention(self) -> Prevention | None:
-        """The starvation prevention in force; None if it is not enabled."""
+    def prevention(self) -> StarvationPrevention | None:
+        """The starvation prevention in force, or None if it is not enabled."""
         given = self.prevention_config
         if not given.get("enabled"):
             return None
-        return Prevention(given["rotation_interval"], float(given["min_dispatch_ratio"]))
+        return StarvationPrevention(given["rotation_interval"], float(given["min_dispatch_ratio"]))
 
     @property
     def limits_concurrency(self) -> bool:
-        """Whether running jobs of the pool take permits of its semaphore."""
+        """Whether active jobs of the pool acquire permits of its semaphore."""
         return self.limiting or self.concurrency is not None
 
     @property
     def by_load(self) -> bool:
-        """Whether jobs go to the least loaded worker, and each worker has a limit."""
+        """Whether its strategy is least-loaded. Each worker then has a limit."""
         return self.strategy == DispatchStrategy.LEAST_LOADED
 
     @property
     def version(self) -> int:
-        """A number that grows with each change, also when the pool is deleted and made again."""
+        """A number that each change increases, even if the pool is deleted and recreated."""
         return self.created_ms + self.changes
 
     @cached_property
     def fairness(self) -> Fairness | None:
-        """How its queues are shared by tenants; None if it does not configure that."""
+        """The tenant fairness of its queues, or None if it is not configured or not enabled."""
         return in_force(self.tenants) if self.tenants else None
 
     @property
     def semaphore(self) -> str:
-        """The name of its semaphore; no queue can have this name."""
+        """The name of its semaphore. No queue can have this name."""
         return pool_semaphore(self.name)
 
     @cached_property
@@ -189,7 +194,7 @@ def worker_semaphore(pool: str, worker_id: str) -> str:
 
 
 def parse(name: str, raw: object) -> Pool:
-    """The pool that a request body describes. Raises InvalidRequest naming the field."""
+    """Parse a request body. Raises InvalidRequest that names the field."""
     try:
         check_pool(name)
     except ValueError as error:
@@ -199,7 +204,9 @@ def parse(name: str, raw: object) -> Pool:
     inner, prefix = (raw["pool"], "pool.") if isinstance(raw.get("pool"), Mapping) else (raw, "")
     for same in ("name", "id"):
         if inner.get(same) not in (None, name):
-            raise InvalidRequest(f"{prefix}{same}", "must be that of the path", value=inner[same])
+            raise InvalidRequest(
+                f"{prefix}{same}", "must equal the name in the path", value=inner[same]
+            )
     if inner is not raw:
         _check_beside(raw, inner)
     _check_queues(inner, prefix)
@@ -207,30 +214,32 @@ def parse(name: str, raw: object) -> Pool:
         wanted = {name: value for name, value in inner.items() if name not in SHOWN_BACK}
         given = PoolRequest.model_validate(wanted, prefix)
     except InvalidRequest as error:
-        # A plain InvalidRequest (400), whatever the field.
+        # A plain InvalidRequest (400) for each field.
         raise InvalidRequest(error.field, error.reason, details=error.details) from None
     return _pool(name, given, prefix)
 
 
 def _check_beside(raw: Mapping[str, Any], inner: Mapping[str, Any]) -> None:
-    """Raise InvalidRequest for a field beside `pool` that says what is not inside."""
+    """Raise InvalidRequest for an unknown field outside `pool`, or one with a different value."""
     known = {"pool", *PoolRequest.model_fields, *SHOWN_BACK}
     for name, value in raw.items():
         if name not in known:
             raise InvalidRequest(name[:MAX_SHOWN], not_known(name, known))
         if name in PoolRequest.model_fields and value != inner.get(name):
-            raise InvalidRequest(name, "differs from that inside pool, which alone counts")
+            raise InvalidRequest(name, "must equal the field inside pool. Send only that one")
 
 
 def _check_queues(given: Mapping[str, Any], prefix: str) -> None:
-    """Validate `queues` by hand: what is wrong with a name is said of its place."""
+    """Validate `queues` without the model, so that an error names the place of the queue."""
     queues = given.get("queues")
     field_name = f"{prefix}queues"
     if not isinstance(queues, (list, dict)):
-        rule = "must be an array of names, or an object of them"
+        rule = "must be an array of queue names, or an object with queue names as keys"
         raise InvalidRequest(field_name, "is required" if queues is None else rule, value=queues)
     if not 1 <= len(queues) <= MAX_POOL_QUEUES:
-        raise InvalidRequest(field_name, f"must hold 1 to {MAX_POOL_QUEUES} queues")
+        raise InvalidRequest(
+            field_name, f"must have 1 to {MAX_POOL_QUEUES} queues, but has {len(queues)}"
+        )
     for at, name in enumerate(queues):
         where = f"{field_name}[{at}]" if isinstance(queues, list) else field_name
         if not isinstance(name, str):
@@ -240,7 +249,7 @@ def _check_queues(given: Mapping[str, Any], prefix: str) -> None:
         except ValueError as error:
             raise InvalidRequest(where, str(error), value=name) from None
         if isinstance(queues, list) and name in queues[:at]:
-            raise InvalidRequest(where, "is named twice", value=name)
+            raise InvalidRequest(where, "must not be a duplicate", value=name)
     if isinstance(queues, dict):
         for name, settings in queues.items():
             _check_queue(f"{field_name}.{name}", settings)
@@ -280,7 +289,7 @@ def _tenants(given: TenantFairnessRequest | None) -> dict[str, Any]:
     stored = given.model_dump(exclude_none=True)
     if given.weights is not None:
         stored["weights"] = {name: w for name, w in given.weights.items() if w is not None}
-    # A request without any value is stored, too: it shows that fairness was configured.
+    # A request without values is also stored, to record that fairness was configured.
     return {"enabled": False, **stored}
 
 
@@ -292,7 +301,10 @@ def _weights(given: PoolRequest, prefix: str) -> dict[str, int]:
             if queue.weight is None:
                 continue
             if weights.get(name, queue.weight) != queue.weight:
-                raise InvalidRequest(f"{prefix}weights.{name}", "differs from that in queues")
+                raise InvalidRequest(
+                    f"{prefix}weights.{name}",
+                    "must equal the weight in queues. Send only one of them",
+                )
             weights[name] = queue.weight
     return weights
 
@@ -307,22 +319,22 @@ def _check_weights(
     if strategy == DispatchStrategy.WEIGHTED:
         for name in queues:
             if name not in weights:
-                rule = "is required: with the strategy weighted each queue needs a weight"
+                rule = "is required: with the strategy weighted, each queue must have a weight"
                 raise InvalidRequest(f"{prefix}weights.{name}", rule)
         if sum(weights.values()) > MAX_WEIGHTS:
-            raise InvalidRequest(f"{prefix}weights", f"must add up to {MAX_WEIGHTS} at most")
+            raise InvalidRequest(f"{prefix}weights", f"must have a sum of at most {MAX_WEIGHTS}")
     elif len(set(weights.values())) > 1:
-        rule = f"has no effect with the strategy {strategy}; use weighted"
+        rule = f"can't be combined with the strategy {strategy}. Use weighted"
         raise InvalidRequest(f"{prefix}weights", rule)
 
 
 def _check_prevention(
     given: StarvationPreventionRequest, queues: tuple[str, ...], prefix: str
 ) -> None:
-    # Floating point: 20 queues with 0.05 each add up to a little more or less than 1.
+    # Floating point: 20 queues with 0.05 each don't add up to exactly 1.
     if given.min_dispatch_ratio * len(queues) > 1 + 1e-9:
         raise InvalidRequest(
             f"{prefix}starvation_prevention.min_dispatch_ratio",
-            f"must be at most 1/{len(queues)}: the ratios of all queues add up to more than 1",
+            f"must be at most 1/{len(queues)}, because the pool has {len(queues)} queues",
             value=given.min_dispatch_ratio,
         )

@@ -1,4 +1,4 @@
-"""Status and alerts of worker pools, and shares of their queues in recent dispatches. Pure."""
+"""Status and alerts of worker pools, and their queues' shares of recent dispatches. Pure."""
 
 from __future__ import annotations
 
@@ -8,37 +8,39 @@ from typing import Final
 
 from ojs.domain.job.states import State
 from ojs.domain.pool.dispatch import DispatchStrategy
-from ojs.domain.pool.pool import DEFAULT_ROTATION, Pool, Prevention
+from ojs.domain.pool.pool import DEFAULT_ROTATION, Pool, StarvationPrevention
 from ojs.domain.queue.queue import Queue
-from ojs.domain.stats import MINUTE_MS, Activity, Levels, PoolMetrics
+from ojs.domain.stats import MINUTE_MS, Activity, PoolMetrics, StateCounts
 from ojs.records import record
 
 # The window of scheduling statistics.
 WINDOW: Final = "PT1M"
-# Up to so many workers are counted when asked for; if there are more, the sweep's count is used.
+# Maximum workers that a request counts. If there are more, the count of the last sweep is used.
 MAX_COUNTED_WORKERS = 1_000
-# How long no job may be started from a queue with jobs, in a pool without a rotation interval.
-_PATIENCE = Prevention(DEFAULT_ROTATION)
+# Time without a dispatch after which a queue is starved, in a pool without a rotation interval.
+_PATIENCE = StarvationPrevention(DEFAULT_ROTATION)
 
 
 def home_of(queue: Queue) -> str | None:
-    """The pool under which a queue is reported: the pool that isolates it, else the first of its
-    pools by name; None if it is in none.
+    """The pool under which a queue is reported, or None if the queue is in no pool.
+
+    This is the pool that isolates the queue, or else the first of its pools by name.
     """
     return queue.isolated_by or min(queue.pools, default=None)
 
 
 def patience_ms(pool: Pool) -> int:
-    """After how long (ms) without a start a queue of the pool counts as starved: the pool's
-    rotation interval, whether it is enforced or not.
+    """Time in ms without a dispatch after which a queue of the pool is starved.
+
+    This is the rotation interval of the pool, even if starvation prevention is not enabled.
     """
     interval = pool.prevention_config.get("rotation_interval")
-    return (_PATIENCE if interval is None else Prevention(str(interval))).interval_ms
+    return (_PATIENCE if interval is None else StarvationPrevention(str(interval))).interval_ms
 
 
 @record(frozen=True)
 class PoolStatus:
-    """A pool, how many live workers it has, and how many jobs they run."""
+    """A pool with the number of its live workers and active jobs."""
 
     pool: Pool
     active_workers: int
@@ -47,12 +49,14 @@ class PoolStatus:
 
 @record(frozen=True)
 class QueueSnapshot:
-    """A queue and its counters. `minute` is the current minute so far; `dispatched` counts all
-    jobs ever started from the queue.
+    """A queue and its counters.
+
+    `minute` is the current minute so far. `dispatched` is the number of jobs dispatched since the
+    queue was created.
     """
 
     queue: Queue
-    levels: Levels = field(default_factory=Levels)
+    levels: StateCounts = field(default_factory=StateCounts)
     dispatched: int = 0
     oldest_ms: int | None = None
     minute: Activity = field(default_factory=Activity)
@@ -60,23 +64,23 @@ class QueueSnapshot:
 
     @property
     def waiting(self) -> int:
-        """The number of jobs that a fetch might claim; 0 for a queue that hands out nothing."""
+        """The number of available jobs. 0 while no jobs are dispatched from the queue."""
         if not self.queue.hands_out:
             return 0
         return self.levels.of(State.AVAILABLE)
 
     @property
     def full(self) -> bool:
-        """Whether the queue runs as many jobs as its own limit allows."""
+        """Whether the queue's concurrency limit is reached."""
         most = self.queue.config.concurrency
         return most is not None and self.levels.of(State.ACTIVE) >= most
 
     def dispatches(self, now_ms: int) -> float:
-        """Jobs started in the last 60 s, assuming that the previous minute was even."""
+        """Jobs started in the last 60 s, assuming a constant rate in the previous minute."""
         return self.minute.started + self.minute_before.started * _part(now_ms)
 
     def average_wait_ms(self, now_ms: int) -> int:
-        """How long these jobs had waited on average (ms); 0 if there were none."""
+        """Average time in ms that these jobs were available before dispatch. 0 without jobs."""
         part = _part(now_ms)
         waits = self.minute.waits + self.minute_before.waits * part
         waited_ms = self.minute.wait_ms + self.minute_before.wait_ms * part
@@ -84,12 +88,12 @@ class QueueSnapshot:
 
 
 def _part(now_ms: int) -> float:
-    """The part of the previous minute that is within the last 60 s."""
+    """The fraction of the previous minute that is within the last 60 s."""
     return 1 - now_ms % MINUTE_MS / MINUTE_MS
 
 
 def ratios(snapshots: Iterable[QueueSnapshot], now_ms: int) -> dict[str, float]:
-    """Each queue's part of the jobs started from all of these in the last 60 s; 0 if none was."""
+    """Each queue's share of the jobs started from these queues in the last 60 s. 0 without jobs."""
     counts = {snapshot.queue.name: snapshot.dispatches(now_ms) for snapshot in snapshots}
     total = sum(counts.values())
     return {name: count / total if total else 0.0 for name, count in counts.items()}
@@ -97,9 +101,7 @@ def ratios(snapshots: Iterable[QueueSnapshot], now_ms: int) -> dict[str, float]:
 
 @record(frozen=True)
 class Starved:
-    """A starved queue: since when no job was started, and how many were available when this was
-    noticed.
-    """
+    """A starved queue: the time since which no job was started, and its jobs at detection."""
 
     since_ms: int
     available: int
@@ -107,7 +109,7 @@ class Starved:
 
 @record(frozen=True)
 class Overload:
-    """A pool at its limit while jobs wait: since when, and how many jobs ran and waited then."""
+    """A pool at its limit while jobs are available: start time, active and available jobs then."""
 
     since_ms: int
     active: int
@@ -116,8 +118,10 @@ class Overload:
 
 @record(frozen=True)
 class PoolAlerts:
-    """The conditions of a pool that are reported. `pool_ms` is when the pool was created, which
-    tells it from an earlier one of the same name. `rev` counts writes, 0 for none; times in ms.
+    """The alerts of a pool. Times in milliseconds since the epoch.
+
+    `pool_ms` is the creation time of the pool, which distinguishes it from an earlier pool with the
+    same name. `rev` is the number of writes of this record, 0 if it is not stored.
     """
 
     pool_ms: int
@@ -130,7 +134,7 @@ class PoolAlerts:
         return bool(self.starved) or self.overload is not None
 
     def of(self, pool_ms: int) -> PoolAlerts:
-        """These alerts if they are of the pool created then, else none."""
+        """These alerts if they belong to the pool created at `pool_ms`, else no alerts."""
         return (
             self if self.pool_ms == pool_ms else PoolAlerts(pool_ms, at_ms=self.at_ms, rev=self.rev)
         )
@@ -138,8 +142,10 @@ class PoolAlerts:
 
 @record(frozen=True)
 class QueueShare:
-    """A queue in scheduling statistics. `ratio` is its part of the jobs started lately, `pool` the
-    one under which it is reported.
+    """A queue in scheduling statistics.
+
+    `ratio` is its share of the jobs started in the last 60 s. `pool` is the pool under which it is
+    reported.
     """
 
     name: str
@@ -155,7 +161,7 @@ class QueueShare:
 
 @record(frozen=True)
 class SchedulingStats:
-    """Scheduling statistics: some queues, and the strategy by which they are served."""
+    """Scheduling statistics: one page of queues, and their dispatch strategy."""
 
     queues: Sequence[QueueShare]
     strategy: DispatchStrategy = DispatchStrategy.ROUND_ROBIN
@@ -165,7 +171,14 @@ class SchedulingStats:
 def metrics_of(
     pool: Pool, active: int, snapshots: Sequence[QueueSnapshot], now_ms: int
 ) -> PoolMetrics:
-    """A pool's metrics; `snapshots` are those of all its queues."""
+    """Compute the metrics of a pool.
+
+    Args:
+        pool: Pool.
+        active: Number of its active jobs.
+        snapshots: Snapshots of all its queues.
+        now_ms: Current time in milliseconds since the epoch.
+    """
     shares = ratios(snapshots, now_ms)
     mine = {snapshot.queue.name for snapshot in snapshots if home_of(snapshot.queue) == pool.name}
     return PoolMetrics(
@@ -178,7 +191,15 @@ def metrics_of(
 def share_of(
     snapshot: QueueSnapshot, ratio: float, home: Pool | None, alerts: PoolAlerts | None, now_ms: int
 ) -> QueueShare:
-    """The share of a queue; `alerts` are those of its pool."""
+    """Build the statistics of a queue.
+
+    Args:
+        snapshot: Queue and its counters.
+        ratio: Share of the queue, as computed by `ratios`.
+        home: Pool under which the queue is reported, or None.
+        alerts: Alerts of that pool, or None.
+        now_ms: Current time in milliseconds since the epoch.
+    """
     name = snapshot.queue.name
     return QueueShare(
         name=name,

@@ -1,4 +1,4 @@
-"""A worker process: what it reports, and the directive it gets (ojs-core, "Worker states")."""
+"""A worker process: its reports, and its directive (ojs-core, "Worker states")."""
 
 from __future__ import annotations
 
@@ -13,44 +13,44 @@ from ojs.records import record
 HEARTBEAT_INTERVAL_S = 5
 DEAD_AFTER_MS = 30_000
 MAX_ID_BYTES = 255
-# The most jobs that one FETCH may request.
+# Maximum jobs of one FETCH.
 MAX_FETCH = 100
 MAX_FETCH_QUEUES = 50
 
 
 def check_worker_id(value: str) -> str:
-    """A worker's id, of at most MAX_ID_BYTES. Raises ValueError with the rule."""
-    # Check this first: an unpaired surrogate is not printable and cannot be encoded.
+    """Return `value` if it is a valid worker ID. Raises ValueError with the rule if not."""
+    # Must be first: an unpaired surrogate is not printable and can't be encoded.
     if "|" in value or not value.isprintable():
-        raise ValueError("must hold printable characters only, and no '|'")
+        raise ValueError("must contain only printable characters, except '|'")
     if not 0 < len(value.encode("utf-8")) <= MAX_ID_BYTES:
         raise ValueError(f"must have 1 to {MAX_ID_BYTES} bytes")
     return value
 
 
 def check_new_worker_id(value: str) -> str:
-    """The id of a worker that introduces itself. Raises ValueError with the rule."""
+    """Like `check_worker_id`, with the additional rules for new workers."""
     if "/" in value or "%" in value:
-        # In a path, servers in front of this one decode them or not.
-        raise ValueError("must hold no '/' and no '%': paths name workers by their ids")
+        # Proxies in front of this server may or may not decode these characters in a path.
+        raise ValueError("must not contain '/' or '%', because paths contain worker IDs")
     return check_worker_id(value)
 
 
 class Directive(StrEnum):
-    """What the answer to a heartbeat tells a worker to do."""
+    """Instruction to a worker in the response to a heartbeat."""
 
     RUNNING = "running"
     QUIET = "quiet"
     TERMINATE = "terminate"
 
 
-# States that a worker reports when it is about to stop: it gets no more jobs.
+# States that a worker reports before it stops. It gets no more jobs.
 STOPPING = frozenset({"drain", "draining", "quiet", "shutting_down", "terminate", "terminating"})
 
 
 @record(frozen=True)
 class Worker:
-    """A worker's record. Times in ms since the epoch."""
+    """A stored worker. Times in milliseconds since the epoch."""
 
     id: str
     state: str = "running"
@@ -59,24 +59,25 @@ class Worker:
     info: Mapping[str, Any] = field(default_factory=dict)
     first_seen_ms: int = 0
     last_seen_ms: int = 0
-    # The pool that it declared; None stands for the pool `default`.
+    # The pool that it registered for. None means the pool `default`.
     pool: str | None = None
-    # The name on the key that last wrote its record; None without keys, and before version 0.3.
+    # Name of the access key that most recently wrote the record. None without keys, and in records
+    # of versions before 0.3.
     holder: str | None = None
 
     @property
     def concurrency(self) -> int | None:
-        """How many jobs it runs at most, as it registered; None if it did not say."""
+        """The concurrency that it registered, or None if it registered none."""
         registered = self.info.get("concurrency")
         return registered if isinstance(registered, int) and registered > 0 else None
 
     @property
     def may_fetch(self) -> bool:
-        """Whether a fetch may give it jobs."""
+        """Whether the worker can fetch jobs."""
         return self.directive is Directive.RUNNING and self.state not in STOPPING
 
     def to_dict(self, now_ms: int) -> dict[str, Any]:
-        """The worker as listings show it."""
+        """The JSON object of the worker in listings."""
         state = self.state if self.state in STOPPING else self.directive.value
         stale = now_ms - self.last_seen_ms > DEAD_AFTER_MS
         return {

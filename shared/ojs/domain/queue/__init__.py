@@ -1,1 +1,1 @@
-"""A queue: its state and configuration, and which jobs it takes."""
+"""A queue: its state, its configuration, and the jobs that it accepts."""

@@ -1,12 +1,12 @@
-"""The configuration of a queue: its fields, limits, defaults and layers (ojs-queue-config).
+"""The configuration of a queue: its fields, limits, defaults, and layers (ojs-queue-config).
 
-A configuration is stored as a *layer*: only the fields that were set, in the form they are shown.
+A configuration is stored as a *layer*: only the fields that were set, in the format of responses.
 The configuration in force is computed from three layers, field by field:
 
-    system defaults  <  `_default` when the queue was created  <  the queue's own
+    system defaults  <  `_default` when the queue was created  <  the queue's own layer
 
-Requests may be flat (ojs-queue-config, section 6) or have a nested `backpressure` object
-(ojs-backpressure, section 6.2): two names for the same settings.
+A request can be flat (ojs-queue-config, section 6) or have a nested `backpressure` object
+(ojs-backpressure, section 6.2). These are two names for the same settings.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from ojs.domain.job.retry import DEFAULT, RetryPolicy
 from ojs.domain.requests import After, Field, Model
 from ojs.records import record
 
-# The reserved name of the policy for new queues, which is not a valid queue name.
+# The reserved name of the policy for new queues. It is not a valid queue name.
 DEFAULT_QUEUE_POLICY: Final = "_default"
 
 MAX_BOUND = 1_000_000_000
 MAX_BOUND_BYTES = 2**53 - 1
-# The pruning reads all dead letters that are kept.
+# Pruning reads all retained dead letters.
 MAX_DEAD_LETTERS = 1_000_000
 MAX_CONCURRENCY = 1_000_000
 MAX_RATE = 1_000_000
@@ -58,8 +58,9 @@ Layer = Mapping[str, Any]
 
 
 class OverflowPolicy(StrEnum):
-    """What a queue at its bound does with a push: refuse it, let it wait for room, or discard the
-    oldest job to make room.
+    """What happens to a new job if its queue is at capacity.
+
+    The job is rejected, waits for capacity, or displaces the oldest available job.
     """
 
     REJECT = "reject"
@@ -67,7 +68,10 @@ class OverflowPolicy(StrEnum):
     DROP_OLDEST = "drop_oldest"
 
     def allows(self, *, waiting: bool = False, dropping: bool = False) -> bool:
-        """Whether a push may wait for room, or jobs may be dropped to make room for it."""
+        """Whether the policy can provide capacity for a new job.
+
+        `waiting` is whether the caller can wait, and `dropping` whether jobs can be discarded.
+        """
         match self:
             case OverflowPolicy.REJECT:
                 return False
@@ -104,7 +108,7 @@ Producer = Annotated[Printable, Field(min_length=1, max_length=MAX_NAME_BYTES), 
 
 
 class QueueRateLimit(Model):
-    """At most `limit` jobs handed out in each `period`."""
+    """Maximum number of jobs that are dispatched in each `period`."""
 
     limit: Annotated[int, NumberRange(1, MAX_RATE)]
     period: Duration
@@ -119,7 +123,7 @@ class RetentionRequest(Model):
 
 
 class DeadLetterRetentionRequest(Model):
-    """Which dead letters are kept: older ones, or more than the latest so many, are pruned."""
+    """Retention of dead letters: older ones, and those above the maximum number, are pruned."""
 
     max_age: Duration | None = None
     max_count: Annotated[int, NumberRange(1, MAX_DEAD_LETTERS)] | None = None
@@ -142,8 +146,9 @@ class Backpressure(Model):
 
 
 class QueueConfigRequest(Model):
-    """A configuration in a request. Null resets a field to the layer below. An unknown field is
-    refused: a misspelt bound would bound nothing.
+    """A configuration in a request. Null resets a field to the layer below.
+
+    Unknown fields are rejected, because a misspelled limit would have no effect.
     """
 
     max_size: Bound | None = None
@@ -171,7 +176,7 @@ class QueueConfigRequest(Model):
     tenant_fairness: TenantFairnessRequest | None = None
 
 
-# Field of a request → field of the layer, where the names differ.
+# Field of a request → field of the layer, if the names differ.
 _ALIASES = {"max_depth": "max_size", "strategy": "overflow_policy"}
 _NESTED = ("retention", "default_retry", "dead_letter", "tenant_fairness")
 _UNLIMITED_AT_ZERO = ("max_size", "max_size_bytes", "dead_letter_max_size")
@@ -187,7 +192,7 @@ _SAME = (
 
 @record(frozen=True)
 class QueueConfig:
-    """The configuration in force for a queue. Lengths in ms; None means no limit."""
+    """The configuration in force for a queue. Durations in milliseconds. None means no limit."""
 
     max_size: int | None = None
     max_size_bytes: int | None = None
@@ -208,18 +213,18 @@ class QueueConfig:
     allowed_job_types: tuple[str, ...] = ("*",)
     producers: tuple[str, ...] = ("*",)
     lanes: int = 1
-    # Whether an ack or nack must show the lease token.
+    # Whether an ack or nack must include the lease token.
     require_lease_token: bool | None = None
     tenant_fairness: Fairness | None = None
 
     @property
     def bounded(self) -> bool:
-        """Whether the queue has a bound on its jobs, in number or in bytes."""
+        """Whether the queue has a size limit, in jobs or in bytes."""
         return self.max_size is not None or self.max_size_bytes is not None
 
     @property
     def copies_to(self) -> CopyTarget | None:
-        """Where copies of its dead letters go, if anywhere."""
+        """The target of copies of its dead letters, or None."""
         if self.dead_letter_queue is None:
             return None
         return CopyTarget(
@@ -232,36 +237,34 @@ class QueueConfig:
         return self.concurrency is not None or self.rate_limit is not None
 
     def allows_type(self, job_type: str) -> bool:
-        """Whether jobs of this type may be pushed."""
+        """Whether the queue accepts jobs of this type."""
         return any(fnmatch.fnmatchcase(job_type, wanted) for wanted in self.allowed_job_types)
 
     def allows_producer(self, producer: str | None) -> bool:
-        """Whether this producer may push. An unknown one (None) may if all producers may."""
+        """Whether a producer can enqueue jobs. An unknown one (None) can if all producers can."""
         return "*" in self.producers or (producer is not None and producer in self.producers)
 
 
 @record(frozen=True)
 class Layers:
-    """The queue's own layer, and the policy for new queues when it was created."""
+    """The queue's own layer, and the policy for new queues at the time of its creation."""
 
     own: Layer = field(default_factory=dict)
     inherited: Layer = field(default_factory=dict)
 
     @property
     def document(self) -> dict[str, Any]:
-        """All fields that are set: the queue's own over the inherited ones."""
-        return _over(self.own, self.inherited)
+        """All fields that are set. The queue's own fields override the inherited ones."""
+        return _merged(self.own, self.inherited)
 
     @property
     def full(self) -> dict[str, Any]:
-        """All fields that are set, over the system's defaults."""
-        return _over(self.document, SYSTEM)
+        """All fields that are set, merged over the system defaults."""
+        return _merged(self.document, SYSTEM)
 
     @property
     def max_age(self) -> str:
-        """How long dead letters are kept. `dead_letter_ttl` is another name for it; if a layer has
-        both, `max_age` counts.
-        """
+        """Maximum age of dead letters. In a layer, it overrides its alias `dead_letter_ttl`."""
         for layer in (self.own, self.inherited):
             named = layer.get("dead_letter", {}).get("retention", {}).get("max_age")
             if found := named or layer.get("dead_letter_ttl"):
@@ -270,19 +273,19 @@ class Layers:
 
     @property
     def replay_rules(self) -> Sequence[Layer]:
-        """The rules of automatic replay, as shown; a layer replaces all rules of the one below."""
+        """The replay rules, in the format of responses. A layer replaces all rules below it."""
         rules: Sequence[Layer] = self.document.get("replay_rules", ())
         return rules
 
     @property
     def own_max_age(self) -> bool:
-        """Whether the queue's own layer sets how long its dead letters are kept."""
+        """Whether the queue's own layer sets the maximum age of dead letters."""
         named = self.own.get("dead_letter", {}).get("retention", {})
         return "max_age" in named or "dead_letter_ttl" in self.own
 
     @property
     def own_max_count(self) -> bool:
-        """Whether the queue's own layer sets how many dead letters it keeps."""
+        """Whether the queue's own layer sets the maximum number of dead letters."""
         return "max_count" in self.own.get("dead_letter", {}).get("retention", {})
 
     def in_force(self) -> QueueConfig:
@@ -294,7 +297,7 @@ class Layers:
         return _in_force(self)
 
 
-# The default for queues that have a dead-letter queue.
+# Default of `dead_letter_ttl` for queues with a dead-letter queue.
 _DEAD_LETTER_TTL = "P30D"
 
 SYSTEM: dict[str, Any] = {
@@ -323,10 +326,19 @@ SYSTEM: dict[str, Any] = {
 
 
 def parse(raw: object, *, prefix: str = "", policy: bool = False) -> dict[str, Any]:
-    """The changes in a request: field of the layer → value, or None to reset it.
+    """Parse a request.
 
-    `policy` is for `_default`, which may not be `drop_oldest`: it must be chosen for each queue
-    (ojs-backpressure, section 5.3). Raises InvalidRequest naming the field.
+    Args:
+        raw: Request body, decoded.
+        prefix: Prefix of field names in errors. Default: none.
+        policy: Whether the request is for `_default`. That policy can't use `drop_oldest`, which
+            must be chosen for each queue (ojs-backpressure, section 5.3).
+
+    Returns:
+        The changes: field of the layer → value, or None to reset the field.
+
+    Raises:
+        InvalidRequest: A field is invalid. The error names it.
     """
     if not isinstance(raw, Mapping):
         raise InvalidRequest(prefix.rstrip(".") or "body", "must be a JSON object", value=raw)
@@ -344,16 +356,14 @@ def parse(raw: object, *, prefix: str = "", policy: bool = False) -> dict[str, A
         flat = (name for name in ("overflow_policy", "strategy") if raw.get(name) == "drop_oldest")
         raise InvalidRequest(
             prefix + next(flat, "backpressure.strategy"),
-            "must not be drop_oldest for all queues; choose it for each queue",
+            "can't be drop_oldest as the default. Set it for each queue",
             value=OverflowPolicy.DROP_OLDEST.value,
         )
     return changes
 
 
 def _check_aliases(request: QueueConfigRequest, prefix: str) -> None:
-    """Raise InvalidRequest if names of one setting have different values: which of them counts
-    would be a guess. Null is a value, too: it resets.
-    """
+    """Raise InvalidRequest if two aliases of a setting have different values. Null is a value."""
     given = {name: getattr(request, name) for name in request.model_fields_set}
     for name in request.backpressure.model_fields_set if request.backpressure is not None else ():
         given[f"backpressure.{name}"] = getattr(request.backpressure, name)
@@ -361,18 +371,20 @@ def _check_aliases(request: QueueConfigRequest, prefix: str) -> None:
         first, *others = [name for name in names if name in given] or [""]
         for name in others:
             if given[name] != given[first]:
-                rule = f"differs from {prefix}{first}, which is another name for it"
+                rule = (
+                    f"must equal {prefix}{first}, which sets the same value. Send only one of them"
+                )
                 raise InvalidRequest(prefix + name, rule)
     if request.default_retry is not None:
         request.default_retry.check_aliases(f"{prefix}default_retry")
 
 
 def _changes(request: QueueConfigRequest, prefix: str) -> dict[str, Any]:
-    """The fields of a request that were sent, by the names of the layer."""
+    """The fields that a request sets, by their names in the layer."""
     changes: dict[str, Any] = {}
-    # Nested names first, then flat ones: a later one replaces an earlier one.
+    # Nested fields first, then top-level fields. A later one replaces an earlier one.
     for part in filter(None, (request.backpressure, request)):
-        # Of two flat names for one field the layer's own counts: it comes last.
+        # If both names of a top-level field are set, the layer's own name takes precedence.
         sent = part.model_fields_set - {"backpressure"}
         for name in sorted(sent, key=lambda name: name not in _ALIASES):
             value = getattr(part, name)
@@ -385,7 +397,7 @@ def _changes(request: QueueConfigRequest, prefix: str) -> dict[str, Any]:
 
 
 def _retry_by_one_name(sent: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """A retry policy by the names that are shown, so that a field set by its alias replaces it."""
+    """A retry policy with the field names of responses, so that an alias replaces the field."""
     named = {name: value for name, value in sent.items() if name not in _RETRY_ALIASES}
     for name, aliases in envelope.RETRY_ALIASES.items():
         given = [sent[each] for each in (name, *aliases) if each in sent]
@@ -401,41 +413,50 @@ def _retry_by_one_name(sent: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 
 
 def merge(layer: Layer, changes: Mapping[str, Any], *, prefix: str = "") -> dict[str, Any]:
-    """A layer after changes: values replace, objects are merged, None resets.
+    """Apply changes to a layer. Values are replaced, objects are merged, and None resets a field.
 
-    Raises InvalidRequest when the layer becomes too large.
+    Args:
+        layer: Layer before the changes.
+        changes: Field of the layer → value, or None.
+        prefix: Prefix of field names in errors. Default: none.
+
+    Returns:
+        The new layer.
+
+    Raises:
+        InvalidRequest: The layer becomes too large, or names too many tenants.
     """
     merged = dict(layer)
     for name, value in changes.items():
         if value is None:
             merged.pop(name, None)
         elif name in _NESTED:
-            merged[name] = _without_nulls(_over(value, merged.get(name, {})))
+            merged[name] = _without_nulls(_merged(value, merged.get(name, {})))
             if not merged[name]:
                 del merged[name]
         else:
             merged[name] = value
     named = merged.get("tenant_fairness", {}).get("weights", {})
     if len(named) > tenants.MAX_WEIGHTS:
-        rule = f"must name at most {tenants.MAX_WEIGHTS} tenants, together with those named before"
+        rule = f"must have at most {tenants.MAX_WEIGHTS} tenants, including those set earlier"
         raise InvalidRequest(f"{prefix}tenant_fairness.weights", rule)
     if len(jsontext.dumps(merged).encode("utf-8")) > MAX_LAYER_BYTES:
-        # Every push reads the layers.
+        # Each enqueue request reads the layers.
         largest = max(changes, key=lambda name: len(jsontext.dumps(merged.get(name))))
         raise InvalidRequest(
             prefix + largest,
-            f"is too large: all that is set may have {MAX_LAYER_BYTES} bytes together",
+            f"is too large: a queue's settings must be at most {MAX_LAYER_BYTES} bytes",
         )
     return merged
 
 
-def _over(above: Mapping[str, Any], below: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of both; those of `above` count, objects are merged field by field."""
+def _merged(above: Mapping[str, Any], below: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge two layers field by field. Fields of `above` take precedence."""
     merged = dict(below)
     for name, value in above.items():
         there = merged.get(name)
         both = isinstance(value, Mapping) and isinstance(there, Mapping)
-        merged[name] = _over(value, there) if both and there is not None else value
+        merged[name] = _merged(value, there) if both and there is not None else value
     return merged
 
 
@@ -449,8 +470,10 @@ def _without_nulls(layer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def whole(layers: Layers, *, prefix: str = "") -> QueueConfig:
-    """The configuration in force. Raises InvalidRequest for layers that contradict each other:
-    stored, they would make every push fail.
+    """The configuration in force.
+
+    Raises InvalidRequest if the layers contradict each other. If they were stored, each enqueue
+    request would fail.
     """
     try:
         return layers.in_force()
@@ -459,15 +482,16 @@ def whole(layers: Layers, *, prefix: str = "") -> QueueConfig:
 
 
 def check(before: Layers, own: Layer) -> None:
-    """Raise InvalidRequest for a change that contradicts itself, or would lose jobs."""
+    """Raise InvalidRequest if a change contradicts the other layers or would lose jobs."""
     lanes = whole(Layers(own, before.inherited)).lanes
     if lanes < before.in_force().lanes:
-        raise InvalidRequest("lanes", "must not become fewer: jobs may wait in them", value=lanes)
+        rule = f"can't be reduced below {before.in_force().lanes}, because lanes can contain jobs"
+        raise InvalidRequest("lanes", rule, value=lanes)
 
 
 def shown(layers: Layers) -> dict[str, Any]:
-    """The merged configuration as shown. A limit that is not set is absent."""
-    full = _over({"dead_letter": {"retention": {"max_age": layers.max_age}}}, layers.full)
+    """The merged configuration in responses. A limit that is not set is absent."""
+    full = _merged({"dead_letter": {"retention": {"max_age": layers.max_age}}}, layers.full)
     if "tenant_fairness" in full:
         full["tenant_fairness"] = tenants.shown(full["tenant_fairness"])
     full = {name: value for name, value in full.items() if value or name not in _UNLIMITED_AT_ZERO}
@@ -479,22 +503,32 @@ def shown(layers: Layers) -> dict[str, Any]:
 
 
 def check_name(name: str, changes: Mapping[str, Any], *, prefix: str = "") -> None:
-    """Raise InvalidRequest for settings that a queue of this name cannot have."""
+    """Check settings that depend on the name of the queue.
+
+    Args:
+        name: Name of the queue, or `_default`.
+        changes: Field of the layer → value, or None.
+        prefix: Prefix of field names in errors. Default: none.
+
+    Raises:
+        InvalidRequest: The queue is its own dead-letter queue, or a replay rule is for another
+            queue.
+    """
     if changes.get("dead_letter_queue") == name:
-        raise InvalidRequest(f"{prefix}dead_letter_queue", "must be another queue", value=name)
+        raise InvalidRequest(f"{prefix}dead_letter_queue", "must be a different queue", value=name)
     if name != DEFAULT_QUEUE_POLICY:
         replay_rules.check_queue(changes.get("replay_rules") or (), name, prefix)
 
 
 def inherited(policy: Layer, name: str) -> Layer:
-    """The layer that a new queue of this name inherits from the policy for new queues."""
-    # The dead-letter queue of all queues cannot be its own dead-letter queue.
+    """The layer that a new queue with this name inherits from the policy for new queues."""
+    # The default dead-letter queue can't be its own dead-letter queue.
     own = policy.get("dead_letter_queue") == name
     return {key: value for key, value in policy.items() if not own or key != "dead_letter_queue"}
 
 
 def sources(layers: Layers) -> dict[str, str]:
-    """The layer that each field in force comes from: `queue`, `_default` or `system`."""
+    """The layer that each field in force comes from: `queue`, `_default`, or `system`."""
     found = {name: "system" for name in shown(layers) if name != "backpressure"}
     # `dead_letter_ttl` is another name for a field of `dead_letter`.
     inherited, own = (
@@ -515,7 +549,7 @@ def _in_force(layers: Layers) -> QueueConfig:
     return QueueConfig(
         max_size=full.get("max_size") or None,
         max_size_bytes=full.get("max_size_bytes") or None,
-        # Of members that only a newer version knows, what loses no job.
+        # For a value that only a newer version supports, use a value that loses no jobs.
         overflow_policy=known(
             OverflowPolicy, full["overflow_policy"], "", otherwise=OverflowPolicy.REJECT
         ),

@@ -1,4 +1,4 @@
-"""The order of queues by what is in them: which is the deepest, which has waited for longest."""
+"""Sorts queues by their contents, for example by depth or by the age of the oldest job."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import field
 from enum import StrEnum
 
 from ojs.domain.job.states import State
-from ojs.domain.stats import Activity, Levels, QueueGauges
+from ojs.domain.stats import Activity, QueueGauges, StateCounts
 from ojs.records import record
 
-# More queues than that are not put in order: the deepest ones are.
+# Maximum number of queues that are sorted: those with the largest depth.
 MAX_ORDERED = 2_000
 
 
 class QueueOrder(StrEnum):
-    """What a list of queues is in order of, the most first; for `OLDEST` the longest wait."""
+    """Sort order of a list of queues, largest value first. For `OLDEST`, the oldest job first."""
 
     DEPTH = "depth"
     AVAILABLE = "available"
@@ -28,36 +28,39 @@ class QueueOrder(StrEnum):
 
 @record(frozen=True)
 class QueueOrders:
-    """For each queue in which something is, its values in the order of `QueueOrder`: numbers of
-    jobs, since when the oldest waits (ms; 0: none does), and how many jobs were completed and
-    failed for good in the last whole minute.
+    """The values of each queue that is not empty, in the order of `QueueOrder`.
+
+    The values are numbers of jobs, the time since which the oldest job is available (ms, 0 without
+    one), and the numbers of jobs that were completed and discarded in the last full minute.
     """
 
     rows: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def by(self, order: QueueOrder) -> list[tuple[int, str]]:
-        """The queues that have any of it: how each stands in this order, and its name. Those that
-        are the same are in order of name.
+        """Sort the queues whose value is not 0. Returns pairs of sort value and name.
+
+        Queues with the same value are sorted by name.
         """
         at = [*QueueOrder].index(order)
         sign = 1 if order is QueueOrder.OLDEST else -1
         return sorted((sign * row[at], name) for name, row in self.rows.items() if row[at])
 
-    def levels(self) -> dict[str, Levels]:
-        """The jobs of these queues that have not ended, by state. Of those that wait for a time it
-        is not known which are retries: both states have all of them.
+    def levels(self) -> dict[str, StateCounts]:
+        """The jobs that are not in a final state, by queue and state.
+
+        Scheduled and retryable jobs are not counted separately. Both states have their sum.
         """
         found = {}
         for name, (depth, available, active, later, *_) in self.rows.items():
             states = {State.AVAILABLE: available, State.ACTIVE: active, State.SCHEDULED: later}
             pending = depth - sum(states.values())
             states |= {State.RETRYABLE: later, State.PENDING: pending}
-            found[name] = Levels(states)
+            found[name] = StateCounts(states)
         return found
 
 
 def ordered(queues: Iterable[QueueGauges], minute: Mapping[str, Activity]) -> QueueOrders:
-    """The orders of these queues, with what happened there in the last whole `minute`."""
+    """Collect the values of queues. `minute` is the activity of the last full minute by queue."""
     rows = {}
     for each in queues:
         name, of = each.queue.name, each.levels.of

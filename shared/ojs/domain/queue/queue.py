@@ -1,4 +1,4 @@
-"""A queue's state and configuration."""
+"""The state and the configuration of a queue."""
 
 from __future__ import annotations
 
@@ -20,13 +20,16 @@ class QueueState(StrEnum):
 
     ACTIVE = "active"
     PAUSED = "paused"
-    # It is being deleted and takes no jobs. The strategy decides whether it hands out jobs.
+    # The queue is being deleted and rejects new jobs. The strategy decides whether its jobs are
+    # dispatched.
     DRAINING = "draining"
 
 
 class DeletionStrategy(StrEnum):
-    """What happens to the jobs of a queue that is deleted. With `reject` a queue that has jobs is
-    not deleted; with `drain` it is deleted when its jobs are done.
+    """What happens to the jobs of a queue that is deleted.
+
+    With `reject`, a queue with jobs is not deleted. With `drain`, the queue is deleted after its
+    jobs have finished.
     """
 
     REJECT = "reject"
@@ -37,8 +40,10 @@ class DeletionStrategy(StrEnum):
 
 @record(frozen=True)
 class Deletion:
-    """The deletion of a queue: its strategy, the target of its jobs, when it began (ms), how many
-    jobs it has dealt with, and whether the queue was paused before.
+    """The deletion of a queue.
+
+    `target` is the queue to which its jobs are moved. `began_ms` is the start time in ms.
+    `affected` is the number of processed jobs. `paused` is whether the queue was paused before.
     """
 
     strategy: DeletionStrategy
@@ -46,59 +51,61 @@ class Deletion:
     began_ms: int = 0
     affected: int = 0
     paused: bool = False
-    # Jobs that the target refuses, as far as the request has tried them. Not stored.
+    # Jobs that the target queue has rejected so far. Not stored.
     refused: int = 0
 
     @property
     def before(self) -> QueueState:
-        """The state of the queue again if it is not deleted after all."""
+        """The state to restore if the queue is not deleted."""
         return QueueState.PAUSED if self.paused else QueueState.ACTIVE
 
 
 @record(frozen=True)
 class PoolMark:
-    """A pool's settings that are copied to its queues: whether only the pool's workers are served
-    from them, and how tenants share them, if the pool sets that.
+    """Settings of a pool that are copied to its queues.
+
+    If `isolated`, only workers of the pool get jobs of the queue. `fairness` is the pool's tenant
+    fairness, or None if the pool doesn't set it.
     """
 
     isolated: bool = False
     fairness: Fairness | None = None
 
     def compact(self) -> list[Any]:
-        """For storing."""
+        """The stored form."""
         fairness = [] if self.fairness is None else [self.fairness.compact()]
         return [int(self.isolated), *fairness]
 
     @classmethod
     def of(cls, stored: Sequence[Any]) -> PoolMark:
-        """Read back what `compact` wrote."""
+        """Read the result of `compact`."""
         isolated, *fairness = stored
         return cls(bool(isolated), Fairness.of(fairness[0]) if fairness else None)
 
 
 @record(frozen=True)
 class Queue:
-    """A queue's state and configuration."""
+    """A queue: its state and its configuration."""
 
     name: str
     state: QueueState = QueueState.ACTIVE
     created_ms: int = 0
-    # When it was last paused or resumed, and when its configuration was last changed.
+    # When it was most recently paused or resumed, and when its configuration changed.
     changed_ms: int | None = None
     configured_ms: int | None = None
     layers: Layers = field(default_factory=Layers)
     deletion: Deletion | None = None
-    # Its jobs are counted at the depth counter, though its bound may not be in force yet.
+    # The depth counter counts its jobs, even if its size limit is not in force yet.
     tracking: bool = False
-    # The same for running jobs and the concurrency limit.
+    # Active jobs acquire permits, even if its concurrency limit is not in force yet.
     limiting: bool = False
-    # The worker pools it is in.
+    # The worker pools that contain it.
     pools: Mapping[str, PoolMark] = field(default_factory=dict)
-    # How often its configuration has changed.
+    # Number of configuration changes.
     changes: int = 0
-    # Since when jobs from before it was fair are being given tags; None when that is done.
+    # Start time of adding tags to jobs from before tenant fairness was enabled. None when finished.
     backfill_since_ms: int | None = None
-    # How many replicas its record has.
+    # Number of replicas of its record.
     replicas: int = 0
 
     @cached_property
@@ -108,18 +115,20 @@ class Queue:
 
     @property
     def tracks_depth(self) -> bool:
-        """Whether new jobs are counted at the queue's depth counter."""
+        """Whether the depth counter of the queue counts new jobs."""
         return self.tracking or self.config.bounded
 
     @property
     def limits_concurrency(self) -> bool:
-        """Whether running jobs need concurrency permits of the queue."""
+        """Whether active jobs need concurrency permits of the queue."""
         return self.limiting or self.config.concurrency is not None
 
     @property
     def fairness(self) -> Fairness | None:
-        """How its tenants share it: set by the queue itself, by its pool, or by the policy for new
-        queues, in this order; None if they do not.
+        """The tenant fairness in force, or None if it is not enabled.
+
+        In order of precedence, it is set by the queue, by its pool, or by the policy for new
+        queues.
         """
         if "tenant_fairness" not in self.layers.own:
             by_pool = (mark.fairness for mark in self.pools.values() if mark.fairness is not None)
@@ -129,63 +138,63 @@ class Queue:
 
     @property
     def version(self) -> int:
-        """A number that grows with each change of the configuration, also across deletions."""
+        """A number that each configuration change increases, even if the queue is recreated."""
         return self.created_ms + self.changes
 
     @property
     def isolated_by(self) -> str | None:
-        """The pool whose workers alone are served from it (ojs-fair-scheduling, section 6.3)."""
+        """The pool that isolates the queue, or None (ojs-fair-scheduling, section 6.3)."""
         return next((name for name, mark in self.pools.items() if mark.isolated), None)
 
     def check_job(self, job_type: str, producer: str | None) -> None:
-        """Raise QueueDraining, JobTypeNotAllowed or PermissionDenied if it refuses a new job.
+        """Check whether the queue accepts a new job. `producer` is the caller's name, if known.
 
-        `producer` is the caller's name, if known. Raises QueueMayStay for a queue whose deletion
-        may still be refused: the caller may try again.
+        Raises QueueDraining, JobTypeNotAllowed, or PermissionDenied. Raises QueueMayStay if the
+        deletion of the queue might not be carried out. The caller can retry.
         """
         self.check_type(job_type)
         self.check_producer(producer)
 
     def check_producer(self, producer: str | None) -> None:
-        """Raise PermissionDenied if it admits no jobs of this producer."""
+        """Raise PermissionDenied if the queue doesn't accept jobs of this producer."""
         if not self.config.allows_producer(producer):
             raise PermissionDenied(
-                f"This producer may not push to the queue '{self.name}'.",
+                f"Queue '{self.name}' doesn't accept jobs of this producer.",
                 details={"queue": self.name, "producer": producer},
             )
 
     def check_type(self, job_type: str) -> None:
-        """The same without a producer: for dead letters that an operator retries."""
+        """Like `check_job`, without a producer: for dead letters that an operator retries."""
         if self.state is QueueState.DRAINING:
             raise QueueMayStay(self.name) if self.may_stay else QueueDraining(self.name)
         self.check_allowed(job_type)
 
     def check_allowed(self, job_type: str) -> None:
-        """Raise JobTypeNotAllowed for another type than those that it allows."""
+        """Raise JobTypeNotAllowed if the queue doesn't accept jobs of this type."""
         if not self.config.allows_type(job_type):
             raise JobTypeNotAllowed(self.name, job_type, self.config.allowed_job_types)
 
     @property
     def lanes(self) -> int:
-        """Number of parallel ready lines."""
+        """The number of lanes, which are parallel partitions of the ready index."""
         return self.config.lanes
 
     def choose_lane(self, choose: Callable[[int], int]) -> int:
-        """A random lane for a new job; `choose` returns a number below the one given."""
+        """A random lane for a new job. `choose` returns a number below its argument."""
         return choose(self.lanes) if self.lanes > 1 else 0
 
     @property
     def paused(self) -> bool:
-        """Whether an operator paused it. FETCH uses `hands_out`."""
+        """Whether an operator paused the queue. FETCH checks `hands_out` instead."""
         return self.state is QueueState.PAUSED
 
     @property
     def hands_out(self) -> bool:
-        """Whether FETCH gives jobs from it.
+        """Whether FETCH dispatches jobs of the queue.
 
-        Not while it is paused, nor while its jobs are being discarded or moved. A queue that is
-        being deleted with `reject` continues as before; with `drain` it hands out its jobs even if
-        it was paused.
+        False while the queue is paused, and while its jobs are being discarded or moved. A deletion
+        with `reject` doesn't change the result. A deletion with `drain` dispatches jobs even if the
+        queue was paused.
         """
         if self.deletion is None:
             return not self.paused and self.state is not QueueState.DRAINING
@@ -201,7 +210,7 @@ class Queue:
 
     @property
     def may_stay(self) -> bool:
-        """Whether it is being deleted only if it is empty, which is being decided."""
+        """Whether a deletion with `reject` is in progress, which keeps a queue with jobs."""
         return self.deletion is not None and self.deletion.strategy is DeletionStrategy.REJECT
 
 

@@ -1,1 +1,1 @@
-"""Rate limits of jobs: what may be asked for, and how many jobs may start now."""
+"""Rate limits of jobs: requests, and decisions about how many jobs can start."""

@@ -1,11 +1,11 @@
-"""Rate limits of jobs: requests, and how many jobs may start now (ojs-rate-limiting). Pure.
+"""Rate limits of jobs: parses requests, and decides how many jobs can start now. Pure.
 
-Jobs with the same key share its counters; each job is checked against its own limits. There are
-three kinds of limits, and a job must keep all that it has:
+Implements ojs-rate-limiting. Jobs with the same key share the counters of that key. Each job is
+checked against its own limits. A job starts only if all its limits allow it:
 
-    concurrency   so many jobs active at once
-    rate          so many starts in any stretch of time as long as the period (sliding window)
-    throttle      starts at least period / limit apart
+    concurrency   maximum number of active jobs
+    rate          maximum number of starts in any interval of one period (sliding window)
+    throttle      minimum time between two starts: period / limit
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from ojs.records import record
 
 KEY_PATTERN = r"[a-zA-Z0-9][a-zA-Z0-9._:\-]*"
 MAX_KEY = 255
-# The permits of the active jobs of a key are spread over as many items as its largest limit needs
-# (`ojs.store.permits.semaphore`). All of them are read for jobs with a smaller limit.
+# The permits of the active jobs of a key are stored in as many items as its largest limit requires
+# (`ojs.store.permits.semaphore`). For jobs with a smaller limit, all these items are read.
 MAX_CONCURRENCY = 1_000
 MAX_RATE = 1_000_000
-# The longest period of a rate.
+# Maximum period of a rate.
 MAX_PERIOD_MS = 31 * 86_400_000
-# How many periods are counted for one key at the same time.
+# Maximum number of different periods that are counted for one key.
 MAX_WINDOWS = 8
 _KEY = re.compile(KEY_PATTERN)
 _NAMED_PERIODS = {"second": 1_000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
 _SECOND_MS = 1_000
 
-# The kind of limit that blocks a start (ojs-rate-limiting, section 11.1, `strategy`).
+# Kinds of limits that can block a start (ojs-rate-limiting, section 11.1, `strategy`).
 CONCURRENCY, RATE, THROTTLE, PAUSE = "concurrency", "rate", "throttle", "pause"
 
 
 class OnLimit(StrEnum):
-    """What happens to a job that could be handed out while its rate limit is reached."""
+    """What happens to an available job while its rate limit is reached."""
 
     WAIT = "wait"
     RESCHEDULE = "reschedule"
@@ -52,43 +52,44 @@ class OnLimit(StrEnum):
 
 
 def check_key(value: str) -> str:
-    """A limiter's key. Raises ValueError with the rule."""
+    """Return `value` if it is a valid rate limit key. Raises ValueError with the rule if not."""
     if len(value) > MAX_KEY:
         raise ValueError(f"must have at most {MAX_KEY} characters")
     if not _KEY.fullmatch(value):
         raise ValueError(
-            "must begin with a letter or digit and hold only those, '.', '_', ':' and '-'"
+            "must start with a letter or digit and contain only letters, digits, '.', '_', ':', "
+            "and '-'"
         )
     return value
 
 
 def check_any_key(value: str) -> str:
-    """A limiter's key, or a queue's own (`queue_key`). Raises ValueError with the rule."""
+    """Like `check_key`, but also accepts the key of a queue (`queue_key`)."""
     own = queue_key("")
     return own + check_key(value[len(own) :]) if value.startswith(own) else check_key(value)
 
 
 def queue_key(queue: str) -> str:
-    """The key of jobs whose limit has no key: one limiter for each queue."""
+    """The key of jobs whose limit has no key: one key per queue."""
     return f"queue:{queue}"
 
 
 def limiter_name(key: str) -> str:
-    """A key's short name of 12 characters, which is part of sort keys in the ready line."""
+    """The short name of a key, 12 characters, for sort keys in the ready index."""
     digest = hashlib.blake2b(key.encode("utf-8"), digest_size=9).digest()
     return base64.urlsafe_b64encode(digest).decode("ascii")
 
 
 @record(frozen=True)
 class Rate:
-    """So many starts in a period, in ms."""
+    """Maximum number of starts in a period (ms)."""
 
     limit: int
     period_ms: int
 
     @property
     def interval_ms(self) -> int:
-        """The time between two evenly spaced starts, rounded up."""
+        """The time in ms between two evenly spaced starts, rounded up."""
         return -(-self.period_ms // self.limit)
 
 
@@ -106,7 +107,7 @@ class LimitBounds:
         return self.rate is not None or self.throttle is not None
 
     def compact(self) -> str:
-        """As stored in job records and sort keys: `c5;r100/60000;t10/1000`."""
+        """The form in job records and sort keys, for example `c5;r100/60000;t10/1000`."""
         parts = [] if self.concurrency is None else [f"c{self.concurrency}"]
         parts += [
             f"{letter}{rate.limit}/{rate.period_ms}"
@@ -117,7 +118,7 @@ class LimitBounds:
 
     @classmethod
     def of(cls, text: str) -> LimitBounds:
-        """Read back what `compact` wrote; unknown letters are ignored."""
+        """Read the result of `compact`. Unknown letters are ignored."""
         given = {part[0]: part[1:] for part in text.split(";") if part}
 
         def rate(letter: str) -> Rate | None:
@@ -134,22 +135,22 @@ _ON_LIMIT = {OnLimit.WAIT: "", OnLimit.RESCHEDULE: "m", OnLimit.DROP: "d"}
 
 @record(frozen=True)
 class RateLimit:
-    """A job's rate limit. A key of None stands for its queue's own (`queue_key`)."""
+    """A job's rate limit. If `key` is None, the key of its queue applies (`queue_key`)."""
 
     key: str | None
     bounds: LimitBounds = LimitBounds()
     on_limit: OnLimit = OnLimit.WAIT
 
     def key_in(self, queue: str) -> str:
-        """The key under which a job of this queue is counted."""
+        """The key with which a job of this queue is counted."""
         return queue_key(queue) if self.key is None else self.key
 
     def compact(self) -> str:
-        """As stored in the job record: limits, what happens at the limit, and the key."""
+        """The stored form in a job record: limits, `on_limit`, and the key."""
         return f"{self._rules()}|{self.key or ''}"
 
     def spec(self, queue: str) -> str:
-        """As part of a sort key in the ready line: all that a claim needs except the key itself."""
+        """The form in a sort key of the ready index: all data for a claim except the key itself."""
         return ";".join(filter(None, (limiter_name(self.key_in(queue)), self._rules())))
 
     def _rules(self) -> str:
@@ -157,14 +158,14 @@ class RateLimit:
 
     @classmethod
     def of(cls, text: str) -> RateLimit:
-        """Read back what `compact` wrote."""
+        """Read the result of `compact`."""
         rules, _, key = text.partition("|")
         return cls(key or None, LimitBounds.of(rules), _on_limit(rules))
 
 
 @record(frozen=True)
 class LimitSpec:
-    """The rate limit of a job as the sort key in the ready line has it."""
+    """The rate limit of a job, as read from a sort key of the ready index."""
 
     limiter: str
     bounds: LimitBounds
@@ -173,7 +174,7 @@ class LimitSpec:
     @classmethod
     @lru_cache(maxsize=1_024)
     def of(cls, text: str) -> LimitSpec:
-        """Read back what `RateLimit.spec` wrote."""
+        """Read the result of `RateLimit.spec`."""
         limiter, _, rules = text.partition(";")
         return cls(limiter, LimitBounds.of(rules), _on_limit(rules))
 
@@ -184,7 +185,7 @@ def _on_limit(rules: str) -> OnLimit:
     return next(given, OnLimit.WAIT)
 
 
-# --- what a client asks for ---------------------------------------------------------------------
+# --- requests -----------------------------------------------------------------------------------
 
 
 def _period_ms(value: object, *, named: bool = False) -> int:
@@ -192,7 +193,9 @@ def _period_ms(value: object, *, named: bool = False) -> int:
         return _NAMED_PERIODS[value]
     ms = times.short_duration_ms(value)
     if not 1 <= ms <= MAX_PERIOD_MS:
-        raise ValueError(f"must be above zero and at most {MAX_PERIOD_MS // 86_400_000} days")
+        raise ValueError(
+            f"must be greater than zero and at most {MAX_PERIOD_MS // 86_400_000} days"
+        )
     return ms
 
 
@@ -218,13 +221,13 @@ class StartsRequest(Model):
     period: Annotated[str, Before(_iso), Field(description="ISO 8601 or `1m`, at most 31 days")]
 
     def rate(self) -> Rate:
-        """As a rate."""
+        """The corresponding Rate."""
         return Rate(self.limit, _period_ms(self.period))
 
 
 def _spaced(value: StartsRequest) -> StartsRequest:
     if value.limit > value.rate().period_ms:
-        raise ValueError("must not ask for more than one start a millisecond")
+        raise ValueError("must be at most one start per millisecond")
     return value
 
 
@@ -233,9 +236,8 @@ Starts = Number | StartsRequest
 
 
 class RateLimitRequest(Model):
-    """A job's rate limit, in one of three forms: that of ojs-rate-limiting, section 6, with a
-    number as `rate` beside `period`, or with `max_per_second`. Without a key the queue's own is
-    used.
+    """A job's rate limit, in one of three forms: as in ojs-rate-limiting, section 6; a number as
+    `rate` with a `period`; or `max_per_second`. Without a key it uses the queue's limit.
     """
 
     key: Key | None = None
@@ -252,18 +254,16 @@ class RateLimitRequest(Model):
 
     def agree(self) -> None:
         if self.max_per_second is not None and self.rate is not None:
-            raise ValueError("must not have both rate and max_per_second")
+            raise ValueError("can't have both rate and max_per_second. Send one of them")
         number = isinstance(self.rate, int)
         if number != (self.period is not None):
-            raise ValueError("must have a period if rate is a number, and none otherwise")
+            raise ValueError("must have period if rate is a number, and only then")
         asked = (self.key, self.concurrency, self.rate, self.max_per_second, self.throttle)
         if all(value is None for value in asked):
-            raise ValueError(
-                "must name a key or a limit: concurrency, rate, throttle or max_per_second"
-            )
+            raise ValueError("must have key, concurrency, rate, throttle, or max_per_second")
 
     def limit(self) -> RateLimit:
-        """The rate limit that is requested."""
+        """The corresponding RateLimit."""
         rate: Rate | None = None
         if self.max_per_second is not None:
             rate = Rate(self.max_per_second, _SECOND_MS)
@@ -277,8 +277,10 @@ class RateLimitRequest(Model):
 
 
 class OverrideRequest(Model):
-    """Limits of a key that replace those of its jobs. Null removes a limit; absent fields leave
-    the limits of the jobs. `limit` and `period` are another form of `rate`.
+    """Limits of a key that replace the limits of its jobs.
+
+    Null removes a limit. If a field is absent, the limits of the jobs apply. `limit` and `period`
+    together are an alias of `rate`.
     """
 
     concurrency: Concurrency | None = None
@@ -292,10 +294,10 @@ class OverrideRequest(Model):
 
     def agree(self) -> None:
         if not self.model_fields_set & {"concurrency", "rate", "throttle", "limit", "period"}:
-            raise ValueError("must name concurrency, rate or throttle")
+            raise ValueError("must have concurrency, rate, or throttle")
 
     def override(self, until_ms: int | None) -> Override:
-        """The override that is requested."""
+        """The corresponding Override, in force until `until_ms` or without an end."""
         rate = None if self.rate is None else self.rate.rate()
         named = self.model_fields_set & {"concurrency", "rate", "throttle"}
         if self.limit is not None:
@@ -307,41 +309,41 @@ class OverrideRequest(Model):
 
 @record(frozen=True)
 class Override:
-    """Limits that replace the jobs' own ones for the fields in `named`. Time in ms."""
+    """Limits that replace the limits of jobs in the fields `named`. Time in milliseconds."""
 
     bounds: LimitBounds
     named: frozenset[str]
     until_ms: int | None = None
 
     def holds(self, now_ms: int) -> bool:
-        """Whether it is still in force."""
+        """Whether it is in force at `now_ms`."""
         return self.until_ms is None or now_ms < self.until_ms
 
     def over(self, bounds: LimitBounds) -> LimitBounds:
-        """The limits of a job under this override."""
+        """Apply this override to the limits of a job."""
         laid: dict[str, Any] = {name: getattr(self.bounds, name) for name in self.named}
         return replace(bounds, **laid)
 
     def compact(self) -> str:
-        """As stored: which fields are named, until when, and the limits."""
+        """The stored form: field names, end, and limits."""
         until = "" if self.until_ms is None else str(self.until_ms)
         return f"{','.join(sorted(self.named))}|{until}|{self.bounds.compact()}"
 
     @classmethod
     def of(cls, text: str) -> Override:
-        """Read back what `compact` wrote."""
+        """Read the result of `compact`."""
         named, until, bounds = text.split("|")
         return cls(
             LimitBounds.of(bounds), frozenset(named.split(",")), int(until) if until else None
         )
 
 
-# --- what may start now -------------------------------------------------------------------------
+# --- decisions ----------------------------------------------------------------------------------
 
 
 @record(frozen=True)
 class LimitDecision:
-    """How many jobs may start; if none, the limit that blocks them, and until when, if known."""
+    """Number of jobs that can start. If 0: the limit that blocks them, and its end if known."""
 
     count: int
     strategy: str = ""
@@ -352,19 +354,19 @@ class LimitDecision:
 
 @record(frozen=True)
 class LimiterState:
-    """What is counted for one key.
+    """The counters of one key.
 
-    `active` is how many permits are taken, as far as they were read, and `look_ms` from when on
-    (ms) it is worth asking whether their jobs run. `most` is the largest limit under which any were
-    taken, if it needs several shards. `counted` tells whether all its active jobs take permits, and
-    `timed` whether all its starts are counted.
+    `active` is the number of acquired permits in the shards that were read. From `look_ms` (ms),
+    the server checks whether the jobs of these permits still run. `most` is the largest limit with
+    which a permit was acquired, if that limit needs several shards. If `counted`, all active jobs
+    of the key acquire permits. If `timed`, all starts are counted.
     """
 
     key: str | None = None
     active: int = 0
     look_ms: int | None = None
     most: int = 0
-    # Permits of jobs that version 0.2 claimed, part of `active`: job and when it was taken (ms).
+    # Permits of jobs that version 0.2 claimed, included in `active`: job and acquisition time (ms).
     left: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     windows: Mapping[int, RateWindow] = field(default_factory=dict)
     last_ms: int | None = None
@@ -372,30 +374,39 @@ class LimiterState:
     override: Override | None = None
     counted: bool = False
     timed: bool = False
-    # Limits of the last job pushed, to be shown, and the queues of its jobs.
+    # Limits of the most recently enqueued job, for responses, and the queues of its jobs.
     bounds: LimitBounds = LimitBounds()
     queues: tuple[str, ...] = ()
-    # Since when it is known to throttle jobs.
+    # When it was first detected that it throttles jobs.
     throttled_since_ms: int | None = None
     op: str | None = None
 
     def in_force(self, bounds: LimitBounds, now_ms: int) -> LimitBounds:
-        """The limits in force for a job with these limits."""
+        """The limits of a job after the override, if one is in force."""
         if self.override is not None and self.override.holds(now_ms):
             return self.override.over(bounds)
         return bounds
 
     def permits(self, bounds: LimitBounds, now_ms: int) -> int | None:
-        """Of how many permits a start takes one; None if it takes none."""
+        """The number of permits from which a start acquires one. None if it acquires none."""
         most = self.in_force(bounds, now_ms).concurrency
         return MAX_CONCURRENCY if most is None and self.counted else most
 
     def counts_starts(self, bounds: LimitBounds, now_ms: int) -> bool:
-        """Whether a start is counted."""
+        """Whether a start of a job with these limits is counted."""
         return self.timed or self.in_force(bounds, now_ms).timed
 
     def room(self, bounds: LimitBounds, now_ms: int, wanted: int) -> LimitDecision:
-        """How many of `wanted` jobs with these bounds may start now."""
+        """Decide how many jobs can start now.
+
+        Args:
+            bounds: Limits of the jobs.
+            now_ms: Current time in milliseconds since the epoch.
+            wanted: Maximum number of jobs to start.
+
+        Returns:
+            The decision, with a count of at most `wanted`.
+        """
         if self.paused_ms is not None and now_ms < self.paused_ms:
             return LimitDecision(0, PAUSE, free_ms=self.paused_ms)
         applied = self.in_force(bounds, now_ms)
@@ -413,7 +424,7 @@ class LimiterState:
             return LimitDecision(wanted)
         if least.count:
             return least
-        # Of several limits that block, the one that blocks longest counts.
+        # If several limits block, report the one that blocks longest.
         blocking = [decision for decision in decisions if not decision.count]
         return max(blocking, key=lambda decision: decision.free_ms or now_ms)
 
@@ -444,15 +455,15 @@ class LimiterState:
         return LimitDecision(0, THROTTLE, rate.limit, rate.limit, next_ms)
 
     def next_ms(self, throttle: Rate) -> int:
-        """When the next start may be under a throttle, in ms."""
+        """The time (ms) of the next start that a throttle allows."""
         return 0 if self.last_ms is None else self.last_ms + throttle.interval_ms
 
     def started(self, period_ms: int, now_ms: int) -> int:
-        """The counted starts in the last period."""
+        """The number of counted starts in the last period."""
         return self._recent(now_ms).get(period_ms, RateWindow()).used
 
     def reset_ms(self, rate: Rate, now_ms: int) -> int:
-        """When one more job may start under a rate, in ms; not before now."""
+        """The time (ms) at which a rate allows one more start, `now_ms` or later."""
         window = self._recent(now_ms).get(rate.period_ms, RateWindow())
         over = window.used - rate.limit
         for step, count in window.passed:
@@ -465,12 +476,21 @@ class LimiterState:
         return now_ms
 
     def _recent(self, now_ms: int) -> dict[int, RateWindow]:
-        """The windows that have starts in their last period."""
+        """The windows with starts in their last period."""
         recent = {period: window.recent(now_ms, period) for period, window in self.windows.items()}
         return {period: window for period, window in recent.items() if window.passed}
 
     def with_starts(self, bounds: LimitBounds, now_ms: int, count: int) -> LimiterState:
-        """The state after `count` starts now."""
+        """Count starts.
+
+        Args:
+            bounds: Limits of the started jobs.
+            now_ms: Current time in milliseconds since the epoch.
+            count: Number of started jobs.
+
+        Returns:
+            The new state.
+        """
         windows = self._recent(now_ms)
         rate = self.in_force(bounds, now_ms).rate
         if rate is not None:
@@ -481,12 +501,12 @@ class LimiterState:
                 period: window.with_starts(count, now_ms, period)
                 for period, window in windows.items()
             },
-            # Another container's clock may be ahead.
+            # The clock of another container might be ahead.
             last_ms=max(now_ms, self.last_ms or 0),
         )
 
     def without_starts(self, started_ms: int, count: int) -> LimiterState:
-        """The state without `count` starts at `started_ms` that did not happen."""
+        """The state without `count` starts that were counted at `started_ms` but did not happen."""
         return replace(
             self,
             windows={

@@ -1,8 +1,8 @@
-"""How a workflow advances: what starts and what never will when a step has ended. Pure.
+"""Advances a workflow: decides which steps start or never start after a step has ended. Pure.
 
-The state of all nodes is five sets of bits. The mark of a node that ended is its bit there, so a
-repeated mark changes nothing, marks may come in any order, and a mark costs a few operations on
-integers of one bit a node: a microsecond where there are ten thousand.
+The state of all nodes is five bit sets. The mark of an ended node is its bit in one of them.
+Therefore a repeated mark changes nothing, and marks can be processed in any order. A mark costs a
+few operations on integers with one bit per node: about 1 microsecond for 10,000 nodes.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from enum import StrEnum
 
-from ojs.domain.errors import Conflict
+from ojs.domain.errors import Conflict, any_of
 from ojs.domain.workflow.graph import BAD, Graph, StepState, bits, numbers
 from ojs.records import record
 
-# So many times a workflow may be retried: what runs again is noted for each.
+# Maximum retries of a workflow. The state stores the nodes of each retry.
 MAX_RETRIES = 50
 _RAN = (StepState.COMPLETED, StepState.FAILED)
 _NEVER = (StepState.CANCELLED, StepState.SKIPPED)
@@ -31,27 +31,28 @@ class WorkflowState(StrEnum):
 
     @property
     def final(self) -> bool:
-        """Whether it is over; only a retry changes it then."""
+        """Whether the workflow has ended. Only a retry changes a final state."""
         return self is not WorkflowState.RUNNING
 
 
 class RetryMode(StrEnum):
-    """What runs again when a workflow is retried. What never ran may run with each of them."""
+    """Which steps run again in a retry. With each mode, steps that never ran can run."""
 
     ALL = "all"
-    # What has succeeded stays.
+    # Completed steps keep their results.
     FAILED = "failed"
-    # What comes after them runs again even if it had succeeded.
+    # Steps after a failed step run again even if they were completed.
     FAILED_AND_FOLLOWING = "failed_and_following"
 
 
 @record(frozen=True, slots=True)
 class GraphState:
-    """The state of each node, as sets of bits by the numbers of nodes.
+    """The state of each node, as bit sets by node number.
 
-    `started` has the jobs that were started and the openings of composites that were; settle nodes
-    are never started. `stopped` says that the workflow was cancelled. For each retry `reruns` has
-    the nodes that went back: their marks count in that generation (1 is the first retry) alone.
+    `started` contains started jobs and the openings of started composites. It never contains settle
+    nodes. If `stopped`, the workflow was cancelled. `reruns` has one entry per retry: the nodes
+    that the retry reset. A mark of such a node counts only if it was made in that generation (1 is
+    the first retry).
     """
 
     started: int = 0
@@ -69,11 +70,11 @@ class GraphState:
 
     @property
     def generation(self) -> int:
-        """How many times the workflow was retried."""
+        """Number of retries so far."""
         return len(self.reruns)
 
     def generation_of(self, node: int) -> int:
-        """The generation in which a node runs, or ran last."""
+        """The generation in which a node runs or most recently ran."""
         rounds = range(len(self.reruns), 0, -1)
         return next((each for each in rounds if self.reruns[each - 1] >> node & 1), 0)
 
@@ -99,18 +100,18 @@ class GraphState:
         return numbers(self.started & ~self.ended & graph.job_bits)
 
     def count(self, graph: Graph, state: StepState) -> int:
-        """How many jobs have ended with this state."""
+        """Number of jobs that ended in this state."""
         found: int = getattr(self, state)
         return (found & graph.job_bits).bit_count()
 
 
 @record(frozen=True, slots=True)
 class Decision:
-    """The state after a step, and what changed with it; numbers of nodes in ascending order.
+    """The new state, and its differences from the previous one, as ascending node numbers.
 
-    `starts` are the jobs that start now. `cancelled` and `skipped` are those that never will.
-    `settled` are the openings of the composites that ended. `final` says that the workflow ended
-    with this step, in the state `workflow`.
+    `starts` are the jobs to start now. `cancelled` and `skipped` are jobs that will never start.
+    `settled` are the openings of the composites that ended. If `final`, the workflow has just ended
+    in the state `workflow`.
     """
 
     state: GraphState
@@ -123,7 +124,7 @@ class Decision:
 
 
 class _Change:
-    """A state while it is changed, and the nodes whose followers are still to be looked at."""
+    """A state during a change, and the ended nodes whose followers are not checked yet."""
 
     def __init__(self, graph: Graph, state: GraphState) -> None:
         self._graph = graph
@@ -135,28 +136,28 @@ class _Change:
         self._pending: list[int] = []
 
     def end(self, node: int, state: StepState) -> None:
-        """A job or a settle node ended."""
+        """Record that a job or a settle node ended."""
         if not self._ended >> node & 1:
             if self._graph.is_job(node):
-                # Marks may come before those that it was started by.
+                # This mark can be processed before the marks that started the job.
                 self._started |= 1 << node
             self._close(node, node, state)
 
     def _close(self, first: int, last: int, state: StepState) -> None:
-        """All nodes from first to last that have not ended do so now."""
+        """End all nodes from `first` to `last` that have not ended."""
         closing = ((1 << last - first + 1) - 1 << first) & ~self._ended
         self._sets[state] |= closing
         self._ended |= closing
         self._pending.append(last)
 
     def settle(self) -> None:
-        """Look at all that wait for what has ended, and for what ends with it."""
+        """Check all followers of the ended nodes, and of the nodes that end as a result."""
         while self._pending:
             for target, _ in self._graph.followers[self._pending.pop()]:
                 self.decide(target)
 
     def decide(self, node: int) -> None:
-        """Start or end a node if all its marks are there."""
+        """Start or end a node if all its marks exist."""
         graph = self._graph
         if (self._ended | self._started) >> node & 1:
             return
@@ -165,7 +166,7 @@ class _Change:
             return
         bad = skipped = False
         if sources := graph.sources[node]:
-            # Most nodes of a chain are far from their turn.
+            # Fast path: the first source of most nodes in a long chain has not ended.
             if not self._ended >> sources[0] & 1:
                 return
             whole, judged = graph.masks(node)
@@ -187,11 +188,11 @@ class _Change:
             return
         for child in graph.children[node]:
             self.decide(child)
-        # In a retry, or if marks came early, all in it may have ended.
+        # In a retry, or if marks were processed early, all its steps can already have ended.
         self.decide(graph.exits[node])
 
     def decision(self) -> Decision:
-        """What was decided."""
+        """The new state and the changes."""
         graph, before = self._graph, self._before
         after = replace(before, started=self._started, **self._sets)
         workflow = after.workflow(graph)
@@ -209,14 +210,14 @@ class _Change:
 
 
 def _openings(graph: Graph, ended: int) -> tuple[int, ...]:
-    """The openings of the settle nodes among these."""
+    """The openings of the composites whose settle nodes are in `ended`."""
     return tuple(
         sorted(graph.parents[node] for node in numbers(ended) if graph.steps[node] is None)
     )
 
 
 def start(graph: Graph) -> Decision:
-    """Begin a workflow: the jobs that wait for nothing start."""
+    """Start a workflow. The jobs without dependencies start."""
     change = _Change(graph, GraphState())
     change.decide(0)
     return change.decision()
@@ -229,16 +230,35 @@ Ending = tuple[int, StepState, int]
 def advance(
     graph: Graph, state: GraphState, node: int, ended: StepState, generation: int = 0
 ) -> Decision:
-    """A job has ended: COMPLETED or FAILED, in the generation in which it ran.
+    """Process the end of one job.
 
-    Nothing changes if that is known, or if the job has gone back in a later generation. The node
-    may also be a settle node, if somebody else counted the marks of those it waits for.
+    Nothing changes if the end is already recorded, or if a later retry reset the job.
+
+    Args:
+        graph: Graph of the workflow.
+        state: Current state.
+        node: Number of the job's node. Can be a settle node if the caller stores the marks of its
+            sources separately.
+        ended: `COMPLETED` or `FAILED`.
+        generation: Generation in which the job ran. Default: 0, the first run.
+
+    Returns:
+        The new state and the changes.
     """
     return advance_all(graph, state, [(node, ended, generation)])
 
 
 def advance_all(graph: Graph, state: GraphState, endings: Iterable[Ending]) -> Decision:
-    """Several jobs have ended, in any order, as `advance` has it for one."""
+    """Process the ends of several jobs, in any order, with the rules of `advance`.
+
+    Args:
+        graph: Graph of the workflow.
+        state: Current state.
+        endings: Node, final state, and generation of each job.
+
+    Returns:
+        The new state and the changes of all `endings` together.
+    """
     change = _Change(graph, state)
     for node, ended, generation in endings:
         if generation == state.generation_of(node):
@@ -248,14 +268,15 @@ def advance_all(graph: Graph, state: GraphState, endings: Iterable[Ending]) -> D
 
 
 def cancel(graph: Graph, state: GraphState) -> Decision:
-    """Cancel a workflow: what has not started never will. `state.running` tells the jobs that have;
-    their marks are taken, and start nothing.
+    """Cancel a workflow. Nodes that have not started never start.
 
-    Raises Conflict if the workflow is over.
+    Started jobs continue (`state.running` lists them). Their marks are recorded and start nothing.
+
+    Raises Conflict if the workflow has ended.
     """
     if (workflow := state.workflow(graph)).final:
         raise Conflict(
-            f"The workflow is already in terminal state '{workflow}'.",
+            f"Can't cancel a workflow in state '{workflow}'. The state must be running.",
             current_state=workflow,
             expected_states=[WorkflowState.RUNNING],
         )
@@ -271,15 +292,24 @@ def cancel(graph: Graph, state: GraphState) -> Decision:
 
 
 def retry(graph: Graph, state: GraphState, mode: RetryMode) -> Decision:
-    """Run a workflow that is over again, in a new generation.
+    """Run steps of an ended workflow again, in a new generation.
 
-    Raises Conflict if it is not over, if jobs of it still run, as they may after a cancellation, if
-    nothing failed and only that is asked for, or if it was retried MAX_RETRIES times.
+    Args:
+        graph: Graph of the workflow.
+        state: Current state.
+        mode: Which steps run again.
+
+    Returns:
+        The new state and the changes.
+
+    Raises:
+        Conflict: The workflow has not ended, some of its jobs still run after a cancellation, no
+            step matches `mode`, or the workflow was retried `MAX_RETRIES` times.
     """
     _check_retry(graph, state)
     back = _going_back(graph, state, mode)
     if not back:
-        raise Conflict("No step of the workflow has failed: retry all of it, or nothing.")
+        raise Conflict('No step failed. To run all steps again, use mode "all".')
     kept = {each: getattr(state, each) & ~back for each in ("started", *_RAN, *_NEVER)}
     cleared = replace(state, **kept, stopped=False, reruns=(*state.reruns, back))
     change = _Change(graph, cleared)
@@ -294,19 +324,24 @@ def _check_retry(graph: Graph, state: GraphState) -> None:
     if not workflow.final:
         expected = [each for each in WorkflowState if each.final]
         raise Conflict(
-            "The workflow is not over yet.", current_state=workflow, expected_states=expected
+            f"Can't retry a workflow in state '{workflow}'. The state must be {any_of(expected)}.",
+            current_state=workflow,
+            expected_states=expected,
         )
     if running := list(state.running(graph)):
         raise Conflict(
-            f"The workflow still has running jobs ({len(running)}): retry it when they have ended.",
+            f"Can't retry a workflow with active jobs ({len(running)}). Wait until they finish.",
             current_state=workflow,
         )
     if state.generation >= MAX_RETRIES:
-        raise Conflict(f"A workflow can be retried {MAX_RETRIES} times.", current_state=workflow)
+        raise Conflict(
+            f"A workflow can be retried at most {MAX_RETRIES} times. Create a new workflow.",
+            current_state=workflow,
+        )
 
 
 def _going_back(graph: Graph, state: GraphState, mode: RetryMode) -> int:
-    """The nodes that a retry brings back to where they had not started."""
+    """The nodes that a retry resets, as bits."""
     if mode is RetryMode.ALL:
         return graph.all_bits
     pending = list(numbers(state.failed | state.cancelled))
@@ -315,7 +350,7 @@ def _going_back(graph: Graph, state: GraphState, mode: RetryMode) -> int:
         node = pending.pop()
         for target, _ in graph.followers[node]:
             if target not in seen:
-                # A composite that comes after them is judged anew, and all in it.
+                # A composite that follows a failed step is evaluated again, with all its steps.
                 new = [each for each in graph.span(target) if each not in seen]
                 seen.update(new)
                 pending += new

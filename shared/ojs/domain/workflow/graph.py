@@ -1,16 +1,16 @@
-"""The graph of a workflow: what waits for what (ojs-workflows). Pure.
+"""The graph of a workflow: its nodes and their dependencies (ojs-workflows). Pure.
 
-A workflow is a tree of steps: jobs, and composites (chains, groups, batches, graphs) that hold
-other steps. It is flattened into nodes, numbered in the order of the tree:
+A workflow is a tree of steps: jobs, and composites (chains, groups, batches, graphs) that contain
+other steps. The tree is flattened into nodes, numbered in the order of the tree:
 
     job      one job
-    opening  begins a composite: when it starts, the steps in it that wait for no other may start
-    settle   ends a composite: what waits for the composite waits for this node
+    opening  start of a composite: when it starts, the steps in it without dependencies can start
+    settle   end of a composite: steps that depend on the composite depend on this node
 
-The numbers of a composite's nodes run from its opening to its settle node without a gap. A node
-that ends makes a mark at each node that waits for it. When all marks of a node are there, the
-verdict says whether it starts, or that it never will. A repeated mark changes nothing, and the
-order of marks does not matter, so that each can be an idempotent write of its own.
+The nodes of a composite have consecutive numbers, from its opening to its settle node. A node that
+ends makes a mark at each node that waits for it. When a node has all its marks, the verdict decides
+whether the node starts or never starts. A repeated mark changes nothing, and the order of marks
+doesn't matter. Therefore each mark can be a separate idempotent write.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from ojs.records import record
 
 
 class StepKind(StrEnum):
-    """What a step is: a job, or a composite."""
+    """The kind of a step: a job or a composite."""
 
     JOB = "job"
     CHAIN = "chain"
     GROUP = "group"
-    # Its first step holds the jobs, the others are its callbacks.
+    # The first step contains the jobs. The other steps are the callbacks.
     BATCH = "batch"
     DAG = "dag"
 
 
 class StepTrigger(StrEnum):
-    """How the steps that a step waits for must have ended. All of them have to end first."""
+    """Condition on the final states of a step's dependencies. All of them must end first."""
 
     ALL_SUCCEEDED = "all_succeeded"
     ALL_DONE = "all_done"
@@ -50,7 +50,7 @@ class Callback(StrEnum):
 
     @property
     def trigger(self) -> StepTrigger:
-        """The same as a trigger."""
+        """The equivalent trigger."""
         return _TRIGGERS[self]
 
 
@@ -62,34 +62,34 @@ _TRIGGERS = {
 
 
 class StepState(StrEnum):
-    """The state of a step. A job that was started has a state of its own, which says more."""
+    """State of a step. The job of a started step has its own, more detailed state."""
 
     WAITING = "waiting"
     STARTED = "started"
     COMPLETED = "completed"
-    # A job that was discarded, cancelled or expired; a composite with such a job.
+    # A discarded, cancelled, or expired job, or a composite that contains one.
     FAILED = "failed"
-    # It never runs, as a step failed that it needs, or as the workflow was cancelled.
+    # Never runs, because a step that it needs failed, or because the workflow was cancelled.
     CANCELLED = "cancelled"
-    # It never runs, as it is not needed: a callback for failures where nothing failed.
+    # Never runs, because it is not needed: for example an `on_failure` callback without a failure.
     SKIPPED = "skipped"
 
 
 @record(frozen=True, slots=True)
 class Step:
-    """A step of a workflow, and the steps in it.
+    """A step of a workflow, with its inner steps.
 
-    `needs` are the positions of the steps beside it that it waits for; it does not care how those
-    in `ignores` end. Only steps of a graph and callbacks have them: those of a chain follow from
-    its order.
+    `needs` are the positions of the steps of the same composite that it waits for. `ignores` are
+    those of them that can fail without an effect on this step. Only steps of a graph and callbacks
+    have them. In a chain, the dependencies follow from the order.
     """
 
     kind: StepKind
-    # What the client calls it, unique among the steps beside it.
+    # ID that the client chose, unique within the composite.
     id: str | None = None
-    # The type of its job.
+    # Job type, if the step is a job.
     type: str = ""
-    # The name of a composite.
+    # Name, if the step is a composite.
     name: str | None = None
     needs: tuple[int, ...] = ()
     ignores: tuple[int, ...] = ()
@@ -99,11 +99,11 @@ class Step:
 
 
 @record(frozen=True, slots=True)
-class Mark:
-    """What the end of a node says to the node `target`, which waits for it.
+class StepSignal:
+    """The signal of an ended node to the node `target`, which waits for it.
 
-    `slot` tells it from the other marks of the target: they are numbered from 0. `bad` is that of a
-    step that failed or was cancelled, `skipped` that of one that was not needed.
+    `slot` is the number of the mark at the target, from 0. If `bad`, the step failed or was
+    cancelled. If `skipped`, the step was not needed.
     """
 
     target: int
@@ -116,25 +116,25 @@ BAD = frozenset({StepState.FAILED, StepState.CANCELLED})
 
 
 class Graph:
-    """The nodes of a workflow by their numbers, and what waits for what."""
+    """The nodes of a workflow by number, and their dependencies."""
 
     def __init__(self, root: Step) -> None:
         self.root = root
         # The step of a job or an opening; None for a settle node.
         self.steps: list[Step | None] = []
-        # The opening of the composite that a node is in; of a settle node its own opening.
+        # The opening of the composite that contains a node. For a settle node: its own opening.
         self.parents: list[int] = []
         # The position of a step in its composite.
         self.positions: list[int] = []
-        # The node whose end is that of a step: the settle node of an opening, or the job itself.
+        # The node that ends a step: the settle node of an opening, or the job itself.
         self.exits: list[int] = []
-        # Of an opening: the first nodes of the steps in it.
+        # For an opening: the first node of each inner step.
         self.children: list[Sequence[int]] = []
-        # The nodes that a node waits for, by their slots; and the nodes that wait for it, each with
-        # the slot of its mark there.
+        # The nodes that a node waits for, by slot; and the nodes that wait for it, each with the
+        # slot of the mark.
         self.sources: list[Sequence[int]] = []
         self.followers: list[list[tuple[int, int]]] = []
-        # Node → the slots in which a bad mark counts as a good one.
+        # Node → the slots in which a bad mark counts as a success.
         self._ignored: dict[int, frozenset[int]] = {}
         self._masks: dict[int, tuple[int, int]] = {}
         self._add(root, -1, 0)
@@ -154,7 +154,7 @@ class Graph:
         return number
 
     def _add(self, step: Step, parent: int, position: int) -> int:
-        """Add a step and those in it. Returns its first node."""
+        """Add a step and its inner steps. Returns its first node."""
         number = self._node(step, parent, position)
         if step.kind is StepKind.JOB:
             return number
@@ -169,7 +169,7 @@ class Graph:
             if inner.ignores:
                 slots = (slot for slot, at in enumerate(needs) if at in inner.ignores)
                 self._ignored[child] = frozenset(slots)
-        # It waits for all, not only for the last ones: these may stay as they are in a retry.
+        # Wait for all steps, not only for the last ones: a retry might not reset the last ones.
         self._link(settle, ends)
         self._ignored[settle] = _forgiven(step)
         return number
@@ -189,23 +189,30 @@ class Graph:
         """Whether a node is a job."""
         return _is_job(self.steps[node])
 
-    def marks(self, node: int, state: StepState) -> list[Mark]:
-        """The marks that the end of a node makes: of a job, of a settle node, or of an opening that
-        never starts, for which its settle node stands.
+    def marks(self, node: int, state: StepState) -> list[StepSignal]:
+        """The marks that an ended node makes.
+
+        `node` is a job, a settle node, or the opening of a composite that never starts. For an
+        opening, the marks are those of its settle node.
         """
         found = []
         for target, slot in self.followers[self.exits[node]]:
             ignored = slot in self._ignored.get(target, ())
             bad, skipped = state in BAD, state is StepState.SKIPPED
-            found.append(Mark(target, slot, bad and not ignored, skipped and not ignored))
+            found.append(StepSignal(target, slot, bad and not ignored, skipped and not ignored))
         return found
 
     def verdict(self, node: int, *, bad: bool, skipped: bool) -> StepState:
-        """What becomes of a node when all its marks are there, of which some were `bad` or
-        `skipped`.
+        """Decide the next state of a node that has all its marks.
 
-        STARTED: the job or the composite starts. Otherwise the node ends with this state, and the
-        whole of a composite with it.
+        Args:
+            node: Number of the node.
+            bad: Whether a mark came from a failed or cancelled step.
+            skipped: Whether a mark came from a skipped step.
+
+        Returns:
+            `STARTED` if the job or the composite starts. Otherwise the state in which the node
+            ends. A composite ends with all its steps.
         """
         step = self.steps[node]
         if step is None:
@@ -219,8 +226,9 @@ class Graph:
         return StepState.SKIPPED if bad or skipped else StepState.STARTED
 
     def masks(self, node: int) -> tuple[int, int]:
-        """The bits of the nodes that a node waits for: of all, and of those that it does not
-        ignore. Computed once for each node that is asked for.
+        """Bits of all sources of a node, and bits of the sources whose failure it doesn't ignore.
+
+        Cached by node.
         """
         if node not in self._masks:
             sources = self.sources[node]
@@ -230,7 +238,7 @@ class Graph:
         return self._masks[node]
 
     def span(self, node: int) -> range:
-        """The nodes of a step: those of a composite, or the job alone."""
+        """The nodes of a step: all nodes of a composite, or only the job."""
         return range(node, self.exits[node] + 1)
 
 
@@ -239,27 +247,27 @@ def _is_job(step: Step | None) -> bool:
 
 
 def needs_of(composite: Step, position: int) -> tuple[int, ...]:
-    """The positions of the steps of a composite for which the one at `position` waits."""
+    """The positions of the steps that the step at `position` of a composite waits for."""
     if composite.kind is StepKind.CHAIN:
         return (position - 1,) if position else ()
     return composite.steps[position].needs
 
 
 def _forgiven(composite: Step) -> frozenset[int]:
-    """The positions of the steps whose failure does not make their composite fail."""
+    """The positions of the steps whose failure doesn't fail their composite."""
     if composite.kind is StepKind.BATCH:
-        # Its jobs: what became of them is for the callbacks to deal with.
+        # The jobs: their failures are handled by the callbacks.
         return frozenset({0})
     ignored, counted = set[int](), set[int]()
     for step in composite.steps:
         ignored.update(step.ignores)
         counted.update(need for need in step.needs if need not in step.ignores)
-    # All who wait for it ignore how it ends.
+    # Steps whose failure each of their followers ignores.
     return frozenset(ignored - counted)
 
 
 def bits(numbers: Sequence[int] | Iterator[int]) -> int:
-    """A set of numbers as the bits of an integer."""
+    """Convert a set of numbers to a bit set."""
     listed = list(numbers)
     filled = bytearray(max(listed, default=0) // 8 + 1)
     for number in listed:
@@ -268,7 +276,7 @@ def bits(numbers: Sequence[int] | Iterator[int]) -> int:
 
 
 def numbers(found: int) -> Iterator[int]:
-    """The numbers in a set of bits, from the smallest."""
+    """Yield the numbers in a bit set, in ascending order."""
     data = found.to_bytes((found.bit_length() + 7) // 8, "little")
     for at, byte in enumerate(data):
         for bit in range(8) if byte else ():
@@ -277,8 +285,15 @@ def numbers(found: int) -> Iterator[int]:
 
 
 def job_id(workflow_id: str, created_ms: int, node: int, generation: int) -> str:
-    """The id of the job of a node, a UUIDv7: the same each time, so that nothing starts twice.
+    """Derive the job ID of a node. The same arguments give the same ID, so no job starts twice.
 
-    `created_ms` is when the workflow was created, `generation` that in which the job runs.
+    Args:
+        workflow_id: ID of the workflow.
+        created_ms: Creation time of the workflow in milliseconds since the epoch.
+        node: Number of the node.
+        generation: Generation in which the job runs.
+
+    Returns:
+        A UUIDv7.
     """
     return ids.derived_uuid7(created_ms, f"{workflow_id}/{node}/{generation}")

@@ -1,4 +1,4 @@
-"""Where the steps of a graph stand: what depends on what, which are callbacks, no cycles. Pure."""
+"""Checks the dependencies of a graph's steps, finds callbacks, and rejects cycles. Pure."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from ojs.domain.requests import nearest
 from ojs.domain.workflow.graph import Callback, StepTrigger
 from ojs.records import record
 
-# How many steps an error names.
+# Maximum steps that an error names.
 _MAX_NAMED = 10
 _CALLBACK_ID = re.compile(r"on[-_](complete|success|failure)")
 
-# Takes a path and the rule that is broken there.
+# Records an error: the path of a field, and the rule that the field breaks.
 Note = Callable[[str, str], None]
 
 
 @record(frozen=True, slots=True)
 class Dependency:
-    """A dependency as the request has it: the id of the step, and whether its failure is ignored.
+    """A dependency from a request: the ID of the step, and whether its failure is ignored.
 
-    One that was refused has an empty id.
+    An invalid dependency has an empty ID.
     """
 
     id: str
@@ -30,9 +30,10 @@ class Dependency:
 
 
 @record(frozen=True, slots=True)
-class Place:
-    """Where a step stands, as the request says it. `callback` is what its options say; a step whose
-    `job` is false is a workflow itself.
+class StepSpec:
+    """The place of a step in a graph, from its request.
+
+    `callback` is the callback type in its options. If `job` is false, the step is a workflow.
     """
 
     path: str
@@ -45,8 +46,10 @@ class Place:
 
 @record(frozen=True, slots=True)
 class PlacedSteps:
-    """A graph whose places are right: the positions that each step needs, those of its steps that
-    are no callbacks, and its callbacks.
+    """A checked graph, by the positions of its steps.
+
+    `needs` has the dependencies of each step, `body` all steps except callbacks, and `callbacks`
+    the callbacks with their types.
     """
 
     needs: Sequence[tuple[int, ...]]
@@ -55,12 +58,21 @@ class PlacedSteps:
 
     @property
     def edges(self) -> int:
-        """How many dependencies there are, without those of callbacks."""
+        """Number of dependencies, without those of callbacks."""
         return sum(len(self.needs[at]) for at in self.body)
 
 
-def arrange(places: Sequence[Place], path: str, note: Note) -> PlacedSteps:
-    """Find callbacks and check dependencies; `path` is that of the list of steps."""
+def arrange(places: Sequence[StepSpec], path: str, note: Note) -> PlacedSteps:
+    """Find callbacks and check dependencies.
+
+    Args:
+        places: Place of each step.
+        path: Path of the list of steps in the request. Errors about cycles name it.
+        note: Called with each error.
+
+    Returns:
+        The graph. Valid only if `note` was not called.
+    """
     needs = _resolved(places, note)
     callbacks = {at: place.callback for at, place in enumerate(places) if place.callback}
     callbacks |= _by_id(places, needs, callbacks)
@@ -70,12 +82,12 @@ def arrange(places: Sequence[Place], path: str, note: Note) -> PlacedSteps:
         names = [places[at].id for at in (*cycle, cycle[0])]
         if len(cycle) > _MAX_NAMED:
             names = [*names[:_MAX_NAMED], f"… ({len(cycle)} steps)"]
-        note(path, f"the steps wait for each other: {' → '.join(map(shorten, names))}")
+        note(path, f"must not contain a cycle: {' → '.join(map(shorten, names))}")
     return PlacedSteps(needs, body, callbacks)
 
 
-def _resolved(places: Sequence[Place], note: Note) -> list[tuple[int, ...]]:
-    """The positions of the steps that each step needs; those that are not there are left out."""
+def _resolved(places: Sequence[StepSpec], note: Note) -> list[tuple[int, ...]]:
+    """The positions of the dependencies of each step, without unknown ones."""
     positions = {place.id: at for at, place in enumerate(places)}
     found = []
     for place in places:
@@ -86,24 +98,22 @@ def _resolved(places: Sequence[Place], note: Note) -> list[tuple[int, ...]]:
             elif need.id:
                 note(f"{place.path}.depends_on[{at}]", _unknown(need.id, positions))
         if len(set(needs)) < len(needs):
-            note(f"{place.path}.depends_on", "must name each step once")
+            note(f"{place.path}.depends_on", "must not contain duplicates")
         found.append(tuple(needs))
     return found
 
 
 def _unknown(name: str, positions: dict[str, int]) -> str:
-    rule = f"no step beside it has the id '{shorten(name)}'"
-    # To compare with thousands of names would take seconds.
+    rule = f"refers to an unknown step: '{shorten(name)}'"
+    # Comparing thousands of names would take seconds.
     meant = nearest(name, positions) if len(positions) <= _MAX_NAMED**2 else None
-    return rule if meant is None else f"{rule}; did you mean '{shorten(meant)}'?"
+    return rule if meant is None else f"{rule}. Did you mean '{shorten(meant)}'?"
 
 
 def _by_id(
-    places: Sequence[Place], needs: Sequence[tuple[int, ...]], told: Collection[int]
+    places: Sequence[StepSpec], needs: Sequence[tuple[int, ...]], told: Collection[int]
 ) -> dict[int, Callback]:
-    """The callbacks that are told by their ids: they need all steps that are no callbacks, and no
-    step needs them.
-    """
+    """The callbacks that are marked by ID: they need all other steps, and no step needs them."""
     needed = {need for each in needs for need in each}
     found = {
         at: Callback(place.id.replace("-", "_"))
@@ -116,7 +126,7 @@ def _by_id(
         and needs[at]
         and not any(need.ignored for need in place.needs)
     }
-    # One that turns out to be a common step is one that the others have to need.
+    # If a candidate turns out to be an ordinary step, the remaining callbacks must depend on it.
     while wrong := [at for at in found if _lacking(needs[at], len(places), {*found, *told})]:
         for at in wrong:
             del found[at]
@@ -124,13 +134,13 @@ def _by_id(
 
 
 def _lacking(needs: Sequence[int], count: int, callbacks: set[int]) -> list[int]:
-    """The steps that a callback does not need, though it should."""
+    """The steps that a callback must depend on but doesn't."""
     have = callbacks.union(needs)
     return [at for at in range(count) if at not in have] if len(have) < count else []
 
 
 def _check_callbacks(
-    places: Sequence[Place],
+    places: Sequence[StepSpec],
     needs: Sequence[tuple[int, ...]],
     callbacks: Collection[int],
     body: Sequence[int],
@@ -140,21 +150,21 @@ def _check_callbacks(
     for at in sorted(found):
         path = f"{places[at].path}.depends_on"
         if not body or not needs[at]:
-            note(path, "must name the steps whose callback it is: it depends on nothing")
+            note(path, "must contain the steps of the callback, but is empty")
         elif lacking := _lacking(needs[at], len(places), found):
             names = ", ".join(f"'{shorten(places[each].id)}'" for each in lacking[:_MAX_NAMED])
             rest = "" if len(lacking) <= _MAX_NAMED else f" and {len(lacking) - _MAX_NAMED} more"
-            note(path, f"must name all steps that are no callbacks: it lacks {names}{rest}")
+            note(path, f"must contain all steps that are not callbacks, but lacks {names}{rest}")
     named = {places[at].id for at in found}
     for place in places:
         for at, need in enumerate(place.needs):
             if need.id in named:
-                rule = f"'{shorten(need.id)}' is a callback: no step can depend on it"
+                rule = f"can't be '{shorten(need.id)}', because no step can depend on a callback"
                 note(f"{place.path}.depends_on[{at}]", rule)
 
 
 def _cycles(needs: Sequence[tuple[int, ...]]) -> Iterator[list[int]]:
-    """Cycles, of each knot at least one, in the order in which the steps would run."""
+    """Yield at least one cycle per group of interdependent steps, in execution order."""
     left = [len(set(each)) for each in needs]
     followers: list[list[int]] = [[] for _ in needs]
     for at, each in enumerate(needs):
@@ -166,7 +176,8 @@ def _cycles(needs: Sequence[tuple[int, ...]]) -> Iterator[list[int]]:
             left[follower] -= 1
             if not left[follower]:
                 free.append(follower)
-    # Each of the rest needs another of the rest: to go back along these ends in a cycle.
+    # Each remaining step needs another remaining step, so following the dependencies ends in a
+    # cycle.
     walks: dict[int, int] = {}
     for first in (at for at, count in enumerate(left) if count):
         path, at = list[int](), first

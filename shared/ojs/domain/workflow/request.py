@@ -1,15 +1,15 @@
-"""The request to create a workflow, in each of its dialects (ojs-workflows; ojs-http-binding, 14).
+"""Parses requests to create a workflow, in both dialects (ojs-workflows; ojs-http-binding, 14).
 
-    typed     `type` is chain, group or batch; its steps are in `steps`, its jobs in `jobs`
-    graph     no `type`, or `dag`; steps have an `id`, and `depends_on` those of others
+    typed     `type` is chain, group, or batch. A chain has `steps`; a group and a batch have `jobs`
+    graph     no `type`, or `dag`. Each step has an `id` and can list other IDs in `depends_on`
 
-In a group and a batch `tasks` is another name of `jobs`, and the callbacks of a batch may stand
-beside them: so the admin UI's builder sends them.
+The builder of the admin UI sends `tasks` instead of `jobs`, and the callbacks of a batch next to
+them. Both are accepted.
 
-A step with `steps`, `jobs` or `callbacks` is a workflow itself, of either dialect; any other is a
-job as a push has it. In a graph a callback is told by `options.callback_type`, or by its id, as the
-Go SDK does it: `on-complete`, `on-success` or `on-failure`, if it depends on all other steps and
-none on it.
+A step with `steps`, `jobs`, or `callbacks` is a workflow itself, of either dialect. Any other step
+is a job in the format of an enqueue request. In a graph, `options.callback_type` marks a callback.
+The Go SDK marks it by ID instead: a step with the ID `on-complete`, `on-success`, or `on-failure`
+is a callback if it depends on all other steps and no step depends on it.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from itertools import islice
 from typing import Any, ClassVar, TypeVar
 
 from ojs.domain import ids
-from ojs.domain.errors import InvalidRequest, OjsError, shorten
+from ojs.domain.errors import InvalidRequest, OjsError, any_of, shorten
 from ojs.domain.fair_queue.tags import tenant_of
 from ojs.domain.job import envelope
 from ojs.domain.job.envelope import MAX_META_BYTES, MAX_NAME_BYTES, OnConflict
 from ojs.domain.requests import MAX_SHOWN, not_known
 from ojs.domain.workflow.graph import Callback, Graph, Step, StepKind, StepTrigger
-from ojs.domain.workflow.places import Dependency, Place, PlacedSteps, arrange
+from ojs.domain.workflow.places import Dependency, PlacedSteps, StepSpec, arrange
 from ojs.records import record
 
-# Jobs of a workflow, callbacks included.
+# Maximum jobs of a workflow, including callbacks.
 MAX_STEPS = 10_000
-# Workflows inside of each other, the outermost included.
+# Maximum nesting depth, including the outermost workflow.
 MAX_DEPTH = 10
-# Dependencies in all, without those of callbacks: each is a mark when the workflow runs.
+# Maximum dependencies in total, without those of callbacks. Each is a mark when the workflow runs.
 MAX_EDGES = 50_000
-# The same with those of callbacks, so that reading them ends in time.
+# Maximum dependencies including those of callbacks. Limits the time to read a request.
 MAX_NAMED_EDGES = 3 * MAX_EDGES
-# How many errors one answer names.
+# Maximum errors in one response.
 MAX_ERRORS = 100
 
-# The form of a workflow → the fields that it has beside `_COMMON`, that of its steps first.
+# The kind of a workflow → its fields in addition to `_COMMON`. The first one contains its steps.
 _FORMS = {
     StepKind.CHAIN: ("steps",),
     StepKind.GROUP: ("jobs",),
@@ -49,11 +49,11 @@ _FORMS = {
     StepKind.DAG: ("steps",),
 }
 _COMMON = ("type", "id", "name", "options")
-# What says where a step stands in a graph.
+# Fields that define the place of a step in a graph.
 _PLACE = ("depends_on", "trigger")
 _CALLBACK = "callback_type"
-# What a dependency or a condition of a step is called elsewhere, and its field here. Ignored, the
-# step would start at once.
+# Names of other products for a dependency or a condition of a step, and the field here. These names
+# are rejected: if they were ignored, the step would start immediately.
 _ELSEWHERE = {
     **dict.fromkeys(
         ("needs", "dependsOn", "depends", "dependencies", "requires", "after", "run_after"),
@@ -61,9 +61,9 @@ _ELSEWHERE = {
     ),
     **dict.fromkeys(("when", "if", "condition", "conditions", "run_if"), "trigger"),
 }
-# What makes a step a workflow.
+# Fields that make a step a workflow.
 _COMPOSITE = frozenset({"steps", "jobs", "callbacks"})
-# A step's own option counts before the workflow's, and before these of the workflow's.
+# An option of a step overrides the same option of its workflow, and also the options listed here.
 _SAME = {
     "timeout": ("timeout_ms",),
     "timeout_ms": ("timeout",),
@@ -74,7 +74,7 @@ _SAME = {
 
 
 class InvalidWorkflow(InvalidRequest):
-    """The definition of a workflow breaks rules; `details.validation_errors` has all of them."""
+    """The definition of a workflow is invalid; `details.validation_errors` lists all errors."""
 
     code: ClassVar[str] = "invalid_workflow"
 
@@ -88,9 +88,9 @@ class InvalidWorkflow(InvalidRequest):
 class WorkflowDefinition:
     """A valid request.
 
-    `templates` are the requests of its jobs in the order of `graph.jobs`, with the options of
-    their workflows in them: `envelope.parse` takes them. `queues` are those of its jobs, `id` is
-    the one that the client chose.
+    `templates` are the enqueue requests of its jobs, in the order of `graph.jobs`. They include the
+    options of their workflows, and `envelope.parse` accepts them. `queues` are the queues of its
+    jobs. `id` is the workflow ID that the client chose.
     """
 
     graph: Graph
@@ -100,11 +100,12 @@ class WorkflowDefinition:
 
 
 def parse(body: object, *, now_ms: int) -> WorkflowDefinition:
-    """A workflow from parsed JSON.
+    """Parse a workflow from decoded JSON.
 
-    Each job is validated as a push at the time `now_ms` would be, under the system's defaults;
-    under those of its queue it is when it starts. Raises InvalidWorkflow with all errors, at most
-    MAX_ERRORS.
+    Each job is validated like an enqueue request at the time `now_ms`, with the system defaults.
+    The defaults of its queue are applied when the job starts.
+
+    Raises InvalidWorkflow with all errors, at most `MAX_ERRORS`.
     """
     reading = _Reading(now_ms)
     read: _Read | None = None
@@ -120,7 +121,7 @@ def parse(body: object, *, now_ms: int) -> WorkflowDefinition:
 
 @record(frozen=True, slots=True)
 class _Read:
-    """A step, and the templates of the jobs in it, in the order of the tree."""
+    """A step, and the templates of its jobs, in the order of the tree."""
 
     step: Step
     templates: Sequence[dict[str, Any]] = ()
@@ -128,35 +129,33 @@ class _Read:
 
 @record(frozen=True, slots=True)
 class _Steps:
-    """The steps of a workflow, before they are read: their path, the options that they are given,
-    and how many workflows they are in.
-    """
+    """Context of the steps of a workflow: path of the list, inherited options, nesting depth."""
 
     path: str
     options: Mapping[str, Any]
     depth: int
 
 
-# Stands for a step that has errors: the others are read, and nothing becomes of it.
+# Placeholder for a step with errors. The other steps are still read, to find all errors.
 _NOTHING = _Read(Step(StepKind.JOB))
 _Member = TypeVar("_Member", StepKind, StepTrigger, Callback)
 
 
 class _TooManyErrors(Exception):
-    """The rest of the request is not read."""
+    """The request has MAX_ERRORS errors. The rest of it is not read."""
 
 
 class _Reading:
-    """One request, while it is read."""
+    """State of reading one request."""
 
     def __init__(self, now_ms: int) -> None:
         self._now_ms = now_ms
         self.errors: list[dict[str, str]] = []
         self.queues = set[str]()
         self._edges = self._named_edges = 0
-        # The paths of all jobs, and their templates.
+        # Path and template of each job.
         self._jobs: list[tuple[str, dict[str, Any]]] = []
-        # Requests that are valid, without args and meta, and their queues.
+        # Valid enqueue requests without args and meta → their queues.
         self._valid = dict[str, str]()
 
     def _note(self, path: str, rule: str) -> None:
@@ -171,7 +170,7 @@ class _Reading:
     # --- workflows --------------------------------------------------------------------------------
 
     def workflow(self, body: object) -> _Read:
-        """The whole request."""
+        """Read the whole request."""
         body = _usual(body)
         if isinstance(body, dict):
             self._unplaced(body, "$")
@@ -182,12 +181,12 @@ class _Reading:
         return read
 
     def _composite(self, raw: object, path: str, options: Mapping[str, Any], depth: int) -> _Read:
-        """A workflow by itself, or as a step; `options` are those of the one that it is in."""
+        """Read a workflow, at the top or as a step. `options` come from the enclosing workflow."""
         if not isinstance(raw, dict):
             self._note(path, "must be an object")
             return _NOTHING
         if depth > MAX_DEPTH:
-            self._note(path, f"at most {MAX_DEPTH} workflows may be inside of each other")
+            self._note(path, f"must have at most {MAX_DEPTH} levels of nested workflows")
             return _NOTHING
         kind = self._member(raw.get("type", StepKind.DAG), f"{path}.type", _FORMS)
         if kind is None:
@@ -196,11 +195,11 @@ class _Reading:
         self._note_unknown(raw, path, (*_COMMON, *fields, *_PLACE))
         name = raw.get("name")
         if name is not None and not (isinstance(name, str) and len(name) <= MAX_NAME_BYTES):
-            self._note(f"{path}.name", f"must be a text of at most {MAX_NAME_BYTES} characters")
+            self._note(f"{path}.name", f"must be a string of at most {MAX_NAME_BYTES} characters")
         inner = _Steps(f"{path}.{fields[0]}", self._options(raw, path, options), depth + 1)
         steps = raw.get(fields[0])
         if not isinstance(steps, list) or not steps:
-            self._note(inner.path, f"{fields[0]} array must contain at least one element")
+            self._note(inner.path, "must be an array with at least one entry")
             return _NOTHING
         if kind is StepKind.DAG:
             read = self._graph(steps, inner, inferred="type" not in raw)
@@ -214,18 +213,18 @@ class _Reading:
     def _options(
         self, raw: Mapping[str, Any], path: str, outer: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """The options of a workflow, with those of the one that it is in."""
+        """The options of a workflow, merged with those of the enclosing workflow."""
         options = raw.get("options")
         if options is None:
             return outer
-        # What is wrong with them is told once, not for each step.
+        # Report invalid options once, not for each step.
         if self._queue({"type": "a", "args": [], "options": options}, path) is None:
             return {}
         merged: Mapping[str, Any] = _with_options({"options": options}, outer)["options"]
         return merged
 
     def _row(self, kind: StepKind, steps: Sequence[object], inner: _Steps) -> _Read:
-        """A chain or a group."""
+        """Read the steps of a chain or a group."""
         seen, found = dict[str, str](), []
         for at, raw in enumerate(steps):
             path = f"{inner.path}[{at}]"
@@ -234,9 +233,9 @@ class _Reading:
         return _holding(kind, found)
 
     def _batch(self, jobs: _Read, callbacks: object, path: str, inner: _Steps) -> _Read:
-        """A batch of these jobs."""
+        """Read the callbacks of a batch of these jobs."""
         if not isinstance(callbacks, dict) or not callbacks:
-            self._note(path, f"must have at least one of {', '.join(Callback)}")
+            self._note(path, f"must have at least one of {any_of(Callback)}")
             return _NOTHING
         self._note_unknown(callbacks, path, list(Callback))
         found = [jobs]
@@ -251,7 +250,7 @@ class _Reading:
         return _holding(StepKind.BATCH, found)
 
     def _unplaced(self, raw: object, path: str) -> None:
-        """Refuse what only steps of a graph have."""
+        """Reject fields that only steps of a graph can have."""
         if not isinstance(raw, dict):
             return
         options = raw.get("options")
@@ -259,10 +258,13 @@ class _Reading:
         if isinstance(options, dict) and _CALLBACK in options and not _is_composite(raw):
             named.append(f"{path}.options.{_CALLBACK}")
         for place in named:
-            self._note(place, "is for the steps of a workflow without `type`, or of type 'dag'")
+            self._note(
+                place,
+                "is allowed only in the steps of a workflow without type, or with the type dag",
+            )
 
     def _graph(self, steps: Sequence[object], inner: _Steps, *, inferred: bool) -> _Read:
-        """A graph; with `inferred` it is a chain, group or batch if it has the form of one."""
+        """Read a graph. If `inferred`, store it as a chain, group, or batch if it is equivalent."""
         seen, places, found = dict[str, str](), [], []
         for at, raw in enumerate(steps):
             path = f"{inner.path}[{at}]"
@@ -272,7 +274,7 @@ class _Reading:
         arranged = arrange(places, inner.path, self._note)
         self._edges += arranged.edges
         if self._edges > MAX_EDGES:
-            self._note(inner.path, f"at most {MAX_EDGES} dependencies are allowed in all")
+            self._note(inner.path, f"must have at most {MAX_EDGES} dependencies in total")
             raise _TooManyErrors
         return _arranged(arranged, places, found, inferred=inferred)
 
@@ -281,21 +283,24 @@ class _Reading:
     def _id(
         self, raw: object, path: str, seen: dict[str, str], *, required: bool = False
     ) -> str | None:
-        """The id of a step, which no other one has of those `seen` beside it."""
+        """Read the ID of a step and check that it is unique among `seen` (ID → path)."""
         if not isinstance(raw, dict) or ("id" not in raw and not required):
             return None
         name = raw.get("id")
         if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_BYTES:
-            self._note(f"{path}.id", f"must be a text of 1 to {MAX_NAME_BYTES} characters")
+            self._note(f"{path}.id", f"must be a string of 1 to {MAX_NAME_BYTES} characters")
             return None
         if name in seen:
-            self._note(f"{path}.id", f"'{shorten(name)}' is the id of {seen[name]} too")
+            self._note(
+                f"{path}.id",
+                f"must be unique, but '{shorten(name)}' is also the id of {seen[name]}",
+            )
         return seen.setdefault(name, path) and name
 
-    def _place(self, raw: object, path: str, step_id: str | None) -> Place:
-        """Where a step of a graph stands."""
+    def _place(self, raw: object, path: str, step_id: str | None) -> StepSpec:
+        """Read the place of a step in a graph: its dependencies, trigger, and callback type."""
         if not isinstance(raw, dict):
-            return Place(path, step_id or path)
+            return StepSpec(path, step_id or path)
         job = not _is_composite(raw)
         options = raw.get("options")
         told = options.get(_CALLBACK) if job and isinstance(options, dict) else None
@@ -306,25 +311,28 @@ class _Reading:
             callback = self._member(told, f"{path}.options.{_CALLBACK}", Callback)
         needs = self._needs(raw.get("depends_on"), f"{path}.depends_on")
         if trigger is not None and callback is not None:
-            self._note(f"{path}.trigger", "follows from callback_type: leave it out")
+            self._note(f"{path}.trigger", "can't be combined with callback_type. Omit it")
         if trigger is not None and not needs:
-            self._note(f"{path}.trigger", "has nothing to wait for: `depends_on` is empty")
+            self._note(f"{path}.trigger", "requires depends_on, which is empty")
         if callback is not None or trigger not in (None, StepTrigger.ALL_SUCCEEDED):
             for at in (at for at, need in enumerate(needs) if need.ignored):
-                rule = "goes with the trigger 'all_succeeded' alone"
+                rule = "requires the trigger all_succeeded"
                 self._note(f"{path}.depends_on[{at}].ignore_failed", rule)
-        return Place(path, step_id or path, needs, trigger, callback, job)
+        return StepSpec(path, step_id or path, needs, trigger, callback, job)
 
     def _needs(self, raw: object, path: str) -> tuple[Dependency, ...]:
-        """What a step depends on."""
+        """Read the dependencies of a step."""
         if raw is None:
             return ()
         if not isinstance(raw, list):
-            self._note(path, "must be a list of ids of steps")
+            self._note(path, "must be an array of step IDs")
             return ()
         self._named_edges += len(raw)
         if self._named_edges > MAX_NAMED_EDGES:
-            self._note(path, f"at most {MAX_NAMED_EDGES} dependencies may be named in all")
+            self._note(
+                path,
+                f"must have at most {MAX_NAMED_EDGES} dependencies in total, callbacks included",
+            )
             raise _TooManyErrors
         return tuple(self._need(each, path, at) for at, each in enumerate(raw))
 
@@ -335,20 +343,19 @@ class _Reading:
             name, ignored = raw.get("id"), raw.get("ignore_failed", False)
         if isinstance(name, str) and name and isinstance(ignored, bool):
             return Dependency(name, ignored)
-        self._note(f"{path}[{at}]", "must be the id of a step, or {id, ignore_failed}")
+        self._note(f"{path}[{at}]", "must be a step ID, or {id, ignore_failed}")
         return Dependency("")
 
     def _member(self, raw: object, path: str, members: Iterable[_Member]) -> _Member | None:
-        """A member of a closed set."""
+        """The member of `members` that equals `raw`, or None after recording an error."""
         for member in members:
             if raw == member:
                 return member
-        *some, last = (f"'{each}'" for each in members)
-        self._note(path, f"must be {', '.join(some)} or {last}")
+        self._note(path, f"must be {any_of(repr(str(each)) for each in members)}")
         return None
 
     def _step(self, raw: object, path: str, inner: _Steps, step_id: str | None) -> _Read:
-        """A step of a workflow: a job, or a workflow itself."""
+        """Read a step of a workflow: a job, or a workflow itself."""
         if _is_composite(raw):
             read = self._composite(raw, path, inner.options, inner.depth)
             return replace(read, step=replace(read.step, id=step_id))
@@ -356,20 +363,21 @@ class _Reading:
             self._note(path, "must be an object")
             return _NOTHING
         for key in islice((key for key in raw if key in _ELSEWHERE), MAX_ERRORS):
-            self._note(f"{path}.{key}", f"is not a field of a step: use {_ELSEWHERE[key]}")
+            self._note(f"{path}.{key}", f"is not a field of a step. Use {_ELSEWHERE[key]}")
         template = {key: value for key, value in raw.items() if key not in ("id", *_PLACE)}
         options = template.get("options")
         if isinstance(options, dict) and _CALLBACK in options:
             rest = {key: value for key, value in options.items() if key != _CALLBACK}
             template["options"] = rest
         if isinstance(options, dict) and "meta" not in raw:
-            # The Go SDK sends a step's meta so; its worker reads it where that of other jobs is.
+            # The Go SDK sends the meta of a step in the options, but its worker reads the job's
+            # field `meta`.
             given = options.get("metadata")
             template |= {"meta": given} if isinstance(given, dict) else {}
         template = _with_options(template, inner.options)
         self._jobs.append((path, template))
         if len(self._jobs) > MAX_STEPS:
-            self._note(inner.path, f"at most {MAX_STEPS} jobs are allowed in all")
+            self._note(inner.path, f"must have at most {MAX_STEPS} jobs in total")
             raise _TooManyErrors
         queue = self._queue(template, path)
         if queue is None:
@@ -378,11 +386,11 @@ class _Reading:
         return _Read(Step(StepKind.JOB, step_id, template["type"]), (template,))
 
     def _queue(self, template: Mapping[str, Any], path: str) -> str | None:
-        """The queue of a job, if a push of it would be valid; what is wrong is noted."""
+        """The queue of a job, or None after recording errors if it could not be enqueued."""
         args, meta = template.get("args"), template.get("meta", {})
-        # Jobs of a group are often alike but for args and meta, and the rest is validated once.
+        # The jobs of a group often differ only in args and meta. The rest is validated once.
         like = repr([each for each in template.items() if each[0] not in ("args", "meta")])
-        # A character here is at most four bytes of JSON.
+        # Each character of the text is at most 4 bytes of JSON.
         small = 4 * len(like + repr(args) + repr(meta)) <= MAX_META_BYTES
         if small and like in self._valid and isinstance(args, list) and isinstance(meta, dict):
             return self._valid[like]
@@ -390,21 +398,22 @@ class _Reading:
             request = envelope.parse(template, f"{path}.")
             resolved = envelope.resolve(request, now_ms=self._now_ms, prefix=f"{path}.")
         except OjsError as error:
-            # Of several errors the first is told by the error itself, too.
+            # If there are several errors, `errors` also contains the first one.
             one = {"field": path, "reason": error.message} | error.details
             for each in error.details.get("errors", [one]):
                 self._note(each["field"], each["reason"])
             return None
         unique, place = request.choose("unique")
         if unique is not None and unique.on_conflict not in (None, OnConflict.REJECT):
-            rule = "must be 'reject' in a workflow, whose steps cannot wait for a job of another"
+            rule = "must be reject for a workflow step"
             self._note(f"{path}.{place}.on_conflict", rule)
             return None
         return self._valid.setdefault(like, resolved.queue)
 
     def _share_tenant(self) -> None:
-        """See that all jobs are of one tenant (ojs-multi-tenancy, 15.2): those that name none are
-        given that of the others.
+        """Check that all jobs have the same tenant (ojs-multi-tenancy, 15.2).
+
+        Jobs without a tenant get the tenant of the others.
         """
         if self.errors:
             return
@@ -418,14 +427,12 @@ class _Reading:
                 job["meta"] = {**(job.get("meta") or {}), "tenant_id": tenant}
                 self._queue(job, path)
             elif tenant_of(job) != tenant_of(one):
-                rule = (
-                    f"must be '{shorten(tenant_of(one))}', as that of {first}: a workflow has one"
-                )
+                rule = f"must be '{shorten(tenant_of(one))}', which is the tenant of {first}"
                 self._note(f"{path}.meta.tenant_id", rule)
 
 
 def _usual(body: object) -> object:
-    """A request with the fields of the admin UI's builder under their usual names."""
+    """The request, with the field names of the admin UI's builder replaced by the API names."""
     if not isinstance(body, dict) or "tasks" not in body or "jobs" in body:
         return body
     kind = body.get("type")
@@ -445,7 +452,7 @@ def _is_composite(raw: object) -> bool:
 
 
 def _with_options(job: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """A job with the options of its workflow where it has no own."""
+    """The job, with the options of its workflow that it doesn't set itself."""
     given = job.get("options") or {}
     if not options or not isinstance(given, dict):
         return job
@@ -461,22 +468,22 @@ def _with_options(job: dict[str, Any], options: Mapping[str, Any]) -> dict[str, 
 
 
 def _holding(kind: StepKind, steps: Sequence[_Read]) -> _Read:
-    """A workflow of these steps."""
+    """Combine steps into a workflow."""
     templates = [template for read in steps for template in read.templates]
     return _Read(Step(kind, steps=tuple(read.step for read in steps)), templates)
 
 
 def _as_callback(read: _Read, callback: Callback) -> _Read:
-    """The callback of a batch whose first step has the jobs."""
+    """The step as a callback of a batch. Step 0 of the batch contains its jobs."""
     step = replace(read.step, needs=(0,), trigger=callback.trigger, callback=callback)
     return replace(read, step=step)
 
 
 def _arranged(
-    arranged: PlacedSteps, places: Sequence[Place], steps: Sequence[_Read], *, inferred: bool
+    arranged: PlacedSteps, places: Sequence[StepSpec], steps: Sequence[_Read], *, inferred: bool
 ) -> _Read:
-    """A graph; a batch, if it has callbacks."""
-    # Positions among the steps that are no callbacks.
+    """Build the graph. If it has callbacks, the result is a batch."""
+    # Positions among the steps without the callbacks.
     inner = {at: position for position, at in enumerate(arranged.body)}
     placed = []
     for at in arranged.body:
@@ -501,7 +508,7 @@ def _arranged(
 
 
 def _inferred(graph: Step) -> Step:
-    """A graph as the group or chain that it is, if it is one."""
+    """The graph as a group or chain if it is equivalent to one, else unchanged."""
     if not any(step.needs for step in graph.steps):
         return replace(graph, kind=StepKind.GROUP)
     for position, step in enumerate(graph.steps):
@@ -509,7 +516,7 @@ def _inferred(graph: Step) -> Step:
             return graph
         if step.trigger is not StepTrigger.ALL_SUCCEEDED:
             return graph
-    # What each needs follows from the order.
+    # The dependencies of a chain follow from its order.
     return replace(
         graph, kind=StepKind.CHAIN, steps=tuple(replace(each, needs=()) for each in graph.steps)
     )

@@ -1,9 +1,13 @@
-"""What a step is told of the steps before it: `parent_results` and `parent_errors`. Pure.
+"""Collects the results that a step receives: `parent_results` and `parent_errors`. Pure.
 
-A step of a chain wants what all steps before it in the chain gave, by their index; a step of a
-graph what those gave that it depends on, in the order in which it names them; a callback what the
-jobs of its batch gave. A step that waits for no other wants what the composite wants that it is in.
-What a composite gives is a list of what the steps in it give, without callbacks.
+The parents of a step are:
+
+    step of a chain      all steps before it in the chain, in order
+    step of a graph      the steps that it depends on, in the order of `depends_on`
+    callback             the jobs of its batch
+    without dependency   the parents of the enclosing composite
+
+The result of a composite is the list of the results of its steps, without callbacks.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from ojs.domain.workflow.graph import Graph, StepKind, needs_of
 
 
 def wanted(graph: Graph, node: int) -> Sequence[int]:
-    """The steps whose results a step wants, in order: jobs, and openings of composites."""
+    """The parents of a step, in order: jobs, and openings of composites."""
     parent = graph.parents[node]
     if parent < 0:
         return ()
@@ -26,12 +30,12 @@ def wanted(graph: Graph, node: int) -> Sequence[int]:
     if not before:
         return wanted(graph, parent)
     found = [children[at] for at in before]
-    # A callback waits for all jobs of its batch together.
+    # A callback waits for step 0 of its batch, which contains all its jobs.
     return graph.children[found[0]] if composite.kind is StepKind.BATCH else found
 
 
 def wanted_jobs(graph: Graph, node: int) -> Iterator[int]:
-    """The jobs whose results a step wants, in order."""
+    """Yield the jobs whose results a step receives, in order."""
     for step in wanted(graph, node):
         yield from _jobs(graph, step)
 
@@ -44,13 +48,13 @@ def _jobs(graph: Graph, step: int) -> Iterator[int]:
 
 
 def _members(graph: Graph, opening: int) -> Sequence[int]:
-    """The steps of a composite that are no callbacks."""
+    """The steps of a composite, without callbacks."""
     children = graph.children[opening]
     return graph.children[children[0]] if graph.step(opening).kind is StepKind.BATCH else children
 
 
 def kept(graph: Graph) -> frozenset[int]:
-    """The jobs whose results some step wants: those of others need not be kept for the workflow."""
+    """The jobs whose results another step receives. The workflow must retain only these results."""
     found = set[int]()
     wanting = [(0, False)]
     while wanting:
@@ -73,18 +77,25 @@ def kept(graph: Graph) -> frozenset[int]:
 def parent_fields(
     graph: Graph, node: int, results: Mapping[int, Any], errors: Mapping[int, Any]
 ) -> dict[str, Any]:
-    """The fields of a step's job that tell of the steps before it, from the results and errors of
-    jobs by their nodes. None are there if it wants nothing.
+    """Build the fields of a step's job that contain the results of its parents.
 
-    A step without a result has null in `parent_results`; `parent_errors`, which is there if a step
-    has an error, has it at the same place. Those that the client named are also there by name.
+    Args:
+        graph: Graph of the workflow.
+        node: Node of the step.
+        results: Results of completed jobs, by node.
+        errors: Errors of failed jobs, by node.
+
+    Returns:
+        Empty if the step has no parents. Otherwise `parent_results`, with null for a parent without
+        a result. `parent_errors` exists if a parent has an error, at the same index.
+        `parent_results_by_step` exists if the client gave a parent an ID.
     """
     steps = wanted(graph, node)
     if not steps:
         return {}
-    fields: dict[str, Any] = {"parent_results": [_given(graph, each, results) for each in steps]}
+    fields: dict[str, Any] = {"parent_results": [_provided(graph, each, results) for each in steps]}
     if any(job in errors for job in wanted_jobs(graph, node)):
-        fields["parent_errors"] = [_given(graph, each, errors) for each in steps]
+        fields["parent_errors"] = [_provided(graph, each, errors) for each in steps]
     named = {
         name: result
         for each, result in zip(steps, fields["parent_results"], strict=True)
@@ -93,8 +104,8 @@ def parent_fields(
     return fields | ({"parent_results_by_step": named} if named else {})
 
 
-def _given(graph: Graph, step: int, values: Mapping[int, Any]) -> Any:
-    """What a step gives: a job's value or null, a composite's list of them."""
+def _provided(graph: Graph, step: int, values: Mapping[int, Any]) -> Any:
+    """The value of a step: a job's value or null, or a composite's list of values."""
     if graph.is_job(step):
         return values.get(step)
-    return [_given(graph, each, values) for each in _members(graph, step)]
+    return [_provided(graph, each, values) for each in _members(graph, step)]

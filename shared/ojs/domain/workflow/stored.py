@@ -1,6 +1,7 @@
-"""Graphs, templates of jobs and states of graphs as they are stored. Pure.
+"""Stored form of graphs, job templates, and graph states. Pure.
 
-Each text begins with a byte that numbers its form, so that a version that has another one can tell.
+The first byte of each text is the number of its format. A version that doesn't support the format
+rejects the text.
 """
 
 from __future__ import annotations
@@ -14,29 +15,29 @@ from ojs.domain.errors import UnknownForm
 from ojs.domain.workflow.advance import GraphState
 from ojs.domain.workflow.graph import Callback, Graph, Step, StepKind, StepTrigger
 
-# Templates in one page: what a start reads to make a job.
+# Templates per page. To create a job, one page is read.
 PAGE = 100
 _FORM, _COMPRESSED = b"\x01", b"\x02"
-# What of a step is stored beside its kind, type and inner steps: in this order, without those at
-# the end that are the default.
+# Defaults of the other stored fields of a step, after its kind, type, and inner steps. Fields are
+# stored in this order. Trailing fields with the default are omitted.
 _DEFAULTS: Sequence[Any] = (None, None, (), (), StepTrigger.ALL_SUCCEEDED, None)
 
 
 def graph_text(graph: Graph) -> bytes:
-    """A graph, without the templates of its jobs."""
+    """Encode a graph, without the templates of its jobs."""
     types: dict[str, int] = {}
     tree = _tree(graph.root, types)
     return _packed([list(types), tree])
 
 
 def graph_of(text: bytes) -> Graph:
-    """Read back what `graph_text` wrote. Raises UnknownForm."""
+    """Read the result of `graph_text`. Raises UnknownForm."""
     types, tree = _unpacked(text, "a workflow's graph")
     return Graph(_step(tree, types))
 
 
 def _tree(step: Step, types: dict[str, int]) -> Any:
-    """A step for JSON: a number for a job of which there is only a type to tell."""
+    """The step as JSON. A job without other fields is the number of its type."""
     rest = [step.id, step.name, step.needs, step.ignores, step.trigger, step.callback]
     while rest and rest[-1] == _DEFAULTS[len(rest) - 1]:
         rest.pop()
@@ -66,14 +67,14 @@ def _step(tree: Any, types: Sequence[str]) -> Step:
 
 
 def template_pages(templates: Sequence[Mapping[str, Any]]) -> list[bytes]:
-    """The templates of all jobs in their order, PAGE in each text."""
+    """Encode the templates of all jobs, in order, `PAGE` templates per text."""
     return [
         _packed(list(templates[first : first + PAGE])) for first in range(0, len(templates), PAGE)
     ]
 
 
 def templates_of(page: bytes) -> list[dict[str, Any]]:
-    """Read back one text of `template_pages`. Raises UnknownForm."""
+    """Read one text from `template_pages`. Raises UnknownForm."""
     found: list[dict[str, Any]] = _unpacked(page, "templates of a workflow's jobs")
     return found
 
@@ -89,24 +90,24 @@ def _unpacked(text: bytes, what: str) -> Any:
 
 
 def state_text(state: GraphState) -> bytes:
-    """A state: at most five bits a node and one more for each retry; of long chains far less."""
+    """Encode a state: at most 5 bits per node, plus 1 per retry. Long chains need far less."""
     sets = [
         state.started, state.completed, state.failed, state.cancelled, state.skipped,
         int(state.stopped), *state.reruns,
     ]  # fmt: skip
     plain = b"".join(_sized(each) for each in sets)
-    # What ended in order is in few runs of bits.
+    # If nodes ended in order, the bit sets have few runs and compress well.
     return min(_FORM + plain, _COMPRESSED + zlib.compress(plain), key=len)
 
 
 def _sized(number: int) -> bytes:
-    """A number, with its length in bytes before it."""
+    """The number, preceded by its length in bytes."""
     data = number.to_bytes((number.bit_length() + 7) // 8, "little")
     return len(data).to_bytes(2, "little") + data
 
 
 def state_of(text: bytes) -> GraphState:
-    """Read back what `state_text` wrote. Raises UnknownForm."""
+    """Read the result of `state_text`. Raises UnknownForm."""
     if text[:1] not in (_FORM, _COMPRESSED):
         raise UnknownForm("the form of a workflow's state", text[:1].hex())
     plain = text[1:] if text[:1] == _FORM else zlib.decompress(text[1:])

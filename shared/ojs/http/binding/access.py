@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ojs.domain.access import ANYBODY, Principal
 from ojs.domain.errors import Unauthenticated, forbidden
-from ojs.http.endpoint import Reach
+from ojs.http.endpoint import QueueScope
 
 if TYPE_CHECKING:
     from ojs.http.binding.request import Request
@@ -24,7 +24,7 @@ QUEUES_CLAIM = "ojs_queues"
 _FILTERS = ("queue", "queues")
 
 
-class Guard:
+class Authorizer:
     """Checks each request before its operation runs."""
 
     def __init__(self, current: Callable[[], Runtime]) -> None:
@@ -68,7 +68,7 @@ class Guard:
         needed = operation.permission
         if needed.scope is not None and needed.scope not in principal.scopes:
             raise forbidden()
-        if principal.limited and needed.reach is Reach.ALL:
+        if principal.limited and needed.reach is QueueScope.ALL:
             raise forbidden()
 
     def admit(self, request: Request) -> None:
@@ -80,11 +80,11 @@ class Guard:
         if not request.principal.limited:
             return
         match request.operation.permission.reach:
-            case Reach.PATH:
+            case QueueScope.PATH:
                 request.touches(request.named)
-            case Reach.JOB:
+            case QueueScope.JOB:
                 request.touches(self._current().jobs.queue_of(request.named))
-            case Reach.FILTER:
+            case QueueScope.FILTER:
                 request.touches(*(filtered(request.query) or (None,)))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ojs.domain.access import Scope
 from ojs.domain.errors import OjsError
 from ojs.http.binding import errors
-from ojs.http.endpoint import Reach
+from ojs.http.endpoint import QueueScope
 
 if TYPE_CHECKING:
     from ojs.http.binding.request import Request
@@ -24,7 +24,10 @@ def audited(operation: Operation) -> bool:
     """
     needed = operation.permission
     if needed.scope is Scope.JOBS_WRITE:
-        return needed.reach in {Reach.CRON, Reach.WORKFLOW} and operation.id != "create_workflow"
+        return (
+            needed.reach in {QueueScope.CRON, QueueScope.WORKFLOW}
+            and operation.id != "create_workflow"
+        )
     return needed.scope is Scope.ADMIN_WRITE
 
 

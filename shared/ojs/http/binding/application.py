@@ -20,7 +20,7 @@ from ojs.domain.ids import IdSource
 from ojs.domain.job.trace import TraceContext
 from ojs.http import features
 from ojs.http.binding import client_quirks, errors, negotiation
-from ojs.http.binding.access import Guard
+from ojs.http.binding.access import Authorizer
 from ojs.http.binding.actions import ActionLog
 from ojs.http.binding.request import Request
 from ojs.http.binding.routes import Routes
@@ -50,7 +50,7 @@ class _Call:
 class Application:
     """One HTTP function, which serves the operations of several resources."""
 
-    def __init__(self, function: str, guard: Guard, actions: ActionLog | None = None) -> None:
+    def __init__(self, function: str, guard: Authorizer, actions: ActionLog | None = None) -> None:
         """Create the application of a function. `actions` is required to record audited actions."""
         self.function = function
         self._guard = guard

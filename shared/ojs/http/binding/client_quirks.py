@@ -1,7 +1,7 @@
-"""Exceptions for clients that do not follow the specification: a table with an entry for each.
+"""Exceptions for clients that don't follow the specification: a table with one entry per client.
 
-A client is recognised by what it sends, and its entry changes only what it names. All other clients
-get exactly what they ask for. docs/clients.md shows the same table.
+The headers of a request identify the client. Its entry changes only the media type of responses.
+All other clients get the media type that they request. docs/clients.md shows the same table.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import re
 from ojs.http.binding import negotiation
 from ojs.records import record
 
-# RFC 9110, section 10.1.5: User-Agent begins with a product, whose name is a token.
+# RFC 9110, section 10.1.5: User-Agent starts with a product, whose name is a token.
 _PRODUCT = re.compile(r"[ \t]*([!#$%&'*+.^_`|~0-9A-Za-z-]+)")
 
 
 @record(frozen=True)
 class Quirk:
-    """A client that needs a media type other than the one it asks for.
+    """A client that requires a different media type than the one it requests.
 
-    It is recognised by `product`, the first product of its User-Agent (in lower case), and by
-    `accepts`, the only media type in its Accept. It gets `answered`.
+    Two headers identify the client: `product` is the first product of its User-Agent in lower case,
+    and `accepts` is the only media type in its Accept. The response has the type `answered`.
     """
 
     client: str
@@ -42,7 +42,7 @@ QUIRKS = (
 
 
 def media_type(accept: str | None, user_agent: str | None) -> str:
-    """The media type to answer with: that of a client's quirk, or else what Accept asks for."""
+    """Return the media type of the response, from the quirk of the client or else from Accept."""
     found = _PRODUCT.match(user_agent or "")
     product = found[1].lower() if found else None
     wanted = negotiation.weights(accept)

@@ -1,6 +1,6 @@
-"""Errors as HTTP answers: the one map from code to status, and the one error body.
+"""Converts errors to HTTP responses: the status of each error code, and the error body.
 
-`catalogue` is the number of an error in the OJS error catalogue (ojs-error-catalog).
+`catalogue` is the number of an error in the OJS error catalog (ojs-error-catalog).
 """
 
 from __future__ import annotations
@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ojs.domain.errors import NotStored, OjsError, QueueFull, TooManyJobs, Unauthenticated
+from ojs.domain.errors import (
+    NotStored,
+    OjsError,
+    QueueFull,
+    TooManyJobs,
+    Unauthenticated,
+    any_of,
+    without_retry,
+)
 from ojs.records import record
 
 _CATALOGUE = "https://openjobspec.org/spec/v1/error-catalog"
@@ -24,7 +32,7 @@ _CHAPTERS = {
 
 @record(frozen=True)
 class ErrorKind:
-    """How an error code is answered: status, catalogue number, and a hint for the caller."""
+    """The response to an error code: status, catalog number, and a hint for the caller."""
 
     status: int
     catalogue: str
@@ -32,67 +40,68 @@ class ErrorKind:
 
     @property
     def docs_url(self) -> str:
-        """The page that describes the error."""
+        """The URL of the page that describes the error."""
         return f"{_CATALOGUE}#{_CHAPTERS[self.catalogue[4]]}"
 
 
-# One row for each: the formatter would split it.
+# One row for each code. The formatter would split the rows.
 # fmt: off
 KINDS: dict[str, ErrorKind] = {
     "invalid_payload": ErrorKind(400, "OJS-1000", "Send one JSON object, encoded as UTF-8."),
     "invalid_request": ErrorKind(400, "OJS-1000",
-        "Correct the field named in details and send again."),
+        "Correct the field that details.field names and send the request again."),
     "invalid_workflow": ErrorKind(400, "OJS-1000",
-        "Correct what details.validation_errors names and send again."),
+        "Correct the faults in details.validation_errors and send the request again."),
     "validation_error": ErrorKind(422, "OJS-1006",
-        "Correct the policy field named in details and send again."),
+        "Correct the policy field that details.field names and send the request again."),
     "unsupported": ErrorKind(422, "OJS-7000",
-        "See /ojs/manifest and /ojs/v1/openapi.json for what is offered."),
+        "See /ojs/manifest and /ojs/v1/openapi.json for the supported features."),
     "not_found": ErrorKind(404, "OJS-3000",
-        "Check the id or path; finished jobs are removed after their retention."),
+        "Check the id or path. Finished jobs are deleted after their retention."),
     "queue_not_found": ErrorKind(404, "OJS-3000",
-        "Make the queue first: POST /ojs/v1/queues. This server is in strict mode."),
+        "Create the queue first: POST /ojs/v1/queues. This server is in strict mode."),
     "too_many_queues": ErrorKind(422, "OJS-1001",
-        "Push to a queue that is there, or let an operator make it: POST /ojs/v1/queues."),
+        "Use an existing queue, or ask an operator to create one: POST /ojs/v1/queues."),
     "JOB_TYPE_NOT_ALLOWED": ErrorKind(422, "OJS-1001",
-        "Push to a queue that takes this type, or let an operator allow it."),
+        "Use a queue that allows this job type, or ask an operator to allow it."),
     "unauthenticated": ErrorKind(401, "OJS-5000",
-        "Ask an operator for a key, or for a new one if yours has ended."),
+        "Ask an operator for a key, or for a new one if yours has expired."),
     "permission_denied": ErrorKind(403, "OJS-5001",
-        "Ask an operator for a key that allows it, or to add you to the producers."),
+        "Ask an operator for a key with this permission, or to add you to the producers."),
     "method_not_allowed": ErrorKind(405, "OJS-1000", "Use one of the methods in the Allow header."),
     "conflict": ErrorKind(409, "OJS-1005",
-        "Read the job or queue: somebody else may have changed it in the meantime."),
+        "Read the job or queue again. Another client might have changed it."),
     "limit_reached": ErrorKind(409, "OJS-1005",
-        "Delete what is not needed any longer and send again."),
+        "Delete an entry that is not used, then send the request again."),
     "queue_draining": ErrorKind(409, "OJS-1005",
-        "Push again after Retry-After if there is one; otherwise to another queue, or when this "
-        "one is gone: it is made anew."),
+        "If the response has Retry-After, send the request again after it. Otherwise use another "
+        "queue, or wait until this one is deleted: the next job creates it again."),
     "duplicate": ErrorKind(409, "OJS-3001",
-        "The job named in details exists already; use that one."),
+        "Use the existing job that details names."),
     "payload_too_large": ErrorKind(413, "OJS-1009",
-        "Store large data elsewhere and send a reference to it."),
+        "Store large data elsewhere and send a reference."),
     "BATCH_SIZE_EXCEEDED": ErrorKind(413, "OJS-1009",
         "Send the jobs in several requests of at most details.limit."),
     "jobs_refused": ErrorKind(422, "OJS-1000",
         "Nothing was stored. If retryable is true, send the same request after Retry-After. "
-        "Otherwise correct the jobs that `items` names and send again."),
+        "Otherwise correct the jobs that `items` names and send the request again."),
     "not_stored": ErrorKind(422, "OJS-1000",
-        "Correct the jobs that have another error and send all of them again."),
-    "metadata_too_large": ErrorKind(413, "OJS-1010", "Keep meta for small facts about the job."),
+        "Correct the jobs that have a different error and send all jobs again."),
+    "metadata_too_large": ErrorKind(413, "OJS-1010",
+        "Put large values into args, and only small values into meta."),
     "QUEUE_FULL": ErrorKind(429, "OJS-6001",
-        "Nothing was stored; try again after Retry-After, or with fewer jobs if there is none."),
+        "Nothing was stored. Retry after the time in Retry-After. Without it, send fewer jobs."),
     "middleware_refused": ErrorKind(422, "OJS-1000",
-        "Correct what the message names, a rule of this deployment, and send again."),
+        "The message names a rule of this deployment. Correct the job and send it again."),
     "middleware_error": ErrorKind(500, "OJS-7003",
-        "Nothing was stored; try again, and report it with the request id if it stays."),
+        "Nothing was stored. Retry. If the error persists, report it with the request id."),
     "middleware_timeout": ErrorKind(504, "OJS-7004",
-        "Nothing was stored; try again, and report it with the request id if it stays."),
+        "Nothing was stored. Retry. If the error persists, report it with the request id."),
     "backend_error": ErrorKind(500, "OJS-2000",
-        "Try again; report it with the request id if it stays."),
-    "backend_unavailable": ErrorKind(503, "OJS-2001", "Try again after the time in Retry-After."),
+        "Retry. If the error persists, report it with the request id."),
+    "backend_unavailable": ErrorKind(503, "OJS-2001", "Retry after the time in Retry-After."),
     "backend_timeout": ErrorKind(504, "OJS-2002",
-        "The outcome is unknown: read the job before trying again."),
+        "The outcome is unknown. Read the job before you retry."),
 }
 # fmt: on
 
@@ -106,47 +115,48 @@ class MethodNotAllowed(OjsError):
 
     def __init__(self, method: str, allowed: Sequence[str]) -> None:
         super().__init__(
-            f"This path does not take {method[:20]}.", details={"allowed": list(allowed)}
+            f"This path doesn't support the method {method[:20]}. Use {any_of(allowed)}.",
+            details={"allowed": list(allowed)},
         )
         self.allowed = tuple(allowed)
 
 
 class JobsRefused(OjsError):
-    """No job of a request was stored. `told` has the outcome of each job.
+    """No job of a request was stored. `told` contains the outcome of each job.
 
-    The request is retryable if every job that was rejected for its own reason is retryable.
+    The request is retryable if each error that is not `NotStored` is retryable.
     """
 
     code = "jobs_refused"
 
     def __init__(self, refused: Sequence[OjsError], told: Mapping[str, Any]) -> None:
-        """`refused` are the errors of all jobs, in order."""
+        """Create the error from the errors of all jobs, in order."""
         own = [(at, error) for at, error in enumerate(refused) if not isinstance(error, NotStored)]
         own = own or list(enumerate(refused))
         index, first = own[0]
         field = first.details.get("field")
         named = {} if field is None else {"field": f"jobs[{index}].{field}"}
+        retryable = all(error.retryable for _, error in own)
+        waits = [error.retry_after_s or _DEFAULT_RETRY_AFTER_S for _, error in own]
         super().__init__(
-            f"No job was stored. jobs[{index}]: {first.message}",
+            f"No job was stored. jobs[{index}]: {without_retry(first.message)}",
             details={**first.details, "index": index, "code": first.code, **named},
+            retry_after_s=max(waits) if retryable else None,
         )
         self.told = told
-        self.retryable = all(error.retryable for _, error in own)  # type: ignore[misc]
+        self.retryable = retryable  # type: ignore[misc]
         full = [error for _, error in own if isinstance(error, QueueFull)]
-        # The headers of a full queue.
+        # The queue for the headers of a full queue.
         self.full = full[0] if full else None
-        if self.retryable:
-            waits = (error.retry_after_s or _DEFAULT_RETRY_AFTER_S for _, error in own)
-            self.retry_after_s = max(waits)
 
 
 def kind_of(error: OjsError) -> ErrorKind:
-    """How an error is answered: 500 for a code that is missing in `KINDS`, which is a defect."""
+    """Return the response to an error. A code that is missing in `KINDS` has the status 500."""
     return KINDS.get(error.code, KINDS["backend_error"])
 
 
 def body(error: OjsError, request_id: str) -> dict[str, Any]:
-    """The error body."""
+    """Build the error body."""
     kind = kind_of(error)
     beside = error.told if isinstance(error, JobsRefused) else {}
     return {
@@ -155,7 +165,7 @@ def body(error: OjsError, request_id: str) -> dict[str, Any]:
             "code": error.code,
             "type": error.code,
             "message": error.message,
-            # Beside the code, not in `details`: ojs-backpressure section 7.1.
+            # At the level of the code, not in `details` (ojs-backpressure section 7.1).
             **(error.queue if isinstance(error, QueueFull) else {}),
             **({"max_batch_size": error.limit} if isinstance(error, TooManyJobs) else {}),
             "retryable": error.retryable,
@@ -169,7 +179,7 @@ def body(error: OjsError, request_id: str) -> dict[str, Any]:
 
 
 def brief(error: OjsError) -> dict[str, Any]:
-    """An error of a part of a request."""
+    """Build the error of one part of a request."""
     return {
         "code": error.code,
         "message": error.message,
@@ -179,7 +189,7 @@ def brief(error: OjsError) -> dict[str, Any]:
 
 
 def headers(error: OjsError) -> dict[str, str]:
-    """The headers of an error, beside those of every answer."""
+    """Return the headers of an error, without those of all responses."""
     added: dict[str, str] = {}
     if isinstance(error, MethodNotAllowed):
         added["Allow"] = ", ".join(error.allowed)
@@ -198,7 +208,9 @@ def headers(error: OjsError) -> dict[str, str]:
 
 
 def internal() -> OjsError:
-    """The error for a defect of the server: it says nothing but the request id to report."""
-    unexpected = OjsError("The request could not be served because of an internal error.")
+    """Return the error for a defect of the server. It contains no details of the defect."""
+    unexpected = OjsError(
+        "The request failed because of an internal error. Report it with the request id."
+    )
     unexpected.retryable = True  # type: ignore[misc]
     return unexpected

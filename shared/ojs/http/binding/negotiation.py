@@ -1,4 +1,4 @@
-"""Media types, versions and the headers of every answer."""
+"""Negotiates media types and versions, and defines the headers of all responses."""
 
 from __future__ import annotations
 
@@ -31,28 +31,31 @@ _FIXED: Mapping[str, str] = {
     "X-OJS-Media-Type": MEDIA_TYPE,
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
-    # An answer is data: a browser must run nothing in it.
+    # A response is data, so a browser must not run anything in it.
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
 }
-# Where a key is needed, the API is served by HTTPS; browsers must use nothing else.
+# If callers must authenticate, the API is served over HTTPS. Browsers must not use HTTP.
 _CLOSED: Mapping[str, str] = {"Strict-Transport-Security": "max-age=31536000"}
 
-# An origin, as browsers send it and as the setting for allowed web pages has it. Matches whole.
+# An origin, as in browser requests and in the setting for allowed web pages. Must match fully.
 ORIGIN = r"https?://[a-z0-9.-]+(:[0-9]{1,5})?"
 
 
 def answer_headers(request_id: str, *, closed: bool) -> dict[str, str]:
-    """The headers of every answer, errors included. `closed`: a key is needed.
+    """Return the headers of all responses, including errors.
 
-    CORS headers are added elsewhere: by API Gateway (`cors_origins`) or by the local server, both
-    with EXPOSED_HEADERS.
+    API Gateway (`cors_origins`) or the local server adds CORS headers, both with `EXPOSED_HEADERS`.
+
+    Args:
+        request_id: ID of the request.
+        closed: Whether callers must authenticate.
     """
     return {**_FIXED, **(_CLOSED if closed else {}), "X-Request-Id": request_id}
 
 
 def preflight_headers(methods: Iterable[str]) -> dict[str, str]:
-    """The answer to a browser's preflight request for a path with these methods."""
+    """Return the headers of the response to a preflight request for a path with these methods."""
     allowed = ", ".join(methods)
     return {
         "Allow": allowed,
@@ -64,26 +67,25 @@ def preflight_headers(methods: Iterable[str]) -> dict[str, str]:
 
 
 def request_id(header: str | None) -> str | None:
-    """The client's own request id, if it can be echoed and logged safely."""
+    """Return the request ID of the client, or None if it is unsafe to return and log."""
     text = (header or "").strip()
     return text if _REQUEST_ID.fullmatch(text) else None
 
 
 def media_type(accept: str | None) -> str:
-    """The media type to answer with.
+    """Return the media type of the response.
 
-    Both names stand for the same bytes. `application/json` is used only where Accept names it and
-    prefers it to the OJS type; in all other cases it is the OJS type (ojs-http-binding section
-    4.3).
+    The body is the same for both types. The type is `application/json` only if Accept prefers it to
+    the OJS type. Otherwise, it is the OJS type (ojs-http-binding section 4.3).
     """
     wanted = weights(accept)
     return JSON if wanted.get(JSON, 0.0) > wanted.get(MEDIA_TYPE, 0.0) else MEDIA_TYPE
 
 
 def weights(accept: str | None) -> dict[str, float]:
-    """The media types that Accept names, in lower case, with their weights from 0 to 1.
+    """Return the media types in Accept, in lower case, with their weights from 0 to 1.
 
-    A type that is named more than once gets the highest of its weights.
+    A repeated type has the highest of its weights.
     """
     found: dict[str, float] = {}
     for entry in (accept or "").lower().split(","):
@@ -105,7 +107,7 @@ def _weight(parameters: Iterable[str]) -> float:
 
 
 def check_content_type(header: str | None) -> None:
-    """Raise InvalidRequest unless a body of this type can be read; the header may be missing."""
+    """Raise InvalidRequest for an unsupported content type. The header is optional."""
     if header is None or not header.strip():
         return
     name = header.partition(";")[0].strip().lower()
@@ -119,16 +121,26 @@ def check_content_type(header: str | None) -> None:
 
 
 def refuse_header(headers: Mapping[str, str], name: str, reason: str) -> None:
-    """Raise Unsupported if the request has this header, which asks for what is not offered."""
+    """Reject a request with a header that requests an unsupported feature.
+
+    Args:
+        headers: Headers of the request. Their names are in lower case.
+        name: Name of the header.
+        reason: Why the feature is not supported, for the error.
+
+    Raises:
+        Unsupported: The request has the header.
+    """
     if headers.get(name.lower()):
         raise Unsupported(f"'{name}': {reason}.", field=name)
 
 
 def check_version(requested: str | None) -> None:
-    """Raise Unsupported unless the requested version of the specification is served."""
+    """Raise Unsupported if the requested version of the specification is not supported."""
     if requested is not None and not _VERSION.fullmatch(requested.strip()):
         raise Unsupported(
-            f"OJS version '{shorten(requested, 40)}' is not supported by this server.",
+            f"The OJS version '{shorten(requested, 40)}' is not supported. "
+            f"Send OJS-Version: {VERSION}, or omit the header.",
             field="OJS-Version",
             details={"requested": shorten(requested, 40), "supported": [VERSION]},
         )

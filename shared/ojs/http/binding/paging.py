@@ -1,7 +1,7 @@
-"""Pages of listings: by limit and cursor, by offset, or by page and per_page.
+"""Reads pages of listings: by limit and cursor, by offset, or by page and per_page.
 
-A cursor costs the same on every page. An offset or a page number costs reading what is skipped, so
-at most `MAX_OFFSET` items can be skipped.
+With a cursor, each page costs the same. With an offset or a page number, the request reads the
+skipped items too, so it can skip at most `MAX_OFFSET` items.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from ojs.records import record
 S = TypeVar("S")
 T = TypeVar("T")
 _MAX_DIGITS = 9
-# A page of the store may be short, so one answer may take several reads; this bounds them.
+# Maximum reads per response. The store can return short pages, so a response can require several.
 _MAX_READS = 2 * MAX_OFFSET // MAX_LIMIT
 
 
 @record(frozen=True)
 class PageWindow:
-    """The part of a listing that a request asks for."""
+    """The part of a listing that a request selects."""
 
     limit: int = DEFAULT_LIMIT
     offset: int = 0
@@ -42,12 +42,23 @@ class PageWindow:
 
     @property
     def page(self) -> int:
-        """Number of the page, counted from 1."""
+        """The number of the page, starting at 1."""
         return self.offset // self.limit + 1
 
 
 def integer(query: Mapping[str, str], name: str, *, default: int, least: int, most: int) -> int:
-    """Read an integer query parameter. Raises InvalidRequest naming it."""
+    """Read an integer query parameter.
+
+    Args:
+        query: Parameters of the query.
+        name: Name of the parameter.
+        default: Value of a missing or empty parameter.
+        least: Minimum value.
+        most: Maximum value.
+
+    Raises:
+        InvalidRequest: The parameter is not an integer in this range.
+    """
     text = query.get(name)
     if text is None or text == "":
         return default
@@ -62,11 +73,20 @@ def integer(query: Mapping[str, str], name: str, *, default: int, least: int, mo
 
 
 def limit(query: Mapping[str, str], *, default: int, most: int) -> int:
-    """Read how many items a page may have. Raises InvalidRequest naming a parameter."""
+    """Read the maximum number of items of a page, from `limit` or `per_page`.
+
+    Args:
+        query: Parameters of the query.
+        default: Value if the query has neither parameter.
+        most: Maximum value.
+
+    Raises:
+        InvalidRequest: A parameter is out of range, or the two have different values.
+    """
     per_page = integer(query, "per_page", default=default, least=1, most=most)
     found = integer(query, "limit", default=per_page, least=1, most=most)
     if query.get("per_page") and found != per_page:
-        rule = "is another name of limit; send one of them"
+        rule = "must have the same value as limit. Send only one of them"
         raise InvalidRequest("per_page", rule, value=query["per_page"])
     return found
 
@@ -79,10 +99,18 @@ def window(
     shown: int = MAX_LIMIT,
     farthest: int = MAX_OFFSET,
 ) -> PageWindow:
-    """Read which part of a listing a query asks for. Raises InvalidRequest naming a parameter.
+    """Read the part of a listing that a query selects.
 
-    A page has at most `shown` items, though more may be asked for, up to `largest`: numbered pages
-    follow one another without a gap. At most `farthest` items are skipped.
+    Args:
+        query: Parameters of the query.
+        default: Items of a page if the query has no limit.
+        largest: Maximum limit that a query can have.
+        shown: Maximum items of a page. A higher limit in the query counts as this number, so that
+            numbered pages have no gaps.
+        farthest: Maximum number of items to skip.
+
+    Raises:
+        InvalidRequest: A parameter is malformed or out of range, or parameters can't be combined.
     """
     most = min(shown, limit(query, default=default, most=largest))
     any_page = 10**_MAX_DIGITS - 1
@@ -90,29 +118,28 @@ def window(
     offset = integer(query, "offset", default=0, least=0, most=any_page)
     name = "offset" if offset else "page"
     if query.get("offset") and query.get("page") and offset != (page - 1) * most:
-        raise InvalidRequest("page", "does not begin at offset; send one of them", value=str(page))
+        rule = "doesn't match offset. Send only one of them"
+        raise InvalidRequest("page", rule, value=str(page))
     offset = offset or (page - 1) * most
     cursor = opened(query["cursor"]) if query.get("cursor") else None
     if cursor is not None and offset:
-        raise InvalidRequest(name, "cannot be combined with cursor", value=query.get(name))
+        raise InvalidRequest(name, "can't be combined with cursor", value=query.get(name))
     if offset > farthest:
         raise InvalidRequest(
             name,
-            f"must not skip more than {farthest} items; use cursor instead",
+            f"must not skip more than {farthest} items. Use cursor instead",
             value=query.get(name),
         )
     return PageWindow(most, offset, cursor)
 
 
 def queues_window(query: Mapping[str, str], *, shown: int = MAX_QUEUES_LIMIT) -> PageWindow:
-    """Read which part of the list of queues a query asks for; a page has at most `shown` of them.
-    Raises InvalidRequest.
-    """
+    """Read the part of the list of queues that a query selects, as `window` does."""
     return window(query, largest=MAX_QUEUES_LIMIT, shown=shown, farthest=MAX_QUEUES_OFFSET)
 
 
 class _Listing(Protocol[T]):
-    """Reads at most `limit` items of a listing, from a cursor on."""
+    """Reads at most `limit` items of a listing, starting at a cursor."""
 
     def __call__(self, *, limit: int, cursor: str | None) -> Page[T]: ...
 
@@ -120,13 +147,13 @@ class _Listing(Protocol[T]):
 def collect(window: PageWindow, listing: _Listing[T]) -> Page[T]:
     """Read one page of `listing`.
 
-    Short pages of the listing are put together until the page is full, so that numbered pages
-    follow one another without a gap. Raises InvalidRequest when skipping takes too many reads.
+    Short pages of the listing are combined until the page is full, so that numbered pages have no
+    gaps. Raise InvalidRequest if skipping requires too many reads.
     """
     cursor = window.cursor
     found: list[T] = []
     for _ in range(_MAX_READS):
-        # Never read more than fits: the cursor must be that of the last item shown.
+        # Never read more than fits, because the cursor must belong to the last item of the page.
         most = min(window.offset + window.limit - len(found), MAX_LIMIT)
         passed = listing(limit=most, cursor=cursor)
         found += passed.items
@@ -134,20 +161,20 @@ def collect(window: PageWindow, listing: _Listing[T]) -> Page[T]:
         if cursor is None or len(found) == window.offset + window.limit:
             break
     if len(found) < window.offset and cursor is not None:
-        raise InvalidRequest("offset", "skips too many items; use cursor instead")
+        raise InvalidRequest("offset", "skips too many items. Use cursor instead")
     return Page(found[window.offset :], cursor)
 
 
-# The store's cursors contain keys of items. Encoded, they are opaque and need no quoting in a URL.
+# A cursor of the store contains keys of items. Encoded, it is opaque and URL-safe.
 
 
 def sealed(cursor: str) -> str:
-    """Encode a store's cursor for clients."""
+    """Encode a cursor of the store for clients."""
     return base64.urlsafe_b64encode(cursor.encode("utf-8")).decode("ascii").rstrip("=")
 
 
 def opened(text: str, name: str = "cursor") -> str:
-    """Decode the cursor in the parameter `name`, encoded by `sealed`. Raises InvalidRequest."""
+    """Decode a cursor that `sealed` encoded. Raise InvalidRequest for the parameter `name`."""
     try:
         padded = text.encode("ascii") + b"=" * (-len(text) % 4)
         return base64.b64decode(padded, altchars=b"-_", validate=True).decode("utf-8")
@@ -157,7 +184,7 @@ def opened(text: str, name: str = "cursor") -> str:
 
 @record(frozen=True)
 class Listed(Generic[T]):
-    """A page of a listing, and where it stands. `unknown`: `total` only leads to the next page."""
+    """A page and its position in the listing. `unknown`: `total` only leads to the next page."""
 
     items: Sequence[T]
     window: PageWindow
@@ -166,15 +193,21 @@ class Listed(Generic[T]):
     unknown: Literal[True] | None = None
 
     def of(self, items: Sequence[S]) -> Listed[S]:
-        """The same page with what its items have become."""
+        """Return the same page with other items, made from its own."""
         return Listed(items, self.window, self.next_cursor, self.total, self.unknown)
 
 
 def listed(
     window: PageWindow, page: Page[T], total: int | None = None, *, always: bool = False
 ) -> Listed[T]:
-    """A page that was read. It has a total only where that is known without counting, or `always`:
-    then what is not known leads on to the next page.
+    """Combine a page with its position in the listing.
+
+    Args:
+        window: The requested part of the listing.
+        page: The page that was read.
+        total: Number of items in the listing, if known.
+        always: Whether the page has a total even if the number is unknown. The total is then high
+            enough that clients request the next page.
     """
     ends_here = page.next_cursor is None and (page.items or not window.offset)
     if total is None and ends_here and not window.cursor:
@@ -187,7 +220,7 @@ def listed(
 
 
 def asked(query: Mapping[str, str], listing: _Listing[T]) -> Listed[T]:
-    """Read the page that a query asks for. Raises InvalidRequest."""
+    """Read the page that a query selects. Raise InvalidRequest if a parameter is invalid."""
     window_ = window(query)
     return listed(window_, collect(window_, listing))
 
@@ -201,7 +234,7 @@ _page: Listed[Any] = source()
 
 
 class Position(Answer[Listed[Any]]):
-    """How to go on in the direction of the listing."""
+    """The cursor of the next page."""
 
     has_more: bool = given(_page.next_cursor)
     next_cursor: Annotated[str, Field(min_length=1)] = shown(
@@ -214,7 +247,7 @@ class Position(Answer[Listed[Any]]):
 
 
 class Pagination(Position):
-    """Where a page stands in its listing."""
+    """The position of a page in its listing."""
 
     total: Count = shown(_page.total, absent=True, says="only where it is known")
     total_unknown: Literal[True] = shown(
@@ -225,7 +258,7 @@ class Pagination(Position):
 
 
 class Paged(Answer[Listed[T]]):
-    """What every answer with a page has, and its total where that is known."""
+    """A response with a page. It has a total if the number of items is known."""
 
     total: Count = shown(_page.total, absent=True)
     pagination: Pagination = Pagination.of(_page)

@@ -1,4 +1,4 @@
-"""The forms in which API Gateway and function URLs hand on a request."""
+"""Converts the payload formats of API Gateway and function URLs to one format."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from urllib.parse import urlencode
 
 
 def version_2(event: Mapping[str, Any]) -> dict[str, Any]:
-    """A request in payload format 2.0, which HTTP APIs and function URLs send: as it is, or made of
-    the format 1.0 of a REST API.
+    """Return a request in payload format 2.0.
 
-    Its `path` has no stage. What a REST API says of the caller is kept where an HTTP API says it.
+    HTTP APIs and function URLs send format 2.0. REST APIs send format 1.0, which is converted. Its
+    `path` has no stage. The identity of the caller moves to the place where an HTTP API writes it.
     """
     if event.get("version") == "2.0":
         return dict(event)
@@ -50,7 +50,7 @@ def version_2(event: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _many(event: Mapping[str, Any], what: str) -> dict[str, Sequence[str]]:
-    """The values of each header or parameter."""
+    """Return the values of each header or parameter."""
     many = event.get(f"multiValue{what}")
     if many:
         return dict(many)

@@ -1,4 +1,4 @@
-"""Query parameters. Each function raises InvalidRequest naming the parameter that is wrong."""
+"""Reads query parameters. Each function raises InvalidRequest for an invalid parameter."""
 
 from __future__ import annotations
 
@@ -13,7 +13,16 @@ T = TypeVar("T")
 
 
 def checked(name: str, check: Callable[[str], T], value: str) -> T:
-    """What `check` makes of a value; its ValueError becomes an InvalidRequest naming `name`."""
+    """Convert the value of a parameter.
+
+    Args:
+        name: Name of the parameter.
+        check: Converts the value. It raises ValueError if the value is invalid.
+        value: Value of the parameter.
+
+    Raises:
+        InvalidRequest: `check` raised ValueError.
+    """
     try:
         return check(value)
     except ValueError as error:
@@ -21,17 +30,29 @@ def checked(name: str, check: Callable[[str], T], value: str) -> T:
 
 
 def either(query: Mapping[str, str], *names: str) -> tuple[str, str] | None:
-    """Name and value of the one parameter of `names` that has a value; None if none has."""
+    """Return the name and value of the one parameter that has a value, or None."""
     found = [(name, query[name]) for name in names if query.get(name)]
     if len(found) > 1:
-        raise InvalidRequest(found[1][0], f"cannot be combined with {found[0][0]}")
+        raise InvalidRequest(found[1][0], f"can't be combined with {found[0][0]}")
     return found[0] if found else None
 
 
 def names(
     query: Mapping[str, str], parameters: Iterable[str], check: Callable[[str], str]
 ) -> tuple[str, ...]:
-    """The names, separated by commas, in one of these parameters; () if none is given."""
+    """Read a comma-separated list of names, without duplicates.
+
+    Args:
+        query: Parameters of the query.
+        parameters: Alternative names of the parameter. Only one of them can have a value.
+        check: Converts a name. It raises ValueError if the name is invalid.
+
+    Returns:
+        The names, or () if no parameter has a value.
+
+    Raises:
+        InvalidRequest: A name is invalid, or the list has more than `MAX_FILTER_NAMES` entries.
+    """
     found = either(query, *parameters)
     if found is None:
         return ()
@@ -43,12 +64,31 @@ def names(
 
 
 def single(query: Mapping[str, str], name: str, check: Callable[[str], str]) -> str | None:
-    """The name in this parameter, if given."""
+    """Read a name, or None if the parameter has no value.
+
+    Args:
+        query: Parameters of the query.
+        name: Name of the parameter.
+        check: Converts the value. It raises ValueError if the value is invalid.
+
+    Raises:
+        InvalidRequest: The value is invalid.
+    """
     return checked(name, check, query[name]) if query.get(name) else None
 
 
 def choice(query: Mapping[str, str], name: str, choices: Sequence[str], *, default: str) -> str:
-    """The one of these choices that is in this parameter; an empty one is none of them."""
+    """Read a parameter that has one of several values.
+
+    Args:
+        query: Parameters of the query.
+        name: Name of the parameter.
+        choices: Allowed values. An empty value is not allowed.
+        default: Value if the parameter is missing.
+
+    Raises:
+        InvalidRequest: The value is not allowed.
+    """
     text = query.get(name, default)
     if text not in choices:
         raise InvalidRequest(name, f"must be one of {', '.join(choices)}", value=text)
@@ -56,12 +96,24 @@ def choice(query: Mapping[str, str], name: str, choices: Sequence[str], *, defau
 
 
 def moment(query: Mapping[str, str], name: str, *, now_ms: int) -> int | None:
-    """The RFC 3339 timestamp in this parameter, in ms since the epoch, if given."""
+    """Read an RFC 3339 timestamp.
+
+    Args:
+        query: Parameters of the query.
+        name: Name of the parameter.
+        now_ms: Current time in milliseconds since the epoch.
+
+    Returns:
+        The time in milliseconds since the epoch, or None if the parameter has no value.
+
+    Raises:
+        InvalidRequest: The value is not a timestamp with a time zone.
+    """
     text = query.get(name)
     if not text:
         return None
     rule = "must be an RFC 3339 timestamp with a time zone"
-    # Relative times in the future, which an enqueue accepts, make no sense here.
+    # An enqueue also accepts relative times in the future. A query accepts timestamps only.
     if text.startswith("+"):
         raise InvalidRequest(name, rule, value=text)
     with naming_field(name, text, rule):
@@ -69,10 +121,10 @@ def moment(query: Mapping[str, str], name: str, *, now_ms: int) -> int | None:
 
 
 def span(query: Mapping[str, str], *, now_ms: int) -> tuple[int | None, int | None]:
-    """The parameters `since` and `until` in ms, each if given; `since` must come first."""
+    """Read `since` and `until` in milliseconds. `since` must be earlier. A missing one is None."""
     since_ms = moment(query, "since", now_ms=now_ms)
     until_ms = moment(query, "until", now_ms=now_ms)
     if since_ms is not None and since_ms >= (now_ms + 1 if until_ms is None else until_ms):
-        rule = "must be before 'until'" if until_ms is not None else "must not be in the future"
+        rule = "must be before until" if until_ms is not None else "must not be in the future"
         raise InvalidRequest("since", rule, value=query["since"])
     return since_ms, until_ms

@@ -1,4 +1,4 @@
-"""One request from API Gateway (payload format 2.0); its parts are checked when they are read."""
+"""A request from API Gateway (payload format 2.0). Its parts are validated when they are read."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ Body = TypeVar("Body", bound=models.RequestModel)
 
 def _check_key_id(value: str) -> str:
     if not KEY_ID.fullmatch(value):
-        raise ValueError("must be the 16 hex digits that name a key, not the key itself")
+        raise ValueError("must be the 16 hex digits of a key id, not the key itself")
     return value
 
 
 def _check_queue(value: str) -> str:
     if value == DEFAULT_QUEUE_POLICY:
-        raise ValueError("is not a queue, but the policy for new queues. Use its path /config")
+        raise ValueError("is the policy for new queues, not a queue. Use its path /config")
     return envelope.check_queue(value)
 
 
@@ -57,7 +57,7 @@ _CHECKS: Mapping[str, Callable[[str], str]] = {
 }
 
 
-# What a path names → the key under which all that is logged from there on has it.
+# Kind of object in a path → its key in all later log messages.
 _LOGGED: Mapping[str, str] = {"job": "job_id", "queue": "queue"}
 
 # RFC 8259, section 2.
@@ -70,14 +70,14 @@ class Request:
 
     operation: Operation
     headers: Mapping[str, str]
-    # Parameters by name. API Gateway joins the values of a repeated one by commas.
+    # Parameters by name. API Gateway joins the values of a repeated parameter with commas.
     query: Mapping[str, str]
-    # The query as it was sent.
+    # The query in its original form.
     raw_query: str
     path_value: str | None
     raw_body: str | None
     base64_body: bool
-    # Milliseconds until the function is stopped.
+    # Returns the milliseconds until Lambda stops the function.
     remaining_ms: Callable[[], int]
     principal: Principal
     # Seconds since this container (or the local server) started.
@@ -85,43 +85,47 @@ class Request:
     trace: TraceContext | None
 
     def about(self, **ids: str | None) -> None:
-        """Have all that is logged for this request name the job (`job_id`) or the `queue` that it
-        is about. Only for what was checked: nothing else of a request may come into a log.
+        """Add the job (`job_id`) or the `queue` to all later log messages of this request.
+
+        Pass only validated values. Logs must not contain any other part of a request.
         """
         known = {name: value for name, value in ids.items() if isinstance(value, str)}
         if known:
             logger.thread_safe_append_keys(**known)
 
     def touches(self, *queues: str | None) -> None:
-        """Raise PermissionDenied unless the caller may touch these queues; None stands for all."""
+        """Raise PermissionDenied for a queue outside the caller's queue scope. None: all queues."""
         for queue in queues:
             if self.principal.limited and (queue is None or not self.principal.reaches(queue)):
                 raise forbidden()
 
     def needs(self, scope: Scope) -> None:
-        """Raise PermissionDenied unless the caller has this scope, too."""
+        """Raise PermissionDenied if the caller doesn't have this additional scope."""
         if scope not in self.principal.scopes:
             raise forbidden()
 
     def moves_to(self, queue: str) -> None:
-        """Raise PermissionDenied unless the caller may move jobs to this queue, as an enqueue there
-        requires. The queue's own rules are `Queue.check_job`.
+        """Raise PermissionDenied if the caller can't move jobs to this queue.
+
+        The requirements are those of an enqueue. `Queue.check_job` checks the rules of the queue.
         """
         self.needs(Scope.JOBS_WRITE)
         self.touches(queue)
 
     @property
     def named(self) -> str:
-        """The id or name in the path: of a job, a worker, a queue, … Raises InvalidRequest."""
+        """The ID or name in the path. Reading it raises InvalidRequest if it is malformed."""
         parameter, subject = self.operation.path_parameter, self.operation.subject
         if parameter is None or subject is None or self.path_value is None:
             raise TypeError(f"{self.operation.id} has no path parameter")
         try:
-            # API Gateway decodes the path, other servers do not. No name holds '%', so that what
-            # is decoded stays as it is.
+            # API Gateway decodes the path, but other servers don't. No name contains '%', so
+            # decoding a path twice has no effect.
             value = unquote(self.path_value, errors="strict")
         except UnicodeDecodeError:
-            raise InvalidRequest(parameter, "must be UTF-8", value=self.path_value) from None
+            raise InvalidRequest(
+                parameter, "must be percent-encoded UTF-8", value=self.path_value
+            ) from None
         name = checked(parameter, _CHECKS[subject], value)
         if subject in _LOGGED:
             self.about(**{_LOGGED[subject]: name})
@@ -129,15 +133,17 @@ class Request:
 
     @property
     def body_bytes(self) -> int:
-        """How long the body is; one in base64 may be two bytes shorter."""
+        """The size of the body in bytes. A base64 body can be up to 2 bytes smaller."""
         if self.base64_body:
             return len(self.raw_body or "") * 3 // 4
         return len((self.raw_body or "").encode("utf-8", "surrogatepass"))
 
     def object(self) -> dict[str, Any]:
-        """Read the body, a JSON object; `{}` for an empty body where it is optional.
+        """Read the body as a JSON object. An empty optional body is `{}`.
 
-        Raises InvalidRequest for the content type, InvalidPayload for the body.
+        Raises:
+            InvalidRequest: The content type is not supported.
+            InvalidPayload: The body is not a JSON object.
         """
         if not self.raw_body and not self.operation.body_required:
             return {}
@@ -151,12 +157,14 @@ class Request:
         return value
 
     def parsed(self, model: type[Body]) -> Body:
-        """Read the body as `model`, the model of this operation in the contract.
+        """Read the body as `model`, the declared request model of this operation.
 
-        A field that the query may hold instead is read from there, and validated in the same way.
+        Fields that are query parameters too are also read from the query.
 
-        Raises InvalidPayload, InvalidRequest (also for a field of which the body and the query hold
-        different values) or Unsupported.
+        Raises:
+            InvalidPayload: The body is not a JSON object.
+            InvalidRequest: A field is invalid, or has different values in the body and the query.
+            Unsupported: A field requests a feature that this server does not support.
         """
         if self.operation.request is not model:
             raise TypeError(f"{self.operation.id} takes no {model.__name__}")
@@ -165,7 +173,7 @@ class Request:
         return body
 
     def _with_query(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The body with the fields that the query has. Raises InvalidRequest where they differ."""
+        """Add the fields in the query to the body. Raise InvalidRequest if the values differ."""
         for parameter in self.operation.in_body_too:
             name = parameter.name
             if name not in self.query:
@@ -179,24 +187,25 @@ class Request:
         return body
 
     def check_filled(self) -> None:
-        """Raise InvalidRequest for a parameter that is empty: a variable may have got lost."""
+        """Raise InvalidRequest for an empty parameter, which can result from an unset variable."""
         for parameter in self.operation.query:
             if self.query.get(parameter.name) == "":
                 raise InvalidRequest(parameter.name, FILLED)
 
     def check_query(self) -> None:
-        """Raise InvalidRequest for an unknown parameter: ignoring a mistyped one would mislead."""
+        """Raise InvalidRequest for an unknown parameter, which can be a typing error."""
         known = [parameter.name for parameter in self.operation.query]
         for name in self.query:
             if name not in known:
-                taken = f"it takes {', '.join(known)}" if known else "it takes none"
-                rule = f"is not a parameter of this operation; {taken}"
+                rule = "is unknown. This operation has no parameters"
+                if known:
+                    rule = f"is unknown. The parameters are {', '.join(known)}"
                 raise InvalidRequest(shorten(name), rule)
 
     def check_no_body(self) -> None:
-        """Raise InvalidRequest if the body says anything to an operation that takes nothing.
+        """Raise InvalidRequest if the operation has no body, but the request has one.
 
-        White space and `{}` are allowed: some clients send them with every request.
+        White space and `{}` are allowed, because some clients send them with each request.
         """
         if self.operation.request is models.NoOptions:
             self.parsed(models.NoOptions)
@@ -210,7 +219,7 @@ class Request:
             inside = body[1:-1] if body[:1] + body[-1:] == b"{}" else body
             empty = not inside.strip(_WHITE_SPACE)
         if not empty:
-            raise InvalidRequest("body", "must be empty or {}: this operation takes no body")
+            raise InvalidRequest("body", "must be empty or {}, because this operation has no body")
 
     def _bytes(self) -> bytes:
         text = self.raw_body or ""
@@ -220,7 +229,10 @@ class Request:
             return text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise InvalidPayload(
-                "The body is not valid UTF-8.", details={"position": error.start}
+                "The body is not valid UTF-8. Send one JSON object, encoded as UTF-8.",
+                details={"position": error.start},
             ) from None
-        except ValueError:  # binascii.Error, or characters beyond ASCII
-            raise InvalidPayload("The body is not valid base64.") from None
+        except ValueError:  # binascii.Error, or non-ASCII characters
+            raise InvalidPayload(
+                "The body is not valid base64. Send one JSON object, encoded as UTF-8."
+            ) from None

@@ -1,4 +1,4 @@
-"""Which operation a path and a method belong to."""
+"""Finds the operation for a path and a method."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ojs.http.features import MISSING, MissingFeature
 
 
 class Routes:
-    """The paths of operations, and of features that are known and not offered."""
+    """The paths of operations, and of known features that are not supported."""
 
     def __init__(self, operations: Iterable[Operation]) -> None:
         grouped: dict[str, dict[str, Operation]] = {}
         for operation in operations:
             grouped.setdefault(operation.path, {})[operation.method] = operation
         self._fixed = {path: here for path, here in grouped.items() if not PARAMETER.search(path)}
-        # What is offered comes first, where its path is as literal as that of a feature.
+        # Operations are first, so that they win against equally literal paths of missing features.
         found: list[tuple[str, dict[str, Operation] | MissingFeature]] = [
             *((path, here) for path, here in grouped.items() if path not in self._fixed),
             *((f"{BASE}/{path}", feature) for feature in MISSING for path in feature.paths),
@@ -29,15 +29,15 @@ class Routes:
         ]
 
     def at(self, path: str) -> dict[str, Operation]:
-        """Method → operation for a path, {} for that of a missing feature.
+        """Return the operations of a path by method. A missing feature has none.
 
-        Of several that match, the one counts that is literal where they first differ.
+        If several templates match, the one with a literal at the first difference wins.
         """
         found = self._resolved(path)
         return found if isinstance(found, dict) else {}
 
     def missing(self, path: str) -> MissingFeature | None:
-        """The feature to which a path would belong, if it is known and not offered."""
+        """Return the known but unsupported feature of a path, or None."""
         found = self._resolved(path)
         return found if isinstance(found, MissingFeature) else None
 
@@ -48,9 +48,8 @@ class Routes:
 
 
 def _pattern(template: str, *, and_below: bool) -> re.Pattern[str]:
-    """What paths of a template look like: a parameter is one segment, whatever it holds. With
-    `and_below` what is below these paths counts, too.
-    """
+    """Build the pattern of a path template. `and_below`: longer paths match too."""
+    # A parameter matches one segment of any content.
     fixed = PARAMETER.split(template)
     text = "".join(
         f"(?P<{part}>[^/]+)" if index % 2 else re.escape(part) for index, part in enumerate(fixed)
@@ -60,8 +59,10 @@ def _pattern(template: str, *, and_below: bool) -> re.Pattern[str]:
 
 
 def wildness(path: str, here: dict[str, Operation] | MissingFeature) -> list[bool]:
-    """Which parts of a path may be anything: of two the less one is literal where they differ. What
-    is below a missing feature is one part more.
+    """Return which segments of a template are parameters, as a sort key.
+
+    Of two templates, the one with a literal at the first difference is lower. A missing feature has
+    one more segment for longer paths.
     """
     parts = [part.startswith("{") for part in path.split("/")]
     return [*parts, True] if isinstance(here, MissingFeature) else parts

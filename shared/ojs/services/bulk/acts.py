@@ -13,14 +13,14 @@ from dataclasses import replace
 
 from ojs.clock import Clock
 from ojs.domain.access import Reaches, everything
-from ojs.domain.errors import Conflict, NotFound
+from ojs.domain.errors import Conflict, NotFound, any_of
 from ojs.domain.ids import IdSource
 from ojs.domain.job import lifecycle
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import TERMINAL, State, Trigger, sources
 from ojs.domain.queue.queue import Queue
-from ojs.services.dead_letter.redrive import Redrive
-from ojs.services.jobs.moving import JobMove
+from ojs.services.dead_letter.redrive import DeadLetterRetrier
+from ojs.services.jobs.moving import JobMover
 from ojs.services.jobs.placement import FairQueuePlacement
 from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.jobs.transitions import JobChanges
@@ -42,8 +42,8 @@ class JobActs:
         changes: JobChanges,
         transitions: TimeTransitions,
         placement: FairQueuePlacement,
-        moves: JobMove,
-        redrive: Redrive,
+        moves: JobMover,
+        redrive: DeadLetterRetrier,
         dead_letter: DeadLetterSearch,
         limits: RateLimits,
         clock: Clock,
@@ -68,7 +68,7 @@ class JobActs:
         Raises:
             NotFound: The job does not exist.
             Conflict: The job is in another state.
-            OjsError: Any error of `Redrive.bring_back`, for dead letters.
+            OjsError: Any error of `DeadLetterRetrier.bring_back`, for dead letters.
         """
 
         def attempt() -> Job:
@@ -139,23 +139,30 @@ class JobActs:
         known: MutableMapping[str, Queue] | None = None,
         reaches: Reaches = everything,
     ) -> Job:
-        """Make a dead letter or a retryable job, as read, available.
+        """Make a dead letter or a retryable job available.
 
-        The arguments are those of `Redrive.bring_back`.
+        Args:
+            job: The job, as read.
+            drops: Whether another job can be discarded if the queue is full.
+            known: Queues that were just read. Queues that are read here are added.
+            reaches: Whether the caller can use a queue.
+
+        Returns:
+            The available job.
 
         Raises:
             LostRace: Another request changed the job.
             Conflict: The job is in another state.
-            OjsError: Any error of `Redrive.bring_back`, for dead letters.
+            OjsError: Any error of `DeadLetterRetrier.bring_back`, for dead letters.
         """
         if job.state is State.RETRYABLE:
             return self._hastened(job)
         if not job.dead_letter:
-            rule = "it must be retryable, or a dead letter"
+            what = f"a job in state '{job.state}'"
             if job.state is State.DISCARDED:
-                rule = "it was discarded for good, and is no dead letter"
+                what = "a discarded job that is not a dead letter"
             raise Conflict(
-                f"Cannot retry job in state '{job.state}'; {rule}.",
+                f"Can't retry {what}. The job must be retryable or a dead letter.",
                 current_state=job.state,
                 expected_states=sorted(RETRIABLE),
                 details={"job_id": job.id},
@@ -171,7 +178,8 @@ class JobActs:
         """Delete a final job as read. Raises LostRace, Conflict for one that is not final."""
         if not job.state.terminal:
             raise Conflict(
-                f"Cannot delete job in state '{job.state}'; cancel it first.",
+                f"Can't delete a job in state '{job.state}'. The state must be "
+                f"{any_of(sorted(TERMINAL))}. Cancel the job first.",
                 current_state=job.state,
                 expected_states=sorted(TERMINAL),
                 details={"job_id": job.id},
@@ -186,7 +194,7 @@ class JobActs:
     # --- steps --------------------------------------------------------------------------------
 
     def _current(self, job_id: str) -> Job:
-        """The job record after due time transitions. Raises NotFound."""
+        """Return the job record after due time transitions. Raises NotFound."""
         job = self._transitions.apply(self._jobs.read_record(job_id))
         if job is None:
             raise NotFound("job", job_id)
@@ -196,7 +204,8 @@ class JobActs:
         if job.state not in sources(Trigger.DUE):
             expected = sorted(sources(Trigger.DUE))
             raise Conflict(
-                f"Cannot run job in state '{job.state}' now; it must be {' or '.join(expected)}.",
+                f"Can't run a job in state '{job.state}' now. The state must be "
+                f"{any_of(expected)}.",
                 current_state=job.state,
                 expected_states=expected,
                 details={"job_id": job.id},

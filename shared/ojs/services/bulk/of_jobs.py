@@ -20,6 +20,7 @@ from ojs.domain.errors import (
     BackendUnavailable,
     InvalidRequest,
     NotFound,
+    any_of,
 )
 from ojs.domain.filters.jobs import JobFilter
 from ojs.domain.job.job import Job
@@ -33,7 +34,7 @@ from ojs.services.listing.jobs import JobListing
 from ojs.store.jobs.blobs import ARCHIVE
 from ojs.store.jobs.records import JobStore
 from ojs.store.queues.queues import QueueStore
-from ojs.store.table.errors import pass_over
+from ojs.store.table.errors import ignore_unreadable
 
 
 class JobSlices:
@@ -77,7 +78,7 @@ class JobSlices:
     def _handle_named(self, run: BulkRun, ids: tuple[str, ...], size: int) -> None:
         begin = int(run.operation.cursor or 0)
         part = ids[begin : begin + size]
-        found = self._jobs.read_records(part, pass_over)
+        found = self._jobs.read_records(part, ignore_unreadable)
         staged = self._jobs.batches.uncommitted(
             {job.batch for job in found.values() if job.batch is not None}
         )
@@ -108,7 +109,7 @@ class JobSlices:
                 everything=operation.action is Action.ERASE_JOBS,
             )
         except InvalidRequest as error:
-            raise BackendUnavailable(f"The operation cannot go on: {error.message}") from error
+            raise BackendUnavailable(f"The operation can't continue. {error.message}") from error
         likely: list[tuple[str, Job | None]] = [
             (cursor, job if _meant(operation, job) else None) for job, cursor in part.jobs
         ]
@@ -146,7 +147,7 @@ class JobSlices:
             since_ms=0 if operation.round == 1 else operation.started_ms - DAY_MS,
         )
         for name, worth_a_look in names:
-            if not run.may_go_on:
+            if not run.has_budget:
                 return
             if worth_a_look:
                 for job_id in self._archive.erase(
@@ -254,8 +255,8 @@ def _reason(operation: BulkOperation, job: Job) -> str:
     """Return the reason why an operation can't process a job that was named by ID."""
     what = operation.action.shown
     if job.state not in operation.action.states:
-        states = " or ".join(sorted(operation.action.states))
-        return f"Cannot {what} job in state '{job.state}'; it must be {states}."
+        states = any_of(sorted(operation.action.states))
+        return f"Can't {what} a job in state '{job.state}'. The state must be {states}."
     if not operation.covers(job):
-        return f"The job got into state '{job.state}' after the operation had begun."
-    return f"Cannot {what} job in state '{job.state}'; it is no dead letter."
+        return f"The state changed to '{job.state}' after the operation started."
+    return f"Can't {what} a job in state '{job.state}' that is not a dead letter."

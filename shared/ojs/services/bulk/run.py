@@ -93,7 +93,7 @@ class BulkRun:
             BackendTimeout: The outcome of a write is unknown.
             QueueMayStay: The queue is being deleted if it is empty.
         """
-        if not self.may_go_on:
+        if not self.has_budget:
             return False
 
         def attempt(found: Job | None) -> None:
@@ -116,7 +116,7 @@ class BulkRun:
         return True
 
     @property
-    def may_go_on(self) -> bool:
+    def has_budget(self) -> bool:
         """Whether time is left and no limit of the run is reached."""
         return not self.troubled and self.jobs_left > 0 and self.looks_left > 0 and self.go_on()
 

@@ -38,7 +38,7 @@ from ojs.domain.page import Page
 from ojs.domain.queue.queue import Queue
 from ojs.services.bulk.of_jobs import JobSlices
 from ojs.services.bulk.run import SLICE, BulkRun, loaded
-from ojs.services.dead_letter.redrive import Redrive
+from ojs.services.dead_letter.redrive import DeadLetterRetrier
 from ojs.services.listing.dead_letters import DeadLetterSearch, still_listed
 from ojs.services.sweeps import GoOn, SweepCounts, SweepReport, always, counting_failures
 from ojs.store.bulk.operations import BulkOperationStore, ClaimedOperation
@@ -83,7 +83,7 @@ class BulkRunner:
         jobs: JobStore,
         queues: QueueStore,
         dead_letter: DeadLetterSearch,
-        redrive: Redrive,
+        redrive: DeadLetterRetrier,
         job_slices: JobSlices,
         clock: Clock,
         ids: IdSource,
@@ -129,9 +129,14 @@ class BulkRunner:
         return self._work(claim, REQUEST_JOBS, go_on)
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
-        """Continue the unfinished operations, up to about `limit` jobs in total.
+        """Continue the unfinished operations.
 
         Operations alternate, so that a large one doesn't delay the others.
+
+        Args:
+            now_ms: Current time in milliseconds since the epoch.
+            limit: Approximate maximum number of jobs, across operations.
+            go_on: Returns whether enough time is left to continue.
 
         Returns:
             Numbers of jobs: retried, purged, cancelled, deleted, erased, refused (can't be
@@ -169,6 +174,14 @@ class BulkRunner:
     ) -> Page[BulkOperation]:
         """Return a page of running and recent operations, most recent first.
 
+        Args:
+            limit: Maximum number of operations.
+            cursor: ID of the last operation of the previous page.
+            of_jobs: Whether to return operations on jobs instead of those on dead letters.
+
+        Returns:
+            The page.
+
         Raises:
             InvalidRequest: The cursor is invalid.
         """
@@ -194,7 +207,8 @@ class BulkRunner:
             found = self.get(operation_id)
         if found.phase.over:
             raise Conflict(
-                "The operation has finished.",
+                f"Can't stop an operation in state '{found.phase}'. The state must be "
+                f"'{Phase.RUNNING}'.",
                 current_state=found.phase,
                 expected_states=[Phase.RUNNING],
                 details={"operation_id": operation_id},
@@ -244,12 +258,12 @@ class BulkRunner:
                 # The next run detects whether the job was processed.
                 run.troubled = True
             run.now(replace(run.operation, updated_ms=self._clock.now_ms()))
-            if run.over or not run.may_go_on:
+            if run.over or not run.has_budget:
                 break
             run.claim = self._store.save(run.claim, until_ms=self._clock.now_ms() + CLAIM_MS)
         if run.over and not run.operation.phase.over:
             now_ms = self._clock.now_ms()
-            if run.operation.goes_round:
+            if run.operation.needs_second_pass:
                 run.waits, run.look_at_ms = True, now_ms + AGAIN_MS
                 run.now(run.operation.next_round())
             else:

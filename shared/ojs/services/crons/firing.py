@@ -26,7 +26,7 @@ from ojs.domain.errors import (
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.records import record
-from ojs.services.jobs.enqueue import Alongside, Enqueue, Overtaken, Pushed
+from ojs.services.jobs.enqueue import JobEnqueuer, Pushed, StaleRead, TransactionExtras
 from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.operations.key_states import KeyStates
 from ojs.store.crons.crons import CronStore
@@ -66,7 +66,7 @@ class CronFiring:
         *,
         crons: CronStore,
         jobs: JobStore,
-        enqueue: Enqueue,
+        enqueue: JobEnqueuer,
         transitions: TimeTransitions,
         makers: KeyStates,
         clock: Clock,
@@ -95,11 +95,11 @@ class CronFiring:
                 if cron.gap_ms is None:
                     return self._tick(cron, now_ms)
                 self._pass_gap(cron, cron.gap_ms, now_ms)
-            except Overtaken:
+            except StaleRead:
                 pass
             raise LostRace([])
 
-        busy = f"Others are changing the cron job '{name}'; try again."
+        busy = f"Concurrent requests changed the cron job '{name}'."
         return retry_on_race(attempt, tries=_TRIES, busy=busy)
 
     def _pass_gap(self, cron: Cron, gap_ms: int, now_ms: int) -> None:
@@ -148,7 +148,7 @@ class CronFiring:
             raise
         except OjsError as error:
             if isinstance(error, Duplicate) and _is_own(error, cron):
-                raise Overtaken from None
+                raise StaleRead from None
             self._refused(cron, following, now_ms, catchable_ms, error)
             return None
         if pushed.deduplicated:
@@ -185,7 +185,7 @@ class CronFiring:
     def _push(
         self, cron: Cron, following: Cron, previous: _Previous, now_ms: int, tick_ms: int
     ) -> Pushed:
-        """Enqueue the job of a tick, and schedule the next tick. Raises as `Enqueue.push`."""
+        """Enqueue the job of a tick, and schedule the next tick. Raises as `JobEnqueuer.push`."""
         definition = cron.definition
         cancels = definition.overlap is OverlapPolicy.CANCEL_PREVIOUS
         job_id = cron.job_id()
@@ -201,7 +201,7 @@ class CronFiring:
             definition.job_request(cron.name, tick_ms, job_id),
             producer=definition.producer,
             reaches=definition.reaches,
-            alongside=Alongside(
+            alongside=TransactionExtras(
                 [update, self._crons.logging(run, after)],
                 cancels=previous.running if cancels else (),
                 bypasses_unique=cancels,

@@ -25,7 +25,7 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.trace import TraceContext
 from ojs.domain.page import Page
 from ojs.records import record
-from ojs.services.jobs.enqueue import Alongside, Enqueue, Overtaken, Pushed
+from ojs.services.jobs.enqueue import JobEnqueuer, Pushed, StaleRead, TransactionExtras
 from ojs.services.operations.key_states import KeyStates, check_time
 from ojs.services.sweeps import GoOn, always
 from ojs.store.crons.crons import CronStore
@@ -34,7 +34,7 @@ from ojs.store.queues.workers import WorkerStore
 from ojs.store.table.errors import LostRace
 from ojs.store.table.races import retry_on_race
 
-_BUSY = "Others are changing this cron job; try again."
+_BUSY = "Concurrent requests changed this cron job."
 _TRIES = 8
 # A worker whose last heartbeat is within this time polls its queues.
 _POLLS_MS = 60_000
@@ -42,8 +42,7 @@ _WORKERS = 100
 _PAGE = 100
 MAX_BY_KEY = 100
 UNREAD_SECONDS = (
-    "no worker polls the queue '{queue}': between two polls jobs are due on the minute at best, "
-    "not on the second"
+    "no worker polls the queue '{queue}': jobs are due on the minute, not on the second"
 )
 
 
@@ -64,7 +63,7 @@ class CronJobs:
         *,
         crons: CronStore,
         jobs: JobStore,
-        enqueue: Enqueue,
+        enqueue: JobEnqueuer,
         workers: WorkerStore,
         makers: KeyStates,
         clock: Clock,
@@ -90,8 +89,16 @@ class CronJobs:
     def register(self, raw: object, caller: Principal, producer: str | None) -> RegisteredCron:
         """Register a cron job, or replace the definition of the one that has its name.
 
-        Its template is validated like a push. If the expression, the zone, and the time limits are
-        unchanged, the next tick is unchanged, too.
+        Its template is validated like an enqueue request. If the expression, the zone, and the
+        time limits are unchanged, the next tick is unchanged, too.
+
+        Args:
+            raw: The definition, as received.
+            caller: The caller.
+            producer: Name of the producer, for queues that allow only certain producers.
+
+        Returns:
+            The cron job, whether it is new, and warnings.
 
         Raises:
             InvalidRequest: A field is invalid.
@@ -115,7 +122,7 @@ class CronJobs:
             now_ms = self._clock.now_ms()
             seen = self._crons.get(name)
             if seen is not None:
-                # A definition says whether it fires, as it says everything else.
+                # A definition includes whether the cron job is enabled, like all other settings.
                 enabled = settings.enabled is not False
                 return self._update(seen, definition, enabled, caller, line), False
             self._check_count(caller)
@@ -129,13 +136,26 @@ class CronJobs:
     def change(
         self, name: str, raw: object, caller: Principal, producer: str | None
     ) -> RegisteredCron:
-        """Change what a request sets, and leave the rest; objects of the template are merged.
+        """Change the fields that a request sets. Objects of the template are merged.
 
-        Raises NotFound, and what `register` raises.
+        Args:
+            name: Name of the cron job.
+            raw: The changes, as received.
+            caller: The caller.
+            producer: Name of the producer, for queues that allow only certain producers.
+
+        Returns:
+            The cron job, and warnings.
+
+        Raises:
+            NotFound: The cron job doesn't exist.
+            PermissionDenied: The caller can't use the queue of the cron job.
+            OjsError: The errors of `register`.
         """
         settings = CronSettings.read(raw)
         if settings.name not in (None, name):
-            raise InvalidRequest("name", "cannot be changed", value=settings.name)
+            rule = "can't be changed. Omit it, or send the name in the path"
+            raise InvalidRequest("name", rule, value=settings.name)
         # Only to pause it does not make it the caller's.
         pauses = settings.enabled is False and not settings.values
         line = None if pauses else self._makers.line(caller)
@@ -160,15 +180,15 @@ class CronJobs:
         if 0 < self._most <= count:
             raise LimitReached(
                 "name",
-                f"There are {count} cron jobs, and the setting max_crons allows {self._most}. "
-                "Delete a cron job, or raise max_crons.",
+                f"The server has {count} cron jobs, and its setting max_crons allows {self._most}. "
+                "Delete a cron job, or increase max_crons.",
                 self._most,
             )
         if own >= MAX_BY_KEY:
             raise LimitReached(
                 "name",
-                f"This key set {own} cron jobs, and a key can set {MAX_BY_KEY}. Delete one of "
-                "them, or use another key.",
+                f"This access key has created {own} cron jobs, and at most {MAX_BY_KEY} are "
+                "allowed. Delete one of them, or use another key.",
                 MAX_BY_KEY,
             )
 
@@ -248,7 +268,20 @@ class CronJobs:
                 return False
 
     def enable(self, name: str, caller: Principal, *, enabled: bool) -> RegisteredCron:
-        """Pause or resume a cron job. Safe to repeat. Raises NotFound."""
+        """Pause or resume a cron job. Safe to repeat.
+
+        Args:
+            name: Name of the cron job.
+            caller: The caller.
+            enabled: Whether it runs on its schedule.
+
+        Returns:
+            The cron job, and warnings.
+
+        Raises:
+            NotFound: The cron job doesn't exist.
+            PermissionDenied: The caller can't use the queue of the cron job.
+        """
         return self.change(name, {"enabled": enabled}, caller, None)
 
     def pause_made(self, key_id: str, go_on: GoOn = always) -> int:
@@ -281,7 +314,19 @@ class CronJobs:
     ) -> Pushed:
         """Enqueue a job of a cron job now, even if it is paused. Its next tick is unchanged.
 
-        Raises NotFound, and what `Enqueue.push` raises.
+        Args:
+            name: Name of the cron job.
+            caller: The caller.
+            producer: Name of the producer, for queues that allow only certain producers.
+            trace: Trace context of the request.
+
+        Returns:
+            The stored job.
+
+        Raises:
+            NotFound: The cron job doesn't exist.
+            PermissionDenied: The caller can't use the queue of the cron job.
+            OjsError: The errors of `JobEnqueuer.push`.
         """
 
         def attempt() -> Pushed:
@@ -295,15 +340,15 @@ class CronJobs:
                     producer=producer,
                     reaches=caller.reaches,
                     trace=trace,
-                    alongside=Alongside([update, self._crons.logging(run, after)]),
+                    alongside=TransactionExtras([update, self._crons.logging(run, after)]),
                 )
-            except Overtaken:
+            except StaleRead:
                 raise LostRace([]) from None
 
         return retry_on_race(attempt, tries=_TRIES, busy=_BUSY)
 
     def get(self, name: str, caller: Principal) -> Cron:
-        """One cron job. Raises NotFound, PermissionDenied."""
+        """Return a cron job. Raises NotFound, PermissionDenied."""
         return self._within_reach(name, caller)
 
     def list(self, caller: Principal, *, enabled: bool | None = None) -> Callable[..., Page[Cron]]:
@@ -328,7 +373,21 @@ class CronJobs:
     def history(
         self, name: str, caller: Principal, *, limit: int, cursor: str | None = None
     ) -> Page[tuple[CronRun, Job | None]]:
-        """Return a page of the run log, most recent first, each entry with its job, if stored."""
+        """Return a page of the run log, most recent first.
+
+        Args:
+            name: Name of the cron job.
+            caller: The caller.
+            limit: Maximum number of runs.
+            cursor: Cursor of the previous page.
+
+        Returns:
+            The runs, each with its job, if the job is stored.
+
+        Raises:
+            NotFound: The cron job doesn't exist.
+            PermissionDenied: The caller can't use the queue of the cron job.
+        """
         cron = self._within_reach(name, caller)
         page = self._crons.runs(name, since_ms=cron.created_ms, limit=limit, after=cursor)
         ids = [run.job_id for run in page.items if run.job_id is not None]
@@ -367,8 +426,9 @@ def _times(definition: CronDefinition) -> tuple[object, ...]:
 
 @contextmanager
 def _as_invalid(path: str = "") -> Iterator[None]:
-    """Turn what a push refuses, with whatever status, into an InvalidRequest that names the field;
-    `path` stands before it.
+    """Turn the errors of a rejected enqueue request into InvalidRequest with the field.
+
+    `path` is the prefix of the field's name.
     """
     try:
         yield

@@ -27,11 +27,16 @@ class ZoneSweep:
         self._done = False
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
-        """Check up to `limit` cron jobs, from the end of the previous run on.
+        """Check cron jobs for changed time zone rules, starting at the end of the previous run.
+
+        Args:
+            now_ms: Current time in milliseconds since the epoch.
+            limit: Maximum number of cron jobs.
+            go_on: Returns whether enough time is left to continue.
 
         Returns:
-            Numbers: looked (cron jobs), aimed (cron jobs whose tick has changed), failed. `more` is
-            1 if cron jobs are left for the next run.
+            Numbers: looked (cron jobs), aimed (cron jobs whose tick has changed), failed. `more`
+            is 1 if cron jobs are left for the next run.
         """
         run = SweepRun(now_ms, limit, go_on)
         if self._done:
@@ -71,4 +76,4 @@ class ZoneSweep:
             self._crons.replace(seen, after)
             return True
 
-        return retry_on_race(attempt, busy="Others are changing this cron job; try again.")
+        return retry_on_race(attempt, busy="Concurrent requests changed this cron job.")

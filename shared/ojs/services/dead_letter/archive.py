@@ -105,7 +105,7 @@ class Archive:
         except KeyError:
             return []
         except (OSError, EOFError, zlib.error, ValueError) as error:
-            raise BackendUnavailable(f"The archive object {name} cannot be read.") from error
+            raise BackendUnavailable(f"The archive object {name} can't be read.") from error
         if erased and not dry_run:
             kept = [line for line in lines if not meant(jsontext.stored(line.decode()))]
             if kept:

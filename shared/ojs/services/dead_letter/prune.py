@@ -42,7 +42,7 @@ _SMALLEST_PAGE = 10
 
 
 @record(frozen=True)
-class _Kept:
+class _RetentionCount:
     """A queue with dead letters, and its retention.
 
     `own_count`: the queue has its own maximum number. The maximum across queues doesn't apply.
@@ -53,7 +53,7 @@ class _Kept:
     own_count: bool
 
     @classmethod
-    def of(cls, queue: DeadQueue, overall: DeadLetterRetention) -> _Kept:
+    def of(cls, queue: DeadQueue, overall: DeadLetterRetention) -> _RetentionCount:
         """Return the retention of a queue, by its configuration and that of all queues."""
         layers = queue.layers
         retention = layers.in_force().dead_letter
@@ -67,7 +67,7 @@ class _Kept:
 
 
 @record
-class _Run(SweepRun):
+class _PruneRun(SweepRun):
     # Number of deleted jobs of this run, by queue. The projected counts might still include them.
     pruned: Counter[str] = field(default_factory=Counter)
 
@@ -96,9 +96,14 @@ class PruneSweep:
         self._choose = choose
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
-        """Prune about `limit` jobs, unless the current five minutes are already completed.
+        """Prune jobs, unless the current five minutes are already completed.
 
         Starts at a random queue, so that shortened runs starve none.
+
+        Args:
+            now_ms: Current time in milliseconds since the epoch.
+            limit: Approximate maximum number of jobs.
+            go_on: Returns whether enough time is left to continue.
 
         Returns:
             Numbers of jobs: pruned, archived, moved_on (changed during the run), waiting (their
@@ -108,7 +113,7 @@ class PruneSweep:
         token = self._pruning.lock(due_ms, now_ms=now_ms)
         if token is None:
             return SweepReport()
-        run = _Run(now_ms, limit, go_on)
+        run = _PruneRun(now_ms, limit, go_on)
         with counting_failures(run.counts, "the list of dead letters"):
             self._all(run)
         # The run of the next minute processes the remaining and failed queues.
@@ -116,13 +121,15 @@ class PruneSweep:
         self._pruning.unlock(token, done_ms=due_ms if done else None)
         return SweepReport(+run.counts, failures=run.counts.failures)
 
-    def _all(self, run: _Run) -> None:
+    def _all(self, run: _PruneRun) -> None:
         oldest = self._jobs.index.dead(limit=1, oldest_first=True)
         if not oldest or run.over():
             return
         overall = self._pruning.policy().in_force().dead_letter
         found = self._pruning.queues()
-        there = rotated([_Kept.of(queue, overall) for queue in found.queues], self._choose)
+        there = rotated(
+            [_RetentionCount.of(queue, overall) for queue in found.queues], self._choose
+        )
         oldest_ms = keys.instant_of(oldest[0][1])
         for kept in there:
             until_ms = run.now_ms - kept.retention.max_age_ms
@@ -139,7 +146,7 @@ class PruneSweep:
         self._safely(run, "all queues", self._by_count, shared, overall.max_count, names)
 
     @staticmethod
-    def _safely(run: _Run, name: str, step: Callable[..., None], *what: object) -> bool:
+    def _safely(run: _PruneRun, name: str, step: Callable[..., None], *what: object) -> bool:
         """Run a step and count its failure. Return False if the time is up."""
         if run.over():
             return False
@@ -150,7 +157,11 @@ class PruneSweep:
     # --- which dead letters -------------------------------------------------------------------
 
     def _by_count(
-        self, run: _Run, some: Sequence[_Kept], most: int, names: Sequence[str | None]
+        self,
+        run: _PruneRun,
+        some: Sequence[_RetentionCount],
+        most: int,
+        names: Sequence[str | None],
     ) -> None:
         """Delete the oldest dead letters of some queues, above `most` in total.
 
@@ -167,12 +178,12 @@ class PruneSweep:
         for kept in some:
             self._line(run, kept, before=last)
 
-    def _latest_first(self, run: _Run, names: Sequence[str | None]) -> Iterator[str]:
+    def _latest_first(self, run: _PruneRun, names: Sequence[str | None]) -> Iterator[str]:
         """Yield the merged index keys of several partitions, most recent first, within the time."""
         size = max(_SMALLEST_PAGE, _PAGE // len(names))
         return heapq.merge(*(self._keys(run, name, size) for name in names), reverse=True)
 
-    def _keys(self, run: _Run, name: str | None, size: int) -> Iterator[str]:
+    def _keys(self, run: _PruneRun, name: str | None, size: int) -> Iterator[str]:
         before: str | None = None
         while not run.over():
             entries = self._jobs.index.dead(name, limit=size, before=before)
@@ -184,7 +195,11 @@ class PruneSweep:
     # --- slices -------------------------------------------------------------------------------
 
     def _line(
-        self, run: _Run, kept: _Kept, until_ms: int | None = None, before: str | None = None
+        self,
+        run: _PruneRun,
+        kept: _RetentionCount,
+        until_ms: int | None = None,
+        before: str | None = None,
     ) -> None:
         """Delete the dead letters of a queue that were discarded before a time, or before a key."""
         name = kept.queue.name
@@ -202,7 +217,9 @@ class PruneSweep:
             if after == entries[-1][1] and len(entries) < size:
                 return
 
-    def _slice(self, run: _Run, kept: _Kept, entries: Sequence[tuple[str, str]]) -> str:
+    def _slice(
+        self, run: _PruneRun, kept: _RetentionCount, entries: Sequence[tuple[str, str]]
+    ) -> str:
         """Delete the listed dead letters that are unchanged. Return the last processed key."""
         name = kept.queue.name
         records = self._jobs.read_records((job_id for job_id, _ in entries), run.counts.fail)

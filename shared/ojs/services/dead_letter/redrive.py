@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _AS_IT_IS = JobOverride()
 
 
-class Redrive:
+class DeadLetterRetrier:
     """Retries dead letters."""
 
     def __init__(
@@ -119,7 +119,8 @@ class Redrive:
                 return self.bring_back(job, override, caller=caller, reaches=reaches)
             if job is not None and job.life and job.state is not State.DISCARDED:
                 raise Conflict(
-                    "The job isn't in dead letter.",
+                    f"The dead letter was already retried and is in state '{job.state}'. The state "
+                    f"must be '{State.DISCARDED}'.",
                     current_state=job.state,
                     expected_states=[State.DISCARDED],
                     details={"job_id": job_id},
@@ -230,7 +231,9 @@ class Redrive:
         (changes,) = chain.run([sent])
         for name, value in changes.items():
             if name not in JobOverrideRequest.model_fields or value is None:
-                raise chain.failed(ValueError(f"a retry cannot change {name} so"), sent)
+                raise chain.failed(
+                    ValueError(f"must not set {name} to this value in a retry"), sent
+                )
         if isinstance(meta := changes.get("meta"), dict):
             # It is merged into the job's meta, so names that the middleware deleted become None.
             changes = {**changes, "meta": dict.fromkeys((job.content or {}).get("meta", {})) | meta}
@@ -308,5 +311,5 @@ def _fingerprint(after: Job, policy: envelope.Unique) -> str:
         return fingerprint(after, policy)
     except ValidationFailed as error:
         part = "args" if error.field.endswith("args_keys") else "meta"
-        rule = "must have the keys that the job's unique policy names"
+        rule = "must have the keys in the job's unique policy"
         raise ValidationFailed(f"override.{part}", rule, value=error.details.get("value")) from None

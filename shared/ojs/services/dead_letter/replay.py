@@ -17,7 +17,7 @@ from ojs.domain.job import replay
 from ojs.domain.job.job import Job
 from ojs.domain.queue.queue import Queue, QueueState
 from ojs.records import record
-from ojs.services.dead_letter.redrive import Redrive
+from ojs.services.dead_letter.redrive import DeadLetterRetrier
 from ojs.services.listing.dead_letters import still_listed
 from ojs.services.sweeps import (
     GoOn,
@@ -61,7 +61,7 @@ class ReplayReport(SweepReport):
 
 
 @record
-class _Run(SweepRun):
+class _ReplayRun(SweepRun):
     skipped: list[Skipped] = field(default_factory=list)
 
     def over(self) -> bool:
@@ -84,7 +84,7 @@ class ReplaySweep:
         queues: QueueStore,
         sweep_queues: SweepQueues,
         replays: ReplayCursors,
-        redrive: Redrive,
+        redrive: DeadLetterRetrier,
         maintenance: MaintenanceStore,
     ) -> None:
         self._jobs = jobs
@@ -95,13 +95,21 @@ class ReplaySweep:
         self._maintenance = maintenance
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> ReplayReport:
-        """Replay due dead letters. Checks about `limit` of them; none in maintenance mode.
+        """Replay due dead letters. Replays none in maintenance mode.
 
         Starts at a random queue, so that shortened runs starve none. Takes one read per queue, one
         query per queue with rules, one query per rule, and one read of the job record per dead
         letter and rule.
+
+        Args:
+            now_ms: Current time in milliseconds since the epoch.
+            limit: Approximate maximum number of dead letters to check.
+            go_on: Returns whether enough time is left to continue.
+
+        Returns:
+            The counts of the run, and the skipped dead letters.
         """
-        run = _Run(now_ms, limit, go_on)
+        run = _ReplayRun(now_ms, limit, go_on)
         for queue in self._with_rules(run):
             # A queue that is being deleted gets no more jobs.
             if queue.state is QueueState.DRAINING:
@@ -112,13 +120,13 @@ class ReplaySweep:
                 break
         return ReplayReport(+run.counts, run.skipped, failures=run.counts.failures)
 
-    def _with_rules(self, run: _Run) -> Iterator[Queue]:
+    def _with_rules(self, run: _ReplayRun) -> Iterator[Queue]:
         for part in self._every.parts(run.counts):
             if run.over():
                 return
             yield from (queue for queue in part if queue.layers.replay_rules)
 
-    def _queue(self, run: _Run, queue: Queue) -> None:
+    def _queue(self, run: _ReplayRun, queue: Queue) -> None:
         rules = read(queue.layers.replay_rules)
         named = [rule.name for rule in rules]
         cursors = self._replays.cursors(queue.name)
@@ -135,7 +143,7 @@ class ReplaySweep:
 
     def _rule(
         self,
-        run: _Run,
+        run: _ReplayRun,
         queue: str,
         rule: ReplayRule,
         cursor: ReplayCursor | None,
@@ -178,7 +186,7 @@ class ReplaySweep:
 
     def _slice(
         self,
-        run: _Run,
+        run: _ReplayRun,
         entries: Sequence[tuple[str, str]],
         queue: str,
         rule: ReplayRule,
@@ -226,7 +234,7 @@ class ReplaySweep:
 
     def _replay(
         self,
-        run: _Run,
+        run: _ReplayRun,
         job: Job,
         key: str,
         rule: ReplayRule,

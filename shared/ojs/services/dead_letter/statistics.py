@@ -16,9 +16,9 @@ class DeadLetterStatistics:
         self._clock = clock
 
     def read(self) -> DeadLetterStats:
-        """All queues together, as the last metrics sweep counted them. Three calls.
+        """Return the counts of all queues together, as of the last metrics sweep. Three calls.
 
-        The retention shown is that for new queues (`_default`); a queue may have its own.
+        The retention is that of new queues (`_default`). A queue can have its own.
         """
         counts, policy = self._store.counts()
         oldest_ms, newest_ms = self._store.ends()
@@ -32,7 +32,9 @@ class DeadLetterStatistics:
         )
 
     def total(self, queue: str | None, *, least: int = 0) -> int:
-        """How many dead letters a queue has, as projected, or all queues have, as last swept; at
-        least `least`, the number that the caller has seen. One call.
+        """Return the number of dead letters of a queue, or of all queues. One call.
+
+        For a queue, this is the projected number. For all queues, it is that of the last sweep.
+        The result is at least `least`, the number that the caller has seen.
         """
         return max(least, self._store.total(queue))

@@ -34,9 +34,9 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.records import record
 from ojs.services.deliveries.parts import AllowedTargets
-from ojs.services.deliveries.settle import Settle, SettledReport
+from ojs.services.deliveries.settle import OutcomeProcessor, SettledReport
 from ojs.services.deliveries.wake import DeliveryWake
-from ojs.services.jobs.fetch import DeliveryFetch, Fetch
+from ojs.services.jobs.fetch import DeliveryFetch, JobFetcher
 from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.operations.key_states import KeyStates
 from ojs.store.deliveries.deliveries import DeliveryStore
@@ -63,7 +63,7 @@ class DispatchReport:
 
 
 @record(frozen=True)
-class _Round:
+class _DispatchRound:
     """Result of one claim and send.
 
     `over` stops the run. `idle`: no job was claimed. `in_doubt`: jobs can still be available, so
@@ -77,18 +77,18 @@ class _Round:
     trial: bool = False
 
 
-class Dispatch:
+class DeliveryDispatcher:
     """Claims jobs for deliveries and sends them."""
 
     def __init__(
         self,
         *,
         deliveries: DeliveryStore,
-        fetch: Fetch,
+        fetch: JobFetcher,
         jobs: JobStore,
         target: Callable[[Delivery], Target],
         sends: SendQueue | None,
-        settle: Settle,
+        settle: OutcomeProcessor,
         transitions: TimeTransitions,
         wake: DeliveryWake,
         allowed: AllowedTargets,
@@ -159,7 +159,7 @@ class Dispatch:
     ) -> SettledReport:
         """Settle outcomes, and dispatch for deliveries that had no free permit before.
 
-        Raises no errors: see `Settle.settle`.
+        Raises no errors: see `OutcomeProcessor.settle`.
         """
         report = self._settle.settle(outcomes)
         for name, room in report.room.items():
@@ -220,13 +220,13 @@ class Dispatch:
         room: Mapping[int, int],
         report: DispatchReport,
         go_on: Callable[[], bool],
-    ) -> _Round:
+    ) -> _DispatchRound:
         """Claim jobs once and send them."""
         trial = delivery.breaker.state(self._clock.now_ms()) is BreakerState.HALF_OPEN
         if trial:
             begun = self._begin_trial(delivery)
             if begun is None:
-                return _Round(delivery, over=True)
+                return _DispatchRound(delivery, over=True)
             delivery, wanted = begun, 1
         fetch = DeliveryFetch(delivery, tuple(room))
         jobs = self._claim(fetch, wanted, go_on)
@@ -239,12 +239,12 @@ class Dispatch:
                 self._end_trial(delivery)
             # If only its own permits filled the delivery, this claim has released them since.
             doubt = fetch.left and (fetch.freed or not fetch.full)
-            return _Round(delivery, over=over or trial, idle=True, in_doubt=doubt)
+            return _DispatchRound(delivery, over=over or trial, idle=True, in_doubt=doubt)
         before = report.settled
         after, back = self._send(delivery, jobs, report)
         # Settled jobs released permits. For jobs that were given back, a wake-up was sent.
         settled = report.settled > before
-        return _Round(after, over=not settled and (over or trial or back), trial=trial)
+        return _DispatchRound(after, over=not settled and (over or trial or back), trial=trial)
 
     # --- whether and what -----------------------------------------------------------------------
 
@@ -253,9 +253,13 @@ class Dispatch:
         if delivery is None or delivery.disabled is not None or delivery.paused:
             return delivery
         reason = self._allowed.refused(delivery)
-        message = f"not allowed by {'egress_hosts' if delivery.endpoint else 'push_functions'}"
+        message = f"The setting {'egress_hosts' if delivery.endpoint else 'push_functions'} "
+        message += "doesn't allow the target."
         if reason is None and self._makers.revoked(delivery.line):
-            reason, message = DisabledReason.KEY_ENDED, f"the key {delivery.line[-1]} is revoked"
+            reason, message = (
+                DisabledReason.KEY_ENDED,
+                f"The access key {delivery.line[-1]} is revoked.",
+            )
         if reason is None:
             return delivery
         after = replace(delivery, disabled=Disabled(reason, self._clock.now_ms(), message))
@@ -271,7 +275,7 @@ class Dispatch:
             return False
         until_ms = max(delivery.backoff_until_ms or 0, delivery.breaker.free_ms(now_ms) or 0)
         if until_ms > now_ms:
-            self._wake.arm([delivery.name], until_ms)
+            self._wake.schedule_wakeup([delivery.name], until_ms)
             return False
         return True
 

@@ -36,7 +36,7 @@ from ojs.domain.ids import IdSource
 from ojs.domain.job.job import Job, Lease
 from ojs.domain.job.states import State
 from ojs.domain.page import Page
-from ojs.services.deliveries.parts import PushParts
+from ojs.services.deliveries.parts import DeliveryDependencies
 from ojs.services.deliveries.wake import DeliveryWake
 from ojs.services.operations.key_states import KeyStates, check_time
 from ojs.services.sweeps import GoOn, always
@@ -50,7 +50,7 @@ from ojs.store.table.races import retry_on_race
 
 # The class below has a method `list`.
 _Deliveries = list[Delivery]
-_BUSY = "Others are changing deliveries; try again."
+_BUSY = "Concurrent requests changed this delivery."
 # Maximum time (ms) to wait for the target in a test request.
 TEST_TIMEOUT_MS = 20_000
 TEST_TYPE = "ojs.test"
@@ -67,7 +67,7 @@ class Deliveries:
         pools: PoolStore,
         statistics: StatisticsStore,
         semaphore: ConcurrencySemaphore,
-        push_parts: PushParts | None,
+        push_parts: DeliveryDependencies | None,
         wake: DeliveryWake | None,
         makers: KeyStates,
         clock: Clock,
@@ -90,10 +90,18 @@ class Deliveries:
     def put(
         self, name: str | None, body: object, caller: Principal = ANYBODY
     ) -> tuple[Delivery, bool]:
-        """Create or replace a delivery. Returns it, and whether it is new.
+        """Create or replace a delivery. Missing queues are created.
 
-        Creates missing queues. Without a name, derives one from the target. A new concurrency limit
-        applies to later dispatches. A new target starts with a closed breaker.
+        A new concurrency limit applies to later dispatches. A new target starts with a closed
+        breaker.
+
+        Args:
+            name: Name of the delivery. None: derived from the target.
+            body: The delivery, as received.
+            caller: The caller.
+
+        Returns:
+            The delivery, and whether it is new.
 
         Raises:
             InvalidRequest: A field is invalid.
@@ -113,7 +121,7 @@ class Deliveries:
             self._check_free(wanted, directory, new=before is None)
             after = _replacing(before, wanted, says_secrets=says_secrets)
             if after.endpoint is not None and not after.signing_secrets:
-                rule = "is required for an endpoint: what is posted there is signed"
+                rule = "is required with target.endpoint, because each request is signed"
                 raise ValidationFailed("signing_secret", rule)
             domain.check_secrets(before, after, body)
             self._make_queues(wanted)
@@ -132,11 +140,11 @@ class Deliveries:
         return self._counted([stored])[0], created
 
     def get(self, name: str) -> Delivery:
-        """One delivery. Raises NotFound."""
+        """Return a delivery. Raises NotFound."""
         return self._counted([self._there(name)])[0]
 
     def list(self, *, limit: int, cursor: str | None = None) -> Page[Delivery]:
-        """A page of deliveries in order of name. Raises InvalidRequest for a bad cursor."""
+        """Return a page of deliveries, ordered by name. Raises InvalidRequest."""
         if cursor is not None:
             with naming_field("cursor", cursor, BAD_CURSOR):
                 domain.check_delivery(cursor)
@@ -221,11 +229,11 @@ class Deliveries:
 
     # --- helpers --------------------------------------------------------------------------------
 
-    def _pushing(self) -> PushParts:
+    def _pushing(self) -> DeliveryDependencies:
         if self._parts is None:
             raise Unsupported(
-                "This deployment pushes no jobs: it has no dispatch queue. Fetch jobs instead: "
-                "/ojs/v1/workers/fetch."
+                "Push delivery is not supported by this deployment, because it has no dispatch "
+                "queue. Fetch jobs instead: POST /ojs/v1/workers/fetch."
             )
         return self._parts
 
@@ -250,18 +258,24 @@ class Deliveries:
         """Raise Conflict for a queue that another delivery serves."""
         others = {name: it for name, it in directory.entries.items() if name != wanted.name}
         if new and len(others) >= MAX_DELIVERIES:
-            raise Conflict(f"There are {MAX_DELIVERIES} deliveries already.")
+            raise Conflict(
+                f"The server has {MAX_DELIVERIES} deliveries, which is the maximum. Delete one "
+                "first."
+            )
         entry = DirectoryEntry(wanted.queues, wanted.pool)
         with_it = Directory({**others, wanted.name: entry}, directory.revision)
         if len(with_it.text().encode()) > store.MAX_DIRECTORY_BYTES:
-            raise Conflict("All deliveries together serve too many queues; use worker pools.")
+            raise Conflict(
+                "All deliveries together have too many queues. Set pool instead of queues."
+            )
         if wanted.pool is not None and self._pools.get(wanted.pool) is None:
             raise NotFound("pool", wanted.pool)
         for queue, names in store.served(with_it, self._pools).items():
             other = [name for name in names if name != wanted.name]
             if wanted.name in names and other:
                 raise Conflict(
-                    f"The queue '{queue}' is served by the delivery '{other[0]}'.",
+                    f"Queue '{queue}' is already served by delivery '{other[0]}'. Remove it from "
+                    "one of the deliveries.",
                     details={"field": "queues", "queue": queue, "delivery": other[0]},
                 )
 
@@ -274,8 +288,8 @@ class Deliveries:
                 self._queues.ensure(name, now_ms=self._clock.now_ms())
             elif found[name].isolated_by is not None:
                 raise Conflict(
-                    f"The queue '{name}' is isolated by the pool '{found[name].isolated_by}': "
-                    "name the pool instead.",
+                    f"Queue '{name}' is isolated by pool '{found[name].isolated_by}'. Set pool "
+                    "instead of queues.",
                     details={"field": f"queues[{at}]", "queue": name},
                 )
 

@@ -33,28 +33,29 @@ class AllowedTargets:
         Raises Unsupported or ValidationFailed with the field. `named` is the field of the endpoint.
         """
         if delivery.handler is not None and delivery.handler not in self.handlers:
-            rule = (
-                "Handlers by name are run by the local server alone, and those that it was told of "
-                "(--deliver); name a function's ARN."
+            message = (
+                "'target.handler': requires a local server with --deliver for this handler. "
+                "Otherwise set target.function or target.endpoint."
             )
-            raise Unsupported(rule, field="target.handler")
+            raise Unsupported(message, field="target.handler")
         refused = self.refused(delivery)
         if refused is DisabledReason.FUNCTION_NOT_ALLOWED:
             raise ValidationFailed(
                 "target.function",
-                "is not among the functions that this deployment may run "
-                "(backend.add_worker, or the setting push_functions)",
+                "is not allowed. Add the function with backend.add_worker or to the setting "
+                "push_functions",
                 value=delivery.function,
             )
         if delivery.endpoint is not None:
             if self.check_endpoint is None:
-                raise Unsupported("Endpoints are not offered here.", field=named)
+                told = f"'{named}': is not supported by this server. Use target.function."
+                raise Unsupported(told, field=named)
             try:
                 self.check_endpoint(delivery.endpoint)
             except ValueError as error:
                 raise ValidationFailed(named, str(error), value=delivery.endpoint) from None
         if refused is DisabledReason.ENDPOINT_NOT_ALLOWED:
-            rule = f"has a host that the setting egress_hosts does not allow. Add {delivery.host}"
+            rule = f"has a host that is missing in the setting egress_hosts. Add {delivery.host}"
             raise ValidationFailed(named, rule, value=delivery.endpoint)
 
     def refused(self, delivery: Delivery) -> DisabledReason | None:
@@ -68,7 +69,7 @@ class AllowedTargets:
 
 
 @record(frozen=True)
-class PushParts:
+class DeliveryDependencies:
     """Parts that a deployment or a local server provides.
 
     `target` returns the target of a delivery. `sends` queues pushes that wait for their target. If

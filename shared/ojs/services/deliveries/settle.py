@@ -31,7 +31,7 @@ from ojs.domain.errors import (
 )
 from ojs.domain.job.job import Job
 from ojs.records import record
-from ojs.services.jobs.finish import Finish
+from ojs.services.jobs.finish import JobFinisher
 from ojs.services.permits.lifecycle import Permits
 from ojs.store.deliveries.deliveries import DeliveryStore
 from ojs.store.table.races import retry_on_race
@@ -66,11 +66,11 @@ class SettledReport:
     failed: dict[tuple[str, str], OjsError] = field(default_factory=dict)
 
 
-class Settle:
+class OutcomeProcessor:
     """Settles outcomes."""
 
     def __init__(
-        self, *, deliveries: DeliveryStore, finish: Finish, permits: Permits, clock: Clock
+        self, *, deliveries: DeliveryStore, finish: JobFinisher, permits: Permits, clock: Clock
     ) -> None:
         self._deliveries = deliveries
         self._finish = finish
@@ -153,7 +153,7 @@ class Settle:
         if outcome.verdict in _NO_ATTEMPT or broken:
             self._nack(one, None, stopped)
             return
-        told = dict(outcome.error or {"code": "handler_error", "message": "the target failed"})
+        told = dict(outcome.error or {"code": "handler_error", "message": "The target failed."})
         if outcome.verdict is Verdict.REFUSED:
             told["retryable"] = False
         try:
@@ -192,12 +192,21 @@ class Settle:
 
         # The jobs are settled. If this write fails, the next outcomes update the delivery.
         with suppress(OjsError):
-            return retry_on_race(attempt, busy="Others settle outcomes of this delivery.")
+            return retry_on_race(attempt, busy="Concurrent requests changed this delivery.")
         return delivery
 
 
 def after_outcomes(delivery: Delivery, outcomes: Sequence[Outcome], now_ms: int) -> Delivery:
-    """Apply outcomes, in order, to a delivery. Returns an equal delivery if nothing changes."""
+    """Apply outcomes to a delivery.
+
+    Args:
+        delivery: The delivery, as stored.
+        outcomes: The outcomes, in order.
+        now_ms: Current time in milliseconds since the epoch.
+
+    Returns:
+        The delivery to store. An equal one if nothing changes.
+    """
     after = delivery
     told = [excused(outcome, delivery, now_ms=now_ms) for outcome in outcomes]
     counts = Counter(outcome.verdict for outcome in told)

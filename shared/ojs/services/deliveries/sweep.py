@@ -61,10 +61,15 @@ class DeliverySweep:
         self._wake = wake
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
-        """Check up to `limit` queues of deliveries, except idle queues.
+        """Check the queues of deliveries, except idle queues. Makes one call without deliveries.
 
-        Counts: woken (deliveries), armed (timers), failed, and `more`. Without deliveries, makes
-        one DynamoDB call.
+        Args:
+            now_ms: Current time in milliseconds since the epoch.
+            limit: Maximum number of queues.
+            go_on: Returns whether enough time is left to continue.
+
+        Returns:
+            The counts woken (deliveries), armed (timers), failed, and `more`.
         """
         run = SweepRun(now_ms, limit, go_on)
         serving = served(self._deliveries.directory(consistent=False), self._pools)
@@ -114,7 +119,7 @@ class DeliverySweep:
                 queue.name, lane, after_ms=after_ms, until_ms=until_ms, limit=_ENTRIES
             )
             for due_ms in sorted({ms // 1_000 * 1_000 for ms in found}):
-                self._wake.arm([each.name for each in deliveries], due_ms)
+                self._wake.schedule_wakeup([each.name for each in deliveries], due_ms)
                 run.counts["armed"] += 1
             # The next run arms the timers of later entries.
             reached_ms = found[-1] - 1 if len(found) == _ENTRIES else until_ms

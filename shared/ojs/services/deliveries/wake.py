@@ -70,7 +70,7 @@ class DeliveryWake:
         elif names and job.state in (State.SCHEDULED, State.RETRYABLE):
             now_ms = self._clock.now_ms()
             if job.due_ms - now_ms <= ARMED_MS:
-                self.arm(names, job.due_ms)
+                self.schedule_wakeup(names, job.due_ms)
 
     def repeat(self, jobs: Sequence[Job]) -> None:
         """Wake deliveries again if one of their recently available jobs is still `available`.
@@ -97,7 +97,7 @@ class DeliveryWake:
         """Wake deliveries after a job released its permits without an outcome of a push.
 
         Examples: the job was cancelled, or a worker had fetched it and its attempt ended. After an
-        outcome, `Dispatch.settle` dispatches the next job without a wake-up.
+        outcome, `DeliveryDispatcher.settle` dispatches the next job without a wake-up.
         """
         if (name := delivery_of(job.worker_id)) is not None:
             self.wake([name])
@@ -109,7 +109,9 @@ class DeliveryWake:
         config = queue.config
         if config.rate_limit is not None and (names := self._directory.serving(queue.name)):
             apart_ms = -(-config.rate_period_ms // config.rate_limit)
-            self.arm(names, self._clock.now_ms() + min(ARMED_MS, max(_EVERY_MS, apart_ms)))
+            self.schedule_wakeup(
+                names, self._clock.now_ms() + min(ARMED_MS, max(_EVERY_MS, apart_ms))
+            )
 
     def keys_wait(self, name: str, free_ms: Sequence[int | None]) -> None:
         """Arm a timer for the time at which the first of several limited keys allows a job.
@@ -119,7 +121,7 @@ class DeliveryWake:
         """
         now_ms = self._clock.now_ms()
         until_ms = min(ms or now_ms + KEY_AGAIN_MS for ms in free_ms)
-        self.arm([name], min(now_ms + ARMED_MS, max(now_ms, until_ms)))
+        self.schedule_wakeup([name], min(now_ms + ARMED_MS, max(now_ms, until_ms)))
 
     def wake(self, names: Iterable[str]) -> None:
         """Wake deliveries immediately, or with a delay of 1 s if the last wake-up was recent.
@@ -147,7 +149,7 @@ class DeliveryWake:
                 self._deliveries.record_wake(name, at_ms)
         return at_ms
 
-    def arm(self, names: Iterable[str], at_ms: int) -> None:
+    def schedule_wakeup(self, names: Iterable[str], at_ms: int) -> None:
         """Arm a timer at the end of the second of `at_ms`, once per container and second."""
         second = at_ms // 1_000
         late = [name for name in names if (name, second) not in self._armed]

@@ -15,12 +15,12 @@ from ojs.domain.errors import BackendUnavailable, InvalidRequest, OjsError, forb
 from ojs.domain.job.job import Job
 from ojs.records import record
 from ojs.services.for_each import ForEach
-from ojs.services.jobs.finish import Finish
+from ojs.services.jobs.finish import JobFinisher
 from ojs.services.sweeps import GoOn, always
 from ojs.store.jobs.records import JobStore
 from ojs.store.table.errors import UnreadableItem
 
-# The ID of a job, and the arguments of `Finish.ack` or `Finish.nack`.
+# The ID of a job, and the arguments of `JobFinisher.ack` or `JobFinisher.nack`.
 Ending = tuple[str, Mapping[str, Any]]
 
 
@@ -44,7 +44,7 @@ class _Step:
 class BatchFinish:
     """Ends the attempts of many jobs at a worker's request."""
 
-    def __init__(self, *, jobs: JobStore, finish: Finish, for_each: ForEach) -> None:
+    def __init__(self, *, jobs: JobStore, finish: JobFinisher, for_each: ForEach) -> None:
         self._jobs = jobs
         self._finish = finish
         self._for_each = for_each
@@ -57,15 +57,24 @@ class BatchFinish:
         reaches: Reaches | None = None,
         go_on: GoOn = always,
     ) -> tuple[list[BatchOutcome], list[BatchOutcome]]:
-        """Complete some jobs and fail others. Return the outcomes in the order of the request.
+        """Complete some jobs and fail others.
 
         Several jobs are processed at the same time, each once. A second entry of the same job is
-        rejected with InvalidRequest. With `reaches`, a job in another queue is rejected with
-        PermissionDenied, which takes one read per 100 jobs. After `go_on` returns False, the
-        remaining jobs are unchanged, and their outcome is BackendUnavailable.
+        rejected with InvalidRequest.
+
+        Args:
+            acks: The jobs to complete.
+            nacks: The jobs to fail.
+            reaches: Whether the caller can use a queue. A job in another queue is rejected with
+                PermissionDenied, which takes one read per 100 jobs. None: not checked.
+            go_on: Returns whether enough time is left. After it returns false, the remaining jobs
+                are unchanged, and their outcome is BackendUnavailable.
+
+        Returns:
+            The outcomes of `acks` and of `nacks`, in the order of the request.
 
         Raises:
-            OjsError: That read failed. No job is changed.
+            OjsError: The read for `reaches` failed. No job is changed.
         """
         steps = [
             _Step(f"{name}[{at}].job_id", job_id, partial(call, job_id, **told))
@@ -81,12 +90,12 @@ class BatchFinish:
         def settle(step: _Step) -> BatchOutcome:
             try:
                 if first[step.job_id] is not step:
-                    rule = f"is that of {first[step.job_id].place} too; each job is settled once"
+                    rule = f"is a duplicate of {first[step.job_id].place}. Send each job once"
                     raise InvalidRequest(step.place, rule, value=step.job_id)
                 if step.job_id in barred:
                     raise barred[step.job_id]
                 if not go_on():
-                    raise BackendUnavailable("There was no time left for it; send it again.")
+                    raise BackendUnavailable("The request timed out before this job.")
                 return BatchOutcome(step.job_id, step.end())
             except OjsError as error:
                 return BatchOutcome(step.job_id, error)

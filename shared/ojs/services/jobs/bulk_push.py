@@ -39,7 +39,7 @@ from ojs.domain.job.trace import TraceContext
 from ojs.domain.job.unique import fingerprint
 from ojs.records import record
 from ojs.services.for_each import ForEach
-from ojs.services.jobs.enqueue import STAGED_FROM, Enqueue, Pushed, PushRequest
+from ojs.services.jobs.enqueue import STAGED_FROM, JobEnqueuer, Pushed, PushRequest
 from ojs.services.jobs.idempotent_push import BUSY, KeyTurn, free, made_under
 from ojs.store.jobs.bulk_pushes import BulkPushStore
 from ojs.store.jobs.idempotency_keys import IdempotencyKeys, IdempotencyRecord
@@ -89,7 +89,7 @@ class BulkPush:
     def __init__(
         self,
         *,
-        enqueue: Enqueue,
+        enqueue: JobEnqueuer,
         jobs: JobStore,
         idempotency_keys: IdempotencyKeys,
         key_turn: KeyTurn,
@@ -214,7 +214,7 @@ class BulkPush:
                     failure = MiddlewareTimeout()
             job_id = None if entry.push is None else _chosen(entry.push)
             if job_id is not None and first.setdefault(job_id, index) != index:
-                rule = f"is the id of jobs[{first[job_id]}] too"
+                rule = f"is a duplicate of jobs[{first[job_id]}].id"
                 entry = _Entry(None, InvalidRequest("id", rule, value=job_id))
             entries.append(entry)
         return entries, failure
@@ -260,7 +260,7 @@ class BulkPush:
         entries = [
             entry
             if entry.push is None
-            else replace(entry, push=self._enqueue.as_of(entry.push, record.at_ms))
+            else replace(entry, push=self._enqueue.with_start_time(entry.push, record.at_ms))
             for entry in entries
         ]
         stored = None if first else self._stored(keyed, entries)
@@ -462,7 +462,7 @@ class BulkPush:
         for index, entry in enumerate(entries):
             if entry.push is None:
                 continue
-            push = keyed.alone(self._enqueue.as_of(entry.push, record.at_ms), index)
+            push = keyed.alone(self._enqueue.with_start_time(entry.push, record.at_ms), index)
             if (there := existing[index]) is not None:
                 push = replace(push, ids=[there])
             elif not _tied(push) and not record.alone:
@@ -492,7 +492,7 @@ class BulkPush:
     ) -> Pushed:
         if job is not None and reaches(job.queue):
             return Pushed(job, deduplicated=deduplicated, again=True)
-        gone = self._enqueue.as_pushed(push, 0)
+        gone = self._enqueue.to_job(push, 0)
         return Pushed(gone, deduplicated=deduplicated, absent=True, again=True)
 
 

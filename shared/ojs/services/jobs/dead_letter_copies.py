@@ -107,7 +107,7 @@ class DeadLetterCopies:
                     # A client used the ID of this copy for another job, so it can't be stored.
                     return self._without(found)
                 record = found
-        raise BackendUnavailable("Others are changing this job; try again.")
+        raise BackendUnavailable("Concurrent requests changed this job.")
 
     def _make(self, record: Job, target: CopyTarget) -> Job:
         now_ms = self._clock.now_ms()
@@ -139,7 +139,7 @@ class DeadLetterCopies:
                 try:
                     stored = self._jobs.create(copy, [recording])
                 except JobIdTaken:
-                    raise Duplicate(f"There is a job '{copy.id}'.") from None
+                    raise Duplicate(f"A job with the id '{copy.id}' already exists.") from None
                 reservation.keep([stored])
         except (QueueFull, PayloadTooLarge):
             return self._without(record)

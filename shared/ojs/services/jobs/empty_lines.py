@@ -39,7 +39,7 @@ Lane = tuple[str, int]
 Found = TypeVar("Found")
 
 
-class EmptyLines:
+class EmptyIndexCache:
     """Caches which index partitions are empty. One instance per container."""
 
     def __init__(self, clock: Clock, placed: Callable[[Job], None] = lambda _: None) -> None:
@@ -65,11 +65,21 @@ class EmptyLines:
 
     def reader(
         self, index: JobIndex, lanes: Sequence[Lane], for_each: ForEach, *, remembers: bool
-    ) -> LineReader:
-        """Return the reader for one fetch. It skips empty partitions only if it `remembers`."""
-        return LineReader(self, index, self._clock, lanes, for_each, remembers=remembers)
+    ) -> IndexReader:
+        """Return the reader for one fetch.
 
-    # --- for `LineReader`, with the numbers of ready and due partitions of the fetch -----------
+        Args:
+            index: The index of jobs.
+            lanes: The lanes that the fetch reads.
+            for_each: Applies a function to several lanes concurrently.
+            remembers: Whether to skip partitions that were empty recently.
+
+        Returns:
+            The reader.
+        """
+        return IndexReader(self, index, self._clock, lanes, for_each, remembers=remembers)
+
+    # --- for `IndexReader`, with the numbers of ready and due partitions of the fetch -----------
 
     def ready_is_empty(self, lane: Lane, lanes: int, _: int) -> bool:
         """Whether to skip a ready partition, because it was empty recently."""
@@ -107,7 +117,7 @@ def _due_ms(lanes: int, due_lanes: int) -> int:
     return min(_DUE_MS, round(due_lanes * 1_000 / max(left, _LEAST_LOOKS)))
 
 
-class _Ahead(Generic[Found]):
+class _Prefetcher(Generic[Found]):
     """Prefetches partitions: with each requested one, it reads some of the next ones.
 
     The number doubles from 1 up to `THREADS`, because the first partition that is not empty might
@@ -156,12 +166,12 @@ class _Ahead(Generic[Found]):
             return error
 
 
-class LineReader:
+class IndexReader:
     """Reads the index partitions of one fetch."""
 
     def __init__(
         self,
-        empty: EmptyLines,
+        empty: EmptyIndexCache,
         index: JobIndex,
         clock: Clock,
         lanes: Sequence[Lane],
@@ -179,11 +189,20 @@ class LineReader:
         self._due_lanes = len(due)
         ready = [lane for lane in lanes if not self._passes_over(empty.ready_is_empty, lane)]
         due = [lane for lane in due if not self._passes_over(empty.due_is_empty, lane)]
-        self._ready = _Ahead(ready, self._look_ready, for_each)
-        self._due = _Ahead(due, self._look_due, for_each)
+        self._ready = _Prefetcher(ready, self._look_ready, for_each)
+        self._due = _Prefetcher(due, self._look_due, for_each)
 
     def ready(self, queue: str, lane: int, *, limit: int, after: object = None) -> ReadyPage:
         """Call `JobIndex.ready`, or return an empty page if the partition is skipped.
+
+        Args:
+            queue: Name of the queue.
+            lane: Number of the lane.
+            limit: Maximum number of entries.
+            after: Position in the partition to continue from. Default: its start.
+
+        Returns:
+            The page.
 
         Raises:
             OjsError: The read failed.
@@ -196,6 +215,14 @@ class LineReader:
 
     def due(self, queue: str, lane: int, *, limit: int) -> DueLine:
         """Call `JobIndex.due`, or return an empty result if the partition is skipped.
+
+        Args:
+            queue: Name of the queue.
+            lane: Number of the lane.
+            limit: Maximum number of entries.
+
+        Returns:
+            The due entries.
 
         Raises:
             OjsError: The read failed.

@@ -30,7 +30,7 @@ from ojs.domain.job.unique import fingerprint, held
 from ojs.domain.job.workflow_step import WorkflowStep
 from ojs.domain.queue.queue import Queue
 from ojs.records import record
-from ojs.services.jobs.empty_lines import EmptyLines
+from ojs.services.jobs.empty_lines import EmptyIndexCache
 from ojs.services.jobs.new_queues import NewQueues
 from ojs.services.jobs.placement import FairQueuePlacement, FinishTags
 from ojs.services.jobs.time_transitions import TimeTransitions
@@ -47,7 +47,7 @@ from ojs.store.bounds.depth_counter import period_of
 from ojs.store.jobs.new_jobs import JobIdTaken
 from ojs.store.jobs.records import JobStore
 from ojs.store.jobs.unique_locks import UniqueLock, UniqueLocks
-from ojs.store.table.errors import LostRace, NotDone
+from ojs.store.table.errors import LostRace, WriteNotApplied
 from ojs.store.table.races import losing_as, retry_on_race
 from ojs.store.table.table import MAX_TRANSACTION, Put, Update
 
@@ -85,7 +85,7 @@ class Pushed:
 
 
 @record(frozen=True)
-class Alongside:
+class TransactionExtras:
     """Additional changes in the transaction of a push.
 
     Attributes:
@@ -101,7 +101,7 @@ class Alongside:
     steps: Sequence[WorkflowStep] = ()
 
 
-class Overtaken(Exception):
+class StaleRead(Exception):
     """An additional change of a push was based on an outdated read. Nothing is stored."""
 
 
@@ -133,7 +133,7 @@ class PushRequest:
     seed: str | None = None
     stored: Mapping[str, Job] = field(default_factory=dict)
     before_commit: Callable[[], None] = lambda: None
-    alongside: Alongside | None = None
+    alongside: TransactionExtras | None = None
     # The sort key of its single job in the ready index. Default: by the time of the write.
     position: str | None = None
 
@@ -189,7 +189,7 @@ class _Plan:
         return [write.values for write in self.also]
 
 
-class Enqueue:
+class JobEnqueuer:
     """Enqueues jobs."""
 
     def __init__(
@@ -204,7 +204,7 @@ class Enqueue:
         ids: IdSource,
         limits: RateLimits,
         placement: FairQueuePlacement,
-        empty_lines: EmptyLines,
+        empty_lines: EmptyIndexCache,
         new_queues: NewQueues,
         middleware: MiddlewareChain | None = None,
         choose: Callable[[int], int] = random.randrange,
@@ -234,7 +234,7 @@ class Enqueue:
         reaches: Reaches = everything,
         wait_ms: int = 0,
         trace: TraceContext | None = None,
-        alongside: Alongside | None = None,
+        alongside: TransactionExtras | None = None,
     ) -> Pushed:
         """Store one job durably, with its additional changes: all of them, or nothing.
 
@@ -289,9 +289,17 @@ class Enqueue:
     def check(
         self, request: JobRequest, *, producer: str | None = None, reaches: Reaches = everything
     ) -> None:
-        """Raise the errors that `push` raises for this request, regardless of other jobs.
+        """Check one request like `push`, regardless of other jobs. Stores no job.
 
-        Creates the queue if it does not exist. Stores no job.
+        Creates the queue if it does not exist.
+
+        Args:
+            request: The job.
+            producer: Name of the caller, for queues that allow only certain producers.
+            reaches: Whether the caller can use a queue.
+
+        Raises:
+            OjsError: The errors of `push` for an invalid or rejected request.
         """
         push = self.prepare([request], producer, reaches)
         resolved = self._resolve(push)
@@ -328,7 +336,7 @@ class Enqueue:
             ):
                 if entering.order is not None:
                     # Only once: after a lost race, the job keeps its sort key.
-                    (job,) = self._placed(resolved, reservation, [job])
+                    (job,) = self._with_positions(resolved, reservation, [job])
                     entering = replace(entering, order=job.order)
                 try:
                     stored = self._jobs.create(entering, (*plan.also, *alongside))
@@ -338,7 +346,7 @@ class Enqueue:
             self._release([plan], resolved.now_ms)
             return Pushed(stored, pressure=reservation.pressure(stored.queue))
 
-        busy = "Others are pushing the same unique job; try again."
+        busy = "Concurrent requests enqueued jobs with the same unique key."
         return retry_on_race(attempt, tries=_TRIES, busy=busy, pause=self._bounds.pause)
 
     def _alongside(self, resolved: _ResolvedPush) -> list[Put | Update]:
@@ -387,13 +395,27 @@ class Enqueue:
     ) -> list[Pushed]:
         """Store up to 1,000 jobs, all or none, in array order.
 
-        Raises the errors of `push`, with the index of the job in `details.index`. Nothing is stored
-        then.
+        Args:
+            requests: The jobs.
+            producer: See `push`.
+            reaches: See `push`.
+            wait_ms: See `push`.
+            trace: See `push`.
+
+        Returns:
+            The stored jobs, in the same order.
+
+        Raises:
+            OjsError: The errors of `push`, with the index of the job in `details.index`. Nothing
+                is stored.
         """
         if not requests:
-            raise InvalidRequest("jobs", "must hold at least one job")
+            raise InvalidRequest("jobs", "must have at least 1 job")
         if len(requests) > MAX_BATCH:
-            raise InvalidRequest("jobs", f"must hold at most {MAX_BATCH} jobs")
+            raise InvalidRequest(
+                "jobs",
+                f"must have at most {MAX_BATCH} jobs, but has {len(requests)}. Split the request",
+            )
         push = self.prepare(requests, producer, reaches, batch=True, trace=trace)
         return self.store(push, wait_ms)
 
@@ -409,7 +431,19 @@ class Enqueue:
     ) -> PushRequest:
         """Prepare a push: resolve the requests and pass them through the middleware.
 
-        With `as_sent`, the middleware is skipped. Raises the errors of `push`.
+        Args:
+            requests: The jobs.
+            producer: See `push`.
+            reaches: See `push`.
+            batch: Whether errors contain the index of the job.
+            trace: See `push`.
+            as_sent: Whether to skip the middleware.
+
+        Returns:
+            The prepared push, for `store`.
+
+        Raises:
+            OjsError: The errors of `push` for invalid or rejected requests.
         """
         now_ms = self._clock.now_ms()
         resolved = []
@@ -448,7 +482,7 @@ class Enqueue:
             specifications=[specification for _, specification in resolved],
         )
 
-    def as_of(self, push: PushRequest, came_ms: int) -> PushRequest:
+    def with_start_time(self, push: PushRequest, came_ms: int) -> PushRequest:
         """Return the push with relative times that count from another time (ms)."""
         return replace(
             push,
@@ -471,7 +505,7 @@ class Enqueue:
         except OjsError:
             return None
 
-    def as_pushed(self, push: PushRequest, index: int) -> Job:
+    def to_job(self, push: PushRequest, index: int) -> Job:
         """Return a job of a push with its original values, for a queue with default settings."""
         specification = push.specifications[index]
         queue = Queue(specification.queue)
@@ -564,13 +598,13 @@ class Enqueue:
 
     def _store_batch(self, resolved: _ResolvedPush) -> list[Pushed]:
         # Only the additional writes have conditions that concurrent requests can break.
-        with losing_as(lambda _: Overtaken()):
+        with losing_as(lambda _: StaleRead()):
             return self._store_all(resolved)
 
     def _store_all(self, resolved: _ResolvedPush) -> list[Pushed]:
         also = self._alongside(resolved)
         with self._room(resolved, [_Plan(job) for job in resolved.jobs]) as reservation:
-            jobs = self._placed(resolved, reservation, resolved.jobs)
+            jobs = self._with_positions(resolved, reservation, resolved.jobs)
             try:
                 if not resolved.push.staged:
                     stored = self._jobs.create_all(jobs, also)
@@ -594,7 +628,8 @@ class Enqueue:
         jobs = resolved.jobs
         if 2 * len(jobs) > MAX_TRANSACTION:
             raise Unsupported(
-                f"A batch with unique jobs may hold at most {MAX_TRANSACTION // 2} jobs.",
+                f"The batch has unique jobs and can have at most {MAX_TRANSACTION // 2} jobs. "
+                "Split it.",
                 field="jobs",
             )
         _check_fingerprints(resolved.specifications)
@@ -609,10 +644,10 @@ class Enqueue:
             also = [write for plan in new for write in plan.also]
             if len(new) + len(also) > MAX_TRANSACTION:
                 raise Unsupported(
-                    "The batch replaces more jobs than one transaction can.", field="jobs"
+                    "The batch replaces too many jobs for one transaction. Split it.", field="jobs"
                 )
             with self._room(resolved, plans) as reservation:
-                entering = self._placed(resolved, reservation, [plan.job for plan in new])
+                entering = self._with_positions(resolved, reservation, [plan.job for plan in new])
                 try:
                     created = self._jobs.create_all(entering, also) if new else []
                 except JobIdTaken as taken:
@@ -627,16 +662,16 @@ class Enqueue:
                 for plan in plans
             ]
 
-        busy = "Others are pushing the same unique jobs; try again."
+        busy = "Concurrent requests enqueued jobs with the same unique keys."
         return retry_on_race(attempt, tries=_TRIES, busy=busy, pause=self._bounds.pause)
 
-    def _placed(
+    def _with_positions(
         self, resolved: _ResolvedPush, reservation: Reservation, jobs: Sequence[Job]
     ) -> list[Job]:
         """Return the jobs with their sort keys. Raises OjsError after releasing the capacity."""
         try:
             return self._placement.assign_positions(jobs, resolved.finish_tags)
-        except NotDone:
+        except WriteNotApplied:
             raise  # `room` releases it
         except BackendError:
             # Nothing is stored yet, so the capacity is not used.
@@ -809,7 +844,7 @@ def _check_ids(specifications: Sequence[Specification]) -> None:
         if specification.id is not None and specification.id in seen:
             raise InvalidRequest(
                 f"jobs[{index}].id",
-                f"is the id of jobs[{seen[specification.id]}] too",
+                f"is a duplicate of jobs[{seen[specification.id]}].id",
                 value=specification.id,
                 details={"index": index},
             )
@@ -827,7 +862,7 @@ def _check_fingerprints(specifications: Sequence[Specification]) -> None:
         if digest in seen:
             raise InvalidRequest(
                 f"jobs[{index}]",
-                f"has the same unique key as jobs[{seen[digest]}]",
+                f"has the same unique key as jobs[{seen[digest]}]. Send only one of them",
                 details={"index": index},
             )
         seen[digest] = index
@@ -849,14 +884,14 @@ def _cancelled(resolved: _ResolvedPush) -> tuple[Job, ...]:
     return () if resolved.push.alongside is None else resolved.push.alongside.cancels
 
 
-def _overtaken(lost: LostRace, own: int) -> Overtaken | LostRace:
+def _overtaken(lost: LostRace, own: int) -> StaleRead | LostRace:
     """Return Overtaken if an additional write (after the first `own`) failed, else `lost`."""
-    return Overtaken() if any(found is not None for found in lost.items[own:]) else lost
+    return StaleRead() if any(found is not None for found in lost.items[own:]) else lost
 
 
 def _taken(job_id: str) -> Duplicate:
     return Duplicate(
-        f"A job with the id '{job_id}' exists already.", details={"existing_job_id": job_id}
+        f"A job with the id '{job_id}' already exists.", details={"existing_job_id": job_id}
     )
 
 

@@ -27,7 +27,7 @@ from ojs.domain.queue.queue import Queue
 from ojs.domain.rate_limit.limiter import LimitDecision, OnLimit
 from ojs.records import record
 from ojs.services.for_each import ForEach, in_threads
-from ojs.services.jobs.empty_lines import EmptyLines, LineReader
+from ojs.services.jobs.empty_lines import EmptyIndexCache, IndexReader
 from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.jobs.transitions import JobChanges
 from ojs.services.permits.kinds import Candidate, FetchPermits
@@ -39,7 +39,7 @@ from ojs.store.jobs import items
 from ojs.store.jobs.lease_notes import MOST_JOBS, SHORT_MS, VALID_MS
 from ojs.store.jobs.records import JobStore, winner
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace, NotDone, UnreadableItem, pass_over
+from ojs.store.table.errors import LostRace, UnreadableItem, WriteNotApplied, ignore_unreadable
 from ojs.store.table.keys import Position
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class _FetchState:
     count: int
     worker_id: str | None
     visibility_ms: int | None
-    lines: LineReader
+    lines: IndexReader
     go_on: Callable[[], bool] = lambda: True
     jobs: list[Job] = field(default_factory=list)
     # Whether it claimed jobs of cancelled workflows. Their permits are released.
@@ -196,7 +196,7 @@ def due_lanes(queue: Queue) -> range:
 _IdsOrJob = list[str] | Job | None
 
 
-class _Source:
+class _CandidateSource:
     """Claims the jobs of one queue, one by one. Reads only when a job is requested.
 
     If a partition raises an OjsError, this fetch stops reading it. After the second error, it stops
@@ -255,7 +255,7 @@ class _Source:
             return None
 
 
-class Fetch:
+class JobFetcher:
     """Claims jobs for workers and deliveries."""
 
     def __init__(
@@ -267,7 +267,7 @@ class Fetch:
         transitions: TimeTransitions,
         changes: JobChanges,
         permits: Permits,
-        empty_lines: EmptyLines,
+        empty_lines: EmptyIndexCache,
         maintenance: MaintenanceStore,
         fire: Callable[[str], Job | None],
         clock: Clock,
@@ -380,8 +380,8 @@ class Fetch:
             if state.errors and not state.jobs:
                 raise state.errors[0]
         except OjsError:
-            # Jobs already claimed must reach the worker; otherwise they wait for their leases to
-            # end.
+            # Jobs that are already claimed must reach the worker. Otherwise they wait until their
+            # leases expire.
             if not state.jobs:
                 raise
         finally:
@@ -412,7 +412,7 @@ class Fetch:
 
     def _line_reader(
         self, plan: DispatchPlan, queues: Sequence[Queue], *, remembers: bool
-    ) -> LineReader:
+    ) -> IndexReader:
         """Return a reader of the index partitions of these queues.
 
         It skips no empty partition if that could break a guarantee: with the strategy `strict`, new
@@ -435,12 +435,12 @@ class Fetch:
         plain = len(queues) == 1 and not state.permits.held
         if plain or state.plan.plain:
             for queue in queues:
-                source = _Source(self._all_parts(state, queue), state.errors)
+                source = _CandidateSource(self._all_parts(state, queue), state.errors)
                 while state.wanted and source.claim():
                     pass
             return
         strict = state.plan.strategy == DispatchStrategy.STRICT
-        sources = {queue.name: _Source([], state.errors) for queue in queues}
+        sources = {queue.name: _CandidateSource([], state.errors) for queue in queues}
         # While all permits of the pool are in use, only due jobs are read: expired leases release
         # permits.
         if not state.plan.full:
@@ -457,11 +457,11 @@ class Fetch:
         self._planner.serve(state.plan, sources, lambda: state.wanted)
 
     def _ready_parts(self, state: _FetchState, queue: Queue) -> list[Iterator[_IdsOrJob]]:
-        """The ready line of each lane of a queue."""
+        """Return the claims from the ready partition of each lane of a queue."""
         return [self._candidates(state, queue, lane) for lane in self._lanes(queue)]
 
     def _all_parts(self, state: _FetchState, queue: Queue) -> list[Iterator[_IdsOrJob]]:
-        """The ready line, then the due line, of each lane of a queue."""
+        """Return the claims from the ready partition, then from the due partition, of each lane."""
         parts = []
         for lane in self._lanes(queue):
             parts.append(self._candidates(state, queue, lane))
@@ -483,7 +483,7 @@ class Fetch:
         after: Any = None
         # To find the partition with most jobs, a full page of each is read.
         deep = state.plan.strategy == DispatchStrategy.LEAST_LOADED
-        aside = self._aside(queue.name, lane)
+        aside = self._random_offset(queue.name, lane)
         limit = PAGE if deep else max(aside, min(state.wanted + _SPARE, PAGE))
         losses = 1 if aside else 0
         # Due jobs are merged with the jobs of the ready index.
@@ -532,8 +532,10 @@ class Fetch:
     def _page(
         self, state: _FetchState, found: list[tuple[str, str]], joining: list[tuple[str, str]]
     ) -> tuple[list[Candidate], bool, bool]:
-        """The claimable jobs of a page, whether all new ones are still being stored, and whether
-        there are some of other types.
+        """Return the claimable jobs of a page.
+
+        Also returns whether all new jobs are still being stored, and whether the page has jobs of
+        other types.
         """
         # Race: a due job was placed in the ready index after it was read. It is claimed from there:
         # its former position would be remembered as claimed.
@@ -551,9 +553,7 @@ class Fetch:
         return waiting, bool(unclaimed) and not stored, len(waiting) < len(stored)
 
     def _next(self, state: _FetchState, queue: Queue, waiting: list[Candidate]) -> Acquired | None:
-        """The permits of the next job to claim; None when none is left in the page, or no more are
-        wanted.
-        """
+        """Return the permits of the next job to claim. None at the end of the page or fetch."""
         while waiting:
             first = waiting[0]
             if not state.wanted or not state.has_room(first.position):
@@ -571,22 +571,25 @@ class Fetch:
                 return acquired
         return None
 
-    def _aside(self, queue: str, lane: int) -> int:
-        """Among how many jobs at the front of a line to begin at a random one; 0 for the first."""
+    def _random_offset(self, queue: str, lane: int) -> int:
+        """Return the number of first jobs to choose the start from. 0: start at the first."""
         until_ms, jobs = self._crowded.get((queue, lane), (0, 0))
         return jobs if self._clock.now_ms() < until_ms else 0
 
     def _lost(self, queue: str, lane: int) -> int:
-        """Remember that another fetch won a claim in a line: fetches of this container begin
-        elsewhere for some seconds, the further from the front the more races they lose.
+        """Record that another fetch won a claim in a partition.
+
+        For some seconds, fetches of this container then start at a random job. With each lost
+        race, they choose among more jobs.
         """
-        jobs = min(_MOST_ASIDE, max(_FIRST_ASIDE, 2 * self._aside(queue, lane)))
+        jobs = min(_MOST_ASIDE, max(_FIRST_ASIDE, 2 * self._random_offset(queue, lane)))
         self._crowded.put((queue, lane), (self._clock.now_ms() + _ASIDE_MS, jobs))
         return jobs
 
     def _step_aside(self, waiting: list[Candidate], aside: int) -> None:
-        """Begin at a random one of the first jobs, so that fetches do not compete for the same;
-        none of a lower priority comes before the first.
+        """Start at a random one of the first jobs, so that fetches don't compete for the same jobs.
+
+        No job of a lower priority moves before the first job.
         """
         if aside and waiting:
             priority = waiting[0].position.priority
@@ -595,10 +598,11 @@ class Fetch:
             waiting[:] = [*waiting[at:same], *waiting[:at], *waiting[same:]]
 
     def _after_blocked_page(self, queue: str, lane: int, following: Any, *, first: bool) -> Any:
-        """Where to read on in a line after a page of jobs that are all blocked by rate limits.
+        """Return where to continue in a partition after a page that rate limits block completely.
 
-        Every fetch reads the first page. Then it resumes where this container stopped before, so
-        that fetches, which read at most `_MAX_PAGES` pages, get past any number of blocked jobs.
+        Every fetch reads the first page. Then it continues where this container stopped before. A
+        fetch reads at most `_MAX_PAGES` pages, but in this way several fetches skip any number of
+        blocked jobs.
         """
         now_ms = self._clock.now_ms()
         if not first:
@@ -614,7 +618,7 @@ class Fetch:
     def _newly_ready(
         self, state: _FetchState, queue: Queue, lane: int
     ) -> tuple[list[tuple[str, str]], bool]:
-        """The due jobs of a lane, as `_due` has them; at most once a second for each lane."""
+        """Return the result of `_due` for a lane, at most once per second."""
         if lane not in due_lanes(queue):
             return [], False
         now_ms = self._clock.now_ms()
@@ -625,15 +629,15 @@ class Fetch:
         return ([], False) if last_ms is None else self._due(state, queue, lane)
 
     def _committed_only(self, entries: list[Candidate]) -> list[Candidate]:
-        """The entries without jobs of uncommitted batches, which do not exist yet."""
+        """Remove the jobs of uncommitted batches, which do not exist yet."""
         tokens = {position.batch for _, position, _ in entries if position.batch is not None}
         staged = self._jobs.batches.uncommitted(tokens)
         return [entry for entry in entries if entry[1].batch not in staged]
 
     def _of_types(self, state: _FetchState, entries: list[Candidate]) -> list[Candidate]:
-        """The entries of the types that the fetch takes: their records say it, each read once."""
+        """Return the entries with accepted job types. Reads each job record once."""
         unknown = [each.job_id for each in entries if self._types.get(each.job_id) is None]
-        records = self._jobs.read_records(unknown, pass_over) if unknown else {}
+        records = self._jobs.read_records(unknown, ignore_unreadable) if unknown else {}
         for job_id, job in records.items():
             self._types.put(job_id, job.type)
         return [each for each in entries if self._types.get(each.job_id) in state.types]
@@ -671,7 +675,7 @@ class Fetch:
                 noted=noted,
                 due=state.due.get(entry),
             )
-        except NotDone:
+        except WriteNotApplied:
             self._permits.rollback(acquired, unknown=False)
             raise
         except UnreadableItem:
@@ -687,7 +691,7 @@ class Fetch:
             found = winner(lost, known_only=True)
             self._permits.rollback(acquired, unknown=lost.repeated)
             if lost.repeated and permits.run is not None:
-                raise BackendUnavailable("It is unknown whether a job was claimed.") from None
+                raise BackendUnavailable("The outcome of the claim of a job is unknown.") from None
             over = found is not None and found.state is State.AVAILABLE and expired(found, now_ms)
             state.contended = not over
             if over:
@@ -715,8 +719,8 @@ class Fetch:
         now_ms = self._clock.now_ms()
         if 0 <= now_ms - state.noted.get(candidate.job_id, -VALID_MS) < VALID_MS:
             return True
-        # As many as this queue's share of the fetch. After a lost claim, a few more: another may be
-        # lost.
+        # The share of this queue in the fetch. After a lost claim a few more, because another
+        # claim can be lost.
         share = -(-state.wanted // state.queues)
         most = min(MOST_JOBS, max(1, share + min(state.lost, _SPARE)))
         listed = [
@@ -732,7 +736,9 @@ class Fetch:
         )
         if self._clock.now_ms() - now_ms >= VALID_MS:
             # The note can be checked before this claim.
-            raise BackendTimeout("The store took too long to take a lease note.")
+            raise BackendTimeout(
+                "DynamoDB took too long to store a claim intent. The job was not claimed."
+            )
         state.noted |= dict.fromkeys((each.job_id for each in listed), now_ms)
         return True
 
@@ -779,7 +785,7 @@ class Fetch:
         found = state.lines.due(queue.name, lane, limit=limit)
         fired = self._fired(state, found.crons, queue.name, lane) if found.crons else []
         ready = [(job.id, items.position(job).key()) for job in fired if _takes(state, job)]
-        records = self._jobs.read_records(found.jobs, pass_over) if found.jobs else {}
+        records = self._jobs.read_records(found.jobs, ignore_unreadable) if found.jobs else {}
         # A job of a batch that is not committed does not exist, and may never.
         tokens = {job.batch for job in records.values() if job.batch is not None}
         staged = self._jobs.batches.uncommitted(tokens)

@@ -31,7 +31,7 @@ from ojs.store.table.errors import LostRace
 from ojs.store.table.races import retry_on_race, won_or
 
 
-class Finish:
+class JobFinisher:
     """Ends attempts at a worker's request."""
 
     def __init__(
@@ -67,11 +67,27 @@ class Finish:
         result: Any = MISSING,
         stopped: list[Job] | None = None,
     ) -> Job:
-        """Complete a job that its worker has done. `stopped` is that of `JobChanges.ack`.
+        """Complete a job that its worker has finished.
 
-        Accepts a lease that ended, as long as the job was not claimed again. A worker that repeats
-        its ack of the same attempt (after a lost answer) gets the same answer. Raises NotFound,
-        InvalidRequest (its queue demands the lease token), Conflict, PayloadTooLarge.
+        An expired lease is accepted if the job was not claimed again. If a worker repeats its ack
+        of the same attempt after a lost response, it receives the same response.
+
+        Args:
+            job_id: ID of the job.
+            worker_id: ID of the worker. None: not checked.
+            attempt: Number of the reported attempt. None: not checked.
+            lease_token: Lease token of the run. None: not checked, unless the queue requires it.
+            result: Result of the job, a JSON value. Default: no result.
+            stopped: See `JobChanges.ack`.
+
+        Returns:
+            The completed job.
+
+        Raises:
+            NotFound: The job doesn't exist.
+            InvalidRequest: The queue requires the lease token.
+            Conflict: The job isn't active, or isn't under the caller's lease.
+            PayloadTooLarge: The result is too large.
         """
         if result is not MISSING and (size := jsontext.size_of(result)) > MAX_JOB_BYTES:
             raise PayloadTooLarge("result", size=size, limit=MAX_JOB_BYTES)
@@ -123,12 +139,28 @@ class Finish:
         requeue: bool = False,
         stopped: list[Job] | None = None,
     ) -> Job:
-        """Retry, dead-letter or discard a job whose attempt failed, by its retry policy.
+        """Retry, dead-letter, or discard a job whose attempt failed, as its retry policy specifies.
 
-        With `requeue` the job is available again at once and the attempt does not count. An error
-        with `rate_limit_until` pauses the key of the job's rate limit (ojs-rate-limiting, section
-        9.1). `stopped` is that of `JobChanges.ack`. Raises InvalidRequest for a malformed error,
-        NotFound, Conflict.
+        An error with `rate_limit_until` pauses the key of the job's rate limit (ojs-rate-limiting,
+        section 9.1).
+
+        Args:
+            job_id: ID of the job.
+            error: The error, as reported.
+            worker_id: See `ack`.
+            attempt: See `ack`.
+            lease_token: See `ack`.
+            requeue: Whether the job returns to `available` immediately. The attempt does not
+                count.
+            stopped: See `JobChanges.ack`.
+
+        Returns:
+            The job after the change.
+
+        Raises:
+            NotFound: The job doesn't exist.
+            InvalidRequest: The error is malformed, or the queue requires the lease token.
+            Conflict: The job isn't active, or isn't under the caller's lease.
         """
 
         def end() -> Job:
@@ -165,7 +197,7 @@ class Finish:
     def _resumed(
         self, job: Job, worker_id: str | None, attempt: int | None, lease_token: str | None
     ) -> bool:
-        """Restore the lease of a worker that lost it, if the job was not claimed since."""
+        """Restore the expired lease of a worker, if the job was not claimed since."""
         return self._changes.resume(
             job,
             worker_id=worker_id,
@@ -182,21 +214,21 @@ class Finish:
         attempt: int | None,
         lease_token: str | None,
     ) -> Conflict:
-        """The error for a worker that may not end this job."""
+        """Return the error for a worker that may not finish this job."""
         try:
             states.check(job.state, trigger, job.id)
         except Conflict as conflict:
             return conflict
         if worker_id is not None and job.worker_id not in (None, worker_id):
-            reason, field = "another worker holds the job", "worker_id"
+            reason, field = "another worker has its lease", "worker_id"
         elif attempt not in (None, job.attempt):
-            reason, field = f"the job is at attempt {job.attempt}", "attempt"
+            reason, field = f"its current attempt is {job.attempt}", "attempt"
         elif lease_token is not None:
-            reason, field = "the lease has another token now", "lease_token"
+            reason, field = "its lease has a different token", "lease_token"
         else:
-            reason, field = "the job has changed", "job_id"
+            reason, field = "it was changed by a concurrent request", "job_id"
         return Conflict(
-            f"Cannot {trigger} the job: {reason}.",
+            f"Can't {trigger.replace('_', ' ')} the job, because {reason}.",
             current_state=job.state,
             expected_states=[State.ACTIVE],
             details={"job_id": job.id, "field": field, "reason": reason},
@@ -204,11 +236,12 @@ class Finish:
 
 
 def _check_token(job: Job, lease_token: str | None) -> None:
-    """Refuse an ack or nack without the lease token that the job's queue demands."""
+    """Reject an ack or nack without the lease token that the job's queue requires."""
     if job.fenced and lease_token is None:
         raise InvalidRequest(
             "lease_token",
-            f"is required: the queue '{job.queue}' has require_lease_token",
+            f"is required, because queue '{job.queue}' has require_lease_token. Send the "
+            "lease_token of the job from the fetch response",
             details={"job_id": job.id, "queue": job.queue},
         )
 

@@ -31,7 +31,7 @@ from ojs.domain.errors import (
 from ojs.domain.job.envelope import JobRequest
 from ojs.domain.job.idempotency import HEADER, IdempotencyKey
 from ojs.domain.job.job import Job
-from ojs.services.jobs.enqueue import Enqueue, Pushed, PushRequest
+from ojs.services.jobs.enqueue import JobEnqueuer, Pushed, PushRequest
 from ojs.services.jobs.manage import JobManagement
 from ojs.store.jobs.idempotency_keys import IdempotencyKeys, IdempotencyRecord
 from ojs.store.jobs.records import JobStore
@@ -41,7 +41,7 @@ from ojs.store.table.races import losing_as, retry_on_race
 if TYPE_CHECKING:
     from ojs.domain.job.trace import TraceContext
 
-BUSY = "The same request is being carried out; try again."
+BUSY = "A request with the same idempotency key is in progress."
 # How often a request reads the record of a key that another request uses, with pauses in between:
 # 3 s in total. After that, it starts its own attempt.
 _LOOKS = 12
@@ -94,7 +94,7 @@ class IdempotentPush:
     def __init__(
         self,
         *,
-        enqueue: Enqueue,
+        enqueue: JobEnqueuer,
         management: JobManagement,
         jobs: JobStore,
         idempotency_keys: IdempotencyKeys,
@@ -117,7 +117,7 @@ class IdempotentPush:
         wait_ms: int = 0,
         trace: TraceContext | None = None,
     ) -> list[Pushed]:
-        """Store jobs with `Enqueue.push` or, for a `batch`, `push_batch`, once per key.
+        """Store jobs with `JobEnqueuer.push` or, for a `batch`, `push_batch`, once per key.
 
         Args:
             key: Idempotency key of the request.
@@ -136,7 +136,8 @@ class IdempotentPush:
         Raises:
             KeyTaken: The key was used for a different request.
             BackendContended: A concurrent attempt took over the staged batch.
-            OjsError: Any error of `Enqueue.push`. The key is released unless the backend failed.
+            OjsError: Any error of `JobEnqueuer.push`. The key is released unless the backend
+                failed.
         """
         try:
             push = self._enqueue.prepare(requests, producer, reaches, batch=batch, trace=trace)
@@ -196,7 +197,7 @@ class IdempotentPush:
     ) -> PushRequest:
         """Return the push with the IDs from its key and the time of its first attempt."""
         if push.came_ms != record.at_ms:
-            push = self._enqueue.as_of(push, record.at_ms)
+            push = self._enqueue.with_start_time(push, record.at_ms)
         ids = [
             specification.id or key.job_id(record.seed, record.at_ms, index)
             for index, specification in enumerate(push.specifications)
@@ -234,7 +235,7 @@ class IdempotentPush:
         if not stored:
             return {}
         gone = {
-            job_id: self._enqueue.as_pushed(push, index)
+            job_id: self._enqueue.to_job(push, index)
             for index, job_id in enumerate(push.ids)
             if push.specifications[index].unique is None
         }
@@ -273,7 +274,7 @@ class IdempotentPush:
             marks = push.mark(specification), record.seed
             known = job is not None and (there or any(made_under(job, mark) for mark in marks))
             if job is None or not known or not push.reaches(job.queue):
-                job = self._enqueue.as_pushed(push, index)
+                job = self._enqueue.to_job(push, index)
                 pushed.append(Pushed(job, deduplicated=there, absent=True, again=again))
             else:
                 pushed.append(Pushed(job, deduplicated=there, again=again))

@@ -1,13 +1,13 @@
 """Finds lost leases of jobs that are not in the index: a part of the job sweep.
 
 It reads the lease notes that are due (`ojs.store.jobs.lease_notes`). Most of their jobs are
-finished by then. A job whose lease has ended becomes available again. A job that still runs gets a
-new note, which is due when its lease ends.
+finished by then. A job whose lease has expired becomes available again. A job that still runs gets
+a new note, which is due when its lease expires.
 
-A second search finds running jobs that no note has, whatever the cause: a clock that is off by
-more than the notes allow for, or a write that takes effect too late. Every 10 minutes it reads the
-jobs that the event log says were started more than 30 minutes ago and that are still active, and
-gives those without a note a new one.
+A second search finds running jobs without a note. The cause can be a clock difference above the
+tolerance of the notes, or a write that takes effect too late. Every 10 minutes the search reads
+the event log. It checks the jobs that started more than 30 minutes ago and are still active, and
+writes a new note for those without one.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _OVER = frozenset({EventType.JOB_COMPLETED, EventType.JOB_FAILED, EventType.JOB_
 
 
 class LostLeases:
-    """Checks the lease notes of all slots. Safe to run twice at once, and to crash at any point."""
+    """Checks the lease notes of all slots. Safe to run concurrently, and to crash at any point."""
 
     def __init__(
         self,
@@ -74,8 +74,16 @@ class LostLeases:
         self._for_each = for_each
 
     def look(self, now_ms: int, counts: SweepCounts, go_on: GoOn) -> None:
-        """Process the notes that are due. Counts `stalled_or_timed_out` jobs, `failed`, and `more`
-        if another pass should follow. Raises OjsError.
+        """Process the lease notes that are due.
+
+        Args:
+            now_ms: Current time in milliseconds since the epoch.
+            counts: Receives `stalled_or_timed_out` (jobs), `failed`, and `more` if another pass
+                should follow.
+            go_on: Returns whether enough time is left to continue.
+
+        Raises:
+            OjsError: The slots can't be read.
         """
         for slot in rotated(self._notes.slots(), self._choose):
             # A failing slot must not delay the others. The next run continues from its position.
@@ -83,8 +91,17 @@ class LostLeases:
                 self._slot(slot, now_ms, counts, go_on)
 
     def search(self, now_ms: int, counts: SweepCounts, go_on: GoOn) -> None:
-        """Settle running jobs that have neither a note nor an index entry, or give them a note,
-        every _SEARCH_MINUTES. Counts `unnoted` and those of `look`. Raises OjsError.
+        """Find running jobs without a lease note and without an index entry, every _SEARCH_MINUTES.
+
+        Jobs with an expired lease are processed. The others get a note.
+
+        Args:
+            now_ms: Current time in milliseconds since the epoch.
+            counts: Receives `unnoted` (jobs), and the counts of `look`.
+            go_on: Returns whether enough time is left to continue.
+
+        Raises:
+            OjsError: A read or a write failed.
         """
         if now_ms // _MINUTE_MS % _SEARCH_MINUTES:
             return
@@ -169,8 +186,10 @@ class LostLeases:
         return done
 
     def _unsettled(self, notes: Sequence[LeaseNote], counts: SweepCounts) -> Mapping[str, NotedJob]:
-        """Settle the jobs of some notes. Returns the jobs that must be processed again: jobs that
-        run, that a fetch can still claim, that failed, and that only a newer version can read.
+        """Process the jobs of some notes. Return the jobs that must be processed again.
+
+        These are jobs that run, that a fetch can still claim, that failed, or that only a newer
+        version can read.
         """
         records = self._notes.records(
             dict.fromkeys(job_id for note in notes for job_id in note.jobs)
@@ -208,7 +227,7 @@ class LostLeases:
         return again
 
     def _settled(self, record: Item) -> tuple[Job, Job | None] | Exception:
-        """A running job before and after its time transitions, or what failed."""
+        """Return a running job before and after its time transitions, or the error."""
         try:
             job = items.job_of(record)
             return job, self._transitions.apply(job)

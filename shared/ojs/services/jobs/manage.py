@@ -36,7 +36,7 @@ class Progress:
     updated_ms: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object: null where nothing was reported (ojs-progress, section 7.1)."""
+        """Return the JSON object, with null for missing values (ojs-progress, section 7.1)."""
         return {
             "job_id": self.job_id,
             "state": self.state.value,
@@ -68,7 +68,7 @@ class JobManagement:
         self._ids = ids
 
     def get(self, job_id: str) -> Job:
-        """The whole job, after due time transitions. Raises NotFound."""
+        """Return the complete job, after due time transitions. Raises NotFound."""
         return self._current(self._jobs.load, job_id)
 
     def _current(self, read: Callable[[str], Job | None], job_id: str) -> Job:
@@ -81,18 +81,18 @@ class JobManagement:
         return current
 
     def queue_of(self, job_id: str) -> str:
-        """The queue that a job is in. Raises NotFound."""
+        """Return the queue that contains a job. Raises NotFound."""
         record = self._jobs.read_record(job_id)
         if record is None:
             raise NotFound("job", job_id)
         return record.queue
 
     def queues_of(self, job_ids: Sequence[str]) -> set[str]:
-        """The queues of those of these jobs that exist."""
+        """Return the queues of these jobs, without the jobs that don't exist."""
         return {record.queue for record in self._jobs.read_records(job_ids).values()}
 
     def state(self, job_id: str) -> State:
-        """Only the state, after due time transitions: for clients that poll. Raises NotFound."""
+        """Return only the state, after due time transitions. Raises NotFound."""
         return self._current(self._jobs.read_record, job_id).state
 
     def cancel(self, job_id: str) -> Job:
@@ -130,11 +130,25 @@ class JobManagement:
         message: str | None = None,
         data: Mapping[str, Any] | None = None,
     ) -> Progress:
-        """Store the progress of a running job; counts as a heartbeat.
+        """Store the progress of a running job. Counts as a heartbeat.
 
-        Values are clamped to [0, 1] and never decrease within an attempt. A report for a job that
-        does not run, or runs at another worker, is ignored (ojs-progress, section 6.1). Raises
-        NotFound, InvalidRequest, PayloadTooLarge.
+        The progress never decreases within an attempt. A report for a job that isn't active, or
+        that another worker runs, is ignored (ojs-progress, section 6.1).
+
+        Args:
+            job_id: ID of the job.
+            progress: Progress, limited to the range from 0 to 1.
+            worker_id: ID of the worker. None: not checked.
+            message: Text for people.
+            data: JSON object.
+
+        Returns:
+            The stored progress.
+
+        Raises:
+            NotFound: The job doesn't exist.
+            InvalidRequest: Both `progress` and `data` are None.
+            PayloadTooLarge: The report is too large.
         """
         if progress is None and data is None:
             raise InvalidRequest("progress", "is required unless data is given")
@@ -161,7 +175,7 @@ class JobManagement:
             raise NotFound("job", job_id) from None
 
     def progress(self, job_id: str) -> Progress:
-        """The progress of the current attempt. Raises NotFound."""
+        """Return the progress of the current attempt. Raises NotFound."""
         job = self._current(self._jobs.with_progress, job_id)
         reported = job.progress or {}
         value = reported.get("progress")

@@ -69,7 +69,7 @@ class _Link:
 
 
 @record
-class _Round:
+class _MiddlewareRun:
     """One call of the middleware, for the jobs of one request."""
 
     links: Sequence[_Link]
@@ -114,7 +114,7 @@ class _Round:
         link = self.links[at]
 
         def following(next_job: Envelope, /) -> Envelope:
-            return self._step(at + 1, _checked(next_job, "following() takes an Envelope"))
+            return self._step(at + 1, _checked(next_job, "following() requires an Envelope"))
 
         try:
             return _checked(link.function()(job, following), _RULE)
@@ -227,9 +227,9 @@ class MiddlewareChain:
         with self._lock:
             self._overdue = [thread for thread in self._overdue if thread.is_alive()]
             if len(self._overdue) >= MAX_OVERDUE:
-                reason = f"{MAX_OVERDUE} calls before this one have not come back"
+                reason = f"{MAX_OVERDUE} earlier calls have not returned"
                 raise self._late(reason, jobs[0])
-        called = _Round(self._links, jobs)
+        called = _MiddlewareRun(self._links, jobs)
         # The context contains log keys, for example.
         thread = threading.Thread(
             target=copy_context().run, args=(called.run,), name="middleware", daemon=True
@@ -241,7 +241,7 @@ class MiddlewareChain:
             with self._lock:
                 self._overdue.append(thread)
             at = min(len(called.changes), len(jobs) - 1)
-            raise self._late(f"no answer within {self.timeout_ms} ms", jobs[at])
+            raise self._late(f"no response within {self.timeout_ms} ms", jobs[at])
         if called.error is None:
             return called.changes
         index = len(called.changes)
@@ -256,7 +256,16 @@ class MiddlewareChain:
         raise _at(self.failed(error, jobs[index], name), index, batch) from None
 
     def failed(self, cause: BaseException, job: Envelope, name: str | None = None) -> OjsError:
-        """Log and count a failure, and return the error for the client. `job` is the sent job."""
+        """Log and count a failure.
+
+        Args:
+            cause: The failure.
+            job: The job as sent.
+            name: Name of the middleware, if known.
+
+        Returns:
+            The error for the client.
+        """
         self._tell(str(cause), job, name, cause)
         return MiddlewareError(name)
 
@@ -370,7 +379,7 @@ def _refusal(refused: Refused, name: str | None) -> MiddlewareRefusal:
         InvalidPayload: The details are not allowed as JSON values of a request.
     """
     if not all(isinstance(each, str) for each in (refused.message, refused.code)):
-        raise ValueError("message and code of Refused must be texts")
+        raise ValueError("message and code of Refused must be strings")
     details = jsontext.loads(_text("details", refused.details))
     return MiddlewareRefusal(
         shorten(refused.message, MAX_REASON_CHARACTERS),

@@ -19,7 +19,7 @@ from ojs.services.permits.lifecycle import Permits
 from ojs.store.bounds.depth_counter import period_of
 
 
-class JobMove:
+class JobMover:
     """Moves jobs."""
 
     def __init__(

@@ -18,7 +18,7 @@ _PART = 100
 
 
 @record(frozen=True)
-class _Left:
+class _QueueBudget:
     """The number of remaining queues, and how many to create until the next count."""
 
     at_ms: int
@@ -59,7 +59,7 @@ class NewQueues:
         self._clock = clock
         self._strict = strict_queues
         self._most = max_queues
-        self._left = _Left(0, 0, 0)
+        self._left = _QueueBudget(0, 0, 0)
 
     def make(self, names: Collection[str]) -> dict[str, Queue]:
         """Create queues that did not exist when they were read: all, or none above the maximum.
@@ -85,7 +85,7 @@ class NewQueues:
         # A rejected request causes no new count before the old one expires: a count is expensive.
         if not fresh or left.share < wanted <= left.room:
             room = self._most - self._registry.count(self._most)
-            left = self._left = _Left(now_ms, room, room // _PART)
+            left = self._left = _QueueBudget(now_ms, room, room // _PART)
         if wanted > left.room:
             raise TooManyQueues(name, self._most)
-        self._left = _Left(left.at_ms, left.room - wanted, max(left.share - wanted, 0))
+        self._left = _QueueBudget(left.at_ms, left.room - wanted, max(left.share - wanted, 0))

@@ -118,7 +118,7 @@ class TimeTransitions:
             now_ms = self._clock.now_ms()
             failure = failures.observed(
                 "content_missing",
-                "The content of the job is not in the store.",
+                "The payload of the job is missing in the storage.",
                 attempt=job.attempt,
                 now_ms=now_ms,
                 retryable=False,

@@ -8,10 +8,10 @@ from typing import Any, Literal
 from ojs.domain.job import lifecycle
 from ojs.domain.job.failure import Failure
 from ojs.domain.job.job import MISSING, Job
-from ojs.services.jobs.empty_lines import EmptyLines
+from ojs.services.jobs.empty_lines import EmptyIndexCache
 from ojs.services.permits.lifecycle import Permits
 from ojs.store.jobs.records import JobStore
-from ojs.store.table.errors import LostRace, NotDone
+from ojs.store.table.errors import LostRace, WriteNotApplied
 from ojs.store.table.table import Put, Update
 
 # Called with each changed job. If the job finished, it processes the consequences.
@@ -30,7 +30,7 @@ class JobChanges:
         *,
         jobs: JobStore,
         permits: Permits,
-        empty_lines: EmptyLines,
+        empty_lines: EmptyIndexCache,
         ended: JobEnded = ends_nothing,
         freed: JobEnded = ends_nothing,
     ) -> None:
@@ -58,10 +58,21 @@ class JobChanges:
     ) -> Job:
         """Complete an active job (`JobStore.ack`).
 
-        If the caller releases the permits (`Permits.release_stopped`), `stopped` receives the job.
+        Args:
+            job_id: ID of the job.
+            now_ms: Current time in milliseconds since the epoch.
+            worker_id: ID of the worker. None: not checked.
+            attempt: Number of the reported attempt. None: not checked.
+            lease_token: Lease token of the run. None: not checked, unless the run is fenced.
+            result: Result of the job, a JSON value. Default: no result.
+            stopped: If set, the job is added to this list, and the caller releases its permits
+                (`Permits.release_stopped`).
+
+        Returns:
+            The completed job.
 
         Raises:
-            LostRace: Another request changed the job.
+            LostRace: The job isn't active, or isn't under the caller's lease.
         """
         job = self._jobs.ack(
             job_id,
@@ -87,10 +98,23 @@ class JobChanges:
         tells: bool = True,
         stopped: list[Job] | None = None,
     ) -> Job:
-        """Replace a job record if it is unchanged (`JobStore.replace`). Raises LostRace.
+        """Replace a job record if it is unchanged (`JobStore.replace`).
 
-        Without `tells`, the caller processes the consequences of a finished job. `stopped` is as in
-        `ack`.
+        Args:
+            before: The job as read.
+            after: The changed job.
+            failure: See `JobStore.replace`.
+            reported: See `JobStore.replace`.
+            guard: See `JobStore.replace`.
+            tells: Whether to process the consequences of a finished job. If false, the caller
+                does.
+            stopped: See `ack`.
+
+        Returns:
+            The stored job.
+
+        Raises:
+            LostRace: The job has changed.
         """
         after = self._jobs.replace(before, after, failure=failure, reported=reported, guard=guard)
         if self._permits.release_unused(before, after, stopped):
@@ -125,9 +149,19 @@ class JobChanges:
         lease_ms: int | None = None,
         now_ms: int,
     ) -> bool:
-        """Restore the expired lease of a worker, for `lease_ms` or the default of the job.
+        """Restore the expired lease of a worker.
 
-        Returns False if another worker has claimed the job, or no permits are free.
+        Args:
+            job: The job, as read.
+            worker_id: ID of the worker.
+            attempt: Number of the attempt. None: not checked.
+            lease_token: Lease token of the run.
+            lease_ms: Duration of the lease in milliseconds. Default: that of the job.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Returns:
+            Whether the lease is restored. False if another worker has claimed the job, or no
+            permits are free.
         """
         if not lifecycle.resumable(
             job, worker_id=worker_id, attempt=attempt, lease_token=lease_token
@@ -140,7 +174,7 @@ class JobChanges:
         # Race: a fetch claims the job at the same time. The worker that loses has no lease then.
         try:
             self._jobs.replace(job, resumed)
-        except NotDone:
+        except WriteNotApplied:
             self._permits.undo_reacquire(resumed)
             raise
         except LostRace as lost:

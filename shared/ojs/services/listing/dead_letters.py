@@ -17,7 +17,7 @@ from ojs.domain.page import Page
 from ojs.records import record
 from ojs.store.jobs import items
 from ojs.store.jobs.records import JobStore
-from ojs.store.table.errors import pass_over
+from ojs.store.table.errors import ignore_unreadable
 from ojs.store.table.races import retry_on_race
 
 # A sort key in an index partition of dead letters.
@@ -102,13 +102,22 @@ class DeadLetterSearch:
     ) -> Page[Job]:
         """Return a page of dead letters, most recent first, each with its most recent errors.
 
-        A page is short if MAX_READ entries, or MAX_ARGS_BYTES of offloaded payloads for a search of
-        args, were read. Then it has a cursor. Offloaded payloads are returned up to MAX_PAGE_BYTES
-        in total. Other jobs have the `content` None.
+        A page is short if MAX_READ entries, or MAX_ARGS_BYTES of offloaded payloads for a search
+        of args, were read. Then it has a cursor. Offloaded payloads are returned up to
+        MAX_PAGE_BYTES in total. Other jobs have the `content` None.
 
         Takes one query and one read of the job records, again for each 100 entries that a filter
-        reads, and the reads of payloads and errors. The cursor is a time, so it stays valid if dead
-        letters are added or deleted.
+        reads, and the reads of payloads and errors. The cursor is a time, so it stays valid if
+        dead letters are added or deleted.
+
+        Args:
+            wanted: Filter of the dead letters.
+            limit: Maximum number of dead letters.
+            cursor: Cursor of the previous page.
+            skip: Number of matching dead letters to skip.
+
+        Returns:
+            The page.
 
         Raises:
             InvalidRequest: The cursor is invalid, or `skip` is more than one request can read.
@@ -150,11 +159,13 @@ class DeadLetterSearch:
     def _candidates(
         self, look: _SearchPage, entries: Sequence[tuple[str, str]]
     ) -> tuple[dict[str, Job], str | None]:
-        """The jobs that match by their records, by key; with their payloads where args are
-        searched, and then also the key of the first job whose payload is too much for one request.
+        """Return the jobs that match by their records, by key.
+
+        If args are searched, the jobs have their payloads. The result then also contains the key
+        of the first job whose payload is too large for one request.
         """
         # The other entries of the page are returned.
-        records = self._jobs.read_records((job_id for job_id, _ in entries), pass_over)
+        records = self._jobs.read_records((job_id for job_id, _ in entries), ignore_unreadable)
         likely = {
             key: records[job_id]
             for job_id, key in entries
@@ -171,7 +182,7 @@ class DeadLetterSearch:
                 break
             look.args_bytes += size
             within[key] = job
-        contents = self._jobs.with_contents(list(within.values()), pass_over)
+        contents = self._jobs.with_contents(list(within.values()), ignore_unreadable)
         return dict(zip(within, contents, strict=True)), too_much
 
     def _filled(self, found: Sequence[Job]) -> Sequence[Job]:
@@ -182,7 +193,7 @@ class DeadLetterSearch:
             if job.content_bytes <= room:
                 room -= job.content_bytes
                 loaded.append(job)
-        by_id = {job.id: job for job in self._jobs.with_contents(loaded, pass_over)}
+        by_id = {job.id: job for job in self._jobs.with_contents(loaded, ignore_unreadable)}
         # A search of args can have read the payload of a job above the limit.
         jobs = [by_id[job.id] if job.id in by_id else replace(job, content=None) for job in found]
         return self._jobs.with_errors(jobs, latest=ERRORS_LISTED)
@@ -206,8 +217,9 @@ class DeadLetterSearch:
         retry_on_race(attempt)
 
     def remove(self, job: Job) -> None:
-        """Delete a dead letter as read, by request. First it is marked as being deleted, from which
-        the event `dead_letter.deleted` follows; pruning leaves that out. Raises LostRace when the
-        job has changed.
+        """Delete a dead letter, as read, at a client's request.
+
+        Marks it as being deleted first, which emits the event `dead_letter.deleted`. Pruning emits
+        no such event. Raises LostRace if the job has changed.
         """
         self._jobs.removal.delete(self._jobs.removal.mark_deleting(job))

@@ -39,7 +39,7 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.states import TERMINAL, State
 from ojs.domain.page import Page
 from ojs.domain.queue.order import QueueOrders
-from ojs.domain.stats import DAY_MS, Activity, Levels
+from ojs.domain.stats import DAY_MS, Activity, StateCounts
 from ojs.records import record
 from ojs.services.for_each import THREADS, ForEach
 from ojs.services.listing.dead_letters import POSITION, still_listed
@@ -51,7 +51,7 @@ from ojs.store.jobs.lease_notes import SLOTS_ITEM, LeaseNote, LeaseSlot, slots_i
 from ojs.store.jobs.records import JobStore
 from ojs.store.queues.registry import QUEUES_A_CALL, QueueRegistry
 from ojs.store.table import keys
-from ojs.store.table.errors import pass_over
+from ojs.store.table.errors import ignore_unreadable
 from ojs.store.table.table import MAX_BATCH_GET
 
 CALLS = 4
@@ -76,12 +76,12 @@ _SURVEY_UNITS = 50
 _SURVEY_CALLS = 10
 # Read units that are left for visits to queues.
 _VISIT_UNITS = 30
-# Queues whose lanes are read at once.
+# Queues whose number of lanes is read in one step.
 _SIZED = 50
-# Queues in a read unit, at least, that a sweep has put in order.
+# Minimum number of queues, ordered by a sweep, in a read unit.
 _ORDERED_A_UNIT = 100
-# Read units for the lanes and counters of queues, if a bulk operation is on all queues; and names
-# read for that.
+# Read units for the lanes and counters of queues, if a bulk operation applies to all queues, and
+# the number of queue names that are read for it.
 _OUTLINE_UNITS = 25
 _NAMES = 25
 # Bytes, and minimum number of index entries, in one read unit of an eventually consistent read.
@@ -92,10 +92,10 @@ _KEY_BYTES = 200
 # Target bytes of event pages for one query; the assumed size of a page of unknown size.
 _LOG_BYTES = 150_000
 _PAGE_BYTES = 40_000
-# Bytes of a page without its events (keys, names, numbers); the maximum pages of a query.
+# Bytes of a page without its events (keys, names, numbers), and the maximum pages of a query.
 _PAGE_REST = 100
 _MAX_PAGES = 60
-# Ended jobs are found for as long as their event pages are kept, which is at most this.
+# Finished jobs are found as long as their event pages are kept, which is at most this time.
 KEPT_MS = 399 * DAY_MS
 # A listing without a queue and a state begins with the log of this period. Event pages are kept for
 # two more days, in which a client can continue with the cursor.
@@ -106,7 +106,7 @@ _AHEAD_MS = 60_000
 _COUNTED_MS = 60_000
 # Days whose sums one query reads to find the most recent day on which jobs finished.
 _DAYS = 10
-# Behind every lane of a queue.
+# After every lane of a queue.
 _LAST_LANE = 1_000_000
 _MAX_CURSOR = 2_000
 # Lease notes that one query reads, and the maximum read units of that query, if consistent.
@@ -118,7 +118,7 @@ _JOB_KEY = re.compile(r"[A-Z]\|[^\s|]{1,100}")
 _LINE_KEY = re.compile(r"[!-~]{1,900}")
 
 
-class _Part(StrEnum):
+class _JobSource(StrEnum):
     """A part of a listing."""
 
     RECENT = "recent"
@@ -132,15 +132,15 @@ class _Part(StrEnum):
 
 
 WAITING = frozenset(State) - TERMINAL
-_STATES: Mapping[_Part, tuple[State, ...]] = {
-    _Part.RECENT: tuple(State),
-    _Part.NOTED: (State.ACTIVE,),
-    _Part.RUNNING: (State.ACTIVE,),
-    _Part.READY: (State.AVAILABLE,),
-    _Part.DUE: (State.SCHEDULED, State.RETRYABLE),
-    _Part.PENDING: (State.PENDING,),
-    _Part.DEAD: (State.DISCARDED,),
-    _Part.ENDED: tuple(TERMINAL),
+_STATES: Mapping[_JobSource, tuple[State, ...]] = {
+    _JobSource.RECENT: tuple(State),
+    _JobSource.NOTED: (State.ACTIVE,),
+    _JobSource.RUNNING: (State.ACTIVE,),
+    _JobSource.READY: (State.AVAILABLE,),
+    _JobSource.DUE: (State.SCHEDULED, State.RETRYABLE),
+    _JobSource.PENDING: (State.PENDING,),
+    _JobSource.DEAD: (State.DISCARDED,),
+    _JobSource.ENDED: tuple(TERMINAL),
 }
 # States of the jobs of a due entry, by its kind. Entries of version 0.1.0 have no kind.
 _WAITS: Mapping[str, tuple[State, ...]] = {
@@ -148,11 +148,23 @@ _WAITS: Mapping[str, tuple[State, ...]] = {
     keys.RETRY: (State.RETRYABLE,),
     keys.LEASE_END: (),
 }
-_LINES = (_Part.READY, _Part.NOTED, _Part.DUE, _Part.PENDING, _Part.RUNNING)
+_LINES = (
+    _JobSource.READY,
+    _JobSource.NOTED,
+    _JobSource.DUE,
+    _JobSource.PENDING,
+    _JobSource.RUNNING,
+)
 # The parts that exist once per lane of a queue.
-_OF_LANES = frozenset(_LINES) - {_Part.NOTED}
+_OF_LANES = frozenset(_LINES) - {_JobSource.NOTED}
 # The order of a bulk operation. Jobs mostly move in this direction, or finish.
-_ONWARD = (_Part.PENDING, _Part.DUE, _Part.READY, _Part.NOTED, _Part.RUNNING)
+_ONWARD = (
+    _JobSource.PENDING,
+    _JobSource.DUE,
+    _JobSource.READY,
+    _JobSource.NOTED,
+    _JobSource.RUNNING,
+)
 _ENDS: Mapping[str, State] = {
     EventType.JOB_COMPLETED: State.COMPLETED,
     EventType.JOB_CANCELLED: State.CANCELLED,
@@ -182,7 +194,7 @@ _IN_ORDER: Mapping[tuple[State, str], bool] = {
 
 
 @record(frozen=True)
-class _At:
+class _ListCursor:
     """The position where a listing continues: in a part, after a key. Without a key: at its start.
 
     Attributes:
@@ -195,7 +207,7 @@ class _At:
             yet.
     """
 
-    part: _Part
+    part: _JobSource
     queue: str = ""
     lane: int = 0
     key: tuple[str, ...] = ()
@@ -213,8 +225,8 @@ class _Entry:
     """A job that might match, the position of the read that found it, and the position after it."""
 
     job_id: str
-    begin: _At
-    behind: _At
+    begin: _ListCursor
+    behind: _ListCursor
     # Its sort key in the index; or the time of the event and the states that it can have reached.
     position: str
     states: tuple[State, ...] = ()
@@ -222,7 +234,7 @@ class _Entry:
     def still(self, job: Job) -> bool:
         """Whether the job record still agrees with the entry."""
         if self.states:
-            listed = self.begin.part is _Part.RECENT or not job.dead_letter
+            listed = self.begin.part is _JobSource.RECENT or not job.dead_letter
             came_ms = _came_ms(job)
             return (
                 listed
@@ -230,9 +242,9 @@ class _Entry:
                 and came_ms is not None
                 and times.format_ms(came_ms) == self.position
             )
-        if self.begin.part is _Part.NOTED:
+        if self.begin.part is _JobSource.NOTED:
             return job.state is State.ACTIVE and self.begin.queue in ("", job.queue)
-        if self.begin.part is _Part.DEAD:
+        if self.begin.part is _JobSource.DEAD:
             return still_listed(job, self.position)
         stored = items.index_entries(job)
         if job.state not in _STATES[self.begin.part] or stored["wpk"] != _line(self.begin):
@@ -243,25 +255,25 @@ class _Entry:
     @property
     def may_be_staged(self) -> bool:
         """Whether its batch might be uncommitted. Entries of the ready index include the batch."""
-        if self.begin.part is _Part.READY:
+        if self.begin.part is _JobSource.READY:
             return keys.Position.parse(self.position).batch is not None
-        return self.begin.part in (_Part.DUE, _Part.PENDING)
+        return self.begin.part in (_JobSource.DUE, _JobSource.PENDING)
 
 
 @record
-class _Look:
+class _PageRead:
     """The state of one page: its filter, its remaining calls and units, and the queues read."""
 
     wanted: JobFilter
     forward: bool
-    order: Sequence[_Part]
+    order: Sequence[_JobSource]
     calls: int = CALLS
     units: float = UNITS
     page_bytes: int = _PAGE_BYTES
     # The lanes of queues, in order of name, and the jobs of each by state, if that is known.
     lanes: Mapping[str, int] = field(default_factory=dict)
-    levels: Mapping[str, Levels] = field(default_factory=dict)
-    total: Levels | None = None
+    levels: Mapping[str, StateCounts] = field(default_factory=dict)
+    total: StateCounts | None = None
     # When all jobs were last counted (ms), if they were.
     total_ms: int | None = None
     # No queue comes after those of `lanes`.
@@ -279,10 +291,10 @@ class _Look:
     doubted: bool = False
     # The queues whose number of lanes is known. Other queues have at least one lane.
     sized: set[str] = field(default_factory=set)
-    # Matching jobs that are still to be skipped, and the ids of those that are shown.
+    # Matching jobs that are still to be skipped, and the IDs of the jobs that are shown.
     skip: int = 0
     shown: set[str] = field(default_factory=set)
-    # Whether jobs that only the event log has are wanted.
+    # Whether to include jobs that only the event log has.
     log: bool = True
     # The log lists the events since this time (ms); 0 for none.
     recent_ms: int = 0
@@ -330,11 +342,13 @@ class _Look:
             for state, names in _COUNTED.items()
         )
 
-    def notes(self, queue: str) -> Iterator[_At]:
-        """The slots of lease notes."""
+    def notes(self, queue: str) -> Iterator[_ListCursor]:
+        """Yield the slots of lease notes."""
         for slot in self.slots or ():
             after = slot.lately if self.order is _ONWARD else slot.seen
-            yield _At(_Part.NOTED, queue, slot.number, (f"{after}!", keys.upto(times.MAX_MS)))
+            yield _ListCursor(
+                _JobSource.NOTED, queue, slot.number, (f"{after}!", keys.upto(times.MAX_MS))
+            )
 
     def shows(self, entry: _Entry, job: Job) -> bool:
         """Whether the page lists a job because of this entry."""
@@ -342,21 +356,21 @@ class _Look:
             return True
         came_ms = _came_ms(job)
         recent = 0 < self.recent_ms <= (came_ms or 0)
-        return entry.still(job) and recent == (entry.begin.part is _Part.RECENT)
+        return entry.still(job) and recent == (entry.begin.part is _JobSource.RECENT)
 
-    def parts(self) -> list[_Part]:
+    def parts(self) -> list[_JobSource]:
         """Return the parts of each queue that can have matching jobs."""
         return [
             part
             for part in self.order
-            if self.wanted.wants(*_STATES[part]) and not (part is _Part.NOTED and self.at_once)
+            if self.wanted.wants(*_STATES[part]) and not (part is _JobSource.NOTED and self.at_once)
         ]
 
-    def lines(self) -> Iterator[_At]:
+    def lines(self) -> Iterator[_ListCursor]:
         """Yield the partitions of the known queues, in order, without the empty ones."""
         parts = self.parts()
-        # Counters are behind by seconds: in a single line, and by a bulk operation, jobs of one
-        # queue are looked for in any case.
+        # Counters lag by seconds. If only one partition is requested, or for a bulk operation, the
+        # jobs of a single queue are read regardless of them.
         single = len({_STATES[part] for part in parts}) == 1
         sure = self.wanted.queue is not None and (single or self.order is _ONWARD)
         sure = sure or self.everything
@@ -364,14 +378,14 @@ class _Look:
             for part in parts:
                 if not sure and self.may_have(queue, part) == self.doubted:
                     continue
-                if part is _Part.NOTED:
+                if part is _JobSource.NOTED:
                     yield from self.notes(queue)
                 else:
-                    yield from (_At(part, queue, lane) for lane in range(lanes))
+                    yield from (_ListCursor(part, queue, lane) for lane in range(lanes))
 
     @property
     def of_each(self) -> int:
-        """Items that are read of each job: its record and, while it runs, its progress."""
+        """The number of items read per job: its record and, for active jobs, its progress."""
         return 2 if self.live else 1
 
     def may_rest(self, queue: str) -> bool:
@@ -379,7 +393,7 @@ class _Look:
         return not self.everything and not any(self.may_have(queue, part) for part in self.parts())
 
     def choose(self) -> None:
-        """Choose the queues that may have such jobs of all that are known."""
+        """Choose the queues that can have matching jobs, among the known queues."""
         names = {*self.levels, *self.busy}
         self.names = sorted(name for name in names if not self.may_rest(name))
 
@@ -388,18 +402,18 @@ class _Look:
         needed = sum(self.of_each + entry.may_be_staged for entry in entries) / 2
         return self.calls >= _SPARE_CALLS and self.units >= _SPARE_UNITS + needed
 
-    def level(self, queue: str, part: _Part) -> int | None:
-        """How many jobs that are asked for a part of a queue has by the counters, if they know."""
+    def level(self, queue: str, part: _JobSource) -> int | None:
+        """Return the counted requested jobs in a part of a queue. None if unknown."""
         known = self.levels.get(queue)
         if known is None:
             return None
         return sum(known.of(state) for state in _STATES[part] if self.wanted.wants(state))
 
-    def may_have(self, queue: str, part: _Part) -> bool:
+    def may_have(self, queue: str, part: _JobSource) -> bool:
         """Whether a part of a queue might have requested jobs, by the counters."""
         return self.level(queue, part) != 0
 
-    def short(self, line: _At, found: int) -> bool:
+    def short(self, line: _ListCursor, found: int) -> bool:
         """Whether `found` entries are fewer than the queue has, or that is not known.
 
         Always False if the lanes of the queue are known.
@@ -407,16 +421,17 @@ class _Look:
         level = self.level(line.queue, line.part)
         return line.queue not in self.sized and (level is None or found < level)
 
-    def line_behind(self, at: _At) -> _At | None:
-        """The line that follows a position among those of the queues that are known."""
+    def line_behind(self, at: _ListCursor) -> _ListCursor | None:
+        """Return the partition after a position, among those of the known queues."""
         place = self.place(at)
         return next((line for line in self.lines() if self.place(line) > place), None)
 
-    def side_by_side(self, at: _At, enough: int) -> list[_At]:
-        """This line, and those after it that are to be read at the same time: as many as have
-        enough jobs together, by their counters.
+    def side_by_side(self, at: _ListCursor, enough: int) -> list[_ListCursor]:
+        """Return this partition and the next ones to read concurrently.
+
+        Returns as many as have `enough` jobs together, by their counters.
         """
-        place, lines, expected = self.place(at), list[_At](), 0
+        place, lines, expected = self.place(at), list[_ListCursor](), 0
         for line in self.lines():
             if self.place(line) >= place:
                 lines.append(line)
@@ -425,21 +440,25 @@ class _Look:
                     break
         return lines
 
-    def behind_lines(self) -> _At | None:
+    def behind_lines(self) -> _ListCursor | None:
         """Return the position after the index partitions of the queues."""
-        return _At(_Part.DEAD) if self.wanted.wants(State.DISCARDED) else self.behind_dead()
+        return (
+            _ListCursor(_JobSource.DEAD)
+            if self.wanted.wants(State.DISCARDED)
+            else self.behind_dead()
+        )
 
-    def behind_dead(self) -> _At | None:
+    def behind_dead(self) -> _ListCursor | None:
         """Return the position after the dead letters."""
-        ended = self.log and self.wanted.wants(*_STATES[_Part.ENDED])
-        return _At(_Part.ENDED) if ended else None
+        ended = self.log and self.wanted.wants(*_STATES[_JobSource.ENDED])
+        return _ListCursor(_JobSource.ENDED) if ended else None
 
-    def place(self, at: _At) -> tuple[str, int, int]:
-        """Where a line stands among all lines."""
+    def place(self, at: _ListCursor) -> tuple[str, int, int]:
+        """Return the sort key of a partition."""
         return at.queue, self.order.index(at.part), at.lane
 
     def taken(self, entry: _Entry, likely: dict[str, Job]) -> Job | None:
-        """The job that an entry shows, taken out of those that are likely."""
+        """Return the job that an entry shows, and remove it from the likely jobs."""
         job = likely.get(entry.job_id)
         return likely.pop(entry.job_id) if job is not None and self.shows(entry, job) else None
 
@@ -455,13 +474,17 @@ class _Look:
             return None
         return sum(max(0, self.total.of(state)) for state in self.wanted.states or State)
 
-    def has_all(self, found: Sequence[Job], after: _At | None) -> bool:
+    def has_all(self, found: Sequence[Job], after: _ListCursor | None) -> bool:
         """Whether the first page has all jobs, although the log continues after `after`.
 
         It has all if it includes every job since the last count, and as many older jobs as were
         counted.
         """
-        if after is None or after.part not in (_Part.RECENT, _Part.ENDED) or not after.key:
+        if (
+            after is None
+            or after.part not in (_JobSource.RECENT, _JobSource.ENDED)
+            or not after.key
+        ):
             return after is None
         if self.total_ms is None or self.count is None:
             return False
@@ -486,7 +509,7 @@ class JobsPage(Page[Job]):
 
 
 @record(frozen=True)
-class JobsPart:
+class JobPage:
     """Jobs whose records match a filter, each with the cursor after it.
 
     `next_cursor` continues after all of them. It is None at the end.
@@ -560,7 +583,7 @@ class JobListing:
         named = wanted.queue is not None
         # The log has the recent events of all queues.
         wide = not named and bool(wanted.states)
-        look = _Look(
+        look = _PageRead(
             wanted,
             forward,
             _LINES,
@@ -570,11 +593,11 @@ class JobListing:
             wide=wide,
         )
         if cursor is not None:
-            at: _At | None = self._opened(cursor, digest, look)
+            at: _ListCursor | None = self._opened(cursor, digest, look)
         elif named or wanted.states:
             at = self._start(look)
         else:
-            at, look.recent_ms = _At(_Part.RECENT), self._clock.now_ms() - RECENT_MS
+            at, look.recent_ms = _ListCursor(_JobSource.RECENT), self._clock.now_ms() - RECENT_MS
         if wide or (cursor is None and wanted.counted and (named or look.recent_ms)):
             self._outline(look, [wanted.queue] if wanted.queue is not None else [])
         found, unsearched, after = self._filled(look, at, limit)
@@ -592,7 +615,12 @@ class JobListing:
             found.sort(key=_VALUES[sort], reverse=descending)
         if cursor is None and not skip and look.has_all(found, after):
             after = None
-        if after is not None and look.by_queue and after.part is _Part.ENDED and not look.parts():
+        if (
+            after is not None
+            and look.by_queue
+            and after.part is _JobSource.ENDED
+            and not look.parts()
+        ):
             after = replace(after, lane=min(_LAST_LANE, look.before + len(found)))
         cursor = None if after is None else after.text(digest, look.recent_ms)
         total = None if look.count is None else max(look.count, skip + len(found))
@@ -607,21 +635,29 @@ class JobListing:
         log: bool = True,
         ended_since_ms: int = 0,
         everything: bool = False,
-    ) -> JobsPart:
+    ) -> JobPage:
         """Return some of the jobs whose records match a filter, in the order of `_ONWARD`.
 
-        The result can be empty and have a cursor. Without `log`, it has only jobs of the index,
-        otherwise also jobs that finished since a time. With `everything`, partitions that are empty
-        by their counters are read, too, and jobs that changed their state after they were found are
-        included.
+        The result can be empty and have a cursor. Takes one query for each partition and two
+        calls, or four across queues.
 
-        Takes one query for each partition and two calls, or four across queues.
+        Args:
+            wanted: Filter of the jobs.
+            limit: Maximum number of jobs.
+            cursor: Cursor of the previous part.
+            log: Whether to include finished jobs. Otherwise the result has only jobs of the index.
+            ended_since_ms: Earliest end of the finished jobs, in milliseconds since the epoch.
+            everything: Whether to read partitions that are empty by their counters, too, and to
+                include jobs that changed their state after they were found.
+
+        Returns:
+            The jobs, each with a cursor, and the cursor of the next part.
 
         Raises:
             InvalidRequest: The cursor is of another listing.
         """
         digest = _digest(wanted, None, descending=True)
-        look = _Look(
+        look = _PageRead(
             wanted,
             forward=True,
             order=_ONWARD,
@@ -641,11 +677,13 @@ class JobListing:
             for entry in entries
             if (job := look.taken(entry, likely)) is not None and job.batch not in staged
         ]
-        return JobsPart(jobs, None if after is None else after.text(digest))
+        return JobPage(jobs, None if after is None else after.text(digest))
 
     # --- jobs of a page -----------------------------------------------------------------------
 
-    def _filled(self, look: _Look, at: _At | None, limit: int) -> tuple[list[Job], int, _At | None]:
+    def _filled(
+        self, look: _PageRead, at: _ListCursor | None, limit: int
+    ) -> tuple[list[Job], int, _ListCursor | None]:
         """Call `_shown` repeatedly until the page is full; for a single queue, call it once."""
         found: list[Job] = []
         unsearched = 0
@@ -667,10 +705,11 @@ class JobListing:
         return found, unsearched, at
 
     def _shown(
-        self, look: _Look, entries: Sequence[_Entry], after: _At | None, limit: int
-    ) -> tuple[list[Job], int, _At | None]:
-        """The jobs of a page among the entries, how many could not be searched, and where the next
-        page begins. The matches that are to be skipped are left out.
+        self, look: _PageRead, entries: Sequence[_Entry], after: _ListCursor | None, limit: int
+    ) -> tuple[list[Job], int, _ListCursor | None]:
+        """Return the page's jobs among the entries, without the matches to skip.
+
+        Also returns how many jobs could not be searched, and where the next page starts.
         """
         wanted = look.wanted
         most = limit if look.exact else MAX_RECORDS
@@ -681,8 +720,8 @@ class JobListing:
         likely = self._likely(look, read, consistent=False, progress=look.live)
         look.calls -= bool(read)
         look.units -= len(read) * items_of_each / 2
-        # Without a call left the page ends before the first job that may not exist yet. The next
-        # one begins in this line, and has calls left then.
+        # If no call is left, the page ends before the first job that may not exist yet. The next
+        # page starts in this partition, with new calls.
         doubtful = _doubtful(read, likely)
         staged = self._uncommitted(doubtful) if doubtful and look.calls > 0 else set[str]()
         if doubtful:
@@ -712,9 +751,11 @@ class JobListing:
             behind = after
         return found, unsearched, behind
 
-    def _with_contents(self, look: _Look, found: Sequence[Job]) -> list[Job]:
-        """The same jobs with what their clients sent: of as many as the units that are left allow,
-        from the first on. One call, which was kept for this.
+    def _with_contents(self, look: _PageRead, found: Sequence[Job]) -> list[Job]:
+        """Return the jobs with the content that their clients sent.
+
+        Loads content from the first job on, as far as the remaining units allow. One call, which
+        was reserved for this.
         """
         chosen: list[Job] = []
         for job in found:
@@ -728,16 +769,18 @@ class JobListing:
 
     def _likely(
         self,
-        look: _Look,
+        look: _PageRead,
         entries: Sequence[_Entry],
         *,
         consistent: bool,
         progress: bool = False,
     ) -> dict[str, Job]:
-        """The jobs, by id, that are where they were found, and match by their records."""
+        """Return the jobs, by ID, that are still where they were found and match."""
         now_ms = self._clock.now_ms()
         ids = [entry.job_id for entry in entries]
-        records = self._jobs.read_records(ids, pass_over, consistent=consistent, progress=progress)
+        records = self._jobs.read_records(
+            ids, ignore_unreadable, consistent=consistent, progress=progress
+        )
         return {
             job.id: job
             for entry in entries
@@ -748,30 +791,32 @@ class JobListing:
         }
 
     def _uncommitted(self, jobs: Iterable[Job]) -> set[str]:
-        """The tokens of batches that are not committed: their jobs do not exist yet."""
+        """Return the tokens of batches that are not committed. Their jobs do not exist yet."""
         return self._jobs.batches.uncommitted({job.batch for job in jobs if job.batch is not None})
 
     # --- where jobs are found -----------------------------------------------------------------
 
     @staticmethod
-    def _start(look: _Look) -> _At | None:
+    def _start(look: _PageRead) -> _ListCursor | None:
         """Return the position at which a listing begins."""
         parts = look.parts()
         if not parts:
             return look.behind_lines()
         # If recent events are listed, they include the newly claimed jobs.
-        if look.at_once and _Part.RUNNING in parts and not look.recent_ms:
-            return _At(_Part.NOTED, lane=-1, over=True)
-        return _At(parts[0], look.wanted.queue or "", -1, over=True)
+        if look.at_once and _JobSource.RUNNING in parts and not look.recent_ms:
+            return _ListCursor(_JobSource.NOTED, lane=-1, over=True)
+        return _ListCursor(parts[0], look.wanted.queue or "", -1, over=True)
 
-    def _gather(self, look: _Look, at: _At | None, enough: int) -> tuple[list[_Entry], _At | None]:
+    def _gather(
+        self, look: _PageRead, at: _ListCursor | None, enough: int
+    ) -> tuple[list[_Entry], _ListCursor | None]:
         """Return entries from a position on, and the position after them."""
         entries: list[_Entry] = []
         staged = False
         while at is not None and len(entries) < enough:
             # One call is left for the records, and one to see which batches are committed.
             spare = look.calls - (2 if staged else 1)
-            if at.part is _Part.ENDED and not at.key and look.recent is not None and spare > 1:
+            if at.part is _JobSource.ENDED and not at.key and look.recent is not None and spare > 1:
                 at = self._earlier(look, self._clock.now_ms() + _AHEAD_MS)
                 continue
             if spare <= 0 or (look.wide and entries and not look.goes_on(entries)):
@@ -791,28 +836,34 @@ class JobListing:
             staged = staged or any(entry.may_be_staged for entry in found)
         return entries, at
 
-    def _read(self, look: _Look, at: _At, size: int) -> tuple[list[_Entry], _At | None]:
-        """One query."""
+    def _read(
+        self, look: _PageRead, at: _ListCursor, size: int
+    ) -> tuple[list[_Entry], _ListCursor | None]:
+        """Make one query."""
         match at.part:
-            case _Part.DEAD:
+            case _JobSource.DEAD:
                 return self._read_dead(look, at, size)
-            case _Part.RECENT | _Part.ENDED:
+            case _JobSource.RECENT | _JobSource.ENDED:
                 return self._read_log(look, at)
-            case _Part.NOTED:
+            case _JobSource.NOTED:
                 return self._read_notes(look, at)
             case _:
                 found, behind, units = self._read_line(look, at, size)
                 look.units -= units
                 return found, behind
 
-    def _read_lines(self, look: _Look, lines: Sequence[_At], size: int) -> tuple[list[_Entry], _At]:
-        """Lines of several queues, one query each, at the same time; what follows the first one
-        that has more is left out.
+    def _read_lines(
+        self, look: _PageRead, lines: Sequence[_ListCursor], size: int
+    ) -> tuple[list[_Entry], _ListCursor]:
+        """Read partitions of several queues concurrently, one query each.
+
+        Omits the entries after the first partition that has more.
         """
         read = self._for_each(lambda line: self._read_line(look, line, size, len(lines)), lines)
         look.calls -= len(lines)
         look.units -= sum(units for *_, units in read)
-        # A queue with fewer jobs in its first lane than are counted may have other lanes.
+        # If a queue has fewer jobs in its first lane than its counters show, it can have other
+        # lanes.
         short = dict.fromkeys(
             line.queue
             for line, (found, behind, _) in zip(lines, read, strict=True)
@@ -831,32 +882,33 @@ class JobListing:
         return entries, at
 
     def _read_line(
-        self, look: _Look, at: _At, size: int, beside: int = 1
-    ) -> tuple[list[_Entry], _At, float]:
+        self, look: _PageRead, at: _ListCursor, size: int, beside: int = 1
+    ) -> tuple[list[_Entry], _ListCursor, float]:
         """Read a partition, one of several at the same time; also return the read units."""
         line, after = _line(at), None
         if at.key:
             after = {"pk": at.key[0], "sk": keys.RECORD, "wpk": line, "wsk": at.key[1]}
         index = self._jobs.index
-        if at.part in (_Part.RUNNING, _Part.DUE):
+        if at.part in (_JobSource.RUNNING, _JobSource.DUE):
             size = max(size, _LOOKS)
         if look.wide:
             size = max(1, min(size, int(look.units * _ENTRIES_A_UNIT / 2 / beside)))
-        forward = look.forward or at.part is _Part.RUNNING
+        forward = look.forward or at.part is _JobSource.RUNNING
         entries, last = index.listed(line, limit=size, after=after, forward=forward)
         units = max(0.5, len(entries) / _ENTRIES_A_UNIT)
-        if at.part is _Part.RUNNING:
+        if at.part is _JobSource.RUNNING:
             entries = [entry for entry in entries if index.may_run(entry[1])]
         found = [
             _Entry(job_id, at, replace(at, key=(keys.job(job_id), key)), key)
             for job_id, key in entries
-            if at.part is not _Part.DUE or look.wanted.wants(*_WAITS.get(key[-1], _STATES[at.part]))
+            if at.part is not _JobSource.DUE
+            or look.wanted.wants(*_WAITS.get(key[-1], _STATES[at.part]))
         ]
         if last is None:
             return found, replace(at, key=(), over=True), units
         return found, replace(at, key=(last["pk"], last["wsk"])), units
 
-    def _read_notes(self, look: _Look, at: _At) -> tuple[list[_Entry], _At]:
+    def _read_notes(self, look: _PageRead, at: _ListCursor) -> tuple[list[_Entry], _ListCursor]:
         first, last = at.key
         # A bulk operation begins with the earliest note, because a note can be reused with a later
         # time. A list begins with the most recent claims: these jobs are most likely active.
@@ -866,7 +918,7 @@ class JobListing:
         )
         look.units -= _NOTES_UNITS * len(page) / _NOTES / (1 if bulk else 2)
 
-        def behind(note: LeaseNote, left: int = 0) -> _At:
+        def behind(note: LeaseNote, left: int = 0) -> _ListCursor:
             # A note that is listed in part is read again.
             place = note.key if left else f"{note.key}!" if bulk else keys.just_before(note.key)
             return replace(at, key=(place, last) if bulk else (first, place), left=left)
@@ -883,14 +935,18 @@ class JobListing:
             return found, replace(at, key=(), left=0, over=True)
         return found, behind(page[-1])
 
-    def _read_dead(self, look: _Look, at: _At, size: int) -> tuple[list[_Entry], _At | None]:
+    def _read_dead(
+        self, look: _PageRead, at: _ListCursor, size: int
+    ) -> tuple[list[_Entry], _ListCursor | None]:
         before = at.key[0] if at.key else None
         entries = self._jobs.index.dead(look.wanted.queue, limit=size, before=before)
         look.units -= size / _ENTRIES_A_UNIT
         found = [_Entry(job_id, at, replace(at, key=(key,)), key) for job_id, key in entries]
         return found, found[-1].behind if len(found) == size else look.behind_dead()
 
-    def _read_log(self, look: _Look, at: _At) -> tuple[list[_Entry], _At | None]:
+    def _read_log(
+        self, look: _PageRead, at: _ListCursor
+    ) -> tuple[list[_Entry], _ListCursor | None]:
         now_ms = self._clock.now_ms()
         begin = at.key[0] if at.key else keys.upto(now_ms + _AHEAD_MS)
         whole = at.left or begin.endswith("~")
@@ -910,12 +966,12 @@ class JobListing:
         if pages:
             look.page_bytes = size // len(pages) + 1
         if last is not None:
-            return found, _At(at.part, key=(last,))
+            return found, _ListCursor(at.part, key=(last,))
         day_ms = ms_of(begin) // DAY_MS * DAY_MS
-        if at.part is _Part.RECENT:
+        if at.part is _JobSource.RECENT:
             if day_ms <= max(look.recent_ms, look.wanted.since_ms or 0):
                 return found, self._start(look)
-            return found, _At(at.part, key=(keys.upto(day_ms - 1),))
+            return found, _ListCursor(at.part, key=(keys.upto(day_ms - 1),))
         if day_ms <= _first_ms(look, now_ms):
             return found, None
         # A sweep writes the daily sums, so today and yesterday are always read. The sums of a queue
@@ -923,23 +979,23 @@ class JobListing:
         over = day_ms < now_ms - DAY_MS
         if look.by_queue:
             over = not found and (look.day_ms is None or look.day_ms >= day_ms)
-        return found, _At(_Part.ENDED, key=(keys.upto(day_ms - 1),), over=over)
+        return found, _ListCursor(_JobSource.ENDED, key=(keys.upto(day_ms - 1),), over=over)
 
-    def _following(self, look: _Look, at: _At, spare: int) -> _At | None:
+    def _following(self, look: _PageRead, at: _ListCursor, spare: int) -> _ListCursor | None:
         """Return the position after a completed partition or day of the log.
 
         Returns the same position if `spare` calls are too few to detect it.
         """
-        if at.part is _Part.ENDED:
+        if at.part is _JobSource.ENDED:
             known = not look.by_queue or look.recent is not None
             return self._earlier(look, ms_of(at.key[0])) if known or spare > 2 else at
-        if at.part is _Part.NOTED and not at.queue:
+        if at.part is _JobSource.NOTED and not at.queue:
             if look.slots is None:
                 look.calls -= 1
                 look.units -= 1
                 look.slots = self._jobs.notes.slots()
             later = (slot for slot in look.notes("") if slot.lane > at.lane)
-            return next(later, _At(look.parts()[0], lane=-1, over=True))
+            return next(later, _ListCursor(look.parts()[0], lane=-1, over=True))
         if not look.lanes and not self._read_queues(look, at, spare):
             return at
         if (line := look.line_behind(at)) is not None:
@@ -949,9 +1005,9 @@ class JobListing:
         # The queues that follow these are read next.
         last = max(look.lanes)
         look.lanes = {}
-        return _At(look.order[-1], last, _LAST_LANE, over=True)
+        return _ListCursor(look.order[-1], last, _LAST_LANE, over=True)
 
-    def _earlier(self, look: _Look, last_ms: int) -> _At | None:
+    def _earlier(self, look: _PageRead, last_ms: int) -> _ListCursor | None:
         """Return the log position of the most recent jobs that finished before a time.
 
         The daily sums show the days on which jobs finished. For a list of one queue, these are the
@@ -978,14 +1034,16 @@ class JobListing:
                 # An event can be stored on the day after.
                 end_ms = min(last_ms, point.start_ms + 2 * DAY_MS - 1)
                 look.day_ms = point.start_ms
-                return _At(_Part.ENDED, key=(keys.upto(end_ms),))
+                return _ListCursor(_JobSource.ENDED, key=(keys.upto(end_ms),))
         if not whole:
-            return _At(_Part.ENDED, key=(keys.upto(points[-1].start_ms - 1),), over=True)
+            return _ListCursor(
+                _JobSource.ENDED, key=(keys.upto(points[-1].start_ms - 1),), over=True
+            )
         if name != keys.ALL_QUEUES and first_ms == kept_ms:
-            return _At(_Part.ENDED, key=(keys.upto(kept_ms),), over=True)
+            return _ListCursor(_JobSource.ENDED, key=(keys.upto(kept_ms),), over=True)
         return None
 
-    def _read_queues(self, look: _Look, at: _At, spare: int) -> bool:
+    def _read_queues(self, look: _PageRead, at: _ListCursor, spare: int) -> bool:
         """Read the next queues by name, and their counters; False if too few calls are left."""
         if look.wanted.queue is not None:
             names, look.last = [look.wanted.queue], True
@@ -1001,7 +1059,8 @@ class JobListing:
                 running = (
                     name
                     for name in look.lanes
-                    if name >= at.queue and (name == at.queue or look.level(name, _Part.RUNNING))
+                    if name >= at.queue
+                    and (name == at.queue or look.level(name, _JobSource.RUNNING))
                 )
                 self._size(look, [*islice(running, _SIZED)])
                 return True
@@ -1016,7 +1075,7 @@ class JobListing:
         self._outline(look, names)
         return True
 
-    def _survey(self, look: _Look) -> None:
+    def _survey(self, look: _PageRead) -> None:
         """Find the queues that might have matching jobs.
 
         The registry has the numbers of idle queues. For a page, those of other queues come from
@@ -1035,13 +1094,13 @@ class JobListing:
                 look.units -= 1 + len(orders.rows) / _ORDERED_A_UNIT
             if orders.rows:
                 look.swept = True
-                nothing = dict.fromkeys(look.busy, Levels())
+                nothing = dict.fromkeys(look.busy, StateCounts())
                 look.levels = {**nothing, **look.levels, **orders.levels()}
             else:
                 self._count(look)
         look.choose()
 
-    def _count(self, look: _Look) -> bool:
+    def _count(self, look: _PageRead) -> bool:
         """Read the counters of the queues that are not idle; False if that takes too many units."""
         units = self._stats.levels_units(len(look.busy), max(look.queues, len(look.busy)))
         if not look.busy or look.calls < _SURVEY_CALLS or units > look.units - _VISIT_UNITS:
@@ -1053,10 +1112,10 @@ class JobListing:
         look.levels = {
             name: each for name, each in look.levels.items() if name not in look.busy
         } | counted
-        look.total = sum(look.levels.values(), Levels())
+        look.total = sum(look.levels.values(), StateCounts())
         return True
 
-    def _doubts(self, look: _Look, found: Sequence[Job]) -> bool:
+    def _doubts(self, look: _PageRead, found: Sequence[Job]) -> bool:
         """Whether a listing also reads queues without counted jobs, if its first page is not full.
 
         Counters can be behind. If the page has jobs, this is done only for few queues.
@@ -1080,7 +1139,7 @@ class JobListing:
         self._size(look, [*look.lanes])
         return bool(look.lanes)
 
-    def _size(self, look: _Look, names: Sequence[str]) -> None:
+    def _size(self, look: _PageRead, names: Sequence[str]) -> None:
         """Read the number of lanes of queues. One call for 100 queues."""
         if names:
             look.lanes = {**look.lanes, **self._stats.lanes(names)}
@@ -1088,10 +1147,10 @@ class JobListing:
             look.calls -= ceil(len(names) / MAX_BATCH_GET)
             look.units -= len(names) / 2
 
-    def _outline(self, look: _Look, names: Sequence[str]) -> None:
+    def _outline(self, look: _PageRead, names: Sequence[str]) -> None:
         """Read the lanes and counters of queues. One call, or two for a queue with a new shard."""
         now_ms = self._clock.now_ms()
-        noted = _Part.RUNNING in look.parts()
+        noted = _JobSource.RUNNING in look.parts()
         other = SLOTS_ITEM if noted else None
         outline = self._stats.outline(names, now_ms=now_ms, other=other)
         look.calls -= 1
@@ -1108,24 +1167,27 @@ class JobListing:
             look.total, look.total_ms = outline.levels.get(look.wanted.queue), now_ms
             look.recent = outline.recent
 
-    def _opened(self, cursor: str, digest: str, look: _Look) -> _At:
+    def _opened(self, cursor: str, digest: str, look: _PageRead) -> _ListCursor:
         """Return the position in a cursor. Raises InvalidRequest if it is of another listing."""
         bad = InvalidRequest("cursor", BAD_CURSOR, value=cursor)
         try:
             if len(cursor) > _MAX_CURSOR:
                 raise bad
             of, recent_ms, part, queue, lane, key, left, over = jsontext.loads(cursor)
-            at = _At(_Part(part), queue, lane, tuple(key), left, over == 1)
+            at = _ListCursor(_JobSource(part), queue, lane, tuple(key), left, over == 1)
             if queue:
                 envelope.check_queue(queue)
         except (InvalidPayload, ValueError, TypeError):
             raise bad from None
         if of != digest:
-            rule = "is of a listing with another filter or order"
+            rule = (
+                "belongs to a listing with a different filter or order. Omit it to begin a new "
+                "listing"
+            )
             raise InvalidRequest("cursor", rule, value=cursor)
         whole = all(type(each) is int for each in (lane, left, recent_ms))
         now_ms = self._clock.now_ms()
-        look.before = lane if at.part is _Part.ENDED else 0
+        look.before = lane if at.part is _JobSource.ENDED else 0
         if whole and 0 <= left < _LAST_LANE and 0 <= recent_ms <= now_ms:
             look.recent_ms = recent_ms
         else:
@@ -1134,21 +1196,21 @@ class JobListing:
             raise bad
         return at
 
-    def _is_place(self, at: _At, look: _Look) -> bool:
+    def _is_place(self, at: _ListCursor, look: _PageRead) -> bool:
         """Whether a listing can have this position."""
         if not all(isinstance(part, str) for part in at.key):
             return False
         latest_ms = self._clock.now_ms() + _AHEAD_MS
         match at.part:
-            case _Part.DEAD:
+            case _JobSource.DEAD:
                 known = len(at.key) == 1 and POSITION.fullmatch(at.key[0])
                 return not at.over and bool(not at.key or known)
-            case _Part.RECENT | _Part.ENDED:
-                if not at.key or (at.part is _Part.RECENT and at.over):
+            case _JobSource.RECENT | _JobSource.ENDED:
+                if not at.key or (at.part is _JobSource.RECENT and at.over):
                     return not at.over
                 known = len(at.key) == 1 and _PAGE_KEY.fullmatch(at.key[0])
                 return bool(known) and ms_of(at.key[0]) <= latest_ms
-            case _Part.NOTED:
+            case _JobSource.NOTED:
                 if look.wanted.queue not in (None, at.queue) or not (at.queue or look.at_once):
                     return False
                 if not at.key:
@@ -1172,36 +1234,38 @@ _VALUES: Mapping[str, Callable[[Job], int]] = {
 }
 
 
-def _line(at: _At) -> str:
+def _line(at: _ListCursor) -> str:
     """Return the index partition of a position."""
     match at.part:
-        case _Part.READY:
+        case _JobSource.READY:
             return keys.ready(at.queue, at.lane)
-        case _Part.PENDING:
+        case _JobSource.PENDING:
             return keys.pending(at.queue, at.lane)
         case _:
             return keys.due(at.queue, at.lane)
 
 
-def _told(wanted: JobFilter, part: _Part, page: StoredPage, left: int | None) -> Iterator[_Entry]:
+def _told(
+    wanted: JobFilter, part: _JobSource, page: StoredPage, left: int | None
+) -> Iterator[_Entry]:
     """Yield the jobs of an event page, last event first; if `left` is set, of its first events."""
     # Most pages have no matching event. Searching their text is cheaper than parsing them.
     kinds = [kind for kind, state in _ENDS.items() if wanted.wants(state)]
-    if part is _Part.ENDED and not page.names_any(kinds):
+    if part is _JobSource.ENDED and not page.names_any(kinds):
         return
     events = page.events()
     for number in reversed(range(len(events) if left is None else min(left, len(events)))):
-        event, behind = events[number], _At(part, key=(page.key,), left=number)
+        event, behind = events[number], _ListCursor(part, key=(page.key,), left=number)
         if states := _meant(wanted, part, event):
             yield _Entry(
                 event["subject"], replace(behind, left=number + 1), behind, event["time"], states
             )
 
 
-def _meant(wanted: JobFilter, part: _Part, event: Mapping[str, Any]) -> tuple[State, ...]:
+def _meant(wanted: JobFilter, part: _JobSource, event: Mapping[str, Any]) -> tuple[State, ...]:
     """Return the possible states of the job of an event; none if the job can't match."""
     states = _CAME_TO.get(event["type"], ())
-    if part is _Part.ENDED and event["type"] not in _ENDS:
+    if part is _JobSource.ENDED and event["type"] not in _ENDS:
         return ()
     data = event["data"]
     meant = wanted.queue in (None, data.get("queue")) and wanted.matches_type(
@@ -1243,7 +1307,7 @@ def _first_jobs(entries: Sequence[_Entry], most: int) -> Sequence[_Entry]:
     return entries
 
 
-def _first_ms(look: _Look, now_ms: int) -> int:
+def _first_ms(look: _PageRead, now_ms: int) -> int:
     """Return the time before which no event is of a matching job: jobs end after their creation."""
     since_ms = max(look.wanted.since_ms or 0, look.ended_since_ms)
     return max(now_ms - KEPT_MS, since_ms - DAY_MS)

@@ -43,6 +43,15 @@ class UniqueListing:
         If the filter has no states, only unfinished jobs match. The page has the limits of
         `JobListing.page`, and each lock takes half a read unit.
 
+        Args:
+            wanted: Filter of the jobs.
+            limit: Maximum number of locks.
+            skip: Number of matching jobs to skip.
+            cursor: Cursor of the previous page.
+
+        Returns:
+            The page.
+
         Raises:
             InvalidRequest: As in `JobListing.page`.
         """
@@ -66,7 +75,7 @@ class UniqueListing:
         return Page(holders, found.next_cursor)
 
     def find(self, key: str, wanted: JobFilter) -> Page[UniqueHolder]:
-        """The lock of this key, if a job that matches holds it. Two calls."""
+        """Return the lock of this key, if a matching job holds it. Two calls."""
         now_ms = self._clock.now_ms()
         lock = self._locks.get(key)
         job = None if lock is None else self._jobs.read_record(lock.job_id)

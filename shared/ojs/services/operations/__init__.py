@@ -1,1 +1,1 @@
-"""What operators use: statistics, events, access keys, setup of a deployment, tidying up."""
+"""Operator features: statistics, events, access keys, deployment setup, and garbage collection."""

@@ -1,4 +1,4 @@
-"""Creates, lists and revokes access keys and records of roles, on behalf of who holds another."""
+"""Creates, lists, and revokes access keys and role records, on behalf of a caller."""
 
 from __future__ import annotations
 
@@ -52,24 +52,39 @@ class AccessKeys:
         queues: Sequence[str] | None = None,
         expires_ms: int | None = None,
     ) -> tuple[AccessKey, Credential]:
-        """A new key, and the credential for its holder, which is stored nowhere.
+        """Create a key and its credential. The credential is not stored.
 
-        It ends when the key that makes it does, unless it is to end before. Raises PermissionDenied
-        for more permissions than the creator has, or the tenth generation of keys; Unauthenticated
-        when its key was revoked a moment ago; InvalidRequest for a time in the past, or after the
-        creator's end; BackendUnavailable.
+        The key expires with its creator's key, or earlier.
+
+        Args:
+            maker: The creator.
+            name: Name of the key.
+            scopes: Scopes of the key.
+            queues: Queue scope of the key. None: all queues.
+            expires_ms: Expiry in milliseconds since the epoch. Default: the expiry of the
+                creator's key.
+
+        Returns:
+            The key, and the credential for its holder.
+
+        Raises:
+            PermissionDenied: The key would have more permissions than its creator, or its creator
+                has MAX_ANCESTORS ancestors.
+            Unauthenticated: The creator's key was revoked recently.
+            InvalidRequest: `expires_ms` is in the past, or after the expiry of the creator's key.
+            BackendUnavailable: DynamoDB rejected the write.
         """
-        # Without a deployment's setup nothing says whether there are keys of earlier versions.
+        # Before the setup of a deployment, it is unknown whether keys of earlier versions exist.
         until_ms = self._clock.now_ms() + 1_000 * OLD_KEYS_S
         mac = self._keys.mac() or self._keys.made_mac(self._random_bytes, until_ms)
         for _ in range(_TRIES):
             credential = mac.sign(Credential.make(self._random_bytes))
             key = self._new(maker, credential.id, name, scopes, queues, expires_ms)
-            # A collision of 64 random bits: the existing key must stay as it is. Or the maker is
-            # revoked at this moment, as the next round finds.
+            # Either 64 random bits collided, and the existing key must not change. Or the
+            # creator's key is being revoked, which the next attempt detects.
             if self._keys.add(key, credential):
                 return key, credential
-        raise BackendUnavailable("No new key could be made; try again.")
+        raise BackendUnavailable("The access key was not created, because of concurrent requests.")
 
     def name_role(
         self,
@@ -81,9 +96,22 @@ class AccessKeys:
         queues: Sequence[str] | None = None,
         expires_ms: int | None = None,
     ) -> AccessKey:
-        """A record that gives an IAM role (as `role_arn` has it) a name, scopes and queues.
+        """Create a record that gives an IAM role a name, scopes, and queues.
 
-        Raises as `create` does, and Conflict when the role has a record that is not over.
+        Args:
+            maker: The creator.
+            role: The role, in the format of `role_arn`.
+            name: Name of the record.
+            scopes: Scopes of the role.
+            queues: Queue scope of the role. None: all queues.
+            expires_ms: See `create`.
+
+        Returns:
+            The record.
+
+        Raises:
+            Conflict: The role has an active record.
+            OjsError: The errors of `create`.
         """
         for _ in range(_TRIES):
             key_id = Credential.make(self._random_bytes).id
@@ -92,14 +120,14 @@ class AccessKeys:
             there = None if before is None else self._keys.get(before)
             if there is not None and there.state(key.created_ms) == "active":
                 raise Conflict(
-                    f"The role has a record already, '{there.id}': revoke that first.",
+                    f"The role already has the active entry '{there.id}'. Revoke that entry first.",
                     current_state="active",
                     details={"field": "role", "id": there.id},
                 )
             key = replace(key, role=role)
             if self._keys.add_role(key, role, instead_of=before):
                 return key
-        raise BackendUnavailable("The role could not be named; try again.")
+        raise BackendUnavailable("The role was not stored, because of concurrent requests.")
 
     def _new(
         self,
@@ -110,7 +138,7 @@ class AccessKeys:
         queues: Sequence[str] | None,
         expires_ms: int | None,
     ) -> AccessKey:
-        """What somebody wants to make, if they may."""
+        """Return the key to create, if the creator has the permissions."""
         now_ms = self._clock.now_ms()
         wanted = frozenset(scopes)
         if not covers(maker, wanted):
@@ -130,7 +158,7 @@ class AccessKeys:
         )
 
     def _may_make(self, key_id: str, now_ms: int) -> AccessKey:
-        """The key that makes another. API Gateway remembers a revoked one for a while."""
+        """Return the creator's key. It can be revoked: API Gateway caches authorizations."""
         key = self._keys.get(key_id)
         if key is None or key.state(now_ms) != "active":
             raise Unauthenticated
@@ -139,20 +167,20 @@ class AccessKeys:
         return key
 
     def of_role(self, role: str) -> AccessKey | None:
-        """The record of a role (as `role_arn` has it) that is in force; None if it has none."""
+        """Return the active record of a role, in the format of `role_arn`. None if it has none."""
         key_id = self._keys.id_of_role(role)
         key = None if key_id is None else self._keys.get(key_id)
         return key if key is not None and key.state(self._clock.now_ms()) == "active" else None
 
     def list(self, *, limit: int = 50, cursor: str | None = None) -> Page[AccessKey]:
-        """A page of keys in order of creation, revoked ones included. Raises InvalidRequest."""
+        """Return a page of keys, oldest first, including revoked keys. Raises InvalidRequest."""
         if cursor is not None and not _CURSOR.fullmatch(cursor):
             raise InvalidRequest("cursor", BAD_CURSOR, value=cursor)
         page = self._keys.list(limit=limit, after=cursor)
         return Page([self._ending(key) for key in page.items], page.next_cursor)
 
     def get(self, key_id: str) -> AccessKey:
-        """One key. Raises NotFound."""
+        """Return a key. Raises NotFound."""
         return self._ending(self._there(key_id))
 
     def _there(self, key_id: str) -> AccessKey:
@@ -162,7 +190,7 @@ class AccessKeys:
         return key
 
     def _ending(self, key: AccessKey) -> AccessKey:
-        """The key; one without a MAC ends when such keys work no more."""
+        """Return the key. A key without a MAC expires when such keys stop being valid."""
         mac = self._keys.mac() if key.old else None
         if mac is None or (key.expires_ms or mac.old_until_ms) < mac.old_until_ms:
             return key
@@ -171,9 +199,9 @@ class AccessKeys:
     def revoke(self, revoker: Principal, key_id: str) -> AccessKey:
         """Revoke a key. Safe to repeat.
 
-        It takes effect at once, except for requests whose authorization API Gateway has cached
-        (for the deployment's `authorizer_cache_s`). Raises NotFound, PermissionDenied for a key
-        that has more permissions than the revoker.
+        The revocation applies immediately, except for requests whose authorization API Gateway has
+        cached (for the deployment's `authorizer_cache_s`). Raises NotFound, and PermissionDenied
+        if the key has more permissions than the revoker.
         """
         key = self._there(key_id)
         if not covers(revoker, key.scopes):
@@ -184,12 +212,26 @@ class AccessKeys:
     def revoke_with_made(
         self, revoker: Principal, key_id: str, go_on: GoOn = always
     ) -> tuple[AccessKey, Sequence[str]]:
-        """Revoke a key, those that it made, those that these made, and so on: none of them can make
-        another meanwhile. Returns it, and the ids of the descendants that this revoked.
+        """Revoke a key and all its descendants.
 
-        A crash leaves the rest to be found by a repetition: a key stays among those that another
-        made until all its descendants are revoked. Raises as `revoke`, and BackendUnavailable when
-        there is no time for the rest.
+        Descendants are the keys that it created, the keys that these created, and so on. While
+        this runs, no revoked key can create another key. After a crash, a repeated call revokes
+        the remaining descendants: a key stays in its creator's list until all its descendants are
+        revoked.
+
+        Args:
+            revoker: The caller.
+            key_id: ID of the key.
+            go_on: Returns whether enough time is left to continue.
+
+        Returns:
+            The key, and the IDs of the descendants that this call revoked.
+
+        Raises:
+            NotFound: The key does not exist.
+            PermissionDenied: The key has more permissions than the revoker.
+            BackendUnavailable: DynamoDB rejected a write, or the time ended before all were
+                revoked.
         """
         key = self.revoke(revoker, key_id)
         revoked: list[str] = []
@@ -197,7 +239,8 @@ class AccessKeys:
         while line:
             if not go_on():
                 raise BackendUnavailable(
-                    f"{len(revoked)} keys that it made are revoked, others are left; ask again."
+                    f"The key and {len(revoked)} keys that it created are revoked. Other keys "
+                    "that it created are still valid. Repeat the request."
                 )
             made = self._keys.first_made(line[-1])
             if made is not None:
@@ -211,21 +254,23 @@ class AccessKeys:
         return key, revoked
 
     def _revoked(self, key_id: str) -> bool:
-        """Revoke a descendant; False if it is revoked or gone already."""
+        """Revoke a descendant. Return false if it is already revoked or deleted."""
         key = self._keys.get(key_id)
         if key is None or key.revoked_ms is not None:
             return False
-        # Race: its time to live is over. Then it opens nothing either.
+        # Race: the key has expired and is deleted now. It is invalid either way.
         with suppress(LostRace):
             self._keys.revoke(key.revoked(self._clock.now_ms()))
         return True
 
 
 def _end(expires_ms: int | None, maker: AccessKey | None) -> int | None:
-    """When a new key ends. Raises InvalidRequest for a time after its maker's end."""
+    """Return when a new key expires. Raises InvalidRequest if its creator expires earlier."""
     if maker is None or maker.expires_ms is None:
         return expires_ms
     if expires_ms is not None and expires_ms > maker.expires_ms:
         end = times.format_ms(maker.expires_ms)
-        raise InvalidRequest("expires_at", f"must not be after {end}, when the key ends that asks")
+        raise InvalidRequest(
+            "expires_at", f"must not be later than {end}, when your own key expires"
+        )
     return maker.expires_ms if expires_ms is None else expires_ms

@@ -1,4 +1,4 @@
-"""The list of what operators did, and under what name."""
+"""The audit log: operator actions with the name of the caller."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = Logger()
 
 
 class Actions:
-    """Writes down actions, and lists them."""
+    """Records and lists operator actions."""
 
     def __init__(self, actions: ActionStore, clock: Clock, ids: IdSource) -> None:
         self._store = actions
@@ -25,8 +25,16 @@ class Actions:
         self._ids = ids
 
     def add(self, who: Principal, operation: str, method: str, path: str, status: int) -> None:
-        """Write down what was done, unless the table fails: it is done all the same, and the log
-        of the API has it. One call.
+        """Record an action. One call.
+
+        If the write fails, the action isn't affected, and only the API's log contains it.
+
+        Args:
+            who: The caller.
+            operation: Name of the operation.
+            method: HTTP method.
+            path: Path of the request. Cut to MAX_PATH characters.
+            status: HTTP status of the response.
         """
         now_ms = self._clock.now_ms()
         action = OperatorAction(
@@ -38,7 +46,7 @@ class Actions:
             logger.exception("Recording an operator action failed", operation=operation)
 
     def list(self, *, limit: int, cursor: str | None = None) -> Page[OperatorAction]:
-        """A page of actions, latest first. Raises InvalidRequest for a bad cursor."""
+        """Return a page of actions, most recent first. Raises InvalidRequest."""
         if cursor is not None:
             with naming_field("cursor", cursor, BAD_CURSOR):
                 envelope.check_job_id(cursor)

@@ -1,4 +1,4 @@
-"""Identifies the holder of the key in a request. The authorizer loads nothing else."""
+"""Identifies the holder of a request's access key. The authorizer loads no other service."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Authentication:
         self._clock = clock
 
     def who(self, authorization: str | None) -> Principal | None:
-        """The holder of the key in this `Authorization` header; None if there is no valid key.
+        """Return the holder of the key in this `Authorization` header. None without a valid key.
 
-        No call for a header without a key, or with a wrong MAC; one otherwise. The first look-up of
-        a container reads what MACs are made with. Raises BackendUnavailable and BackendTimeout: a
-        failed lookup must not count as an invalid key.
+        Makes no call for a header without a key or with an incorrect MAC, and otherwise one. The
+        first lookup of a container reads the secret of the MACs. Raises BackendUnavailable and
+        BackendTimeout: a failed lookup must not count as an invalid key.
         """
         token = bearer(authorization or "")
         credential = Credential.parse(token) if token is not None else None
@@ -35,29 +35,30 @@ class Authentication:
         return None if key is None else key.principal
 
     def _admits(self, credential: Credential) -> bool:
-        """Whether a look-up may find the key."""
+        """Return whether a lookup may find the key."""
         try:
             mac = self._keys.mac()
         except OjsError:
-            # The look-up decides, as it does for keys without a MAC.
+            # The lookup decides, like for keys without a MAC.
             return True
         return mac is None or mac.admits(credential, self._clock.now_ms())
 
 
 class PrincipalLookup:
-    """Identifies callers by their access keys, for one container, which relies on what it found for
-    `remembered_ms`, as API Gateway does with an authorizer's answers.
+    """Identifies callers by their access keys, for one container.
+
+    Caches results for `remembered_ms`, like API Gateway caches the authorizer's responses.
     """
 
     def __init__(self, authentication: Authentication, clock: Clock, *, remembered_ms: int) -> None:
         self._authentication = authentication
         self._clock = clock
         self._remembered_ms = remembered_ms
-        # By the digest of a header: when it was looked up (ms), and who it belongs to.
+        # By the digest of a header: when it was looked up (ms), and its principal.
         self._known: BoundedMap[bytes, tuple[int, Principal | None]] = BoundedMap(_REMEMBERED)
 
     def who(self, authorization: str | None) -> Principal | None:
-        """As `Authentication.who`; at most one call in `remembered_ms` for each header."""
+        """Same as `Authentication.who`, with at most one call in `remembered_ms` per header."""
         if not authorization:
             return None
         digest = hashlib.sha256(authorization.encode("utf-8", "surrogatepass")).digest()

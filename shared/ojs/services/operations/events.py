@@ -1,9 +1,9 @@
-"""Reads the event log: the latest events, older ones page by page, or all that follow a position.
+"""Reads the event log: the most recent events, older pages, or all events after a position.
 
-Writers of the log do not wait for each other, so a page may appear whose key is a little earlier
-than that of a page already read. A reader that follows the log therefore rereads the last
-HOLD_BACK_MS, and its cursor names the pages in that time that it has read. So no event is lost and
-none comes twice, as long as a page appears within HOLD_BACK_MS of the time in its key.
+Writers of the log don't wait for each other, so a page can appear whose key is slightly earlier
+than the key of a page that was read before. A reader that follows the log therefore rereads the
+last HOLD_BACK_MS, and its cursor lists the pages of this time that it has read. So no event is
+lost or duplicated if each page appears within HOLD_BACK_MS of the time in its key.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from ojs.store.derived.event_log import Budget, EventLog, StoredPage, just_after
 from ojs.store.table import keys
 
 HOLD_BACK_MS = 10_000
-# Pages younger than that which a cursor can name. If more are written, followers stay behind by as
-# much of HOLD_BACK_MS as necessary.
+# Maximum number of pages in the last HOLD_BACK_MS that a cursor can list. If more are written,
+# followers lag by up to HOLD_BACK_MS.
 MAX_NAMED = 50
-# An event that is this much older than its page, because the stream was delayed, is not found by
-# `until`.
+# If the stream is delayed and an event is older than its page by more than this, `until` does not
+# find it.
 LATE_MS = 3_600_000
-# Bytes of the events in one answer, as JSON. A Lambda answers with 6 MB at most, the answer shows
-# the events twice, and quoting may double them.
+# Maximum size of the events in one response, in bytes of JSON. A Lambda response has at most 6 MB,
+# it contains the events twice, and quoting can double them.
 MAX_ANSWER_BYTES = 1_300_000
-# The clocks of writers may be ahead of this one by so much.
+# Maximum time by which clocks of writers can be ahead of this one.
 _AHEAD_MS = 60_000
 _ALL = -1
 
 _INSTANT = r"[0-9]{15}"
 _WRITER = r"[A-Za-z0-9_\-]{1,32}"
 _COUNT = r"[0-9]{1,6}"
-# Pages read in part may come in addition to those read whole.
+# A cursor can list partly read pages in addition to fully read ones.
 _NAMED = rf"(?:,{_WRITER}(?::{_COUNT})?){{0,{10 * MAX_NAMED}}}"
 _FOLLOW = re.compile(rf"f({_INSTANT}(?:\|{_WRITER})?~?)({_NAMED})")
 _BACK = re.compile(rf"b({_INSTANT}\|{_WRITER}):({_COUNT});(f.*)", re.DOTALL)
@@ -48,16 +48,16 @@ _BACK = re.compile(rf"b({_INSTANT}\|{_WRITER}):({_COUNT});(f.*)", re.DOTALL)
 
 @record(frozen=True)
 class ForwardCursor:
-    """A position to continue from, forward: the first key that may be new.
+    """A position to continue from, forward: the first key that can be new.
 
-    `read` has, for pages from that key on, how many of their events were read (`_ALL`: all).
+    `read` has the number of events read, for each page from that key on (`_ALL`: all).
     """
 
     first: str
     read: Mapping[str, int] = field(default_factory=dict)
 
     def text(self) -> str:
-        """As a cursor holds it."""
+        """Return the text form of the cursor."""
         named = (f",{token}" if n == _ALL else f",{token}:{n}" for token, n in self.read.items())
         return f"f{self.first}{''.join(named)}"
 
@@ -66,7 +66,7 @@ class ForwardCursor:
 class BackwardCursor:
     """A position to continue from, backward: the first `left` events of a page, then older pages.
 
-    `follow` is where the listing began, for readers that want to continue forward from there.
+    `follow` is the start of the listing, for readers that continue forward from there.
     """
 
     key: str
@@ -74,13 +74,13 @@ class BackwardCursor:
     follow: ForwardCursor
 
     def text(self) -> str:
-        """As a cursor holds it."""
+        """Return the text form of the cursor."""
         return f"b{self.key}:{self.left};{self.follow.text()}"
 
 
 @record
 class _Found:
-    """The events found so far for one answer."""
+    """The events found for one response."""
 
     wanted: EventFilter
     limit: int
@@ -89,17 +89,17 @@ class _Found:
 
     @property
     def full(self) -> bool:
-        """Whether as many events are found as requested."""
+        """Whether the requested number of events is found."""
         return len(self.events) == self.limit
 
     def read(self, page: StoredPage) -> list[dict[str, Any]]:
-        """The events of a page, oldest first; none where it has none that matches."""
+        """Return the events of a page, oldest first. Empty if no event can match."""
         wanted = self.wanted
         named = (names for names in (wanted.queues, wanted.job_types) if names)
         return page.events() if all(map(page.names_any, named)) else []
 
     def take(self, event: dict[str, Any], *, show: bool = True) -> bool:
-        """Add an event if it matches; False when it matches but does not fit into the answer."""
+        """Add an event if it matches. Return false if it doesn't fit into the response."""
         if not self.wanted.matches(event):
             return True
         if self.full:
@@ -113,7 +113,7 @@ class _Found:
 
 
 class Events:
-    """Reads the event log, with bounded calls and bytes for any request."""
+    """Reads the event log, with a bounded number of calls and bytes per request."""
 
     def __init__(self, event_log: EventLog, clock: Clock) -> None:
         self._log = event_log
@@ -128,13 +128,22 @@ class Events:
         after: str | None = None,
         cursor: str | None = None,
     ) -> EventPage:
-        """The latest `limit` events that match, or older ones, or those that follow a position.
+        """Return matching events: the most recent ones, older ones, or those after a position.
 
-        `after` is an event's id or a cursor: events recorded since then, oldest first. A backward
-        `cursor` gives older events. `skip` leaves out that many of the latest. An answer may have
-        few events or none although there are more: its cursors always make progress.
+        A response can have few events, or none, although more exist. Its cursors always advance.
 
-        Raises InvalidRequest for an invalid id or cursor.
+        Args:
+            wanted: The filter.
+            limit: Maximum number of events.
+            skip: Number of the most recent events to omit.
+            after: An event ID or a cursor. Returns the events recorded since then, oldest first.
+            cursor: A cursor of an earlier response. A backward cursor returns older events.
+
+        Returns:
+            The events, with the cursors to continue from.
+
+        Raises:
+            InvalidRequest: The ID or the cursor is invalid.
         """
         now_ms = self._clock.now_ms()
         if after is not None and after.startswith(EVENT_PREFIX):
@@ -157,7 +166,7 @@ class Events:
         horizon = keys.instant(now_ms - HOLD_BACK_MS)
         first = max(cursor.first, _earliest(wanted, now_ms))
         found = _Found(wanted, limit)
-        # The keys of the named pages; None if not found yet.
+        # The keys of the listed pages. None if not found yet.
         page_keys: dict[str, str | None] = dict.fromkeys(cursor.read)
         read = dict(cursor.read)
         read_up_to: str | None = None
@@ -186,7 +195,7 @@ class Events:
             first = max(first, min(horizon, last))
         elif read_up_to is not None:
             first = max(first, min(read_up_to, horizon))
-        # Pages before the position need not be named, nor named pages that are gone.
+        # The cursor need not list pages before the position, or listed pages that are deleted.
         kept = {
             token: read[token]
             for token, key in page_keys.items()
@@ -197,7 +206,7 @@ class Events:
 
     @staticmethod
     def _take(page: StoredPage, found: _Found, start: int, budget: Budget) -> int:
-        """Take the events of a page from `start` on; returns how many were read, or _ALL."""
+        """Add the events of a page from `start` on. Return how many were read, or _ALL."""
         budget.spend(page)
         events = found.read(page)
         for at in range(start, len(events)):
@@ -206,18 +215,18 @@ class Events:
         return _ALL
 
     def _position_after(self, event_id: str, now_ms: int) -> tuple[ForwardCursor, Budget]:
-        """The position after an event, and the budget left.
+        """Return the position after an event, and the remaining budget.
 
-        The id tells when the event happened, not where it was recorded, so the log is searched from
-        that time on. An event that is not found, because it is too old or never existed, stands for
-        its time.
+        The ID contains the time of the event, not its position, so the log is searched from that
+        time on. If the event is not found, because it is too old or never existed, its time is the
+        position.
         """
         if not ids.is_uuid7(event_id.removeprefix(EVENT_PREFIX)):
-            rule = "must be the id of an event, or a cursor this server gave"
+            rule = "must be the id of an event or a cursor from a previous response"
             raise InvalidRequest("after", rule, value=event_id)
         happened_ms = int(event_id.removeprefix(EVENT_PREFIX).replace("-", "")[:12], 16)
         happened_ms = min(happened_ms, now_ms + _AHEAD_MS)
-        # The clock of the writer of the page may have been behind.
+        # The clock of the page's writer can be behind.
         position = ForwardCursor(keys.instant(max(0, happened_ms - HOLD_BACK_MS)))
         first = max(position.first, _earliest(EventFilter(), now_ms))
         budget = Budget.half()
@@ -237,8 +246,8 @@ class Events:
     def _latest(self, wanted: EventFilter, limit: int, skip: int, *, now_ms: int) -> EventPage:
         horizon = keys.instant(now_ms - HOLD_BACK_MS)
         budget = Budget()
-        # Read all young pages first, because the cursor names them. Pages beyond the number that it
-        # can name count as not written yet.
+        # Read all recent pages first, because the cursor lists them. Pages beyond the number that
+        # it can list count as not written yet.
         until = _latest_key(EventFilter(), now_ms)
         young = list(islice(self._log.forward(horizon, until, budget), MAX_NAMED))
         follow = ForwardCursor(horizon, {page.token: _ALL for page in young})
@@ -252,8 +261,8 @@ class Events:
     ) -> EventPage:
         budget = Budget()
         last = back.key if back.left else just_before(back.key)
-        # Of the young pages, show only those that the listing began with: any other has appeared
-        # since, and is shown when the reader continues forward.
+        # Of the recent pages, show only those from the start of the listing. Other pages have
+        # appeared since then, and are shown when the reader continues forward.
         pages = (
             (page, back.left if page.key == back.key else None)
             for page in self._before(wanted, last, budget, now_ms)
@@ -275,9 +284,10 @@ class Events:
         budget: Budget,
         follow: ForwardCursor,
     ) -> EventPage:
-        """Collect events from pages, newest first, each with how many of its events are to be read.
+        """Collect events from pages, newest first.
 
-        The latest `skip` of those found are left out.
+        Each page has the number of its events to read. The most recent `skip` found events are
+        omitted.
         """
         position: tuple[str, int] | None = None
         more = False
@@ -303,15 +313,15 @@ class Events:
 
 
 def _earliest(wanted: EventFilter, now_ms: int) -> str:
-    """The key of the earliest page that may hold a matching event."""
+    """Return the key of the earliest page that can contain a matching event."""
     kept_ms = now_ms - RETAIN_MS
-    # The clock of the page's writer may be behind that of the container that changed the job.
+    # The clock of the page's writer can be behind that of the container that changed the job.
     since_ms = kept_ms if wanted.since_ms is None else wanted.since_ms - HOLD_BACK_MS
     return keys.instant(max(0, kept_ms, since_ms))
 
 
 def _latest_key(wanted: EventFilter, now_ms: int) -> str:
-    """The key of the latest page that may hold a matching event."""
+    """Return the key of the last page that can contain a matching event."""
     now_key = keys.upto(now_ms + _AHEAD_MS)
     return (
         now_key if wanted.until_ms is None else min(now_key, keys.upto(wanted.until_ms + LATE_MS))
@@ -319,9 +329,9 @@ def _latest_key(wanted: EventFilter, now_ms: int) -> str:
 
 
 def _forward_cursor(text: str, name: str, now_ms: int) -> ForwardCursor:
-    """Read a forward cursor from the parameter of this name. Raises InvalidRequest."""
+    """Parse the forward cursor of a parameter. Raises InvalidRequest."""
     found = _FOLLOW.fullmatch(text)
-    # This server gives no cursor that is ahead of the clock.
+    # This server returns no cursor that is ahead of the clock.
     if found is None or event_log.ms_of(found[1]) > now_ms + _AHEAD_MS:
         raise InvalidRequest(name, BAD_CURSOR, value=text)
     read: dict[str, int] = {}
@@ -332,7 +342,7 @@ def _forward_cursor(text: str, name: str, now_ms: int) -> ForwardCursor:
 
 
 def _backward_cursor(text: str, now_ms: int) -> BackwardCursor:
-    """Read a backward cursor. Raises InvalidRequest."""
+    """Parse a backward cursor. Raises InvalidRequest."""
     found = _BACK.fullmatch(text)
     if found is None or event_log.ms_of(found[1]) > now_ms + _AHEAD_MS:
         raise InvalidRequest("cursor", BAD_CURSOR, value=text)

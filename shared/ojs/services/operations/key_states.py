@@ -1,6 +1,7 @@
-"""Whether the keys that set crons and deliveries are revoked, for who fires and dispatches these.
+"""Checks whether the keys that configured cron jobs and deliveries are revoked.
 
-A key that has expired stops nothing: keys of deployments expire while what they set stays.
+The check happens before a cron job fires or a delivery dispatches. An expired key stops nothing:
+keys of deployments expire, while the cron jobs and deliveries remain.
 """
 
 from __future__ import annotations
@@ -21,17 +22,18 @@ _REMEMBERED = 1_000
 
 
 class KeyStates:
-    """Which keys are revoked, as this container has read it."""
+    """Caches in a container which keys are revoked."""
 
     def __init__(self, keys: AccessKeyStore, clock: Clock) -> None:
         self._keys = keys
         self._clock = clock
-        # By id: when it was read (ms), and whether it was revoked.
+        # By ID: when it was read (ms), and whether it was revoked.
         self._known: BoundedMap[str, tuple[int, bool]] = BoundedMap(_REMEMBERED)
 
     def line(self, caller: Principal) -> tuple[str, ...]:
-        """The ids of the keys that the caller's key descends from, and its own; empty for a caller
-        without a key. One call. Raises OjsError.
+        """Return the IDs of the ancestors of the caller's key, and its own ID. One call.
+
+        Empty for a caller without a key. Raises OjsError.
         """
         key = None if caller.key is None else self._keys.get(caller.key)
         if key is None:
@@ -39,8 +41,10 @@ class KeyStates:
         return (*key.ancestors, key.id)
 
     def revoked(self, line: tuple[str, ...]) -> bool:
-        """Whether the key at the end of a line is revoked. At most 0.5 read units in REMEMBERED_MS
-        for each key; no call for an empty line. A key that cannot be read counts as not revoked.
+        """Return whether the last key of a line is revoked.
+
+        Costs at most 0.5 read units in REMEMBERED_MS per key. Makes no call for an empty line. A
+        key that can't be read counts as not revoked.
         """
         if not line:
             return False
@@ -59,9 +63,9 @@ class KeyStates:
 
 
 def check_time(go_on: GoOn) -> None:
-    """Raise BackendUnavailable if there is no time to pause more of what a key set."""
+    """Raise BackendUnavailable if no time is left to pause more of a key's jobs and deliveries."""
     if not go_on():
         raise BackendUnavailable(
-            "The key is revoked. Some crons or deliveries it set are not paused yet. Repeat the "
-            "request."
+            "The key is revoked, but some cron jobs or deliveries that it created are not paused "
+            "yet. Repeat the request."
         )

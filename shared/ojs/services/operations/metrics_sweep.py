@@ -1,9 +1,8 @@
-"""Minute sweep that computes what needs all queues: gauges, totals and the history.
+"""Minute sweep that computes values that require all queues: gauges, totals, and the history.
 
-For each queue it finds how long the oldest available job has waited; for all queues together, the
-totals and the points of the history. Everything is computed from the projection's counters and the
-index, so a run may be cut short, repeated, or run twice at once, and the next run makes up for an
-outage.
+It finds the wait time of the oldest available job of each queue, the totals of all queues, and the
+points of the history. All values are computed from the counters of the projection and the index.
+So a run can end early, be repeated, or overlap another run, and the next run corrects an outage.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from ojs.domain.stats import (
     HOUR_MS,
     MINUTE_MS,
     Activity,
-    Levels,
     Point,
     QueueGauges,
+    StateCounts,
     Totals,
     WorkerCounts,
     rates,
@@ -52,46 +51,46 @@ from ojs.store.queues import queues as queue_store
 from ojs.store.queues import workers as worker_store
 from ojs.store.table import keys
 
-# Longer than the stream is behind: minutes that ended less than this ago are summed again.
+# Longer than the lag of the stream. Minutes that ended less than this ago are summed again.
 LATE_MS = 3 * MINUTE_MS
-# Workers that one run counts; any beyond are left out.
+# Maximum number of workers that one run counts.
 MAX_WORKERS = 20_000
 _NAMES = 1_000
 _WORKERS = 1_000
 _QUEUES = 33  # one call
-# Pools whose workers one run stores: those with the most workers.
+# Maximum number of pools whose worker counts one run stores: those with the most workers.
 _POOLS = 1_000
-# The longest that the stream can be behind: afterwards a queue's counts are final.
+# Maximum lag of the stream. After this time, a queue's counts are final.
 _SETTLED_MS = DAY_MS
 
 
 @record(frozen=True, eq=False)
 class MetricsReport(SweepReport):
-    """What a run did and what it measured.
+    """The result of a run, and its measurements.
 
-    `counts` has: folded (counters of closed shards that were moved), queues (read), oldest (stored
-    anew), points (written), tidied (queues whose unused names in dead-letter counts were removed),
-    failed, `more`. If the run ended early or something
-    could not be read, `totals` is None and `queues` has those that were read.
+    `counts` has: folded (counters of closed shards that were moved), queues (read), oldest
+    (updated), points (written), tidied (queues whose unused names in dead-letter counts were
+    removed), failed, and `more`. If the run ended early or a read failed, `totals` is None and
+    `queues` has the queues that were read.
     """
 
     at_ms: int = 0
     queues: Sequence[QueueGauges] = ()
     totals: Totals | None = None
-    # Of the groups of workers that are scaled; none if not all could be read.
+    # Of the worker groups that are scaled. Empty if not all queues could be read.
     backlogs: Sequence[Backlog] = ()
 
 
 @record
-class _Run(SweepRun):
+class _MetricsRun(SweepRun):
     queues: dict[str, QueueGauges] = field(default_factory=dict)
     # The number of dead letters of deleted queues.
     left: dict[str, int] = field(default_factory=dict)
-    # Queues in which nothing has changed.
+    # Queues without changes.
     resting: set[str] = field(default_factory=set)
-    # Workers that take jobs, by the group whose queues they take them from.
+    # Workers that fetch jobs, by the group whose queues they fetch from.
     by_group: Counter[str] = field(default_factory=Counter)
-    # What happened in the last whole minute, by queue.
+    # Activity of the last complete minute, by queue.
     minute: dict[str, Activity] = field(default_factory=dict)
     backlogs: Sequence[Backlog] = ()
 
@@ -114,7 +113,20 @@ class MetricsSweep:
         worker_groups: Mapping[str, Sequence[str]],
         choose: Callable[[int], int] = random.randrange,
     ) -> None:
-        """`groups`: the queues of each group of workers whose backlog is measured, by its name."""
+        """Create the sweep.
+
+        Args:
+            statistics: Store of the counters and the history.
+            sweep_queues: The queues to read.
+            queues: Store of the queues.
+            workers: Store of the workers.
+            dead_letters: Store of the dead-letter counts.
+            pool_health: Store of the status of pools.
+            maintenance: Store of the maintenance mode.
+            worker_groups: The queues of each worker group whose backlog is measured, by group
+                name.
+            choose: Returns a random number below its argument.
+        """
         self._stats = statistics
         self._every = sweep_queues
         self._queues = queues
@@ -126,18 +138,26 @@ class MetricsSweep:
         self._choose = choose
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> MetricsReport:
-        """Measure everything, with at most `limit` reads in search of the oldest jobs.
+        """Measure all queues and workers.
 
-        Totals and points need all queues, so a run that stops before it has read them writes none;
-        the next run makes up for it. Oldest jobs are searched for from a random queue on, so that a
-        small `limit` starves no queue.
+        Totals and points require all queues. If a run ends before it has read them, it writes
+        none, and the next run does. The search for the oldest jobs starts at a random queue, so
+        that a small `limit` omits no queue permanently.
+
+        Args:
+            now_ms: Current time in milliseconds since the epoch.
+            limit: Maximum number of reads to find the oldest jobs.
+            go_on: Returns whether enough time is left to continue.
+
+        Returns:
+            The counts and the measurements.
         """
-        run = _Run(now_ms, limit, go_on)
+        run = _MetricsRun(now_ms, limit, go_on)
         with counting_failures(run.counts, "closed shards"):
             run.counts["folded"] += self._stats.fold_closed(now_ms=now_ms, go_on=go_on)
         totals = None
-        # What cannot be read is left out of the gauges, and there are no totals without it. The
-        # rest is measured.
+        # If a queue can't be read, the gauges omit it, and no totals are stored. The rest is
+        # measured.
         with counting_failures(run.counts, "totals"):
             failed = run.counts["failed"]
             if self._read(run) and run.counts["failed"] == failed:
@@ -152,10 +172,10 @@ class MetricsSweep:
             counts, now_ms, gauges, totals, run.backlogs, failures=run.counts.failures
         )
 
-    def _read(self, run: _Run) -> bool:
-        """Read the counters of all queues that do not rest; False when time is up before."""
+    def _read(self, run: _MetricsRun) -> bool:
+        """Read the counters of all queues that are not idle. Return false if time is up before."""
         plan = self._every.plan()
-        # Nothing was counted for these since.
+        # Their counters have not changed since.
         for name, rest in plan.resting.items():
             run.queues[name] = QueueGauges(
                 Queue(name), rest.levels, rest.changed_ms, rest.oldest_ms
@@ -173,8 +193,8 @@ class MetricsSweep:
             run.counts["queues"] += len(found)
         return self._read_left(run)
 
-    def _read_left(self, run: _Run) -> bool:
-        """Read the dead letters of deleted queues; False when time is up before."""
+    def _read_left(self, run: _MetricsRun) -> bool:
+        """Read the dead letters of deleted queues. Return false if time is up before."""
         after: str | None = None
         while True:
             if run.stop():
@@ -191,15 +211,17 @@ class MetricsSweep:
             if after is None:
                 return True
 
-    def _measure(self, run: _Run) -> Sequence[Backlog]:
-        """What each group of workers has to do; nothing in maintenance mode, when no job starts. At
-        most two calls more in a minute, and none without groups.
+    def _measure(self, run: _MetricsRun) -> Sequence[Backlog]:
+        """Return the backlog of each worker group.
+
+        Empty in maintenance mode, because no job starts. Makes at most two more calls per minute,
+        and none without groups.
         """
         if self._maintenance.on():
             return ()
         wanted = frozenset().union(*self._groups.values())
         there = {name: run.queues[name] for name in wanted if name in run.queues}
-        # Nothing is known of a queue that rests but its counters: jobs may wait since it is paused.
+        # Only the counters of an idle queue are known. Jobs may wait in it because it is paused.
         unknown = [
             name
             for name, found in there.items()
@@ -211,12 +233,12 @@ class MetricsSweep:
 
     # --- totals -------------------------------------------------------------------------------
 
-    def _together(self, run: _Run) -> Totals | None:
-        """Compute and store totals and points; None when time is up before."""
+    def _together(self, run: _MetricsRun) -> Totals | None:
+        """Compute and store totals and points. Return None if time is up before."""
         workers = self._count_workers(run)
         stored, through_ms = self._stats.totals()
         now_ms = run.now_ms
-        # Points of minutes are kept for a day, so there is nothing to sum before.
+        # Minute points are kept for one day, so there is nothing to sum before that.
         oldest_ms = now_ms - KEPT_MS[MINUTE_MS]
         first_ms = oldest_ms if through_ms is None else through_ms - LATE_MS
         first_ms = max(oldest_ms, min(first_ms, now_ms))
@@ -229,7 +251,7 @@ class MetricsSweep:
             queues=len(run.queues),
             levels=sum(
                 (found.levels for found in run.queues.values()),
-                start=Levels(dead=sum(run.left.values())),
+                start=StateCounts(dead=sum(run.left.values())),
             ),
             workers=workers,
             rates=rates(
@@ -251,11 +273,11 @@ class MetricsSweep:
         )
         self._write_points(run, minutes, first_ms)
         self._add_up_dead(run)
-        # Last, so that the next run makes up for a crash before.
+        # Last, so that the next run repeats the writes after a crash.
         self._stats.save_totals(totals, through_ms=this_minute, now_ms=now_ms)
         return totals
 
-    def _count_workers(self, run: _Run) -> WorkerCounts:
+    def _count_workers(self, run: _MetricsRun) -> WorkerCounts:
         counts: Counter[str] = Counter()
         pools: Counter[str] = Counter()
         after: str | None = None
@@ -279,13 +301,13 @@ class MetricsSweep:
             self._health.save_workers(dict(pools.most_common(_POOLS)), now_ms=run.now_ms)
         return WorkerCounts(running=counts["running"], quiet=counts["quiet"], stale=counts["stale"])
 
-    def _add_up(self, run: _Run, first_ms: int) -> dict[int, Activity] | None:
-        """The activity of all queues since `first_ms`, by the minute's begin (ms)."""
+    def _add_up(self, run: _MetricsRun, first_ms: int) -> dict[int, Activity] | None:
+        """Return the activity of all queues since `first_ms`, by the start of the minute (ms)."""
         minutes: dict[int, Activity] = {}
         last_minute = run.now_ms - run.now_ms % MINUTE_MS - MINUTE_MS
         for name, found in run.queues.items():
-            # Nothing was counted for this queue since, so none of its minutes has changed. The
-            # margin is for clocks that differ.
+            # The queue's counters have not changed since then, so none of its minutes has. The
+            # margin is for clock differences.
             if found.changed_ms < first_ms - LATE_MS:
                 continue
             if run.stop():
@@ -297,11 +319,11 @@ class MetricsSweep:
                     run.minute[name] = point.activity
         return minutes
 
-    def _add_up_dead(self, run: _Run) -> None:
-        """Store the numbers of dead letters by queue, error and type of job."""
+    def _add_up_dead(self, run: _MetricsRun) -> None:
+        """Store the numbers of dead letters by queue, error, and job type."""
         by_queue = {name: found.levels.dead for name, found in run.queues.items()} | run.left
         by_queue = {name: count for name, count in by_queue.items() if count}
-        # Queues emptied lately may have names whose count is zero.
+        # Recently emptied queues can have names whose count is zero.
         lately = run.now_ms - 2 * LATE_MS
         emptied = (n for n, found in run.queues.items() if found.changed_ms >= lately)
         counted, before = self._dead_letters.named(list(dict.fromkeys([*by_queue, *emptied])))
@@ -316,10 +338,12 @@ class MetricsSweep:
         for each in counted:
             run.counts["tidied"] += self._dead_letters.tidy(each)
 
-    def _write_points(self, run: _Run, minutes: Mapping[int, Activity], first_ms: int) -> None:
-        """Write the points of days, hours and minutes that have changed.
+    def _write_points(
+        self, run: _MetricsRun, minutes: Mapping[int, Activity], first_ms: int
+    ) -> None:
+        """Write the points of days, hours, and minutes that have changed.
 
-        Minutes are written last: so a minute that is correct implies that its hour and day are.
+        Minutes are written last, so a correct minute implies a correct hour and day.
         """
         there = self._points(MINUTE_MS, first_ms, run.now_ms + 1)
         news = {start: found for start, found in minutes.items() if there.get(start) != found}
@@ -334,12 +358,12 @@ class MetricsSweep:
                 run.counts["points"] += 1
 
     def _sums(
-        self, run: _Run, of_ms: int, length_ms: int, news: Mapping[int, Activity]
+        self, run: _MetricsRun, of_ms: int, length_ms: int, news: Mapping[int, Activity]
     ) -> dict[int, Activity]:
-        """The complete sums of the hours (days) that contain these minutes (hours)."""
+        """Return the complete sums of the hours (days) that contain these minutes (hours)."""
         sums = {}
         for start in sorted({start - start % length_ms for start in news}):
-            # Leave an hour as it is if some of its minutes are not kept any more.
+            # Skip an hour if some of its minutes are already deleted.
             if start >= run.now_ms - KEPT_MS[of_ms]:
                 parts = self._points(of_ms, start, start + length_ms)
                 parts |= {at: news[at] for at in news if start <= at < start + length_ms}
@@ -352,8 +376,8 @@ class MetricsSweep:
 
     # --- oldest jobs --------------------------------------------------------------------------
 
-    def _probe(self, run: _Run) -> None:
-        """Look for the oldest available job of each queue that has any."""
+    def _probe(self, run: _MetricsRun) -> None:
+        """Find the oldest available job of each queue that has one."""
         left = run.limit
         for name in rotated([name for name in run.queues if name not in run.resting], self._choose):
             found = run.queues[name]

@@ -1,4 +1,4 @@
-"""Lets in only what came through the distribution in front, which adds a secret to requests."""
+"""Accepts only requests of the distribution in front, which adds a secret header to them."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from ojs.clock import Clock
 from ojs.domain.errors import BackendUnavailable, PermissionDenied
 
 HEADER = "x-origin-verify"
-# For how long what was read counts as what is stored, and when reading is tried again if it failed.
+# How long a secret is cached, and the time until the next attempt after a failed read.
 REMEMBERED_MS = 600_000
 RETRY_MS = 5_000
 
 
 class OriginSecret(Protocol):
-    """A secret whose value changes now and then."""
+    """A secret that is rotated."""
 
     def values(self) -> list[str]:
-        """Its value and the one before. Raises BackendUnavailable."""
+        """Return its current and its previous value. Raises BackendUnavailable."""
         ...
 
 
 class OriginGuard:
-    """What one container knows of the secret."""
+    """Checks the secret header, with the secret cached in this container."""
 
     def __init__(self, secret: OriginSecret, clock: Clock) -> None:
         self._secret = secret
@@ -34,23 +34,27 @@ class OriginGuard:
         self._failed: BackendUnavailable | None = None
 
     def check(self, headers: Mapping[str, str]) -> None:
-        """Raise PermissionDenied for a request (names of its headers in lower case) that did not
-        come through the distribution, BackendUnavailable where that cannot be told.
+        """Check that a request came through the distribution. Header names are in lower case.
 
-        No call for a request without the header, and otherwise the secret is read once in
-        `REMEMBERED_MS`. While it cannot be read, what was read before still lets requests in.
+        Makes no call for a request without the header. Otherwise reads the secret once in
+        `REMEMBERED_MS`. While it can't be read, the cached values remain valid.
+
+        Raises PermissionDenied if it didn't, and BackendUnavailable if this can't be determined.
         """
         given = headers.get(HEADER, "").encode("utf-8", "surrogatepass")
         if given:
             self._read()
-            # Each is compared, and each in a time that does not tell how much of it is right.
+            # All values are compared, each in constant time, so that the duration reveals nothing.
             right = [hmac.compare_digest(given, each) for each in self._values]
             if any(right):
                 return
             if self._failed is not None:
-                message = "Where this request came from cannot be checked now."
+                message = (
+                    "The server can't verify the origin of this request, because its secret "
+                    "can't be read."
+                )
                 raise BackendUnavailable(message, retry_after_s=5) from self._failed
-        raise PermissionDenied("Requests must come through the deployment's own name.")
+        raise PermissionDenied("Requests must use the domain name of the deployment.")
 
     def _read(self) -> None:
         now_ms = self._clock.now_ms()

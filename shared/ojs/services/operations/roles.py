@@ -13,8 +13,9 @@ _REMEMBERED = 1_000
 
 
 class Roles:
-    """Identifies roles, for one container, which relies on what it has read for `remembered_ms`:
-    as API Gateway does with keys.
+    """Identifies roles, for one container.
+
+    Caches results for `remembered_ms`, like API Gateway does for keys.
     """
 
     def __init__(
@@ -25,23 +26,31 @@ class Roles:
         iam_operators: Iterable[str],
         remembered_ms: int,
     ) -> None:
-        """`operators` are ARNs of roles that may do everything, whatever is stored of them;
-        EVERY_ROLE among them stands for each role that never had a record.
+        """Create the service.
+
+        Args:
+            keys: Store of the role records.
+            clock: Source of the current time.
+            iam_operators: ARNs of roles with all permissions, whatever their records. EVERY_ROLE
+                represents all roles that never had a record.
+            remembered_ms: Time in milliseconds for which results are cached.
         """
         self._keys = keys
         self._clock = clock
         self._operators = frozenset(role_arn(each) or each for each in iam_operators)
         self._remembered_ms = remembered_ms
-        # By role: when it was looked up (ms), and its principal; None if it never had a record.
+        # By role: when it was looked up (ms), and its principal. None if it never had a record.
         self._known: BoundedMap[str, tuple[int, Principal | None]] = BoundedMap(_REMEMBERED)
 
     def who(self, arn: str) -> Principal:
-        """The principal for the ARN of a caller, which may be that of a role's session. One without
-        rights if nobody gave the role any, or its record is over.
+        """Return the principal for the ARN of a caller or of a role session.
 
-        At most two calls in `remembered_ms` for each role, none for one that is named among the
-        operators. Raises BackendUnavailable and BackendTimeout: a failed lookup must not count as a
-        missing record.
+        The principal has no permissions if the role has no record, or if its record has expired or
+        was revoked.
+
+        Makes at most two calls in `remembered_ms` per role, and none for a role in
+        `iam_operators`. Raises BackendUnavailable and BackendTimeout: a failed lookup must not
+        count as a missing record.
         """
         role = role_arn(arn)
         if self.operates(role or arn):
@@ -52,7 +61,7 @@ class Roles:
         return Principal(arn) if EVERY_ROLE in self._operators else _without_rights(arn)
 
     def operates(self, role: str) -> bool:
-        """Whether a role, as `role_arn` has it, is named among the operators."""
+        """Return whether a role, in the format of `role_arn`, is listed as an operator."""
         return role in self._operators
 
     def _recorded(self, role: str) -> Principal | None:
@@ -68,8 +77,8 @@ class Roles:
         key_id = self._keys.id_of_role(role)
         if key_id is None:
             return None
-        # Race: the record is revoked, and another one made, between the two calls. The caller has
-        # no rights until it is looked up again.
+        # Race: between the two calls, the record is revoked and another one is created. The caller
+        # has no permissions until the next lookup.
         key = self._keys.use_role(key_id, role, now_ms=now_ms)
         return _without_rights(role) if key is None else key.principal
 

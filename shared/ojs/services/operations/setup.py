@@ -1,4 +1,4 @@
-"""Steps of a deployment before its functions change: check the table, create the first key."""
+"""Deployment steps before the functions are updated: check the table, create the first key."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from ojs.store.table.errors import LostRace
 from ojs.store.table.schema import SCHEMA_VERSION
 
 FIRST_KEY_NAME = "first"
-# Secrets Manager accepts one value for this token, so a repeated write changes nothing.
+# Secrets Manager stores only one value per token, so a repeated write changes nothing.
 _WRITE = "ojs-first-key-0000000000000000000"
 
 
 class SecretStore(Protocol):
-    """The secret that holds the first key; it has no value at first."""
+    """The secret that contains the first key. It has no value initially."""
 
     def read(self) -> str | None:
-        """The value; None if there is none yet."""
+        """Return the value. None if it has no value yet."""
         ...
 
     def write_once(self, text: str, token: str) -> str:
-        """Set the value, unless it was set with this token before; returns the value then."""
+        """Set the value, unless it was set with this token before. Return the current value."""
         ...
 
 
 class SetupError(Exception):
-    """The deployment must stop; the message gives the reason."""
+    """The deployment must stop. The message contains the reason."""
 
 
 class Setup:
-    """The steps of one deployment. Each may be repeated."""
+    """The steps of one deployment. Each can be repeated."""
 
     def __init__(
         self,
@@ -58,27 +58,30 @@ class Setup:
         self._random_bytes = random_bytes
 
     def prepare_keys(self) -> KeyMac:
-        """Have what MACs of keys are made with, before `check_table`: a table that no deployment
-        has used yet has no keys without a MAC.
+        """Create the secret of the key MACs if it doesn't exist. Call this before `check_table`.
+
+        A table that no deployment has used has no keys without a MAC.
         """
         old_s = 0 if self._deployment.read() is None else OLD_KEYS_S
         until_ms = self._clock.now_ms() + 1_000 * old_s
         return self._keys.made_mac(self._random_bytes, until_ms)
 
     def check_table(self, schema: int = SCHEMA_VERSION) -> None:
-        """Record which code uses the table. Raises SetupError for code that is too old for it."""
+        """Record the version that uses the table. Raises SetupError if it is too old."""
         if not self._deployment.note(
             version=self._version, now_ms=self._clock.now_ms(), schema=schema
         ):
             found = self._deployment.read()
             raise SetupError(
-                f"Version {self._version} knows tables of schema {schema}, and this one needs "
-                f"{found.needs if found else 'a newer one'}: deploy a newer version."
+                f"Version {self._version} supports schema {schema}, but the table has schema "
+                f"{found.needs if found else 'of a newer version'}. Deploy a newer version."
             )
 
     def check_deliveries(self, egress_hosts: Collection[str], *, push: bool) -> None:
-        """Raise SetupError for active deliveries that would stop: all without `push`, and those to
-        endpoints while the deployment allows no host. One call more for each delivery.
+        """Raise SetupError if the deployment would stop active deliveries.
+
+        Without `push`, this applies to all deliveries. If `egress_hosts` is empty, it applies to
+        deliveries to endpoints. Makes one call per delivery.
         """
         if push and egress_hosts:
             return
@@ -86,7 +89,7 @@ class Setup:
         active = [each for each in stored if each and each.state is DeliveryState.ACTIVE]
         if active and not push:
             raise SetupError(
-                f"Deliveries push jobs: {', '.join(sorted(each.name for each in active))}, but "
+                f"The deliveries {', '.join(sorted(each.name for each in active))} are active, but "
                 "push=false would stop them. Set push=true, or pause or delete the deliveries "
                 "first."
             )
@@ -94,25 +97,25 @@ class Setup:
         if hosts:
             raise SetupError(
                 f"Deliveries send jobs to {', '.join(hosts)}, but the setting egress_hosts allows "
-                "no host. Set egress_hosts to the hosts that may get jobs, or pause or delete the "
-                "deliveries first."
+                "no host. Add the hosts to egress_hosts, or pause or delete the deliveries first."
             )
 
     def leave_first_key(self, secret: SecretStore) -> str:
-        """Create a key with all permissions, and store its text in the secret; returns its id.
+        """Create a key with all permissions, and store its text in the secret. Return its ID.
 
-        Safe to repeat after a crash. The secret is written first, so no key exists whose text is
-        lost; that the key exists is recorded last, so a key that was revoked is not created again.
+        Safe to repeat after a crash. The secret is written first, so that the text of no key is
+        lost. The existence of the key is recorded last, so that a revoked key is not created
+        again.
         """
         mac, text = self.prepare_keys(), secret.read()
         if text is None:
             text = secret.write_once(mac.sign(Credential.make(self._random_bytes)).text, _WRITE)
         credential = Credential.parse(text.strip())
         if credential is None:
-            raise SetupError("The secret of the first key does not hold a valid key.")
+            raise SetupError("The secret of the bootstrap key must contain a valid key.")
         signed = mac.sign(credential)
         if credential.mac not in (None, signed.mac):
-            # It was left by a deployment with another table.
+            # An earlier deployment with another table stored it.
             secret.write_once(signed.text, f"ojs-first-key-{credential.id}{signed.mac}")
             credential = signed
         noted = self._deployment.read()
@@ -124,7 +127,9 @@ class Setup:
                 created_ms=self._clock.now_ms(),
             )
             if not self._keys.add(key, credential):
-                raise SetupError("The first key's id belongs to another key.")
+                raise SetupError(
+                    "The secret of the bootstrap key contains the id of a different key."
+                )
             self._deployment.note_first_key(credential.id)
         return credential.id
 
@@ -137,10 +142,23 @@ class Setup:
         scopes: Iterable[str],
         queues: Iterable[str] | None,
     ) -> str:
-        """Create a key, and store its text in the secret, whatever that held; returns its id.
+        """Create a key, and store its text in the secret, whatever the secret contains.
 
-        With the same token, safe to repeat after a crash: the secret is written first. Raises
-        SetupError for a scope that there is not.
+        With the same token, this is safe to repeat after a crash, because the secret is written
+        first.
+
+        Args:
+            secret: The secret.
+            token: Identifies this write of the secret.
+            name: Name of the key.
+            scopes: Scopes of the key.
+            queues: Queue scope of the key. None: all queues.
+
+        Returns:
+            The ID of the key.
+
+        Raises:
+            SetupError: A scope is unknown, or the ID of the key is in use.
         """
         if unknown := sorted(set(scopes) - set(Scope)):
             raise SetupError(f"Unknown scope: {', '.join(unknown)}.")
@@ -155,13 +173,15 @@ class Setup:
             queues=None if queues is None else tuple(queues),
         )
         if credential is None or not self._keys.add(key, credential):
-            raise SetupError(f"The secret of key {name} must contain a key that no other key has.")
+            raise SetupError(
+                f"The secret of key {name} must contain a valid key with an unused id."
+            )
         return key.id
 
     def take_back_key(self, key_id: str) -> None:
-        """Revoke a key, if there is one of this id."""
+        """Revoke a key, if a key with this ID exists."""
         key = self._keys.get(key_id)
         if key is not None:
-            # Race: it ended so long ago that it is removed at this moment. It opens nothing.
+            # Race: the key expired long ago and is being deleted. It is invalid either way.
             with suppress(LostRace):
                 self._keys.revoke(key.revoked(self._clock.now_ms()))

@@ -1,8 +1,8 @@
 """Statistics: queues with their counts, totals, history, and the values of metrics.
 
-The cost does not depend on the number of jobs: at most three calls for one queue or for the totals.
-In listings a call reads a hundred items: two of each queue, for metrics four, and one more for each
-open shard of the stream.
+The cost does not depend on the number of jobs: at most three calls for one queue or for the
+totals. In listings, one call reads 100 items: two per queue, four per queue for metrics, and one
+more for each open shard of the stream.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from ojs.domain.stats import (
     HOUR_MS,
     MINUTE_MS,
     Activity,
-    Levels,
     LimitMetrics,
     MetricsSnapshot,
     Period,
@@ -33,41 +32,42 @@ from ojs.domain.stats import (
     QueueDay,
     QueueStats,
     QueueSummary,
+    StateCounts,
     Totals,
     rates,
 )
 from ojs.store.derived import statistics as store
 from ojs.store.derived.pool_health import PoolHealthStore
 from ojs.store.derived.statistics import Counters, ReadyLine
-from ojs.store.jobs.lease_notes import SLOTS_ITEM, LeaseNotes, slots_in_use
+from ojs.store.jobs.lease_notes import SLOTS_ITEM, ClaimIntents, slots_in_use
 from ojs.store.permits.key_limits import KeyLimits
 from ojs.store.permits.throttle_state import LimitName, ThrottleStates
 from ojs.store.queues import queues as queue_store
 from ojs.store.queues.pools import PoolStore
 from ojs.store.table import keys
 
-# Read units for the items of one page of queues: an answer takes at most sixty, and names are read,
-# too, and items that are larger than usual.
+# Read units for the items of one page of queues. A response has at most 60. The rest is for names
+# and for items larger than usual.
 _LIST_UNITS = 48
-# Metrics cover this many queues, the first by name. A scrape reads four items of each.
+# Metrics include this number of queues, ordered by name. A scrape reads four items of each.
 MAX_METRIC_QUEUES = 500
-# They cover this many worker pools, the first by name, as long as these have at most so many queues
-# in all. A scrape reads five items of each queue, and four of each pool.
+# Metrics include this number of worker pools, ordered by name, up to this total number of their
+# queues. A scrape reads five items of each queue, and four of each pool.
 MAX_METRIC_POOLS = 100
 MAX_METRIC_POOL_QUEUES = 500
-# And this many keys of rate limits, the first by name: of each its limiter, the shards of its
-# permits, and its throttle state.
+# Metrics include this number of rate limit keys, ordered by name. A scrape reads the limiter of
+# each, the shards of its permits, and its throttle state.
 MAX_METRIC_KEYS = 100
 
 
 class Statistics:
-    """Reads statistics; changes nothing."""
+    """Reads statistics. Makes no writes."""
 
     def __init__(
         self,
         *,
         statistics: store.StatisticsStore,
-        notes: LeaseNotes,
+        notes: ClaimIntents,
         queues: queue_store.QueueStore,
         key_limits: KeyLimits,
         throttle_states: ThrottleStates,
@@ -85,15 +85,18 @@ class Statistics:
         self._clock = clock
 
     def queue(self, name: str, *, hour: bool = False) -> QueueStats:
-        """One queue's statistics; zeros if it does not exist. Three calls, one more for those of
-        the last `hour`, and one to five for jobs that were claimed in the last minute.
+        """Return one queue's statistics. All values are zero if the queue does not exist.
 
-        Available, scheduled, retryable and active jobs are counted in the index if there are at
-        most `ojs.store.derived.statistics.MAX_SHALLOW` of them, and those just claimed by the
-        lease notes if these are few; the projection counts the rest.
+        Makes three calls, one more for the activity of the last `hour`, and one to five for jobs
+        that were claimed in the last minute.
+
+        If there are at most `ojs.store.derived.statistics.MAX_SHALLOW` available, scheduled,
+        retryable, and active jobs, they are counted in the index. A small number of recently
+        claimed jobs is counted in the lease notes. Otherwise the counts are those of the
+        projection.
         """
         now_ms = self._clock.now_ms()
-        # The index first, because the batches found there are looked up with the counters.
+        # The index first, because the batches found in it are looked up with the counters.
         ready = self._stats.ready(name)
         waiting = self._stats.waiting(name)
         counters = self._stats.counters(
@@ -101,12 +104,13 @@ class Statistics:
         )
         ready = ready.without(counters.staged)
         if counters.queue is not None and counters.queue.lanes != 1:
-            # Other lanes have ready lines of their own, which were not read.
+            # Other lanes have separate partitions of the index, which were not read.
             ready, waiting = ReadyLine((), whole=False), None
         last_hour = Activity()
         if hour:
             since_ms = now_ms - now_ms % MINUTE_MS - HOUR_MS + MINUTE_MS
-            # What the shards have was read before: what is handed over meanwhile counts once.
+            # The shards were read before, so activity that is moved from them in between counts
+            # once.
             points = self._stats.points(
                 name, MINUTE_MS, since_ms, now_ms + 1, recent=counters.recent, consistent=True
             )
@@ -127,7 +131,7 @@ class Statistics:
         return QueueStats(
             name=name,
             queue=counters.queue,
-            levels=Levels(states, counters.levels.dead),
+            levels=StateCounts(states, counters.levels.dead),
             now_ms=now_ms,
             today=counters.today,
             rates=rates(counters.minute, counters.minute_before, now_ms),
@@ -137,23 +141,33 @@ class Statistics:
         )
 
     def existing(self, name: str, *, hour: bool = False) -> QueueStats:
-        """One queue's statistics. Raises NotFound when there is no such queue."""
+        """Return the statistics of an existing queue. Raises NotFound."""
         stats = self.queue(name, hour=hour)
         if stats.queue is None:
             raise NotFound("queue", name)
         return stats
 
     def most_listed(self, *, days: bool = False) -> int:
-        """How many queues, or `days` of queues, one page may have at most. One call."""
+        """Return the maximum number of queues, or `days` of queues, per page. One call."""
         items = store.DAY_ITEMS if days else store.SUMMARY_ITEMS
         return self._stats.fitting(_LIST_UNITS, items)
 
     def list(self, *, limit: int, skip: int = 0, cursor: str | None = None) -> Page[QueueSummary]:
-        """A page of queues in order of name, with their counts and rates as projected, and since
-        when their oldest available job waits, as of the last sweep.
+        """Return a page of queues, ordered by name, with their projected counts and rates.
 
-        One call, and one or two for up to `most_listed` queues. Raises InvalidRequest for a bad
-        cursor.
+        The age of the oldest available job is that of the last sweep. Makes one call, and one or
+        two for up to `most_listed` queues.
+
+        Args:
+            limit: Maximum number of queues.
+            skip: Number of queues to skip.
+            cursor: Cursor of the previous page.
+
+        Returns:
+            The page.
+
+        Raises:
+            InvalidRequest: The cursor is invalid.
         """
         names, following = self._names(limit, skip, cursor)
         return Page(self._stats.summaries(names, now_ms=self._clock.now_ms()), following)
@@ -161,11 +175,22 @@ class Statistics:
     def list_by(
         self, order: QueueOrder, *, limit: int, skip: int = 0, cursor: str | None = None
     ) -> tuple[Page[QueueSummary], int]:
-        """A page of the queues that have any of what they are in order of, as of the last sweep;
-        and how many there are. What is shown of each is as in `list`.
+        """Return a page of queues, ordered by a count as of the last sweep.
 
-        One call, and one or two for up to `most_listed` queues. Raises InvalidRequest for a bad
-        cursor.
+        Queues whose count is zero are omitted. The values of each queue are those of `list`. Makes
+        one call, and one or two for up to `most_listed` queues.
+
+        Args:
+            order: The count to order by.
+            limit: Maximum number of queues.
+            skip: Number of queues to skip.
+            cursor: Cursor of the previous page.
+
+        Returns:
+            The page, and the total number of queues with such a count.
+
+        Raises:
+            InvalidRequest: The cursor is invalid.
         """
         found = self._stats.orders().by(order)
         after: tuple[int, str] | None = None
@@ -181,35 +206,46 @@ class Statistics:
         return Page(there, following), len(found)
 
     def days(self, *, limit: int, cursor: str | None = None) -> Page[QueueDay]:
-        """A page of queues in order of name, with what happened there today, as projected.
+        """Return a page of queues, ordered by name, with their projected activity of today.
 
-        One call, and one for up to `most_listed` days. Raises InvalidRequest for a bad cursor.
+        Makes one call, and one for up to `most_listed` days. Raises InvalidRequest for an invalid
+        cursor.
         """
         names, following = self._names(limit, 0, cursor)
         return Page(self._stats.days(names, now_ms=self._clock.now_ms()), following)
 
     def _names(self, limit: int, skip: int, cursor: str | None) -> tuple[Sequence[str], str | None]:
-        """The names of a page of queues, and behind which the next one begins."""
+        """Return the names of a page of queues, and the cursor of the next page."""
         if cursor is not None:
             with naming_field("cursor", cursor, BAD_CURSOR):
                 envelope.check_queue(cursor)
-        # Names are small, so skipped ones are read, too; and one more to see whether there is more.
+        # Names are small, so skipped names are read too, and one more to find whether there is a
+        # next page.
         end = skip + limit
         names, _ = self._queues.names(limit=end + 1, after=cursor)
         return names[skip:end], names[end - 1] if len(names) > end else None
 
     def totals(self) -> Totals:
-        """The totals of all queues, as the last metrics sweep stored them. One call."""
+        """Return the totals of all queues, as stored by the last metrics sweep. One call."""
         totals, _ = self._stats.totals()
         return totals
 
     def history(
         self, period: Period, *, since_ms: int, until_ms: int, queue: str | None = None
     ) -> Sequence[Point]:
-        """Points of this length, oldest first, from the one that contains `since_ms` to `until_ms`.
+        """Return points of activity, oldest first. One call.
 
-        Points that are not kept any more or lie in the future are left out; a period without any
-        activity is a point of zeros. One call.
+        Deleted points and points in the future are omitted. A period without activity is a point
+        of zeros.
+
+        Args:
+            period: Length of each point.
+            since_ms: Time in the first point, in milliseconds since the epoch.
+            until_ms: End of the range, in milliseconds since the epoch.
+            queue: Name of the queue. Default: all queues together.
+
+        Returns:
+            The points.
         """
         now_ms = self._clock.now_ms()
         length_ms = _kept_as(period, queue)
@@ -228,9 +264,11 @@ class Statistics:
         return [Point(start, activity) for start, activity in sums.items()]
 
     def metrics(self) -> MetricsSnapshot:
-        """The values of all metrics. Four calls, one for a hundred items of queues (four of each,
-        and one for each open shard), and two more if there are rate limits. If there are worker
-        pools two more, and one for a hundred items of their queues.
+        """Return the values of all metrics.
+
+        Makes four calls, one per 100 items of queues (four items per queue, and one per open
+        shard), and two more if there are rate limits. With worker pools, it makes two more, and
+        one per 100 items of their queues.
         """
         now_ms = self._clock.now_ms()
         names, _ = self._queues.names(limit=MAX_METRIC_QUEUES)
@@ -243,9 +281,7 @@ class Statistics:
         )
 
     def _of_pools(self, now_ms: int) -> Sequence[PoolMetrics]:
-        """Metrics of the first pools by name that have at most MAX_METRIC_POOL_QUEUES queues in
-        all.
-        """
+        """Return metrics of the first pools by name, up to MAX_METRIC_POOL_QUEUES queues."""
         names, _ = self._pools.names(limit=MAX_METRIC_POOLS)
         if not names:
             return []
@@ -287,20 +323,20 @@ class Statistics:
 
 
 def _oldest(ready: ReadyLine, counters: Counters) -> int | None:
-    """When the oldest available job became available (ms), as far as is known."""
+    """Return when the oldest available job became available (ms), as far as known."""
     shown = [store.ready_since_ms(position) for position in ready.positions]
     if ready.whole:
         return min(shown, default=None)
     first = ready.positions[0].priority if ready.positions else None
     # With one priority, the oldest job is the first, or among the first ones in a fair queue.
-    # Otherwise only the sweep has looked at the whole line.
+    # Otherwise only the sweep has read the whole index.
     if shown and set(counters.priorities) <= {first}:
         return min(shown)
     return counters.oldest_ms if counters.oldest_ms is not None else min(shown, default=None)
 
 
 def _kept_as(period: Period, queue: str | None) -> int:
-    """The length (ms) of the stored points that a history of this period is summed from."""
+    """Return the length (ms) of the stored points that a history of this period is summed from."""
     if period is Period.DAY:
         return DAY_MS
     return HOUR_MS if period is Period.HOUR and queue is None else MINUTE_MS

@@ -1,11 +1,11 @@
-"""The bounds of queues: reserves room for jobs, and does what a full queue's policy says.
+"""Reserves space in bounded queues and applies the overflow policy of a full queue.
 
-reject       refuse at once
-block        wait for room, as long as the caller allows
-drop_oldest  discard the oldest job in line
+Policies:
+    reject: Return an error immediately.
+    block: Wait for space until the caller's deadline.
+    drop_oldest: Discard the oldest available job.
 
-A push that waits tries again and again, each time with the queue as it is then, and not as it was
-when the request came.
+A blocked enqueue re-reads the queue's configuration before each attempt.
 """
 
 from __future__ import annotations
@@ -34,28 +34,29 @@ from ojs.domain.job.states import State
 from ojs.domain.queue.config import OverflowPolicy
 from ojs.domain.queue.queue import Queue
 from ojs.records import record
-from ojs.store.bounds.depth_counter import BoundReached, DepthCounter, DepthValue, Room
+from ojs.store.bounds.depth_counter import BoundReached, CapacityUse, DepthCounter, DepthValue
 from ojs.store.jobs.records import JobStore
-from ojs.store.table.errors import LostRace, NotDone
+from ojs.store.table.errors import LostRace, WriteNotApplied
 from ojs.store.table.table import MAX_TRANSACTION
 
-# API Gateway gives up after 29 s.
+# API Gateway ends a request after 29 s.
 MAX_BLOCK_MS = 25_000
 _FIRST_PAUSE_MS = 100
 _LONGEST_PAUSE_MS = 1_000
-# A batch has no more jobs; no more are dropped for one push.
+# A batch has at most this many jobs, so one enqueue never drops more.
 _MOST_DROPPED = 1_000
 # Jobs dropped in one transaction: each is two writes.
 _AT_ONCE = MAX_TRANSACTION // 2
-# How often a push looks for jobs to drop that others do not drop first, and for how long.
+# Maximum number and duration of an enqueue's attempts to drop jobs before other requests do.
 _TRIES = 16
 _DROPPING_MS = 20_000
-# Pushes that meet on the same jobs choose at random among so many times what they need.
+# After a conflict, an enqueue chooses randomly among 4, 16, or 64 times the jobs that it must
+# drop.
 _SPREAD, _LARGEST_SPREAD = 4, 64
 _FIRST_RETRY_S, _LONGEST_RETRY_PAUSE_S = 0.02, 0.4
 _UNKNOWN_RETRY_S, _LONGEST_RETRY_S = 5, 60
-# After a write of new jobs without an answer: when it takes effect no more, and for how long after
-# their room was reserved the removal of their records would be known.
+# After a write of new jobs without a response: the time after which it can no longer take effect,
+# and the time after the reservation during which a removal of their records is noted.
 IN_DOUBT_MS, DOUBTED_MS = 30_000, 90_000
 _MOST_DOUBTS = 100
 T = TypeVar("T")
@@ -63,19 +64,20 @@ T = TypeVar("T")
 
 @record(frozen=True)
 class _CapacityRequest:
-    """What one queue should take: `count` jobs of `size` bytes in all. `wanted` is the room to
-    reserve: theirs, without that of jobs which leave the queue with the very write that stores
-    them.
+    """The space that one queue needs: `count` jobs of `size` bytes in total.
+
+    `wanted` is the space to reserve. It excludes the space of jobs that leave the queue in
+    the write that stores the new ones.
     """
 
     queue: Queue
     count: int
     size: int
     job_type: str
-    wanted: Room
+    wanted: CapacityUse
 
-    def beyond(self, value: DepthValue, taken: Room) -> tuple[int, int]:
-        """Jobs and bytes that must leave the queue first, with this room taken already."""
+    def beyond(self, value: DepthValue, taken: CapacityUse) -> tuple[int, int]:
+        """Return the jobs and bytes that must leave the queue first, given `taken`."""
         config = self.queue.config
         return (
             _beyond(value.count, self.wanted.count - taken.count, config.max_size),
@@ -89,7 +91,7 @@ def _beyond(used: int, more: int, bound: int | None) -> int:
 
 @record(frozen=True)
 class QueuePressure:
-    """How full a queue is, beyond its warning threshold: jobs, their bound, and the fraction."""
+    """The depth of a queue beyond its warning threshold: jobs or bytes, limit, and ratio."""
 
     depth: int
     bound: int
@@ -98,42 +100,43 @@ class QueuePressure:
 
 @record
 class Reservation:
-    """Room that was reserved, by queue, and what each depth counter showed after it.
+    """Reserved space by queue, and the value of each depth counter after the reservation.
 
-    `freed` are counted jobs that ended with the write that stored the `kept` ones.
+    `freed` are counted jobs that finished in the write that stored the `kept` jobs.
     """
 
     requests: Sequence[_CapacityRequest] = ()
-    taken: dict[str, Room] = field(default_factory=dict)
+    taken: dict[str, CapacityUse] = field(default_factory=dict)
     values: dict[str, DepthValue] = field(default_factory=dict)
     kept: Sequence[Job] = ()
     freed: Sequence[Job] = ()
 
     def keep(self, stored: Sequence[Job], freed: Sequence[Job] = ()) -> None:
-        """Keep the room of these jobs, which were stored; that of all others is released, and that
-        of the `freed` ones, as far as it was not taken over.
+        """Keep the space of the stored jobs, and release all other space.
+
+        The space of the `freed` jobs is released too, unless stored jobs took it over.
         """
         self.kept, self.freed = stored, freed
 
-    def room(self, queue: str) -> Room:
-        """What is reserved in a queue."""
-        return self.taken.get(queue, Room())
+    def room(self, queue: str) -> CapacityUse:
+        """Return the space that is reserved in a queue."""
+        return self.taken.get(queue, CapacityUse())
 
-    def take(self, queue: str, room: Room) -> None:
-        """Note more room in a queue as reserved."""
+    def take(self, queue: str, room: CapacityUse) -> None:
+        """Record that more space is reserved in a queue."""
         self.taken[queue] = self.room(queue).with_all(room)
 
-    def left(self) -> Mapping[str, Room]:
-        """What is to be released, by queue."""
+    def left(self) -> Mapping[str, CapacityUse]:
+        """Return the space to release, by queue."""
         left = dict(self.taken)
         for jobs, sign in ((self.kept, -1), (_leaving(self.freed, self.kept), 1)):
             for job in jobs:
-                room = left.get(job.queue, Room())
-                left[job.queue] = room.with_all(Room.of([job]), sign)
+                room = left.get(job.queue, CapacityUse())
+                left[job.queue] = room.with_all(CapacityUse.of([job]), sign)
         return left
 
     def pressure(self, queue: str) -> QueuePressure | None:
-        """How full the queue is, if the caller should be warned."""
+        """Return the depth of the queue if it exceeds the warning threshold, otherwise None."""
         config = next((r.queue.config for r in self.requests if r.queue.name == queue), None)
         if config is None:
             return None
@@ -145,9 +148,10 @@ class Reservation:
 
 
 @record(frozen=True)
-class _Doubt:
-    """Room of new jobs that are stored or not: the first of them, when their room was reserved, and
-    from when on the write of the jobs takes effect no more (ms).
+class _UnresolvedReservation:
+    """A reservation whose outcome is unknown: the jobs are stored or not.
+
+    `job` is the first of the jobs. From `ripe_ms` on, the write of the jobs can't take effect.
     """
 
     reservation: Reservation
@@ -156,8 +160,8 @@ class _Doubt:
     ripe_ms: int
 
 
-class NoRoomYet(Exception):
-    """A queue has no room, and its policy is to wait for some; see `QueueBounds.wait`."""
+class CapacityPending(Exception):
+    """A full queue with the policy `block`. `QueueBounds.wait` repeats the attempt."""
 
     def __init__(self, request: _CapacityRequest, value: DepthValue) -> None:
         super().__init__(request.queue.name)
@@ -166,7 +170,7 @@ class NoRoomYet(Exception):
 
 
 class QueueBounds:
-    """Reserves room in bounded queues; unbounded queues cost nothing here."""
+    """Reserves space in bounded queues. Queues without a size limit need no request here."""
 
     def __init__(
         self,
@@ -179,8 +183,17 @@ class QueueBounds:
         chance: Callable[[], float] = random.random,
         ended: Callable[[Job], None] = lambda _: None,
     ) -> None:
-        """`stored` counts the jobs that the index shows in a queue, up to so many and a few more;
-        `sleep` takes s; `ended` is told of each job that is dropped.
+        """Create the service.
+
+        Args:
+            jobs: Store of the job records.
+            clock: Source of the current time.
+            depth: Store of the depth counters.
+            stored: Counts the jobs of a queue in the index. It may stop soon after the given
+                number.
+            sleep: Waits for a time in seconds.
+            chance: Returns a random number from 0 to 1.
+            ended: Called with each job that is dropped.
         """
         self._ended = ended
         self._depth = depth
@@ -189,8 +202,8 @@ class QueueBounds:
         self._clock = clock
         self._sleep = sleep
         self._chance = chance
-        # In the order of time.
-        self._doubts: deque[_Doubt] = deque(maxlen=_MOST_DOUBTS)
+        # Oldest first.
+        self._doubts: deque[_UnresolvedReservation] = deque(maxlen=_MOST_DOUBTS)
 
     def enter(
         self,
@@ -203,17 +216,27 @@ class QueueBounds:
         copies: bool = False,
         may_enter: Callable[[], None] = lambda: None,
     ) -> Reservation:
-        """Reserve room for all of these jobs, in every bounded queue they go to, or for none.
+        """Reserve space for all `jobs` in their bounded queues, or for none of them.
 
-        Jobs that are `replaced` by the write that stores the new ones leave their room to them,
-        where both are in one queue.
+        Args:
+            jobs: New jobs that are not stored yet.
+            queues: Configuration of each queue, by name.
+            replaced: Jobs that the same write removes. Their space in the same queue is reused.
+            waits: Whether the caller can wait. Applies to queues with the policy `block`.
+            drops: Whether `drop_oldest` may discard other jobs.
+            copies: Whether the jobs are copies of dead letters. Copies displace only other copies,
+                whatever the policy.
+            may_enter: Called before a job is discarded. Can raise an error to reject the request.
 
-        Where a queue's policy is `block`, raises NoRoomYet for a caller that `waits`. Without
-        `drops` no other job is dropped. `copies` of dead letters make other copies drop, and
-        nothing else, whatever the policy; they are refused only when too few copies are in line.
-        `may_enter` is called where a queue is full, before any job is dropped, and raises what the
-        push is refused for instead. Raises QueueFull, BackendUnavailable, and for what has no room
-        in the empty queue either BatchTooLarge or PayloadTooLarge.
+        Returns:
+            The reservation. Call `leave` to release the space of the jobs that are not stored.
+
+        Raises:
+            QueueFull: A queue is full and its policy rejects the jobs.
+            NoRoomYet: A queue is full, its policy is `block`, and `waits` is true.
+            BatchTooLarge: The jobs don't fit into the empty queue by number.
+            PayloadTooLarge: The jobs don't fit into the empty queue by bytes.
+            BackendUnavailable: DynamoDB rejected a write. Nothing is reserved.
         """
         requests = _requests(jobs, queues, replaced)
         if not requests:
@@ -225,11 +248,11 @@ class QueueBounds:
         if isinstance(full, Reservation):
             return full
         if waits and request.queue.config.overflow_policy.allows(waiting=True):
-            raise NoRoomYet(request, full.value)
+            raise CapacityPending(request, full.value)
         raise self._refusal(request, full.value)
 
     def _check_fits(self, request: _CapacityRequest) -> None:
-        """Raise BatchTooLarge or PayloadTooLarge for what would not fit into the empty queue."""
+        """Raise BatchTooLarge or PayloadTooLarge for jobs that don't fit into the empty queue."""
         queue, config = request.queue.name, request.queue.config
         if config.max_size is not None and request.count > config.max_size:
             raise BatchTooLarge(
@@ -242,35 +265,35 @@ class QueueBounds:
         check_size(request.queue, request.size, "body" if request.count == 1 else "jobs")
 
     def space(self, queue: Queue) -> int | None:
-        """For how many more jobs a queue has space; None if it refuses none for their number."""
+        """Return how many more jobs the queue accepts. None if it rejects none for their number."""
         config = queue.config
         if config.max_size is None or config.overflow_policy is OverflowPolicy.DROP_OLDEST:
             return None
         return max(0, config.max_size - self._depth.value(queue.name).count)
 
     def pause(self, tried: int) -> None:
-        """Wait before a try that others were quicker with so many times."""
+        """Wait before the next attempt, after `tried` attempts that lost a race."""
         longest = min(_LONGEST_RETRY_PAUSE_S, _FIRST_RETRY_S * 2**tried)
-        # Random, so that those who met do not meet again.
+        # Random, so that the competing requests don't collide again.
         self._sleep(longest * (0.5 + self._chance() / 2))
 
     def wait(self, attempt: Callable[[], T], wait_ms: int) -> T:
-        """What `attempt` returns, which is called again as long as it raises NoRoomYet.
+        """Call `attempt` repeatedly while it raises NoRoomYet, and return its result.
 
-        It is called at once, ever less often after that, and for the last time when `wait_ms` are
-        over. Raises QueueFull then, with the numbers of the last attempt, and whatever `attempt`
-        raises.
+        The first call is immediate. The pauses grow from about 100 ms to about 1 s. The last call
+        is made when `wait_ms` milliseconds have passed. If it fails too, raises QueueFull with the
+        values of that attempt. Other errors of `attempt` are raised immediately.
         """
         until_ms = self._clock.now_ms() + wait_ms
         pause_ms = _FIRST_PAUSE_MS
         while True:
             try:
                 return attempt()
-            except NoRoomYet as full:
+            except CapacityPending as full:
                 left_ms = until_ms - self._clock.now_ms()
                 if left_ms <= 0:
                     raise self._refusal(full.request, full.value) from None
-            # Random, so that pushes that wait do not all try at once.
+            # Random, so that blocked requests don't all retry at the same time.
             self._sleep(min(left_ms, pause_ms * (0.5 + self._chance() / 2)) / 1_000)
             pause_ms = min(2 * pause_ms, _LONGEST_PAUSE_MS)
 
@@ -286,11 +309,27 @@ class QueueBounds:
         copies: bool = False,
         may_enter: Callable[[], None] = lambda: None,
     ) -> Iterator[Reservation]:
-        """Room for these jobs while they are stored; what is not kept is released afterwards.
+        """Reserve space while the jobs are stored, and release what isn't kept afterwards.
 
-        Arguments and exceptions are those of `enter`. When the store fails without an answer it is
-        unknown whether the jobs are stored: then the room stays reserved, until a later request of
-        this container, or a sweep, finds that they are not.
+        If the store fails without a response, it is unknown whether the jobs are stored. The
+        space then stays reserved until a later request of this container, or a sweep, finds
+        that they are not.
+
+        Args:
+            jobs: See `enter`.
+            queues: See `enter`.
+            replaced: See `enter`.
+            waits: See `enter`.
+            drops: See `enter`.
+            copies: See `enter`.
+            may_enter: See `enter`.
+
+        Yields:
+            The reservation. Call its `keep` with the jobs that were stored.
+
+        Raises:
+            OjsError: The errors of `enter`.
+            NoRoomYet: A queue is full, its policy is `block`, and `waits` is true.
         """
         reserved_ms = self._clock.now_ms()
         reservation = self.enter(
@@ -305,22 +344,25 @@ class QueueBounds:
         try:
             yield reservation
         except OjsError as error:
-            if isinstance(error, NotDone) or not isinstance(error, BackendError):
+            if isinstance(error, WriteNotApplied) or not isinstance(error, BackendError):
                 self.leave(reservation)
             elif not replaced:
-                # Where they replace others, a part of their room is of those.
+                # A part of the space belongs to the replaced jobs, so the sweep corrects it.
                 self._doubt(reservation, jobs, reserved_ms)
             raise
         except LostRace as lost:
-            # After a repetition they may be stored, and have moved on: the room stays reserved.
+            # After a retried write, the jobs may be stored and have changed since. Keep the
+            # space.
             if not lost.repeated:
                 self.leave(reservation)
             raise
         self.leave(reservation)
 
     def leave(self, reservation: Reservation, *, doubted_since_ms: int | None = None) -> None:
-        """Release what was reserved, except for what is kept; `doubted_since_ms` as
-        `DepthCounter.release` has it.
+        """Release the space that isn't kept.
+
+        For a reservation with unknown outcome, `doubted_since_ms` is its time
+        (`DepthCounter.release`).
         """
         for queue, room in reservation.left().items():
             if any(map(any, room.parts.values())):
@@ -328,21 +370,22 @@ class QueueBounds:
                 self._depth.release(queue, room, now_ms=now_ms, doubted_since_ms=doubted_since_ms)
 
     def _doubt(self, reservation: Reservation, jobs: Sequence[Job], reserved_ms: int) -> None:
-        """Note that nobody knows whether these new jobs are stored, if so."""
+        """Note that the outcome of the write of these new jobs is unknown, if it is."""
         job = self._jobs.unsettled.get(jobs[0].id) if jobs else None
         if job is not None and not reservation.kept:
             ripe_ms = self._clock.now_ms() + IN_DOUBT_MS
-            self._doubts.append(_Doubt(reservation, job, reserved_ms, ripe_ms))
+            self._doubts.append(_UnresolvedReservation(reservation, job, reserved_ms, ripe_ms))
 
     def note_leaving(self, job: Job) -> None:
-        """Note that the record of a job is about to be another queue's, as its removal is noted."""
+        """Record that a job's record is about to move to another queue, as if it was removed."""
         if job.reserved_in is not None:
             now_ms = self._clock.now_ms()
             self._depth.note_removal(job.queue, job.reserved_in, now_ms=now_ms)
 
     def _settle(self) -> None:
-        """Release the room of new jobs that were not stored, once they will not be. What cannot be
-        known any more is left to the sweep.
+        """Release the space of new jobs that were not stored and can't be stored any longer.
+
+        If the outcome can't be determined, the sweep corrects the counter.
         """
         while True:
             try:
@@ -371,7 +414,7 @@ class QueueBounds:
         copies: bool,
         may_enter: Callable[[], None],
     ) -> tuple[Reservation | BoundReached, _CapacityRequest]:
-        """Reserve room in all queues; or which queue is full, with nothing reserved."""
+        """Reserve space in all queues, or return which queue is full with nothing reserved."""
 
         def may_drop(request: _CapacityRequest) -> bool:
             policy = request.queue.config.overflow_policy
@@ -387,7 +430,7 @@ class QueueBounds:
                     return reservation, requests[-1]
                 may_enter()
                 victims: list[Sequence[Job]] = []
-                # Check every queue before dropping anything, so that a batch that will be refused
+                # Check every queue before dropping anything, so that a batch that will be rejected
                 # does not discard jobs.
                 for request, refusal in full:
                     oldest = None
@@ -402,21 +445,24 @@ class QueueBounds:
                 left = [request for request, _ in full]
                 if not self._drop_all(reservation, full, victims, until_ms):
                     if lost:
-                        # Pushes that have dropped a part of what they need may wait for each other.
+                        # Requests that have dropped only some jobs could wait for each other.
+                        # Start again.
                         self.leave(reservation)
                         reservation, left = Reservation(requests), requests
                     lost = self._lost(lost, until_ms)
         except (OjsError, LostRace):
-            # Nothing is stored; what was dropped stays so.
+            # Nothing is stored. Dropped jobs stay dropped.
             self.leave(reservation)
             raise
 
     def _lost(self, lost: int, until_ms: int) -> int:
-        """Pause after a round that dropped nothing; how many there were. Others dropped or fetched
-        the jobs, which need not have made room for this push. Raises BackendContended.
+        """Pause after a round that dropped no job, and return the number of such rounds.
+
+        Other requests dropped or fetched the jobs, which doesn't always free space for this
+        request. Raises BackendContended after 16 rounds, or at `until_ms`.
         """
         if lost == _TRIES or self._clock.now_ms() >= until_ms:
-            raise BackendContended("Others are coming into this queue; try again.")
+            raise BackendContended("Too many concurrent requests for this queue.")
         self.pause(lost)
         return lost + 1
 
@@ -426,16 +472,17 @@ class QueueBounds:
         requests: Sequence[_CapacityRequest],
         may_drop: Callable[[_CapacityRequest], bool],
     ) -> list[tuple[_CapacityRequest, BoundReached]]:
-        """Reserve in each queue what is still missing, or release what is too much. Returns the
-        full queues; if one of them may not drop jobs, only that one.
+        """Reserve the missing space in each queue, or release the excess.
+
+        Returns the full queues. If one of them may not drop jobs, returns only that queue.
         """
         full: list[tuple[_CapacityRequest, BoundReached]] = []
         for request in requests:
             name, config = request.queue.name, request.queue.config
             missing = request.wanted.with_all(reservation.room(name), -1)
             try:
-                # Also when nothing is missing in all: a job that takes over the room of another
-                # counts in another period.
+                # Also if nothing is missing in total: a job that takes over the space of
+                # another job counts in a different period.
                 reservation.values[name] = self._depth.reserve(
                     name,
                     missing,
@@ -461,11 +508,11 @@ class QueueBounds:
         lost: int,
         copies: bool,
     ) -> Sequence[Job] | None:
-        """Jobs in line that must be dropped; None if dropping makes no room.
+        """Return the available jobs that must be dropped. None if dropping frees too little.
 
-        They are the oldest; after rounds that were `lost` to others, some of the oldest. Returns an
-        empty list if the index was stale, or others are about to store jobs that may be dropped
-        then; the caller tries again.
+        These are the oldest jobs. After rounds that were `lost` to other requests, a random
+        selection of old jobs. Returns an empty list if the index was stale, or if other requests
+        are about to store jobs that can be dropped. The caller then tries again.
         """
         name = request.queue.name
         taken = reservation.room(name)
@@ -474,7 +521,7 @@ class QueueBounds:
             return None
         if not jobs and not size:
             return ()
-        # Assumes jobs of the mean size; reads more if those in front are smaller.
+        # Assumes jobs of the mean size. Reads more jobs if the oldest ones are smaller.
         by_size = math.ceil(size * value.count / value.size) if size and value.size else 0
         wanted = min(max(jobs, by_size, 1), _MOST_DROPPED)
         while True:
@@ -494,7 +541,7 @@ class QueueBounds:
             if len(line) < len(some):
                 return ()
             if len(some) == len(found) and (len(found) < limit or limit == _MOST_DROPPED):
-                # Room that no job stands for yet: of pushes which are under way, and of this one.
+                # Space without stored jobs: of other requests in progress, and of this one.
                 coming = value.count - taken.count - self._stored(request.queue, value.count)
                 return () if coming >= max(1, jobs - len(line)) else None
             wanted = min(4 * wanted, _MOST_DROPPED)
@@ -506,7 +553,7 @@ class QueueBounds:
         victims: Sequence[Sequence[Job]],
         until_ms: int,
     ) -> bool:
-        """Drop jobs of full queues; whether any was."""
+        """Drop jobs of the full queues. Return whether at least one was dropped."""
         return (
             sum(
                 self._drop(reservation, request, refusal.value, oldest, until_ms)
@@ -523,10 +570,10 @@ class QueueBounds:
         oldest: Sequence[Job],
         until_ms: int,
     ) -> int:
-        """Drop jobs; their room is the reservation's, and the counter stays as it is. Returns how
-        many were dropped.
+        """Drop jobs and return how many were dropped. Their space moves to the reservation.
 
-        If the function dies, a sweep finds that no job stands for this room.
+        The counter doesn't change. If the function crashes, a sweep finds that this space has
+        no job.
         """
         name = request.queue.name
         dropped: list[Job] = []
@@ -540,22 +587,25 @@ class QueueBounds:
             if job.reserved_bytes is None:
                 untracked, untracked_bytes = untracked + 1, untracked_bytes + job.size
             else:
-                reservation.take(name, Room.of([job]))
-        # Jobs stored before the bound existed are in the untracked part of the counter.
+                reservation.take(name, CapacityUse.of([job]))
+        # Jobs stored before the queue had a size limit are in the untracked part of the counter.
         untracked = min(untracked, value.untracked)
         untracked_bytes = min(untracked_bytes, value.untracked_bytes)
         if untracked and self._depth.take_over(name, value, count=untracked, size=untracked_bytes):
-            reservation.take(name, Room().plus(untracked, untracked_bytes, 0))
+            reservation.take(name, CapacityUse().plus(untracked, untracked_bytes, 0))
         return len(dropped)
 
     def _drop_some(self, jobs: Sequence[Job]) -> list[Job]:
-        """Drop these jobs; returns those that were. The others were fetched, cancelled or dropped
-        by somebody else, or nobody knows: then their room stays counted until a sweep repairs it.
+        """Drop these jobs and return the ones that were dropped.
+
+        Another request fetched, cancelled, or dropped each of the others, or the outcome of the
+        write is unknown. In that case the space stays counted until a sweep corrects it.
         """
         now_ms = self._clock.now_ms()
         dropping = [(job, *lifecycle.drop(job, now_ms=now_ms)) for job in jobs]
-        # Race: a fetch, a cancel, another push that drops them. Whoever changes a record first has
-        # it; the loser takes no room for it. A job in line holds no permits to release.
+        # Race with a fetch, a cancellation, or another enqueue that drops the same jobs. The first
+        # write wins, and the loser doesn't take the space. An available job has no permits to
+        # release.
         try:
             if len(jobs) == 1:
                 ((job, after, failure),) = dropping
@@ -575,7 +625,7 @@ class QueueBounds:
             left = [job for job, met in zip(jobs, lost.items, strict=False) if met is None]
             if len(left) < len(jobs):
                 return self._drop_some(left) if left else []
-            # An entry of a history was in the way, which is left as it is.
+            # The item of a history entry blocked the transaction. It is left unchanged.
             return [dropped for job in jobs for dropped in self._drop_some([job])]
         except OjsError:
             return []
@@ -611,7 +661,16 @@ class QueueBounds:
 
 
 def check_size(queue: Queue, size: int, field: str) -> None:
-    """Raise PayloadTooLarge for more bytes than a queue may ever hold."""
+    """Raise PayloadTooLarge if `size` exceeds the queue's size limit in bytes.
+
+    Args:
+        queue: The queue.
+        size: Size of the jobs in bytes.
+        field: Request field that the error names.
+
+    Raises:
+        PayloadTooLarge: The jobs don't fit into the empty queue.
+    """
     limit = queue.config.max_size_bytes
     if limit is not None and size > limit:
         raise PayloadTooLarge(field, size=size, limit=limit, queue=queue.name)
@@ -620,14 +679,14 @@ def check_size(queue: Queue, size: int, field: str) -> None:
 def _requests(
     jobs: Sequence[Job], queues: Mapping[str, Queue], replaced: Sequence[Job]
 ) -> list[_CapacityRequest]:
-    """The request to each bounded queue, in order of name."""
+    """Return the request to each bounded queue, ordered by name."""
     requests = []
     for name in sorted({job.queue for job in jobs if job.reserved_bytes is not None}):
         entering = [job for job in jobs if job.queue == name]
-        room = wanted = Room.of(entering)
+        room = wanted = CapacityUse.of(entering)
         for job in _leaving(replaced, entering):
             if job.queue == name and job.reserved_bytes is not None:
-                # No more than is needed: the rest is released when the job has left.
+                # At most the required space. The rest is released when the job has left.
                 count, size = min(1, wanted.count), min(job.reserved_bytes, wanted.size)
                 wanted = wanted.plus(-count, -size, job.reserved_in or 0)
         first = entering[0].type
@@ -636,10 +695,10 @@ def _requests(
 
 
 def _leaving(replaced: Sequence[Job], entering: Sequence[Job]) -> list[Job]:
-    """Jobs whose room is taken over, reserved no later than those that enter.
+    """Return the jobs whose space is taken over, with a period not later than the new jobs'.
 
-    Clocks differ. The other way round, those who die in between would leave room without a job in
-    an earlier period than the job without room, and a sweep would release it.
+    Clocks differ. In the opposite order, a crash would leave space without a job in an earlier
+    period than the job without space, and a sweep would release it.
     """
     latest = max((job.reserved_in or 0 for job in entering), default=0)
     return [
@@ -649,12 +708,12 @@ def _leaving(replaced: Sequence[Job], entering: Sequence[Job]) -> list[Job]:
 
 
 def _bytes(job: Job) -> int:
-    """The bytes a job counts as."""
+    """Return the bytes that a job counts as."""
     return job.reserved_bytes or job.size
 
 
 def _retry_after_s(value: DepthValue, count: int) -> int:
-    """In how many seconds there may be room, by how fast jobs left lately."""
+    """Return in how many seconds space may be free, based on the recent rate of departures."""
     if not value.drain:
         return _UNKNOWN_RETRY_S
     return max(1, min(_LONGEST_RETRY_S, math.ceil(60 * count / value.drain)))

@@ -1,14 +1,14 @@
 """Job-level rate limits: the permits and starts of the jobs that one fetch claims.
 
-Jobs without a limit cost nothing here. For limited jobs a fetch reads the state of their keys (one
-call for a page of the line). Before it claims, it acquires permits where running jobs are limited,
-and counts starts where these are: one write of each kind for all jobs of the page with one limit.
-It gives back what it did not use.
+Jobs without a limit need no request here. For limited jobs, a fetch reads the state of their keys,
+in one call per page of the index. Before a claim, it acquires permits where a concurrency limit
+applies, and counts starts where a rate applies. It makes one write of each kind for all jobs of
+the page with the same limit. At its end it releases unused permits and starts.
 
 A key's permits are those of a semaphore with the shards of its largest limit. A job with a smaller
-limit may take permits of the first shards only, so all of them are read before it: it starts while
-fewer jobs of the key run than its limit says, except for those that are started at that moment.
-Where all jobs have one limit, it is never passed.
+limit can take permits of the first shards only, so all of them are read before. The job starts if
+fewer jobs of the key run than its limit allows, except for jobs that start at the same moment. If
+all jobs have the same limit, the limit is never exceeded.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from ojs.store.permits.semaphore import SHARD_PERMITS
 from ojs.store.permits.throttle_state import LimitName, ThrottleStates
 from ojs.store.table import keys
 
-# Jobs that one fetch postpones or drops, where their limit says so.
+# Jobs that one fetch postpones or drops, if their limit is configured to do so.
 _ENDED_AT_ONCE = 10
-# Jobs for which one write acquires permits: DynamoDB takes expressions of 4 KB.
+# Jobs for which one write acquires permits: DynamoDB accepts expressions of up to 4 KB.
 _ACQUIRED_AT_ONCE = 25
-# Shards that one fetch heals, where it found no room in all of them.
+# Shards that one fetch repairs if it found all of them full.
 _HEALED_AT_ONCE = 2
 
 
@@ -66,10 +66,10 @@ class KeyPermits:
         self._clock = clock
 
     def prefetch(self, fetch: FetchPermits, candidates: Iterable[Candidate]) -> None:
-        """Read the limiters of these jobs' keys, except those read already. One call.
+        """Read the limiters of these jobs' keys in one call. Skip limiters that were read before.
 
-        Of a limit whose permits are in one shard this is read along: while there is no room, other
-        fetches write nothing.
+        If the permits of a limit are in one shard, this shard is read in the same call. While the
+        limit is reached, other fetches then write nothing.
         """
         limits: dict[str, int | None] = {}
         for limit in dict.fromkeys(candidate.position.limit for candidate in candidates):
@@ -82,12 +82,12 @@ class KeyPermits:
             fetch.limiters |= self._store.get_many(limits, whole=False)
 
     def is_blocked(self, fetch: FetchPermits, candidate: Candidate) -> bool:
-        """Whether it is known already that this job's limit is reached; costs nothing."""
+        """Return whether this job's limit is already known to be reached. Makes no request."""
         limit = candidate.position.limit
         if limit is None or limit not in fetch.blocked:
             return False
         if candidate.job_id in fetch.open:
-            # The limit is reached because this job, further down the line, has a permit.
+            # The limit is reached because this job, later in the index, already has a permit.
             return False
         self._pass_over(fetch, candidate.job_id, limit, fetch.blocked[limit])
         return True
@@ -100,10 +100,21 @@ class KeyPermits:
         *,
         wanted: int,
     ) -> KeyGrant | None:
-        """The grant to claim this job with, which has a limit; None if it must wait.
+        """Acquire the grant to claim a job that has a limit.
 
-        Acquires also for jobs that follow with the same limit, up to `wanted` in all. Raises
-        OjsError.
+        Also acquires permits and starts for the following jobs with the same limit.
+
+        Args:
+            fetch: State of the fetch.
+            candidate: The job to claim.
+            following: Jobs that the fetch may claim after it.
+            wanted: Maximum number of unused grants of the fetch, including earlier ones.
+
+        Returns:
+            The grant. None if the limit is reached and the job must wait.
+
+        Raises:
+            OjsError: A read or a write failed.
         """
         job_id, limit = candidate.job_id, candidate.position.limit or ""
         if job_id in fetch.open:
@@ -123,12 +134,13 @@ class KeyPermits:
             fetch.uses[at] = semaphore
             grant = self._semaphores.acquire(semaphore, granted)
             granted = [job_id for job_id in granted if job_id in semaphore.permits]
-            # Where some were granted, shards that were not tried may have more.
+            # If some were granted, shards that were not tried can have more.
             known = not granted or most <= SHARD_PERMITS
             current = grant.current if known else 0
             active = max(active + len(granted), current + len(limiter.left))
             if not granted:
-                # Race: others acquired what was free. Whether there is room is not known then.
+                # Race: other fetches acquired the free permits. It is then unknown whether the
+                # limit is reached.
                 full = active >= most
                 decision = LimitDecision(0, CONCURRENCY, most, active) if full else LimitDecision(0)
         if granted and limiter.counts_starts(spec.bounds, now_ms):
@@ -157,13 +169,13 @@ class KeyPermits:
     def _room(
         self, fetch: FetchPermits, spec: LimitSpec, wanted: int, now_ms: int
     ) -> LimitDecision:
-        """How many of so many jobs may start, as far as is known before permits are acquired."""
+        """Return how many of `wanted` jobs may start, as known before permits are acquired."""
         name, bounds = spec.limiter, spec.bounds
         limiter = self._seen(name, fetch.limiters[name], bounds, now_ms)
         decision = limiter.room(bounds, now_ms, wanted)
         full = decision.strategy == CONCURRENCY and not decision.count
         if full and limiter.look_ms is not None and limiter.look_ms <= now_ms:
-            # What no job runs with is not to keep others waiting.
+            # A permit that no job runs with must not block other jobs.
             shards = {"limit": max(limiter.most, decision.limit), "most": _HEALED_AT_ONCE}
             if self._semaphores.store.heal_all(keys.limiter(name), now_ms=now_ms, **shards):
                 limiter = self._store.get_many({name: decision.limit})[name]
@@ -174,24 +186,25 @@ class KeyPermits:
     def _seen(
         self, name: str, limiter: LimiterState, bounds: LimitBounds, now_ms: int
     ) -> LimiterState:
-        """A limiter with as many permits read as matters to a job with these bounds."""
+        """Return the limiter with all permits read that matter for a job with these bounds."""
         limit = limiter.permits(bounds, now_ms)
         if limit is None or limit <= SHARD_PERMITS >= limiter.most:
             return limiter
         if limit == limiter.most and limiter.throttled_since_ms is None:
-            # Most likely there is room: the shards tell.
+            # The limit is probably not reached. The write to the shards decides.
             return limiter
         if limit <= limiter.most:
             return self._store.get_many({name: limit})[name]
-        # Before any permit is acquired that whoever has a smaller limit would not look for.
+        # Must happen before a permit is acquired that a job with a smaller limit would not read.
         self._store.raise_most(name, limit)
         return replace(limiter, most=limit)
 
     def _has_room(
         self, fetch: FetchPermits, spec: LimitSpec, candidates: Sequence[Candidate]
     ) -> bool:
-        """Whether a key throttles no more: there is room for more jobs, or what was read of the
-        line has no other job of the key.
+        """Return whether a key no longer throttles jobs.
+
+        True if more jobs can start, or if the candidates include no other job of the key.
         """
         if fetch.limiters[spec.limiter].room(spec.bounds, self._clock.now_ms(), 1).count:
             return True
@@ -204,14 +217,20 @@ class KeyPermits:
 
     @staticmethod
     def _pass_over(fetch: FetchPermits, job_id: str, limit: str, decision: LimitDecision) -> None:
-        """Note a job that is to be postponed or dropped, as its limit is reached."""
+        """Record a job to postpone or to drop, because its limit is reached."""
         waits = LimitSpec.of(limit).on_limit is OnLimit.WAIT
         if not waits and len(fetch.overdue) < _ENDED_AT_ONCE and decision.strategy:
             fetch.overdue[job_id] = decision
 
     def rollback(self, fetch: FetchPermits, grant: KeyGrant | None, job_id: str) -> None:
-        """Give back what was granted for a job that was not claimed, so that it is there for the
-        next one.
+        """Return the permit and the start of a job that was not claimed.
+
+        The next job of the fetch can use the capacity.
+
+        Args:
+            fetch: State of the fetch.
+            grant: The grant of the job. None if the job has no limit.
+            job_id: ID of the job.
         """
         if grant is None:
             return
@@ -223,16 +242,17 @@ class KeyPermits:
             self._store.roll_back(grant.starts, 1)
 
     def close(self, fetch: FetchPermits, end: Callable[[Job, LimitDecision], None]) -> None:
-        """Uncount the starts that were not used, record limits that start or stop throttling, and
-        have `end` postpone or drop the jobs whose limit says so.
+        """Uncount unused starts, and record limits that start or stop throttling.
+
+        Then `end` postpones or drops the jobs whose limit is configured to do so.
         """
         starts = [grant.starts for grant in fetch.open.values() if grant.starts is not None]
         for grant in {id(each): each for each in starts}.values():
             self._store.roll_back(grant, sum(each is grant for each in starts))
-        # A failure here must not lose the jobs that were claimed.
+        # A failure here must not affect the jobs that were claimed.
         with suppress(OjsError):
             self._record_throttling(fetch)
-        # After a failure they stay available; the next fetch tries again.
+        # After a failure the jobs stay available. The next fetch tries again.
         with suppress(OjsError):
             for job_id, job in self._jobs.read_records(fetch.overdue).items():
                 end(job, fetch.overdue[job_id])
@@ -242,8 +262,17 @@ class KeyPermits:
         self._store.release_left(job)
 
     def to_resume(self, job: Job, run: str, *, now_ms: int) -> SemaphoreUse | None:
-        """What is to be acquired for a job that goes on after its lease ended; None if nothing. It
-        has started before: rate, spacing and pause do not apply.
+        """Return the permit to acquire for a job that continues after its lease expired.
+
+        The job has started before, so rate, spacing, and pause do not apply.
+
+        Args:
+            job: The job.
+            run: Token of the new run.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Returns:
+            The use of the key's semaphore. None if the job needs no permit of a key.
         """
         if job.limit is None:
             return None
@@ -257,7 +286,16 @@ class KeyPermits:
         return _use(name, limiter, limit if limiter.active < limit else 0, run)
 
     def heal(self, name: str, limiter: LimiterState, *, now_ms: int) -> None:
-        """Release the permits of a key whose jobs do not run with them. Raises OjsError."""
+        """Release the permits of a key whose jobs do not run with them.
+
+        Args:
+            name: Name of the limiter.
+            limiter: State of the limiter, as read.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Raises:
+            OjsError: A read or a write failed.
+        """
         if limiter.look_ms is not None and limiter.look_ms <= now_ms:
             limit = max(1, limiter.most)
             self._semaphores.store.heal_all(keys.limiter(name), limit, now_ms=now_ms, most=limit)
@@ -286,7 +324,7 @@ class KeyPermits:
 
 
 def _use(name: str, limiter: LimiterState, limit: int, run: str) -> SemaphoreUse:
-    """A fetch's use of a key's permits, for jobs with this limit."""
+    """Return a fetch's use of a key's permits, for jobs with this limit."""
     free = max(0, limit - len(limiter.left))
-    # Jobs may be dropped when they are refused, so that must be for a reason.
+    # Exact, because a rejected job can be dropped: the limit must really be reached.
     return SemaphoreUse(KEY_PERMIT, keys.limiter(name), free, ANY_VERSION, run, exact=True)

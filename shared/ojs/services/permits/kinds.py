@@ -1,7 +1,7 @@
-"""The kinds of permits that running jobs have, and what one fetch acquires of them.
+"""The kinds of permits that running jobs have, and the permits that one fetch acquires.
 
-`KINDS` has a row for each concurrency limit: of a job's queue, its worker pool, its worker there,
-its rate limit key, and the delivery that pushes it. A new limit is a new row.
+`KINDS` has a row for each concurrency limit: of the job's queue, its worker pool, its worker in
+this pool, its rate limit key, and its push delivery. To add a limit, add a row.
 """
 
 from __future__ import annotations
@@ -33,17 +33,27 @@ if TYPE_CHECKING:
     from ojs.domain.queue.queue import Queue
     from ojs.store.permits.counter_items import PermitGrant
 
-# The semaphore of a worker or delivery is removed when it got no job for so long.
+# The semaphore of a worker or delivery is deleted after this time without a job.
 WORKER_KEPT_S = 30 * 86_400
 
 
 @record
 class SemaphoreUse:
-    """What a fetch has acquired of a semaphore of one `kind`: the shard of each permit, by job; and
-    which of these jobs have been claimed. `run` is its token (`ojs.domain.job.permits`). An
-    `exact` use is refused only if no shard has a permit left; one of `only` some shards asks no
-    others. `full` says that each shard that it may ask was seen without a permit left, `short` that
-    it got fewer than it wanted, and `freed` that it released some of a shard that had none left.
+    """The permits that a fetch has acquired from one semaphore, by job.
+
+    Attributes:
+        kind: Kind of the semaphore (`ojs.domain.job.permits`).
+        name: Name of the semaphore.
+        limit: Number of permits. None if unlimited.
+        version: Version of the configuration that sets the limit.
+        run: Token of the fetch.
+        exact: Whether an acquisition fails only if no shard has a free permit.
+        only: The shards to use. Empty: all.
+        full: Whether each of these shards was found without a free permit.
+        short: Whether the last acquisition returned fewer permits than requested.
+        freed: Whether the fetch released permits of a shard that had no free permit.
+        permits: Shard of each acquired permit, by job ID.
+        used: IDs of the jobs that were claimed.
     """
 
     kind: str
@@ -66,7 +76,7 @@ class SemaphoreUse:
 
 
 class Candidate(NamedTuple):
-    """A job that a fetch might claim, and its position in the ready line, with the stored `key`."""
+    """A job that a fetch might claim, with its position in the ready index and the stored `key`."""
 
     job_id: str
     position: Position
@@ -74,14 +84,15 @@ class Candidate(NamedTuple):
 
     @property
     def entry(self) -> str:
-        """The job at this position: it differs from the same job at another one."""
+        """The job at this position. Differs from the same job at another position."""
         return self.job_id + self.key
 
 
 @record(frozen=True)
 class KeyGrant:
-    """What some jobs with one limit may be claimed with: permits of a semaphore, and starts that
-    were counted; None where jobs take no permits, or starts are not counted.
+    """Permits and counted starts to claim jobs with one rate limit.
+
+    `semaphore` is None if the jobs take no permits. `starts` is None if starts are not counted.
     """
 
     limiter: str
@@ -91,16 +102,17 @@ class KeyGrant:
 
 @record
 class QueueGrant:
-    """How many jobs a queue's limits let a fetch claim, and how many it did.
+    """How many jobs of a queue a fetch may claim, and how many it claimed.
 
-    `closed` says that the queue has granted less than was wanted, and will not be asked again.
+    If `closed` is true, the queue granted fewer jobs than requested. The fetch then doesn't
+    request more.
     """
 
     queue: Queue
     granted: int = 0
     used: int = 0
     closed: bool = False
-    # By strategy: the last grant, and the job that had to wait, if one had.
+    # By strategy: the last grant, and the job that had to wait, if there was one.
     grants: dict[str, tuple[PermitGrant, str | None]] = field(default_factory=dict)
     # Candidates seen by the fetch that were granted nothing.
     waiting: int = 0
@@ -109,10 +121,10 @@ class QueueGrant:
 
 @record
 class FetchPermits:
-    """What one fetch has acquired of each kind, and what it knows to be refused.
+    """The permits that one fetch has acquired, and the limits that it knows to be reached.
 
-    It takes jobs for a worker of a pool, or for a delivery: of its permits those of `shards`, if
-    there are any.
+    The fetch claims jobs for a worker of a pool, or for a delivery. If `shards` is set, it uses
+    only these shards of the delivery's semaphore.
     """
 
     new_run: Callable[[], str]
@@ -125,14 +137,14 @@ class FetchPermits:
     queues: dict[str, QueueGrant] = field(default_factory=dict)
     # By key.
     limiters: dict[str, LimiterState] = field(default_factory=dict)
-    # By limit of a key: no more jobs of these now.
+    # By limit of a key: this fetch claims no more jobs with these limits.
     blocked: dict[str, LimitDecision] = field(default_factory=dict)
     # By job that can be claimed.
     open: dict[str, KeyGrant] = field(default_factory=dict)
     # Jobs to postpone or drop, because their limit is reached.
     overdue: dict[str, LimitDecision] = field(default_factory=dict)
-    # By key: why a job of the key had to wait, and which; a job that may run though others had to
-    # wait before.
+    # By key: the reason why a job of the key had to wait, and this job. Then a job that may run
+    # although other jobs had to wait before.
     waiting: dict[str, tuple[LimitDecision, str]] = field(default_factory=dict)
     cleared: dict[str, str] = field(default_factory=dict)
 
@@ -143,14 +155,16 @@ class FetchPermits:
 
     @cached_property
     def held(self) -> dict[str, SemaphoreUse]:
-        """Of which limits each job needs a permit that this fetch claims, from whatever queue. The
-        narrowest first: other fetches of the same worker or delivery may have some of them.
+        """The uses of the limits that apply to each job of this fetch, whatever its queue.
+
+        The narrowest limit is first: other fetches of the same worker or delivery may have its
+        permits.
         """
         kinds = (DELIVERY_PERMIT, WORKER_PERMIT, POOL_PERMIT)
         return {kind: use for kind in kinds if (use := self.use(kind)) is not None}
 
     def use(self, kind: str, queue: Queue | None = None) -> SemaphoreUse | None:
-        """The use of the semaphore of a kind; None where there is no limit."""
+        """Return the use of the semaphore of a kind. None if no limit applies."""
         at = kind, "" if queue is None else queue.name
         if at not in self.uses:
             self.uses[at] = KINDS[kind].use(self, queue)
@@ -158,24 +172,25 @@ class FetchPermits:
 
     @property
     def held_back(self) -> list[Queue]:
-        """The queues whose rate limit has refused a start."""
+        """The queues whose rate limit has rejected a start."""
         grants = ((each.queue, each.grants.get(RATE)) for each in self.queues.values())
         return [queue for queue, found in grants if found is not None and found[1] is not None]
 
     @property
     def keys_wait(self) -> list[int | None]:
-        """Of each key whose limit has refused a start: when the next one may be, if that is known;
-        None where a job of the key must end first, in whatever queue.
+        """For each key whose limit rejected a start, the time of the next possible start.
+
+        None if a running job of the key must finish first, in any queue.
         """
         return [decision.free_ms for decision in self.blocked.values()]
 
     @property
     def freed(self) -> bool:
-        """Whether it has released permits that no job took, of a limit that had none left."""
+        """Whether the fetch released unused permits of a limit that had no free permit."""
         return any(use is not None and use.freed for use in self.uses.values())
 
     def exhausted(self, queue: Queue) -> bool:
-        """Whether the queue has refused more permits than those taken."""
+        """Return whether the queue rejected more permits, and all granted ones are used."""
         grant = self.queues.get(queue.name)
         return grant is not None and grant.closed and grant.used >= grant.granted
 
@@ -184,8 +199,11 @@ class FetchPermits:
 
 
 class Kind(NamedTuple):
-    """A limit: the name of the semaphore that a job has a permit of, by its record; how a fetch
-    uses it for jobs of a queue, if it is limited; and for how long it is kept after that, in s.
+    """A concurrency limit.
+
+    `name_of` returns the semaphore that a job has a permit of, based on the job record. `use`
+    returns the use by a fetch for the jobs of a queue, or None if no limit applies. The semaphore
+    is kept for `kept_s` seconds after its last use. None: permanently.
     """
 
     name_of: Callable[[Job], str | None]
@@ -219,7 +237,7 @@ def _of_delivery(fetch: FetchPermits, _queue: Queue | None) -> SemaphoreUse | No
     delivery = fetch.delivery
     if delivery is None:
         return None
-    # Whoever is refused stops, until one of the shards that are full is released.
+    # A fetch without a permit stops. The release of a permit of a full shard starts the next one.
     return SemaphoreUse(
         DELIVERY_PERMIT,
         delivery.semaphore,
@@ -232,7 +250,7 @@ def _of_delivery(fetch: FetchPermits, _queue: Queue | None) -> SemaphoreUse | No
 
 
 def _by_position(_fetch: FetchPermits, _queue: Queue | None) -> None:
-    """None: each position has its own limit (`ojs.services.permits.key_permits`)."""
+    """Return None: each position has its own limit (`ojs.services.permits.key_permits`)."""
 
 
 def _name_of_worker(job: Job) -> str | None:
@@ -252,7 +270,7 @@ def _name_of_delivery(job: Job) -> str | None:
     return name and delivery_semaphore(name)
 
 
-# By the letter that job records have.
+# By the letter that job records contain.
 KINDS = {
     QUEUE_PERMIT: Kind(lambda job: job.queue, _of_queue),
     POOL_PERMIT: Kind(lambda job: job.pool and pool_semaphore(job.pool), _of_pool),
@@ -263,5 +281,5 @@ KINDS = {
 
 
 def semaphore_of(job: Job, kind: str) -> str | None:
-    """The name of the semaphore of one of a job's permits; None for a kind that is not known."""
+    """Return the name of the semaphore of one of a job's permits. None for an unknown kind."""
     return KINDS[kind].name_of(job) if kind in KINDS else None

@@ -1,12 +1,14 @@
-"""The permits of jobs: acquired for a fetch, taken by the jobs it claims, released when these end.
+"""Permits of jobs: acquired for a fetch, used by the jobs it claims, released when the jobs stop.
 
-Three kinds limit running jobs: those of the job's queue, of its rate limit key, and of whom it is
-handed out to: a worker pool, a worker, a delivery. A job in a bounded queue holds room there as
-well, from its push (`ojs.services.permits.backpressure`) until it is done.
+Three kinds of limits apply to running jobs: the limits of the job's queue, of its rate limit key,
+and of its receiver. The receiver is a worker pool, a worker, or a delivery. A job in a bounded
+queue also reserves space there, from its creation until it reaches a final state
+(`ojs.services.permits.backpressure`).
 
-Each permit is noted on the job record by the write that begins the run, and released once, after
-the write that ends it. If that fails, or the process dies in between, one too many counts until it
-is found out that no job runs with it (`ojs.store.permits.semaphore`); there are never too few.
+The write that starts the run stores each permit in the job record. The permit is released once,
+after the write that ends the run. If the release fails, or the process crashes before it, the
+semaphore counts one permit too many until a check detects that no job runs with it
+(`ojs.store.permits.semaphore`). It never counts too few.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from ojs.services.permits.kinds import (
     semaphore_of,
 )
 from ojs.services.permits.semaphore_permits import ReleasedPermits, SemaphorePermits
-from ojs.store.bounds.depth_counter import DepthCounter, Room
+from ojs.store.bounds.depth_counter import CapacityUse, DepthCounter
 from ojs.store.permits.counter_items import ANY_VERSION, PermitGrant
 from ojs.store.permits.rate_window import RateWindowStore
 from ojs.store.permits.throttle_state import LimitName, ThrottleStates
@@ -62,20 +64,20 @@ class Acquired:
 
     @property
     def start_ms(self) -> int | None:
-        """When its start was counted; None where no rate limit counts it."""
+        """The time at which the start was counted. None if no rate limit counts it."""
         starts = None if self.grant is None else self.grant.starts
         return None if starts is None else starts.now_ms
 
     @property
     def uses(self) -> dict[str, SemaphoreUse]:
-        """The semaphores that it has a permit of, by kind."""
+        """The semaphores that the candidate has a permit of, by kind."""
         of_key = None if self.grant is None else self.grant.semaphore
         others = (self.fetch.use(QUEUE_PERMIT, self.queue), of_key)
         return self.fetch.held | {use.kind: use for use in others if use is not None}
 
     @property
     def noted(self) -> JobPermits:
-        """The permits as the job record notes them."""
+        """The permits in the form of the job record."""
         job_id, pool = self.candidate.job_id, self.fetch.pool
         shards = {kind: use.permits[job_id] for kind, use in self.uses.items()}
         return JobPermits(
@@ -85,7 +87,7 @@ class Acquired:
 
 
 class Permits:
-    """Acquires and releases what jobs hold of all limits that they are under."""
+    """Acquires and releases the permits and the space of jobs, for all limits."""
 
     def __init__(
         self,
@@ -112,14 +114,15 @@ class Permits:
     # --- for a fetch ------------------------------------------------------------------------
 
     def hold(self, fetch: FetchPermits, job_ids: Sequence[str]) -> int:
-        """Acquire what the first of these jobs need of whom they are handed out to, or as many
-        others in their place; for how many there is enough. Raises OjsError.
+        """Acquire the receiver's permits for the first of these jobs, or for other jobs instead.
+
+        Returns the number of jobs for which there are enough permits. Raises OjsError.
         """
         count = len(job_ids)
         for kind, use in fetch.held.items():
             spare = len(use.unused)
             missing = [job_id for job_id in job_ids if job_id not in use.permits]
-            # Where a delivery was seen full, whoever makes room takes it.
+            # If a delivery was found full, the request that releases a permit uses it.
             full = kind == DELIVERY_PERMIT and use.full
             if count > spare and not full:
                 self._semaphores.acquire(use, missing[: count - spare])
@@ -127,11 +130,11 @@ class Permits:
         return count
 
     def prefetch(self, fetch: FetchPermits, candidates: Iterable[Candidate]) -> None:
-        """Read what the limits of these candidates need, except what was read already. One call."""
+        """Read the state of the candidates' limits in one call, except states read before."""
         self._keys.prefetch(fetch, candidates)
 
     def is_blocked(self, fetch: FetchPermits, candidate: Candidate) -> bool:
-        """Whether it is known already that the candidate's own limit is reached; costs nothing."""
+        """Return whether the candidate's own limit is already known to be reached. No request."""
         return self._keys.is_blocked(fetch, candidate)
 
     def acquire(
@@ -143,11 +146,23 @@ class Permits:
         *,
         wanted: int,
     ) -> Acquired | None:
-        """Acquire all permits that a candidate needs; None if one kind refuses them.
+        """Acquire all permits that a candidate needs.
 
-        Those that it holds were acquired before the fetch's sequence numbers. Acquires also for
-        jobs that follow, up to `wanted` in all; what no job takes is released by `close`. Raises
-        OjsError.
+        The permits of the receiver were acquired before the fetch's sequence numbers (`hold`).
+        Also acquires permits for the following jobs. `close` releases the unused ones.
+
+        Args:
+            fetch: State of the fetch.
+            queue: Queue of the candidate.
+            candidate: The job to claim.
+            following: Jobs that the fetch may claim after it.
+            wanted: Maximum number of jobs to acquire permits for, 1 or more.
+
+        Returns:
+            The permits. None if one of the limits is reached.
+
+        Raises:
+            OjsError: A read or a write failed.
         """
         job_ids = [candidate.job_id, *(each.job_id for each in following)]
         if not self._admits(fetch, queue, job_ids, wanted):
@@ -161,9 +176,10 @@ class Permits:
         return None if grant is None else Acquired(fetch, queue, candidate, grant)
 
     def commit(self, acquired: Acquired) -> None:
-        """Take the permits for a claim that is about to be written.
+        """Mark the permits as used, before the write of the claim.
 
-        If its result is unknown they are not released: it is found out later.
+        If the outcome of the write is unknown, they are not released. A later check detects leaked
+        permits.
         """
         fetch, job_id = acquired.fetch, acquired.candidate.job_id
         for use in acquired.uses.values():
@@ -174,11 +190,11 @@ class Permits:
             grant.started = job_id
 
     def rollback(self, acquired: Acquired, *, unknown: bool) -> None:
-        """Take the permits back from a claim that lost its race.
+        """Undo `commit` for a claim that lost its race.
 
-        `unknown` says that an earlier try of the claim may have succeeded, and the job have ended
-        since: then its end may have released the permits, so they are left to be found out, and the
-        start stays counted.
+        If `unknown` is true, an earlier attempt of the claim may have succeeded, and the job may
+        have finished since. Its end may then have released the permits. So they are left to the
+        later check, and the start stays counted.
         """
         if unknown:
             return
@@ -190,12 +206,13 @@ class Permits:
             grant.used -= 1
 
     def close(self, fetch: FetchPermits, end: Callable[[Job, LimitDecision], None]) -> None:
-        """Release what no job took, and record limits that start or stop throttling.
+        """Release the unused permits, and record limits that start or stop throttling.
 
-        `end` postpones or drops the jobs whose limit says so when it is reached.
+        `end` postpones or drops the jobs whose limit is reached, if the limit is configured to do
+        so.
         """
         for grant in fetch.queues.values():
-            # A failure here must not lose the jobs that were claimed.
+            # A failure here must not affect the jobs that were claimed.
             with suppress(OjsError):
                 self._record_throttling(grant)
         for use in fetch.uses.values():
@@ -203,7 +220,7 @@ class Permits:
                 self._semaphores.release_unused(use)
         for grant in fetch.queues.values():
             if unused := grant.granted - grant.used:
-                # If this fails, they count until their period is over.
+                # If this fails, the starts stay counted until the end of their period.
                 with suppress(OjsError):
                     self._count_starts(grant.queue, -unused)
         self._keys.close(fetch, end)
@@ -213,8 +230,9 @@ class Permits:
     def _admits(
         self, fetch: FetchPermits, queue: Queue, job_ids: Sequence[str], wanted: int
     ) -> bool:
-        """Whether a queue's limits let the first of these jobs be claimed; asked once per queue and
-        fetch, for up to `wanted` of them.
+        """Return whether a queue's limits allow the first of these jobs to be claimed.
+
+        Each fetch requests the permits of a queue once, for up to `wanted` jobs.
         """
         if not queue.limits_concurrency and queue.config.rate_limit is None:
             return True
@@ -231,7 +249,8 @@ class Permits:
             return False
         if use is None or self._semaphores.ensure(use, job_ids[0]):
             return True
-        # Its permit was taken away, as this fetch was slow, and there is none left.
+        # Another fetch reclaimed the permit because this fetch was slow, and no other permit is
+        # free.
         grant.granted, grant.closed = grant.used, True
         return False
 
@@ -250,7 +269,7 @@ class Permits:
         return starts
 
     def _count_starts(self, queue: Queue, count: int) -> PermitGrant | None:
-        """Count starts of a queue's jobs, or uncount them; None where its rate is not limited."""
+        """Count starts of a queue's jobs, or uncount them. None if the queue has no rate limit."""
         config, now_ms = queue.config, self._clock.now_ms()
         if config.rate_limit is None:
             return None
@@ -273,17 +292,32 @@ class Permits:
     # --- for a job --------------------------------------------------------------------------
 
     def release(self, job: Job, *, ended_ms: int, stopped: list[Job] | None = None) -> bool:
-        """Release everything that a job held. Call it only after the write that ended the job.
+        """Release the space and the permits of a job, after the write that finished it.
 
-        Returns whether somebody may wait for it. With `stopped` the job's permits stay: it is added
-        there, for `release_stopped`.
+        Args:
+            job: The job before the write that finished it.
+            ended_ms: Time when it finished, in milliseconds since the epoch.
+            stopped: If set, the job is added to this list and its permits stay, for
+                `release_stopped`.
+
+        Returns:
+            Whether other jobs may wait for the released permits.
         """
         if job.reserved_bytes is not None:
-            self._depth.release(job.queue, Room.of([job]), now_ms=ended_ms)
+            self._depth.release(job.queue, CapacityUse.of([job]), now_ms=ended_ms)
         return self._release_run(job, ended_ms, stopped)
 
     def release_unused(self, before: Job, after: Job, stopped: list[Job] | None = None) -> bool:
-        """Release what a job needs no more after a change that was written, as `release` does."""
+        """Release what a job no longer needs after a written change.
+
+        Args:
+            before: The job before the change.
+            after: The job after the change.
+            stopped: See `release`.
+
+        Returns:
+            Whether other jobs may wait for the released permits.
+        """
         if after.state.terminal and not before.state.terminal:
             ended_ms = after.discarded_ms or after.cancelled_ms or after.completed_ms or 0
             return self.release(before, ended_ms=ended_ms, stopped=stopped)
@@ -295,15 +329,16 @@ class Permits:
         return False
 
     def release_stopped(self, jobs: Sequence[Job], *, now_ms: int) -> ReleasedPermits:
-        """Release the permits of jobs that stopped running: those of one limit together."""
+        """Release the permits of jobs that stopped running. One write per shard."""
         released = self._semaphores.release(jobs, now_ms=now_ms)
         for job in jobs:
             self._keys.release_left(job)
         return released
 
     def reacquire(self, before: Job, after: Job) -> Job | None:
-        """A job that resumes an attempt whose lease had run out, with the permits it needs; None if
-        others acquired them meanwhile.
+        """Acquire permits for a job that resumes an attempt after its lease expired.
+
+        Returns the job with its permits. None if other jobs have acquired them since the expiry.
         """
         if before.order is None or after.lease is None:
             return after
@@ -314,7 +349,7 @@ class Permits:
         return replace(after, permits=resumed if resumed.shards else None)
 
     def _reacquire(self, job: Job, now_ms: int) -> RunPermits | None:
-        """The permits of a job of all its limits, acquired anew; None if one is refused."""
+        """Acquire the permits of all limits of a job again. None if one limit is reached."""
         pool = self._pools.get(job.pool) if job.pool is not None else None
         fetch, queue = FetchPermits(self.new_run, pool), self._queues.get(job.queue)
         uses = [use for kind in KINDS if (use := self._to_resume(kind, fetch, queue, job, now_ms))]
@@ -333,12 +368,12 @@ class Permits:
         by_load = fetch.pool is not None and fetch.pool.by_load
         name = semaphore_of(job, kind)
         if name is not None and (kind == DELIVERY_PERMIT or (kind == WORKER_PERMIT and by_load)):
-            # The worker or the target runs the job already, so its own limit does not matter.
+            # The worker or target already runs the job, so its own limit does not apply.
             return SemaphoreUse(kind, name, None, ANY_VERSION, fetch.run)
         return fetch.use(kind, queue)
 
     def undo_reacquire(self, after: Job) -> None:
-        """Release what `reacquire` acquired for a job whose write was lost."""
+        """Release the permits that `reacquire` acquired for a job whose write lost its race."""
         if after.lease is not None:
             self._semaphores.release([after], now_ms=after.lease.until_ms - after.lease.length_ms)
 

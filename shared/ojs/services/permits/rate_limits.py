@@ -1,4 +1,4 @@
-"""Job-level rate limits: registers their keys, and what an operator sees and overrides."""
+"""Job-level rate limits: registers their keys, and lets operators view and override them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ojs.store.jobs.records import JobStore
 from ojs.store.permits.key_limits import KeyLimits
 from ojs.store.table.keys import Position
 
-# How often each container registers a key, for each kind of limit.
+# How often each container registers a key, per kind of limit.
 _REGISTER_EVERY_MS = 86_400_000
 _REMEMBERED = 10_000
 _LINE_PAGES = 5
@@ -33,7 +33,7 @@ _MAX_REASON = 1_000
 
 @record(frozen=True)
 class RateLimitStatus:
-    """A key's limits and their use at a time. `waiting` is None where it was not counted."""
+    """A key's limits and their use at `now_ms`. `waiting` is None if it was not counted."""
 
     key: str
     limiter: LimiterState
@@ -43,12 +43,12 @@ class RateLimitStatus:
 
     @property
     def bounds(self) -> LimitBounds:
-        """The bounds that apply: those of the job pushed last, under the override."""
+        """The bounds in force: those of the most recently created job, changed by the override."""
         return self.limiter.in_force(self.limiter.bounds, self.now_ms)
 
 
 class RateLimits:
-    """Registers keys, shows them, pauses and overrides them."""
+    """Registers, shows, pauses, and overrides keys."""
 
     def __init__(
         self, *, key_limits: KeyLimits, jobs: JobStore, lanes: Callable[[str], int], clock: Clock
@@ -60,7 +60,7 @@ class RateLimits:
         self._known: BoundedMap[tuple[str, str], int] = BoundedMap(_REMEMBERED)
 
     def register(self, jobs: Iterable[tuple[RateLimit, str]]) -> None:
-        """Register the keys of jobs that are about to be pushed, each with its queue."""
+        """Register the keys of jobs that are about to be enqueued, each with its queue."""
         now_ms = self._clock.now_ms()
         for limit, queue in dict.fromkeys(jobs):
             kind = (limit.compact(), queue)
@@ -70,13 +70,19 @@ class RateLimits:
             self._known.put(kind, now_ms)
 
     def pause(self, job: Job, until_ms: int, reason: str) -> None:
-        """Start no job of this job's key before `until_ms`; `reason` is for the event."""
+        """Start no job of this job's key before `until_ms`.
+
+        Args:
+            job: A job of the key. Without a limit, nothing happens.
+            until_ms: End of the pause in milliseconds since the epoch.
+            reason: Reason for the event. Cut to 1,000 characters.
+        """
         now_ms = self._clock.now_ms()
         if job.limit is not None and until_ms > now_ms:
             self._store.pause(job, until_ms=until_ms, reason=reason[:_MAX_REASON], now_ms=now_ms)
 
     def status(self, limit: RateLimit, queue: str) -> RateLimitStatus:
-        """The status of a job's key; may be a moment old."""
+        """Return the status of a job's key, from an eventually consistent read."""
         key = limit.key_in(queue)
         name = limiter_name(key)
         wanted = {name: limit.bounds.concurrency or 1}
@@ -84,7 +90,7 @@ class RateLimits:
         return RateLimitStatus(key, limiter, self._clock.now_ms())
 
     def get(self, key: str) -> RateLimitStatus:
-        """The status of a key, and how many jobs wait for it. Raises NotFound."""
+        """Return the status of a key with the number of waiting jobs. Raises NotFound."""
         limiter = self._store.get(limiter_name(key))
         if limiter is None:
             raise NotFound("rate_limit", key)
@@ -92,8 +98,9 @@ class RateLimits:
         return RateLimitStatus(key, limiter, self._clock.now_ms(), waiting, exact)
 
     def list(self, *, limit: int, cursor: str | None = None) -> Page[RateLimitStatus]:
-        """A page of keys in order, without how many jobs wait for each. Raises InvalidRequest for a
-        cursor that is none.
+        """Return a page of keys, ordered by key, without the number of waiting jobs.
+
+        Raises InvalidRequest for an invalid cursor.
         """
         if cursor is not None:
             with naming_field("cursor", cursor, BAD_CURSOR):
@@ -105,7 +112,7 @@ class RateLimits:
         return Page(shown, following)
 
     def override(self, key: str, override: Override) -> RateLimitStatus:
-        """Override the bounds of a key's jobs; replaces an earlier override."""
+        """Override the bounds of a key's jobs. Replaces an earlier override."""
         self._store.override(key, override, now_ms=self._clock.now_ms())
         return self._changed(key)
 
@@ -121,7 +128,10 @@ class RateLimits:
         return RateLimitStatus(key, limiter, self._clock.now_ms())
 
     def waiting(self, name: str, queues: Sequence[str]) -> tuple[int, bool]:
-        """How many available jobs of a key are in the first pages of its queues; whether in all."""
+        """Count the available jobs of a key in the first pages of its queues.
+
+        Returns the number, and whether all pages were read.
+        """
         count, exact = 0, True
         for queue in queues:
             for lane in range(self._lanes(queue)):
@@ -141,5 +151,5 @@ class RateLimits:
 
 
 def registered(jobs: Iterable[Job]) -> list[tuple[RateLimit, str]]:
-    """The limits of jobs, with their queues."""
+    """Return the limits of the jobs that have one, with their queues."""
     return [(job.limit, job.queue) for job in jobs if job.limit is not None]

@@ -1,23 +1,23 @@
-"""The sweeps that repair counters: of queues, and of worker pools (`ojs.services.permits.repair`).
+"""Sweeps that repair the counters of queues and the semaphores of queues and worker pools.
 
 A depth counter has a tracked part, for jobs that were counted one by one, and an untracked part,
-for jobs stored before the queue had a bound. An untracked job that is done is not subtracted: the
-untracked part is recounted each minute.
+for jobs stored before the queue had a size limit. An untracked job that finishes is not
+subtracted. The untracked part is recounted each minute.
 
-The tracked part shows too many after a function died between the write of a job and that of its
-counter, and it is repaired while others push and finish jobs:
+If a function crashes between the write of a job and the write of its counter, the tracked part is
+too high. It is repaired while clients create and finish jobs:
 
-1. No job will be stored any more whose period ended SETTLED_MS ago. Both what the counter has of
-   these periods and the number of their jobs only fall.
-2. The jobs of these periods are counted, by their records. The counter may have more: jobs that
-   were done by then, and are about to be subtracted.
-3. SETTLED_MS later all these have been subtracted. What the counter has of these periods now
-   belongs to jobs that were counted then, or to no job. So the excess over the number counted then,
-   and over the number counted now, belongs to no job, and is subtracted.
+1. For periods that ended SETTLED_MS ago, no further jobs are stored. The counter's values for
+   these periods and the number of their jobs can only decrease.
+2. The sweep counts the jobs of these periods by their records. The counter can be higher: it
+   includes jobs that had finished and are about to be subtracted.
+3. SETTLED_MS later, all of these are subtracted. Each remaining unit of the counter for these
+   periods belongs to a job of the first count, or to no job. So the excess over both the first and
+   the current count belongs to no job, and the sweep subtracts it.
 
-It is not subtracted as far as the projection contradicts: where the index misses jobs, the stream
-has them. Functions of 0.2 count jobs without a period; as long as they do, nothing is subtracted.
-In a queue with more than MOST_COUNTED jobs all stays as it is.
+The sweep doesn't subtract more than the projection allows: the stream can know jobs that the index
+misses. Functions of version 0.2 count jobs without a period. While they do, nothing is subtracted.
+The counter of a queue with more than MOST_COUNTED jobs stays unchanged.
 """
 
 from __future__ import annotations
@@ -50,18 +50,20 @@ from ojs.store.queues.pools import PoolStore
 from ojs.store.queues.queues import QueueStore
 from ojs.store.queues.workers import WorkerStore
 
-# No function takes so long from reserving room to the last write of its jobs, nor from the end of a
-# job to releasing its room: a request ends after 29 s, and the other functions do both at once, for
-# each job or batch. Clocks differ by less than the rest.
+# Longer than any function takes from reserving space to the last write of its jobs, and from the
+# end of a job to the release of its space. A request ends after 29 s, and other functions do both
+# immediately, for each job or batch. The remaining time covers clock differences.
 SETTLED_MS = 50_000
-# How long to wait after a recount until the next one, for each job in the queue.
+# Time to wait between two recounts, per job in the queue.
 _PAUSE_MS = 100
-# For so long after a bound was set, untracked jobs may still be stored, and are looked for.
+# For this time after a size limit was set, untracked jobs may still be stored. The sweep counts
+# them.
 _CONFIGURED_MS = 600_000
-# Jobs of one queue that are read one by one; each costs a read unit or half of one.
+# Maximum number of jobs of one queue that are read. Each costs up to one read unit.
 MOST_COUNTED = 5_000
 _DRAIN_MINUTES = 5
-# How often the jobs of a queue that gets a bound are counted, if a sweep stores its count first.
+# Number of attempts to count the jobs of a queue that gets a size limit, if a sweep stores its
+# count first.
 _RECOUNTS = 5
 _QUEUES = 33  # one call
 _PAGE = 100
@@ -88,12 +90,19 @@ class ReconcileSweep:
         self._repair = permit_repair
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
-        """Check every bounded queue, counting the jobs of at most `limit` of them.
+        """Check every bounded queue, starting at a random queue.
 
-        Counts: unbounded (queues not checked), bounded (queues checked), counted (queues whose jobs
-        were counted), recounted, suspected, healed, those of `PermitRepair.check`, failed, and
-        `more` (1 when it ended early and another run should follow). Begins at a random queue, so
-        that every queue gets its turn when runs end early.
+        The random start ensures that every queue is checked eventually if runs end early.
+
+        Args:
+            now_ms: Current time in milliseconds since the epoch.
+            limit: Maximum number of queues whose jobs are counted.
+            go_on: Returns whether enough time is left to continue.
+
+        Returns:
+            Numbers of queues: unbounded (not checked), bounded (checked), counted (jobs were
+            counted), recounted, suspected, healed. The counts of `PermitRepair.check`. And failed
+            and `more` (1 if the run ended early and another run should follow).
         """
         counts = SweepCounts()
         staged: Collection[str] | None = None
@@ -114,14 +123,14 @@ class ReconcileSweep:
                     return SweepReport(counts, failures=counts.failures)
                 with counting_failures(counts, f"depth of queue {known.queue.name}"):
                     if not asked:
-                        before_ms = (_over(now_ms) + 1) * PERIOD_MS
+                        before_ms = (_last_closed_period(now_ms) + 1) * PERIOD_MS
                         staged, asked = self._recount.staged(before_ms), True
                     self._check(known, staged, now_ms, read_ms, counts)
         return SweepReport(counts, failures=counts.failures)
 
     def _counted(self, counts: SweepCounts) -> Iterator[list[str]]:
-        """The names of the queues that have counters, in parts that one call can read."""
-        # What rests has no bound.
+        """Yield the names of the queues that have counters, in parts that one call can read."""
+        # Idle queues have no size limit.
         plan = self._every.plan()
         counts.update("unbounded" for _ in plan.resting)
         for part in self._every.parts(counts, plan):
@@ -131,9 +140,9 @@ class ReconcileSweep:
                 yield names[at : at + _QUEUES]
 
     def count_untracked(self, name: str) -> None:
-        """Count the jobs in a queue into its depth counter, before the queue gets a bound.
+        """Count the jobs of a queue into its depth counter, before the queue gets a size limit.
 
-        A push that is under way is found by the sweep. Raises OjsError.
+        The sweep finds jobs of requests that are still in progress. Raises OjsError.
         """
         for _ in range(_RECOUNTS):
             for known in self._recount.known([name]):
@@ -151,7 +160,7 @@ class ReconcileSweep:
         counts: SweepCounts,
         go_on: GoOn,
     ) -> bool:
-        """Repair the semaphores of these queues; False when there is no time left to do so."""
+        """Repair the semaphores of these queues. Return false if no time is left."""
         limited = [
             CountedPermits.of_queue(known.queue)
             for known in found
@@ -181,8 +190,8 @@ class ReconcileSweep:
         counted = None
         if suspected or self._may_have_untracked(known, now_ms):
             counts["counted"] += 1
-            # A queue that is about to get its limit was not configured yet. Untracked jobs that run
-            # are in lease notes only, however long they run.
+            # A queue that is about to get its limit is not configured yet. Untracked jobs that run
+            # are in lease notes only, whatever their duration.
             noted = (
                 not known.queue.config.bounded
                 or now_ms - (known.queue.configured_ms or 0) < _CONFIGURED_MS
@@ -199,8 +208,8 @@ class ReconcileSweep:
             counts["recounted"] += not same
         if counted is None or not counted[1]:
             return
-        # A batch that is undone releases all its room, whether its jobs were stored or not. Until
-        # then fewer jobs are in line than were counted, and nothing is wrong.
+        # A batch that is undone releases all its space, whether its jobs were stored or not. Until
+        # then the counter includes jobs that the recount doesn't find. That is correct.
         if staged is None or name in staged:
             return
         missed = _minus(_minus(counted[0].tracked_room, counted[0].undone), value.tracked_room)
@@ -211,15 +220,17 @@ class ReconcileSweep:
 
     @staticmethod
     def _looks_wrong(known: RecountedQueue, now_ms: int, read_ms: int) -> bool:
-        """Whether the tracked jobs should be counted: they differ from what was projected, and it
-        is time to find out why.
+        """Return whether to count the tracked jobs.
+
+        True if the counter differs from the projection, and enough time has passed since the last
+        recount.
         """
         value, projected = known.value, known.projected
         shown, others = value.tracked_room, projected.tracked_room
         if shown == others:
             return False
-        if max(value.until(_over(now_ms))) <= 0:
-            # Under traffic the projection is a little late; at rest it knows of all jobs.
+        if max(value.until(_last_closed_period(now_ms))) <= 0:
+            # Under traffic the projection lags slightly. In an idle queue it includes all jobs.
             at_rest = read_ms - value.changed_ms >= SETTLED_MS
             return at_rest and any(_minus(others, shown))
         last = value.recount
@@ -232,7 +243,7 @@ class ReconcileSweep:
 
     @staticmethod
     def _may_have_untracked(known: RecountedQueue, now_ms: int) -> bool:
-        """Whether there may be untracked jobs, or the counter shows some that are gone."""
+        """Return whether untracked jobs may exist, or the counter includes deleted ones."""
         configured_ms = known.queue.configured_ms or known.queue.created_ms
         value = known.value
         if value.untracked or value.untracked_bytes or known.projected.untracked:
@@ -243,7 +254,7 @@ class ReconcileSweep:
     def _untracked(
         known: RecountedQueue, counted: tuple[Occupancy, bool] | None, now_ms: int
     ) -> tuple[int, int]:
-        """The number of untracked jobs and their bytes that the counter should show."""
+        """Return the number of untracked jobs and their bytes that the counter should have."""
         value = known.value
         if counted is None:
             return value.untracked, value.untracked_bytes
@@ -251,7 +262,7 @@ class ReconcileSweep:
         untracked, size = _most_untracked(found, known.projected)
         configured_ms = known.queue.configured_ms or 0
         if not whole and now_ms - configured_ms < SETTLED_MS:
-            # The projection may not have seen all of them yet.
+            # The projection may not include all of them yet.
             return max(untracked, value.untracked), max(size, value.untracked_bytes)
         return untracked, size
 
@@ -263,8 +274,9 @@ class ReconcileSweep:
         read_ms: int,
         counts: Counter[str],
     ) -> None:
-        """Subtract what no job stands for, as far as this recount and the last one show it, and
-        note this one. `read_ms` is when the counter was read.
+        """Subtract the excess that this recount and the last one confirm, and store this recount.
+
+        `read_ms` is when the counter was read.
         """
         value, last = known.value, known.value.recount
         excess = 0, 0
@@ -278,7 +290,7 @@ class ReconcileSweep:
             excess = _minus(value.until(last.period), of_both)
             at_most = _minus(value.tracked_room, known.projected.tracked_room)
             excess = min(excess[0], at_most[0]), min(excess[1], at_most[1])
-        period = _over(now_ms)
+        period = _last_closed_period(now_ms)
         there = counted.reserved.until(period)
         noted = LastRecount(period, there.count, there.size, self._clock.now_ms())
         if self._depth.subtract(known.queue.name, value, noted, count=excess[0], size=excess[1]):
@@ -307,7 +319,14 @@ class PoolPermitSweep:
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
         """Check every pool with permits, and the permits of about `limit` workers.
 
-        Counts: those of `PermitRepair.check`, failed (pools), and `more` (1 when it ended early).
+        Args:
+            now_ms: Current time in milliseconds since the epoch.
+            limit: Approximate maximum number of workers.
+            go_on: Returns whether enough time is left to continue.
+
+        Returns:
+            The counts of `PermitRepair.check`, failed (pools), and `more` (1 if the run ended
+            early).
         """
         counts = SweepCounts()
         workers: Mapping[str, Mapping[str, int | None]] | None = None
@@ -346,9 +365,7 @@ class PoolPermitSweep:
             self._repair.check_workers(counted, workers, now_ms, counts)
 
     def _by_pool(self, limit: int) -> Mapping[str, Mapping[str, int | None]]:
-        """About `limit` workers that have a record, and how many jobs each runs at most, by the
-        pool they belong to.
-        """
+        """Return about `limit` workers with their concurrency, by pool."""
         found: defaultdict[str, dict[str, int | None]] = defaultdict(dict)
         after: str | None = None
         seen = 0
@@ -363,26 +380,28 @@ class PoolPermitSweep:
 
 
 def _most_untracked(counted: Occupancy, projected: Occupancy) -> tuple[int, int]:
-    """Untracked jobs and their bytes, by the source that knows of more."""
+    """Return the untracked jobs and their bytes, from the source that has more of them."""
     return (
         max(counted.untracked, projected.untracked),
         max(counted.untracked_bytes, projected.untracked_bytes),
     )
 
 
-def _over(now_ms: int) -> int:
-    """The last period of which nobody stores a job any more."""
+def _last_closed_period(now_ms: int) -> int:
+    """Return the last period for which no process stores jobs any longer."""
     return period_of(now_ms - SETTLED_MS) - 1
 
 
 def _comparable(last: LastRecount, value: DepthValue, read_ms: int) -> bool:
-    """Whether all that was about to be subtracted at a recount has been, and the parts of newer
-    periods are still exact. They are for KEPT_PERIODS, and as long as nothing changes the counter.
+    """Return whether the counter can be compared with the last recount.
+
+    True if all subtractions that were pending at the recount are done, and the buckets of newer
+    periods are still exact. Buckets are exact for KEPT_PERIODS, or until the counter changes.
     """
     settled = read_ms - last.at_ms >= SETTLED_MS
     return settled and last.period >= period_of(value.changed_ms) - KEPT_PERIODS + 1
 
 
 def _minus(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
-    """Jobs and bytes by which one is more."""
+    """Return the jobs and bytes by which the first is larger."""
     return max(0, one[0] - other[0]), max(0, one[1] - other[1])

@@ -1,11 +1,12 @@
-"""Repairs what semaphores count: permits that no job runs with, and jobs that run without one.
+"""Repairs semaphores: releases leaked permits, and gives permits to jobs that run without one.
 
-Permits have names, so those that no job runs with are found out by the records of their jobs
-(`ojs.store.permits.semaphore`), by a fetch that is refused or by the sweep here.
+Permits have names, so the job records show which permits no job runs with
+(`ojs.store.permits.semaphore`). A fetch that finds no free permit checks them, and so does the
+sweep here.
 
-Jobs that ran before there was a limit have no permits. Before the limit applies they are given one
-(`PermitRepair.count_running`). From then on there is no difference between them and the others. The
-operator's request is answered when fetches that could not know of the limit have ended (`wait`).
+Jobs that started before a limit was set have no permits. They get one before the limit applies
+(`PermitRepair.count_running`). After that they don't differ from other jobs. The operator's
+request returns when all fetches have ended that started before the limit was set (`wait`).
 """
 
 from __future__ import annotations
@@ -24,28 +25,28 @@ from ojs.services.permits.semaphore_permits import SemaphorePermits
 from ojs.store.derived.recount import Recount
 from ojs.store.jobs.records import JobStore
 from ojs.store.permits.counter_items import ANY_VERSION
-from ojs.store.permits.semaphore import taken, unnamed
+from ojs.store.permits.semaphore import taken, unnamed_permits
 from ojs.store.table import keys
 from ojs.store.table.values import Item
 
-# How long to wait for fetches that began before they could know of a limit, in seconds.
+# Time to wait for fetches that started before the limit was set, in seconds.
 GRACE_S = 1.0
 _ROUNDS = 4
-# For so long after that, the sweep looks for fetches that took longer, and for jobs that the index
-# did not list.
+# For this time after the limit was set, the sweep checks for fetches that took longer, and for
+# jobs that the index did not list.
 _CONFIGURED_MS = 180_000
-# Running jobs of one queue that are read one by one; each costs a read unit or half of one.
+# Maximum number of running jobs of one queue that are read. Each costs up to one read unit.
 MOST_COUNTED = 20_000
-# Running jobs that one request gives a permit, two writes each.
+# Maximum number of running jobs that one request gives a permit. Two writes each.
 MOST_TAKEN = 1_000
 
 
 @record(frozen=True)
 class CountedPermits:
-    """What a semaphore counts: the running jobs of a queue, or those that a pool has of its queues.
+    """The running jobs that a semaphore counts: those of a queue, or of a pool in its queues.
 
-    `kind` is how job records name its permits, `stats` the name under which the running jobs are
-    projected, `configured_ms` when the limit was changed.
+    `kind` identifies the permits in job records. `stats` is the name under which the running jobs
+    are projected. `configured_ms` is when the limit was changed.
     """
 
     semaphore: str
@@ -58,7 +59,7 @@ class CountedPermits:
 
     @classmethod
     def of_queue(cls, queue: Queue, limit: int | None = None) -> CountedPermits:
-        """The running jobs of a queue; with the limit that it is about to get."""
+        """Return the running jobs of a queue. `limit` is a limit that is about to be set."""
         return cls(
             queue.name,
             QUEUE_PERMIT,
@@ -72,7 +73,16 @@ class CountedPermits:
     def of_pool(
         cls, pool: Pool, queues: Sequence[Queue], limit: int | None = None
     ) -> CountedPermits:
-        """The running jobs of a pool with these queues; with the limit that it is about to get."""
+        """Return the running jobs of a pool in its queues.
+
+        Args:
+            pool: The pool.
+            queues: The pool's queues.
+            limit: A limit that is about to be set. Default: the pool's limit.
+
+        Returns:
+            The counted permits.
+        """
         return cls(
             pool.semaphore,
             POOL_PERMIT,
@@ -84,13 +94,13 @@ class CountedPermits:
         )
 
     def has_permit(self, job: Job) -> bool:
-        """Whether a running job has a permit of this semaphore."""
+        """Return whether a running job has a permit of this semaphore."""
         return self.has_unnamed(job) or (
             job.permits is not None and self.kind in job.permits.shards
         )
 
     def has_unnamed(self, job: Job) -> bool:
-        """Whether it is one without a name, of version 0.2."""
+        """Return whether the job has a permit without a name, of version 0.2."""
         return self.kind in job.unnamed_permits
 
 
@@ -113,28 +123,37 @@ class PermitRepair:
 
     @staticmethod
     def of_queue(queue: Queue, limit: int | None = None) -> CountedPermits:
-        """As `CountedPermits.of_queue`, for callers that import this module on first use."""
+        """Same as `CountedPermits.of_queue`, for callers that import this module on first use."""
         return CountedPermits.of_queue(queue, limit)
 
     def count_running(self, counted: CountedPermits, *, now_ms: int) -> int:
-        """Give all running jobs a permit, before a limit is set on them; how many had none.
+        """Give each running job a permit before a limit is set. Return how many had none.
 
-        Fetches must acquire permits by now. Raises BackendUnavailable when too many jobs run for
-        one request: a repeated request continues.
+        Fetches must already acquire permits. Raises BackendUnavailable if too many jobs run for
+        one request. A repeated request continues.
         """
         given, running = self._give_all(counted, now_ms, most=MOST_TAKEN)
         if running is None:
             raise BackendUnavailable(
-                "More jobs run than can be counted at once; try again.", retry_after_s=5
+                "There are too many active jobs to count in one request. Repeat the request.",
+                retry_after_s=5,
             )
         return given
 
     def wait(self, counted: CountedPermits, *, now_ms: int, again: bool) -> None:
         """Wait until every fetch applies a limit that was set or lowered.
 
-        Fetches under way may have acquired permits under the old limit, and be about to claim jobs
-        with them. With `again` there was no limit before: then some may acquire no permits, and the
-        jobs they claim are given one.
+        Fetches in progress may have acquired permits under the old limit, and may be about to
+        claim jobs with them.
+
+        Args:
+            counted: The running jobs that the limit applies to.
+            now_ms: Current time in milliseconds since the epoch.
+            again: Whether there was no limit before. Some fetches then acquire no permits, and the
+                jobs they claim are given permits here.
+
+        Raises:
+            OjsError: A read or a write failed.
         """
         for _ in range(_ROUNDS):
             self._sleep(GRACE_S)
@@ -144,8 +163,14 @@ class PermitRepair:
     def check(self, those: Sequence[CountedPermits], now_ms: int, counts: Counter[str]) -> None:
         """Repair these semaphores.
 
-        Counts: slotted (semaphores checked), slots_taken (permits for jobs that had none), and
-        slots_freed (semaphores). Raises OjsError.
+        Args:
+            those: The semaphores with their running jobs.
+            now_ms: Current time in milliseconds since the epoch.
+            counts: Receives slotted (semaphores checked), slots_taken (permits given to jobs that
+                had none), and slots_freed (semaphores).
+
+        Raises:
+            OjsError: A read or a write failed.
         """
         if not those:
             return
@@ -156,7 +181,7 @@ class PermitRepair:
             items = found[counted.semaphore]
             self._heal(counted.semaphore, items, now_ms, counts)
             lately = now_ms - counted.configured_ms < _CONFIGURED_MS
-            nameless = unnamed(items[0]) > 0
+            nameless = unnamed_permits(items[0]) > 0
             if lately or nameless or active[counted.stats] > taken(items):
                 given, running = self._give_all(counted, now_ms, most=MOST_COUNTED)
                 if given:
@@ -175,13 +200,23 @@ class PermitRepair:
         now_ms: int,
         counts: Counter[str],
     ) -> None:
-        """Repair the semaphores of a pool's workers, which have these limits. Raises OjsError."""
+        """Repair the semaphores of a pool's workers.
+
+        Args:
+            counted: The running jobs of the pool.
+            workers: Concurrency limit of each worker, by ID. None: no limit.
+            now_ms: Current time in milliseconds since the epoch.
+            counts: Receives the counts of `check`.
+
+        Raises:
+            OjsError: A read or a write failed.
+        """
         assert counted.pool is not None
         names = {worker: worker_semaphore(counted.pool, worker) for worker in workers}
         found = self._store.read({names[worker]: limit for worker, limit in workers.items()})
         for name, items in found.items():
             self._heal(name, items, now_ms, counts)
-        nameless = {worker for worker, name in names.items() if unnamed(found[name][0]) > 0}
+        nameless = {worker for worker, name in names.items() if unnamed_permits(found[name][0]) > 0}
         if not nameless:
             return
         for at, job in enumerate(self._running(counted)):
@@ -209,8 +244,9 @@ class PermitRepair:
     def _give_all(
         self, counted: CountedPermits, now_ms: int, *, most: int
     ) -> tuple[int, list[Job] | None]:
-        """Give up to `most` running jobs a permit that have none; how many got one, and the jobs
-        that run, None if there are too many.
+        """Give permits to up to `most` running jobs that have none.
+
+        Returns how many got one, and the running jobs. None instead if there are too many.
         """
         given = tried = 0
         running: list[Job] = []
@@ -226,13 +262,13 @@ class PermitRepair:
         return given, running
 
     def _give(self, counted: CountedPermits, job: Job, now_ms: int) -> bool:
-        """Give a running job a permit, whether one is free or not; False if it needs none."""
+        """Give a running job a permit even if none is free. Return false if it needs none."""
         if job.lease is None:
             return False
         had = job.permits or RunPermits(self._semaphores.new_run())
         name = permit_name(job.id, had.run)
-        # The permit first, then the note on the job: if we die in between, it is found out that
-        # the job does not run with it.
+        # The permit first, then the job record. After a crash in between, a check detects that the
+        # job does not run with the permit.
         acquired = self._store.acquire(
             counted.semaphore,
             [name],

@@ -1,7 +1,7 @@
-"""The permits of semaphores that one fetch acquires, for the jobs that it is about to claim.
+"""The permits of semaphores that one fetch acquires for the jobs that it is about to claim.
 
-A permit is named by the job that it is for. A fetch that loses the race for a job gives its permit
-to the next one, by one write.
+The name of a permit identifies its job. A fetch that loses the race for a job exchanges its permit
+for a permit of the next job, in one write.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from ojs.store.permits.semaphore import ConcurrencySemaphore
 
 @record
 class ReleasedPermits:
-    """What became free: by shard of a delivery that had no permit left before, how many it has now
-    (0: not known); and whether permits of `others` than deliveries are among it.
+    """The permits that were released.
+
+    `room` has the shards of deliveries that had no free permit before, with the number of free
+    permits now (0: unknown). `others` is true if permits of other limits were released.
     """
 
     room: dict[int, int] = field(default_factory=dict)
@@ -36,7 +38,7 @@ class ReleasedPermits:
 
     @property
     def awaited(self) -> bool:
-        """Whether somebody may wait for any of it."""
+        """Whether other jobs may wait for one of these permits."""
         return bool(self.room) or self.others
 
 
@@ -49,14 +51,24 @@ class SemaphorePermits:
         self._ids = ids
 
     def new_run(self) -> str:
-        """A token for the permits of one fetch."""
+        """Return a token for the permits of one fetch."""
         return self._ids.token().replace("-", "0").replace("_", "1")[:RUN_LENGTH]
 
     def acquire(
         self, use: SemaphoreUse, job_ids: Sequence[str], *, instead_of: Sequence[str] = ()
     ) -> PermitGrant:
-        """Acquire permits for these jobs, the first of them first, as far as there are any; those
-        that jobs have `instead_of` them are released. Raises OjsError.
+        """Acquire permits for these jobs, in this order, as far as permits are free.
+
+        Args:
+            use: The fetch's use of the semaphore. Is updated.
+            job_ids: IDs of the jobs.
+            instead_of: IDs of jobs whose permits the same write releases.
+
+        Returns:
+            The number of granted permits, and the state of the limit.
+
+        Raises:
+            OjsError: A write failed.
         """
         jobs = {permit_name(job_id, use.run): job_id for job_id in job_ids}
         returned = {permit_name(job_id, use.run): job_id for job_id in instead_of}
@@ -79,7 +91,7 @@ class SemaphorePermits:
         return acquired.grant
 
     def ensure(self, use: SemaphoreUse, job_id: str) -> bool:
-        """Whether a job has a permit, or gets one that the fetch acquired for another."""
+        """Return whether the job has a permit, or gets an unused permit of another job."""
         if job_id in use.permits:
             return True
         unused = use.unused
@@ -88,7 +100,7 @@ class SemaphorePermits:
         return job_id in use.permits
 
     def release_unused(self, use: SemaphoreUse, *, most: int | None = None) -> None:
-        """Release the permits, or `most` of them, that no job was claimed with."""
+        """Release up to `most` permits that no job was claimed with. Default: all of them."""
         unused = use.unused if most is None else use.unused[-most:]
         by_shard: dict[int, list[str]] = {}
         for job_id in unused:
@@ -101,8 +113,10 @@ class SemaphorePermits:
         self._free(use, use.permits.pop(job_id), [permit_name(job_id, use.run)])
 
     def release(self, jobs: Sequence[Job], *, now_ms: int) -> ReleasedPermits:
-        """Release the permits of jobs that stopped running, of all their limits: those of one shard
-        by one write. What cannot be released is found out later: no job runs with it.
+        """Release the permits of jobs that stopped running, for all their limits.
+
+        One write per shard. If a release fails, a later check detects that no job runs with the
+        permit.
         """
         found = ReleasedPermits()
         named: defaultdict[tuple[str, str, int], list[str]] = defaultdict(list)

@@ -1,9 +1,9 @@
-"""The sweep that ends throttle states which no fetch will clear, and counts waiting jobs.
+"""Ends throttle states that no fetch will clear, and counts waiting jobs.
 
-A fetch that finds a limit reached records it, and a fetch that claims a job under the limit records
-that it throttles no more (`ojs.store.permits.throttle_state`). If the jobs that waited are
-cancelled, moved or claimed elsewhere, or the limit is lifted, no fetch does so: then this sweep
-does. Of a key that keeps jobs waiting it also releases permits that no job runs with.
+A fetch that finds a limit reached records a throttle state. A fetch that claims a job under the
+limit clears it (`ojs.store.permits.throttle_state`). If the waiting jobs are cancelled, moved, or
+claimed elsewhere, or if the limit is removed, no fetch clears the state. This sweep then does. It
+also releases leaked permits of a key whose jobs wait.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PAGE = 100
 
 
 class ThrottleSweep:
-    """Checks the limits that throttle."""
+    """Checks the limits that throttle jobs."""
 
     name = "throttle"
 
@@ -50,9 +50,16 @@ class ThrottleSweep:
         self._rate_limits = limits
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
-        """Check up to `limit` limits, those first that have throttled for longest.
+        """Check the limits that have throttled for longest.
 
-        Counts: holding (limits checked), released, failed, and `more` (1 when it ended early).
+        Args:
+            now_ms: Current time in milliseconds since the epoch.
+            limit: Maximum number of limits.
+            go_on: Returns whether enough time is left to continue.
+
+        Returns:
+            The counts holding (limits checked), released, failed, and `more` (1 if the run ended
+            early).
         """
         counts = SweepCounts()
         for state in self._states.throttled(limit=limit):
@@ -66,7 +73,7 @@ class ThrottleSweep:
         return SweepReport(+counts, failures=counts.failures)
 
     def _check(self, state: ThrottleState, now_ms: int) -> bool:
-        """Whether the limit stopped throttling, which is recorded."""
+        """Clear the state if the limit stopped throttling. Return whether it was cleared."""
         if state.limiter.queue is None:
             waiting, room = self._of_key(state, now_ms)
         else:
@@ -79,13 +86,13 @@ class ThrottleSweep:
         return self._states.clear(state.limiter, grant, job_id=None, now_ms=now_ms)
 
     def _of_key(self, state: ThrottleState, now_ms: int) -> tuple[int, bool]:
-        """How many jobs of the key wait in the first pages, and whether one may start now."""
+        """Count the key's waiting jobs in the first pages. Return whether one may start now."""
         name = limiter_name(state.limiter.key)
         limiter = self._key_limits.get(name)
         if limiter is None:
             return 0, True
         waiting, _ = self._rate_limits.waiting(name, limiter.queues)
-        # Only the bound that throttled matters, as it is now.
+        # Only the bound that throttled matters, with its current value.
         bounds = limiter.bounds
         if state.strategy == CONCURRENCY:
             bounds = replace(LimitBounds(), concurrency=state.limit)

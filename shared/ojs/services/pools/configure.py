@@ -1,4 +1,4 @@
-"""Worker pools: creation, change, listing, deletion."""
+"""Worker pools: creation, change, listing, and deletion."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ojs.store.queues import pools as store
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table.races import retry_on_race
 
-_BUSY = "Others are changing this pool or its queues; try again."
+_BUSY = "Concurrent requests changed this pool or its queues."
 
 
 class PoolConfiguration:
-    """Creates, changes, lists and deletes worker pools."""
+    """Creates, changes, lists, and deletes worker pools."""
 
     def __init__(
         self,
@@ -37,7 +37,18 @@ class PoolConfiguration:
         strict_queues: bool = False,
         opened: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`opened` is told of queues that may hand out more than before."""
+        """Create the service.
+
+        Args:
+            pools: Store of the pools.
+            queues: Store of the queues.
+            permit_repair: Gives permits to running jobs.
+            backfill: Assigns fairness tags.
+            clock: Source of the current time.
+            semaphore: Store of the concurrency permits.
+            strict_queues: Whether queues must be created explicitly.
+            opened: Called with the name of a queue that can now dispatch more jobs.
+        """
         self._opened = opened
         self._pools = pools
         self._queues = queues
@@ -48,13 +59,15 @@ class PoolConfiguration:
         self._strict = strict_queues
 
     def put(self, name: str, body: object) -> tuple[Pool, bool]:
-        """Create or replace a pool; returns it and whether it is new. Missing queues are created.
+        """Create or replace a pool. Return it, and whether it is new. Missing queues are created.
 
-        A fetch that is under way uses the pool as it was. A limit on running jobs holds when this
-        returns, and jobs that run already count. If the pool turns tenant fairness on, waiting jobs
-        are reordered by tenant. Raises InvalidRequest, Conflict when a queue is isolated,
-        QueueNotFound in strict mode, BackendUnavailable when so many jobs run that the request must
-        be repeated.
+        A fetch in progress uses the previous pool. A concurrency limit applies when this returns,
+        and includes the running jobs. If the pool enables tenant fairness, waiting jobs are
+        reordered by tenant.
+
+        Raises InvalidRequest, and Conflict if a queue is isolated by another pool. Raises
+        QueueNotFound if queues must be created explicitly. Raises BackendUnavailable if too many
+        jobs run for one request, and the request must be repeated.
         """
         wanted = domain.parse(name, body)
         stored, new = retry_on_race(lambda: self._put(wanted), busy=_BUSY)
@@ -71,19 +84,20 @@ class PoolConfiguration:
         limit = wanted.concurrency
         known, untagged, new = before, queues, before is None
         if before is None and limit is not None:
-            # Race: a pool of this name was deleted a moment ago, and its workers still run jobs
-            # without permits. So create the pool without a limit and then set the limit as for an
-            # existing pool. After a crash in between, the caller has no answer and repeats.
+            # Race: a pool of this name was deleted recently, and its workers still run jobs
+            # without permits. So create the pool without a limit, and then set the limit as for an
+            # existing pool. After a crash in between, the caller receives no response and repeats
+            # the request.
             uncapped = replace(requested, concurrency=None, limiting=True)
             before = self._pools.save(None, uncapped, list(queues.values()))
             queues = self._read(wanted, before, now_ms)
         begins = before is not None and limit is not None and before.concurrency is None
-        # Running jobs of the queues that the pool had before count, too.
+        # Running jobs of the pool's previous queues count too.
         running = list(queues.values())
         taken = 0
         if before is not None and begins:
-            # First have every job that is handed out take a permit, then take permits for the
-            # running ones, then put the limit in force: so it holds when this returns.
+            # First make each dispatched job acquire a permit, then give permits to the running
+            # jobs, then apply the limit. So the limit holds when this returns.
             before = before if before.limiting else self._pools.begin_limit(before)
             taken = self._repair.count_running(
                 CountedPermits.of_pool(before, running, limit), now_ms=now_ms
@@ -95,21 +109,22 @@ class PoolConfiguration:
                 stored.semaphore, limit=limit, version=stored.version, now_ms=now_ms
             )
             was = known.concurrency if known is not None else None
-            # No worker fetches for a pool that did not exist, unless jobs ran from before.
+            # No worker fetches for a pool that did not exist, unless jobs of an earlier pool still
+            # run.
             if (not new or taken) and (was is None or limit < was):
                 counted = CountedPermits.of_pool(stored, running)
                 self._repair.wait(counted, now_ms=now_ms, again=begins)
         return stored, new
 
     def _tag(self, before: Mapping[str, Queue], now_ms: int) -> None:
-        """Start the fairness backfill of the queues that have become fair."""
+        """Start the fairness backfill of the queues that became fair."""
         after, _ = self._queues.get_many(before)
         for name, queue in after.items():
             if before[name].fairness is None and queue.backfill_since_ms is not None:
                 self._backfill.begin(queue, now_ms=now_ms)
 
     def _read(self, wanted: Pool, before: Pool | None, now_ms: int) -> dict[str, Queue]:
-        """The queues of the pool as requested, and those that it had before."""
+        """Return the requested queues of the pool and its previous queues."""
         had = before.queues if before is not None else ()
         found, _ = self._queues.get_many(dict.fromkeys((*wanted.queues, *had)))
         for name in wanted.queues:
@@ -121,14 +136,14 @@ class PoolConfiguration:
         return found
 
     def get(self, name: str) -> Pool:
-        """One pool. Raises NotFound."""
+        """Return a pool. Raises NotFound."""
         pool = self._pools.get(name)
         if pool is None:
             raise NotFound("pool", name)
         return pool
 
     def list(self, *, limit: int, cursor: str | None = None) -> Page[Pool]:
-        """A page of pools in order of name. Raises InvalidRequest for a bad cursor."""
+        """Return a page of pools, ordered by name. Raises InvalidRequest for an invalid cursor."""
         if cursor is not None:
             with naming_field("cursor", cursor, BAD_CURSOR):
                 domain.check_pool(cursor)
@@ -136,8 +151,9 @@ class PoolConfiguration:
         return Page(self._pools.get_many(names), following)
 
     def delete(self, name: str) -> None:
-        """Delete a pool's configuration; its workers go on as in a pool without one. Raises
-        NotFound, BackendUnavailable.
+        """Delete a pool's configuration. Its workers continue as in a pool without configuration.
+
+        Raises NotFound, BackendUnavailable.
         """
         tried = False
 
@@ -145,7 +161,7 @@ class PoolConfiguration:
             nonlocal tried
             pool = self._pools.get(name)
             if pool is None and tried:
-                # Removed by an earlier try whose answer was lost, or by another request.
+                # Deleted by an earlier attempt without a response, or by another request.
                 return
             pool = pool or self.get(name)
             tried = True
@@ -156,30 +172,42 @@ class PoolConfiguration:
 
 
 def _check(wanted: Pool, queues: Mapping[str, Queue]) -> None:
-    """Raise Conflict if another pool or a deletion forbids that the pool has these queues."""
+    """Raise Conflict if another pool or a deletion prevents the pool from having these queues."""
     for at, name in enumerate(wanted.queues):
         queue = queues[name]
         others = [other for other in queue.pools if other != wanted.name]
         if queue.state is QueueState.DRAINING:
-            raise _conflict(at, name, "is being deleted", [])
+            raise _conflict(at, name, "is being deleted. Remove it from queues", [])
         if queue.isolated_by not in (None, wanted.name):
-            raise _conflict(at, name, f"is isolated by the pool '{queue.isolated_by}'", others)
+            raise _conflict(
+                at,
+                name,
+                f"is isolated by pool '{queue.isolated_by}'. Remove it there first",
+                others,
+            )
         configured = [queue.pools[other].fairness for other in others]
         if wanted.fairness is not None and _differs(configured, wanted):
-            raise _conflict(at, name, "has another tenant_fairness by another pool", others)
+            raise _conflict(
+                at,
+                name,
+                "has a different tenant_fairness in another pool. Use the same value",
+                others,
+            )
         if wanted.isolated and others:
-            raise _conflict(at, name, "cannot be isolated: another pool has it", others)
+            raise _conflict(at, name, "can't be isolated, because another pool contains it", others)
         if len(others) >= MAX_POOLS_OF_QUEUE:
-            raise _conflict(at, name, f"is in {MAX_POOLS_OF_QUEUE} pools already", others)
+            raise _conflict(
+                at, name, f"is already in {MAX_POOLS_OF_QUEUE} pools, which is the maximum", others
+            )
 
 
 def _differs(configured: Sequence[Fairness | None], wanted: Pool) -> bool:
-    """Whether other pools configure another tenant fairness for the queue."""
+    """Return whether other pools configure a different tenant fairness for the queue."""
     return any(fairness not in (None, wanted.fairness) for fairness in configured)
 
 
 def _conflict(at: int, name: str, reason: str, pools: Sequence[str]) -> Conflict:
     return Conflict(
-        f"The queue '{name}' {reason}.",
+        f"Queue '{name}' {reason}.",
         details={"field": f"queues[{at}]", "queue": name, "reason": reason, "pools": sorted(pools)},
     )

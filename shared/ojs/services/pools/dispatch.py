@@ -1,13 +1,14 @@
 """Decides which queue each job of a fetch comes from.
 
-    the fetch is for          its dispatch sequence numbers
-    no configured pool        counted by each container, for each combination of queues and weights
-    a configured pool         allotted by the pool's sequencer (`ojs.store.permits.sequencer`), so
-                              that all containers together keep the order
+Dispatch sequence numbers:
 
-A number is taken only when there is a job to hand out. It belongs to one queue; if that queue is
-empty, another queue gets it (`ojs.domain.pool.dispatch`). A strict order without a guaranteed ratio
-and a single queue need no numbers, and an idle pool writes nothing.
+* Without a configured pool, each container counts them, per combination of queues and weights.
+* With a configured pool, the pool's sequencer allots them (`ojs.store.permits.sequencer`), so that
+  all containers together keep the order.
+
+A number is used only if a job can be dispatched. It belongs to one queue. If that queue is empty,
+another queue gets it (`ojs.domain.pool.dispatch`). A strict order without a guaranteed ratio and a
+single queue need no numbers, and an idle pool writes nothing.
 """
 
 from __future__ import annotations
@@ -34,20 +35,21 @@ from ojs.store.permits.sequencer import (
 )
 from ojs.store.table import keys
 
-# Numbers looked ahead, as a multiple of the number of queues.
+# Numbers to look ahead, as a multiple of the number of queues.
 _AHEAD = 4
-# How long a queue that this container saw empty is passed over when another queue's number is given
-# away. Its own numbers still go to it.
+# How long a queue that this container found empty is skipped when the number of another queue is
+# given away. The queue still gets its own numbers.
 _EMPTY_MS = 1_000
-# Entries of a ready line that are read to see how deep it is; beyond that the projection counts.
+# Entries of a queue's ready index that are read to measure its depth. The projection counts more.
 PAGE = 100
-# A page with at least so many entries may be of a longer line: jobs just claimed are left out.
+# A page with at least this many entries may belong to a longer queue: recently claimed jobs are
+# omitted.
 _DEEP = 80
 _REMEMBERED = 1_000
 
 
 class JobSource(Protocol):
-    """A queue that a fetch takes jobs from."""
+    """A queue that a fetch claims jobs from."""
 
     @property
     def known(self) -> Sequence[str]:
@@ -55,30 +57,30 @@ class JobSource(Protocol):
         ...
 
     def peek(self) -> int:
-        """The number of jobs known to be claimable; looks for some if none are, 0 without any."""
+        """Return the number of jobs known to be claimable. Reads the index if it is 0."""
         ...
 
     def claim(self) -> bool:
-        """Claim the next job; False when none is left."""
+        """Claim the next job. Return false if none is left."""
         ...
 
 
 @record
 class DispatchPlan:
-    """The order in which one fetch serves its queues, and the permits that it has."""
+    """The order in which one fetch serves its queues, and its permits."""
 
     sequence: DispatchSequence
     strategy: DispatchStrategy
     permits: FetchPermits
     state: SequencerState = field(default_factory=SequencerState)
-    # The sequence number that is likely to come next.
+    # The sequence number that probably comes next.
     next_number: int = 0
-    # Jobs left in the queues whose lines are deeper than one page, as projected.
+    # Projected number of remaining jobs, for queues with more jobs than one page.
     deep: dict[str, int] = field(default_factory=dict)
 
     @property
     def full(self) -> bool:
-        """Whether the pool is known to have had no permit left when it was read."""
+        """Whether the pool had no free permit when it was read."""
         pool = self.permits.pool
         if pool is None or pool.concurrency is None or semaphore.shards(pool.concurrency) > 1:
             return False
@@ -86,26 +88,26 @@ class DispatchPlan:
 
     @property
     def plain(self) -> bool:
-        """Whether queues are served as listed, without sequence numbers or permits."""
+        """Whether queues are served in the listed order, without sequence numbers or permits."""
         free = not self.sequence.counted and self.strategy != DispatchStrategy.LEAST_LOADED
         return free and not self.permits.held and not self.rotates
 
     @property
     def rotates(self) -> bool:
-        """Whether a starving queue is served before its turn."""
+        """Whether a starved queue is served before its turn."""
         pool = self.permits.pool
         prevents = pool is not None and pool.prevention is not None
         return prevents and len(self.sequence.queues) > 1
 
     def prefer(self, left: Collection[str], sources: Mapping[str, JobSource]) -> str:
-        """The queue that a free number goes to: the deepest backlog, or the first as listed."""
+        """Return the queue that gets a free number: the one with most jobs, or the first listed."""
         listed = [name for name in self.sequence.queues if name in left]
         if self.strategy == DispatchStrategy.LEAST_LOADED:
             return max(listed, key=lambda name: max(self.deep.get(name, 0), sources[name].peek()))
         return listed[0]
 
     def ahead(self, left: Collection[str]) -> Iterator[str]:
-        """The queues that are left, in the order in which they are likely to be served."""
+        """Yield the remaining queues, in the order in which they are probably served."""
         named: dict[str, None] = {}
         if self.sequence.counted:
             for number in range(
@@ -121,7 +123,7 @@ class DispatchPlan:
 
 
 class DispatchPlanner:
-    """Plans in which order fetches serve queues. One for each container."""
+    """Plans the order in which fetches serve queues. One instance per container."""
 
     def __init__(
         self,
@@ -131,7 +133,14 @@ class DispatchPlanner:
         sequencer: Sequencer,
         available: Callable[[Sequence[str]], Mapping[str, int]],
     ) -> None:
-        """`depths` returns how many jobs queues have in line, as projected."""
+        """Create the planner.
+
+        Args:
+            clock: Source of the current time.
+            permits: Acquires the permits of fetches.
+            sequencer: Store of the sequence numbers of pools.
+            available: Returns the projected number of available jobs, by queue.
+        """
         self._depths = available
         self._permits = permits
         self._sequencer = sequencer
@@ -140,7 +149,16 @@ class DispatchPlanner:
         self._empty: BoundedMap[str, int] = BoundedMap(_REMEMBERED)
 
     def for_pool(self, pool: Pool, state: SequencerState, worker: Worker | None) -> DispatchPlan:
-        """The plan of a fetch by a worker of a configured pool."""
+        """Return the plan of a fetch by a worker of a configured pool.
+
+        Args:
+            pool: The pool.
+            state: State of the pool's sequencer, as read.
+            worker: The worker, if known.
+
+        Returns:
+            The plan.
+        """
         return DispatchPlan(
             pool.sequence,
             pool.strategy,
@@ -152,7 +170,16 @@ class DispatchPlanner:
     def for_request(
         self, queues: Sequence[str], strategy: DispatchStrategy, weights: Mapping[str, int]
     ) -> DispatchPlan:
-        """The plan of a fetch outside of configured pools, as it requests."""
+        """Return the plan of a fetch outside of configured pools.
+
+        Args:
+            queues: Names of the queues, in the requested order.
+            strategy: The requested strategy.
+            weights: Weights of the queues, by name.
+
+        Returns:
+            The plan.
+        """
         permits = FetchPermits(self._permits.new_run)
         plan = DispatchPlan(DispatchSequence.of(queues, strategy, weights), strategy, permits)
         plan.next_number = self._own.get(_key(plan), 0)
@@ -161,10 +188,15 @@ class DispatchPlanner:
     def serve(
         self, plan: DispatchPlan, sources: Mapping[str, JobSource], wanted: Callable[[], int]
     ) -> None:
-        """Claim jobs from these queues, one for each number, until enough are claimed or none is
-        left.
+        """Claim jobs from these queues, one per number, until enough are claimed or none is left.
 
-        Raises OjsError; jobs claimed by then stay claimed.
+        Args:
+            plan: Plan of the fetch.
+            sources: The queues that can have jobs, by name.
+            wanted: Returns how many more jobs the fetch requests.
+
+        Raises:
+            OjsError: A read or a write failed. Jobs that were claimed before stay claimed.
         """
         idle = {name for name in plan.sequence.queues if name not in sources}
         override, empty = self._overdue(plan, sources)
@@ -174,7 +206,7 @@ class DispatchPlanner:
                 return
             count = min(claimable, wanted())
             if plan.permits.held:
-                # Permits first: numbers that no job is handed out for would upset the order.
+                # Permits first: a number without a dispatched job would change the order.
                 expected = self._expected(plan, sources, idle, count)
                 count = self._permits.hold(plan.permits, expected)
                 if not count:
@@ -197,7 +229,7 @@ class DispatchPlanner:
         number: int,
         at_once: str | None,
     ) -> bool:
-        """Claim the job of one number; False when no queue has any."""
+        """Claim the job of one number. Return false if no queue has a job."""
         if at_once is not None and sources[at_once].claim():
             return True
         while (name := self._whose(plan, sources, idle, number)) is not None:
@@ -230,7 +262,7 @@ class DispatchPlanner:
     def _claimable(
         self, plan: DispatchPlan, sources: Mapping[str, JobSource], idle: set[str], wanted: int
     ) -> int:
-        """How many jobs are known to be claimable, `wanted` at most."""
+        """Return how many jobs are known to be claimable, up to `wanted`."""
         left = [name for name in plan.sequence.queues if name not in idle]
         likely = self._likely(left)
         order = [*plan.ahead(likely), *(name for name in left if name not in likely)]
@@ -241,7 +273,7 @@ class DispatchPlanner:
             if not claimable:
                 idle.add(name)
             self._seen(name, empty=not claimable)
-            # To find the deepest backlog, look at every queue.
+            # Read every queue to find the one with most jobs.
             if found >= wanted and plan.strategy != DispatchStrategy.LEAST_LOADED:
                 return wanted
         if plan.strategy == DispatchStrategy.LEAST_LOADED:
@@ -253,8 +285,9 @@ class DispatchPlanner:
     def _overdue(
         self, plan: DispatchPlan, sources: Mapping[str, JobSource]
     ) -> tuple[StarvationOverride | None, list[str]]:
-        """The starving queue that must be served next, if any, and the queues that were due even
-        earlier but have no jobs.
+        """Return the starved queue to serve next, if any.
+
+        Also returns the queues that were due earlier but have no jobs.
         """
         pool = plan.permits.pool
         if pool is None or pool.prevention is None or len(sources) < 2:
@@ -280,8 +313,9 @@ class DispatchPlanner:
         idle: Collection[str],
         count: int,
     ) -> list[str]:
-        """The jobs that the next `count` numbers will hand out, if no other fetch gets in between:
-        permits are acquired for these.
+        """Return the jobs to acquire permits for.
+
+        These are the jobs that the next `count` numbers dispatch, unless another fetch interferes.
         """
         jobs: list[str] = []
         lines: dict[str, deque[str]] = {}
@@ -308,11 +342,11 @@ class DispatchPlanner:
         override: StarvationOverride | None,
         empty: Sequence[str],
     ) -> SequenceRange:
-        """Sequence numbers for `count` jobs, if the order of their queues needs any."""
+        """Return sequence numbers for `count` jobs, if the order of the queues needs any."""
         pool, numbered = plan.permits.pool, plan.sequence.counted
         if pool is None:
             return self._own_numbers(plan, count)
-        # Without numbers the sequencer is only written for a starving queue: once in an interval.
+        # Without numbers, the sequencer is written only for a starved queue: once per interval.
         if not numbered and override is None and not empty:
             return SequenceRange(count)
         numbers = self._sequencer.next_numbers(
@@ -323,7 +357,7 @@ class DispatchPlanner:
         return numbers
 
     def _own_numbers(self, plan: DispatchPlan, count: int) -> SequenceRange:
-        """Sequence numbers that this container counts itself."""
+        """Return sequence numbers that this container counts."""
         first = self._own.update(_key(plan), lambda before: (before or 0) + count) or 0
         plan.next_number = first + count
         return SequenceRange(count, first)
@@ -337,7 +371,7 @@ class DispatchPlanner:
             self._empty.forget(name)
 
     def _likely(self, names: Iterable[str]) -> list[str]:
-        """The queues not seen empty lately; all of them if that leaves none."""
+        """Return the queues not found empty in the last second. All queues if none is left."""
         since_ms = self._clock.now_ms() - _EMPTY_MS
         known = list(names)
         likely = [name for name in known if self._empty.get(name, since_ms) <= since_ms]

@@ -1,8 +1,8 @@
-"""Minute sweep over worker pools that finds starved queues and overloaded pools.
+"""Minute sweep of worker pools that detects starved queues and overloaded pools.
 
 It reads the counters of the projection, so its cost does not depend on the number of jobs. It
-stores an alert when a condition begins and removes it when the condition ends; the stream record of
-that write becomes the event, so each condition is reported once until it is over.
+stores an alert when a condition starts and removes it when the condition ends. The stream record
+of that write becomes the event, so each condition is reported once.
 """
 
 from __future__ import annotations
@@ -39,31 +39,32 @@ from ojs.store.queues.pools import PoolStore
 from ojs.store.table import keys
 
 _NAMES = 1_000
-# Pool names that one run reads; how many pools it looks at is its `limit`.
+# Maximum number of pool names that one run reads. The number of pools it checks is its `limit`.
 _MAX_NAMES = 10_000
-# Queues of the pools that are read together: five calls.
+# Number of queues of the pools that are read together, in five calls.
 _QUEUES = 100
 _RENEW_MS = KEPT_S * 1_000 // 2
 
 
 @record(frozen=True, eq=False)
 class PoolHealthReport(SweepReport):
-    """What a run did and the metrics of the pools that it looked at.
+    """The result of a run, and the metrics of the pools that it checked.
 
-    `counts` has: pools (looked at), starved (queues that became so), overloaded (pools that became
-    so), over (conditions that ended), raced (pools where another sweep was ahead), failed, `more`.
+    `counts` has: pools (checked), starved (queues that became starved), overloaded (pools that
+    became overloaded), over (conditions that ended), raced (pools that another sweep changed
+    first), failed, and `more`.
     """
 
     pools: Sequence[PoolMetrics] = ()
 
 
 @record
-class _Run(SweepRun):
+class _HealthRun(SweepRun):
     seen: list[PoolMetrics] = field(default_factory=list)
 
 
 class PoolHealthSweep:
-    """Finds starved queues and overloaded pools."""
+    """Detects starved queues and overloaded pools."""
 
     name = "pool_health"
 
@@ -85,14 +86,22 @@ class PoolHealthSweep:
         self._choose = choose
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> PoolHealthReport:
-        """Look at up to `limit` pools; if there are more, begin at a random one.
+        """Check worker pools. If there are more than `limit`, start at a random one.
 
-        One call for the names. For pools with 100 queues in all: two calls, one for every 20
-        queues, and one if any queue has limits. One more for each queue not known to be starved
-        that nothing was started from lately, and one for the first of them, to see whether there is
-        maintenance; and one write for each pool whose alerts change.
+        Cost: one call for the names. For pools with 100 queues in total: two calls, one per 20
+        queues, and one if any queue has limits. One call for each queue without recent starts that
+        is not known to be starved, and one to read the maintenance mode for the first of them. One
+        write for each pool whose alerts change.
+
+        Args:
+            now_ms: Current time in milliseconds since the epoch.
+            limit: Maximum number of pools.
+            go_on: Returns whether enough time is left to continue.
+
+        Returns:
+            The counts of the run and the metrics of the pools.
         """
-        run = _Run(now_ms, limit, go_on)
+        run = _HealthRun(now_ms, limit, go_on)
         for chunk in self._chunks(run):
             if run.stop(0):
                 break
@@ -101,8 +110,8 @@ class PoolHealthSweep:
         run.seen.sort(key=lambda pool: pool.name)
         return PoolHealthReport(+run.counts, run.seen, failures=run.counts.failures)
 
-    def _chunks(self, run: _Run) -> Iterator[list[Pool]]:
-        """The pools to look at, in groups that are read together."""
+    def _chunks(self, run: _HealthRun) -> Iterator[list[Pool]]:
+        """Yield the pools to check, in groups that are read together."""
         names: list[str] = []
         after: str | None = None
         while len(names) < _MAX_NAMES:
@@ -110,7 +119,7 @@ class PoolHealthSweep:
             names += page
             if after is None:
                 break
-        # A random start, so that no pool is left out however few fit into one run.
+        # A random start, so that no pool is always omitted if only a few fit into one run.
         wanted = rotated(names, self._choose)[: run.limit] if len(names) > run.limit else names
         for at in range(0, len(wanted), _QUEUES):
             chunk: list[Pool] = []
@@ -122,7 +131,7 @@ class PoolHealthSweep:
             if chunk:
                 yield chunk
 
-    def _look(self, run: _Run, pools: Sequence[Pool]) -> None:
+    def _look(self, run: _HealthRun, pools: Sequence[Pool]) -> None:
         names = list(dict.fromkeys(name for pool in pools for name in pool.queues))
         found = self._stats.snapshots(names, now_ms=run.now_ms)
         snapshots = {snapshot.queue.name: snapshot for snapshot in found}
@@ -138,7 +147,7 @@ class PoolHealthSweep:
                 self._save(run, pool, health, of_pool, starved)
 
     def _throttled(self, snapshots: Sequence[QueueSnapshot]) -> set[str]:
-        """Queues that their own limits throttle. One call if any has limits."""
+        """Return the queues that their own limits throttle. One call if any has limits."""
         limiters = [
             LimitName.of_queue(snapshot.queue.name, counts)
             for snapshot in snapshots
@@ -156,13 +165,13 @@ class PoolHealthSweep:
 
     def _starved(
         self,
-        run: _Run,
+        run: _HealthRun,
         pool: Pool,
         health: PoolHealth,
         snapshots: Sequence[QueueSnapshot],
         throttled: set[str],
     ) -> dict[str, Starved]:
-        """Queues with waiting jobs from which none was started for the pool's rotation interval."""
+        """Return the queues with waiting jobs but no start during the pool's rotation interval."""
         known, patience = health.alerts.starved, patience_ms(pool)
         starved = {}
         for snapshot in snapshots:
@@ -176,7 +185,7 @@ class PoolHealthSweep:
             if name in known:
                 starved[name] = known[name]
                 continue
-            # Nobody is given jobs then.
+            # No worker receives jobs during maintenance.
             if self._maintenance.on():
                 continue
             since_ms = self._since(name, oldest_ms, run.now_ms)
@@ -185,8 +194,10 @@ class PoolHealthSweep:
         return starved
 
     def _since(self, name: str, oldest_ms: int, now_ms: int) -> int:
-        """Since when (ms) nothing was started from a queue whose oldest job waits: since that job
-        came, or since the end of the last minute in which any was started. One call.
+        """Return since when (ms) no job of a queue with waiting jobs was started. One call.
+
+        This is the time when the oldest job was enqueued, or the end of the last minute with a
+        start.
         """
         first_ms = max(oldest_ms, now_ms - DAY_MS)
         points = self._stats.points(name, MINUTE_MS, first_ms, now_ms + 1)
@@ -195,13 +206,13 @@ class PoolHealthSweep:
 
     def _save(
         self,
-        run: _Run,
+        run: _HealthRun,
         pool: Pool,
         health: PoolHealth,
         snapshots: Sequence[QueueSnapshot],
         starved: Mapping[str, Starved],
     ) -> None:
-        """Store the pool's alerts if a condition began or ended, or if they are to be renewed."""
+        """Store the pool's alerts if a condition started or ended, or if they must be renewed."""
         before = health.alerts
         waiting = 0
         if pool.concurrency is not None and health.active >= pool.concurrency:

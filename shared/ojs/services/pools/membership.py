@@ -1,9 +1,9 @@
-"""Finds the worker pool of a fetch and the queues that the fetch may take jobs from.
+"""Finds the worker pool of a fetch and the queues that the fetch can claim jobs from.
 
-A worker names its pool when it registers, fetches or sends a heartbeat, and the worker's record
-keeps it. A configured pool decides on the queues and their order; the fetch may only leave some of
-them out. If the pool is not configured, the fetch decides. Workers that name no pool belong to the
-pool `default`. Each queue's item lists its pools, so a fetch without pools reads nothing more.
+A worker names its pool when it registers, fetches, or sends a heartbeat, and the worker's record
+stores it. A configured pool sets the queues and their order. The fetch can only omit some of them.
+If the pool is not configured, the fetch names the queues. Workers that name no pool belong to the
+pool `default`. Each queue's item lists its pools, so a fetch without pools makes no further read.
 """
 
 from __future__ import annotations
@@ -34,9 +34,15 @@ _Key = tuple[str, str]
 
 @record(frozen=True)
 class FetchContext:
-    """What a fetch begins with: the queues it may take jobs from, in order; its worker, if known;
-    its pool, if configured, and the state of the pool's sequencer. `errors` say which queues cannot
-    be read.
+    """The initial state of a fetch.
+
+    Attributes:
+        queues: The queues that it can claim jobs from, in order.
+        worker: Its worker, if known.
+        pool: Its pool, if configured.
+        sequencer_state: State of the pool's sequencer.
+        errors: The queues that can't be read.
+        maintenance: Whether maintenance mode is enabled.
     """
 
     queues: Sequence[Queue]
@@ -44,12 +50,12 @@ class FetchContext:
     pool: Pool | None
     sequencer_state: SequencerState
     errors: Sequence[UnreadableItem] = ()
-    # Whether nothing is handed out now.
+    # If true, no jobs are dispatched.
     maintenance: bool = False
 
 
 class Membership:
-    """Reads the context of a fetch. One for each container."""
+    """Reads the context of a fetch. One instance per container."""
 
     def __init__(
         self,
@@ -63,8 +69,8 @@ class Membership:
         self._workers = workers
         self._maintenance = maintenance
         self._clock = clock
-        # Guesses from earlier fetches, so that queues, worker and pool are read in one call. What
-        # is read then tells whether the guess was right.
+        # Values from earlier fetches, used to read queues, worker, and pool in one call. The
+        # result of the read shows whether they are still correct.
         self._pool_of: BoundedMap[_Key, str] = BoundedMap(_REMEMBERED)
         self._queues_of: BoundedMap[str, tuple[str, ...]] = BoundedMap(_REMEMBERED)
 
@@ -75,12 +81,23 @@ class Membership:
         declared: str | None,
         caller: Principal = ANYBODY,
     ) -> FetchContext:
-        """The context of a fetch from the queues `names`, or from all of its pool's if that is
-        None.
+        """Return the context of a fetch.
 
-        One call, and one more if the container has not seen the worker or its pool before; the
-        first fetch of a worker that declares a pool writes the worker's record. Raises Conflict
-        when the worker belongs to another pool, InvalidRequest when no queues are named.
+        Makes one call, and a second one if the container has not seen the worker or its pool
+        before. The first fetch of a worker that declares a pool writes the worker's record.
+
+        Args:
+            names: Names of the queues. None: all queues of the pool.
+            worker_id: ID of the worker.
+            declared: Name of the pool that the worker declares.
+            caller: The caller.
+
+        Returns:
+            The context.
+
+        Raises:
+            Conflict: The worker belongs to another pool.
+            InvalidRequest: `names` is None, and the pool is not configured.
         """
         worker_key = worker_store.key_of(worker_id, caller) if worker_id else None
         guess = declared or (self._pool_of.get(worker_key) if worker_key else None)
@@ -140,7 +157,7 @@ class Membership:
     def _belongs(
         self, worker_id: str | None, worker: Worker | None, declared: str | None, caller: Principal
     ) -> str:
-        """The pool that a fetch is for, which is recorded if the worker declares another one."""
+        """Return the pool of a fetch. Records it if the worker declares a new one."""
         recorded = (worker and worker.pool) or DEFAULT_POOL
         if worker_id and declared and declared != recorded:
             self._workers.join(worker_id, declared, now_ms=self._clock.now_ms(), caller=caller)

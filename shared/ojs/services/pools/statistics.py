@@ -1,6 +1,6 @@
-"""Scheduling statistics: the status of worker pools, and what was started from their queues lately.
+"""Scheduling statistics: the status of worker pools, and recent starts from their queues.
 
-The cost does not depend on the number of jobs. No fetch reads any of this.
+The cost does not depend on the number of jobs. Fetches do not read statistics.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ojs.store.queues.workers import WorkerStore
 
 
 class PoolStatistics:
-    """Reads scheduling statistics; changes nothing."""
+    """Reads scheduling statistics. Makes no writes."""
 
     def __init__(
         self,
@@ -54,10 +54,11 @@ class PoolStatistics:
     # --- pools --------------------------------------------------------------------------------
 
     def statuses(self, pools: Sequence[Pool]) -> list[PoolStatus]:
-        """The status of these pools, in order. One call for 25 of them, and 17 at most for workers.
+        """Return the status of these pools, in order.
 
-        Up to `MAX_COUNTED_WORKERS` workers are counted now; if there are more, the counts are those
-        of the last metrics sweep, up to a minute old.
+        Makes one call per 25 pools, and up to 17 calls for workers. Counts up to
+        `MAX_COUNTED_WORKERS` workers. If there are more, the counts are those of the last metrics
+        sweep, up to one minute old.
         """
         if not pools:
             return []
@@ -73,7 +74,7 @@ class PoolStatistics:
         swept = {
             name: health.workers
             for name, health in found.items()
-            # An older count is out of date: the latest sweep found no workers of this pool.
+            # An older count is outdated: the most recent sweep found no workers of this pool.
             if health.counted_ms is not None and health.counted_ms >= (totals.at_ms or 0)
         }
         if known > MAX_COUNTED_WORKERS:
@@ -93,11 +94,23 @@ class PoolStatistics:
     def stats(
         self, *, limit: int, skip: int = 0, cursor: str | None = None, pool: str | None = None
     ) -> SchedulingStats:
-        """A page of queues in order of name, of one pool or of all, and what was started from them
-        in the last minute. Two calls, one for every 20 queues, and two for up to 25 pools.
+        """Return a page of queues, ordered by name, with their starts in the last minute.
 
-        A queue's ratio is its part of all jobs started from the queues of the page, or of the pool
-        if one is given. Raises NotFound for an unknown pool, InvalidRequest for a bad cursor.
+        Makes two calls, one per 20 queues, and two for up to 25 pools. The ratio of a queue is its
+        part of all starts from the queues of the page, or of the pool if `pool` is set.
+
+        Args:
+            limit: Maximum number of queues.
+            skip: Number of queues to skip.
+            cursor: Name of the last queue of the previous page.
+            pool: Name of a pool. Default: all queues.
+
+        Returns:
+            The page.
+
+        Raises:
+            NotFound: The pool does not exist.
+            InvalidRequest: The cursor is invalid.
         """
         if cursor is not None:
             with naming_field("cursor", cursor, BAD_CURSOR):
@@ -135,7 +148,7 @@ class PoolStatistics:
     def _homes(
         self, snapshots: Sequence[QueueSnapshot], *more: str, without: str | None = None
     ) -> dict[str, Pool]:
-        """The pools that these queues belong to, and `more`, by name."""
+        """Return the pools of these queues, and the pools `more`, by name."""
         homes = {home_of(snapshot.queue) for snapshot in snapshots} - {None, without}
         read = self._pools.get_many({name for name in (*homes, *more) if name is not None})
         return {pool.name: pool for pool in read}
@@ -149,7 +162,7 @@ class PoolStatistics:
         *,
         of: Pool | None = None,
     ) -> list[QueueShare]:
-        """The shares of queues, under the pool `of` if given, else each under its own pool."""
+        """Return the shares of queues, relative to the pool `of`, or else to their own pools."""
         health_of = self._health.read(known.values())
         shares = []
         for snapshot in snapshots:

@@ -1,1 +1,1 @@
-"""Queues: making, configuring, pausing and deleting them."""
+"""Queues: creation, configuration, pause, and deletion."""

@@ -1,4 +1,4 @@
-"""Queues: creation, configuration, pause and resume (ojs-queue-config)."""
+"""Queues: creation, configuration, pause, and resume (ojs-queue-config)."""
 
 from __future__ import annotations
 
@@ -22,16 +22,14 @@ if TYPE_CHECKING:
     from ojs.services.permits.repair import PermitRepair
     from ojs.services.queues.fairness_backfill import FairnessBackfill
 
-# How long to wait for requests that began before they could see a new bound; seconds.
+# Time to wait for requests that started before a new limit was visible, in seconds.
 GRACE_S = 1.0
 T = TypeVar("T")
 
 
 @record(frozen=True)
 class QueueUsage:
-    """The usage of a queue's own limits: permits taken by running jobs, and the jobs handed out in
-    the period of its rate limit.
-    """
+    """The usage of a queue's own limits: `active` permits, and starts in the rate period."""
 
     queue: Queue
     active: int
@@ -40,7 +38,7 @@ class QueueUsage:
 
 
 class QueueConfiguration:
-    """Creates, configures, pauses and resumes queues."""
+    """Creates, configures, pauses, and resumes queues."""
 
     def __init__(
         self,
@@ -56,8 +54,19 @@ class QueueConfiguration:
         strict_queues: bool = False,
         opened: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`count_untracked` counts the jobs of a queue at its depth counter; `sleep` takes s;
-        `opened` is told of queues that may hand out more than before.
+        """Create the service.
+
+        Args:
+            queues: Store of the queues.
+            clock: Source of the current time.
+            semaphore: Store of the concurrency permits.
+            rate_windows: Store of the counted starts.
+            count_untracked: Counts the jobs of a queue into its depth counter.
+            repair: Returns the service that gives permits to running jobs.
+            backfill: Returns the service that assigns fairness tags.
+            sleep: Waits for a time in seconds.
+            strict_queues: Whether queues must be created explicitly.
+            opened: Called with the name of a queue that can now dispatch more jobs.
         """
         self._opened = opened
         self._queues = queues
@@ -71,9 +80,20 @@ class QueueConfiguration:
         self._strict = strict_queues
 
     def create(self, name: str, config: object, *, prefix: str = "config.") -> Queue:
-        """Create a queue. `prefix` is put before the names of invalid fields.
+        """Create a queue.
 
-        Raises InvalidRequest, Unsupported, Conflict when the queue exists.
+        Args:
+            name: Name of the queue.
+            config: The configuration, as received.
+            prefix: Prefix for the names of invalid fields in errors.
+
+        Returns:
+            The queue.
+
+        Raises:
+            InvalidRequest: The name or the configuration is invalid.
+            Unsupported: The configuration has a field that is not supported.
+            Conflict: The queue exists.
         """
         _check_name(name)
         own = queue_config.merge({}, queue_config.parse(config, prefix=prefix), prefix=prefix)
@@ -81,7 +101,8 @@ class QueueConfiguration:
         queue_config.whole(Layers(own, self._queues.policy().own), prefix=prefix)
         with losing_as(
             lambda lost: Conflict(
-                f"The queue '{name}' exists already.",
+                f"Queue '{name}' already exists. To change it, send PUT "
+                f"/ojs/v1/queues/{name}/config.",
                 current_state=store.from_item(name, lost.item or {}).state,
                 details={"queue": name},
             )
@@ -89,19 +110,21 @@ class QueueConfiguration:
             return self._queues.create(name, own, now_ms=self._clock.now_ms(), explicit=True)
 
     def get(self, name: str) -> Queue:
-        """A queue. Raises NotFound."""
+        """Return a queue. Raises NotFound."""
         queue = self._queues.get(name)
         if queue is None:
             raise NotFound("queue", name)
         return queue
 
     def configure(self, name: str, config: object) -> Queue:
-        """Change the fields that `config` names. Creates the queue if it does not exist.
+        """Change the fields that `config` contains. Creates the queue if it does not exist.
 
         Existing jobs keep the settings that they were enqueued with (ojs-queue-config, section
-        4.4). They count at a new bound, running ones at a new concurrency limit, and available ones
-        get their turns by tenant in a queue that becomes fair. Raises InvalidRequest, and
-        BackendUnavailable when so many jobs run that the request must be repeated.
+        4.4). They count towards a new size limit, and running jobs count towards a new concurrency
+        limit. If the queue becomes fair, available jobs are reordered by tenant.
+
+        Raises InvalidRequest, and BackendUnavailable if too many jobs run and the request must be
+        repeated.
         """
         _check_name(name)
         changes = queue_config.parse(config)
@@ -117,9 +140,9 @@ class QueueConfiguration:
             bounds = after.bounded and not queue.config.bounded
             limits = after.concurrency is not None and queue.config.concurrency is None
             if bounds or limits:
-                # In three steps, so that the bound (the limit) holds from the answer on: count new
-                # jobs (acquire permits for jobs handed out), count the existing ones, then put the
-                # bound (the limit) in force.
+                # Three steps, so that the limit holds when the request returns. First make new
+                # jobs count, or make dispatched jobs acquire permits. Then count the existing
+                # jobs. Then apply the limit.
                 self._queues.count(queue, depth=bounds, permits=limits)
             if bounds:
                 self._count_untracked(name)
@@ -133,13 +156,13 @@ class QueueConfiguration:
                     name, limit=after.concurrency, version=configured.version, now_ms=now_ms
                 )
                 before = queue.config.concurrency
-                # Nothing was fetched from a queue that did not exist.
+                # No job was fetched from a queue that did not exist.
                 if there is not None and (before is None or after.concurrency < before):
                     repair = self._repair()
                     repair.wait(repair.of_queue(configured), now_ms=now_ms, again=limits)
             if bounds and there is not None:
-                # Pushes that began before they could see the bound are stored by now, and are
-                # counted here. The sweep finds those that take longer.
+                # Enqueue requests that started before the limit was visible have stored their jobs
+                # by now. Count these jobs here. The sweep finds jobs of slower requests.
                 self._sleep(GRACE_S)
                 self._count_untracked(name)
             if configured.backfill_since_ms is not None and queue.fairness is None:
@@ -151,18 +174,18 @@ class QueueConfiguration:
         return configured
 
     def usage(self, queue: Queue) -> QueueUsage:
-        """The usage of the queue's own limits."""
+        """Return the usage of the queue's own limits."""
         now_ms = self._clock.now_ms()
         permits, starts = self._rate_windows.usage(queue.name, queue.config.concurrency)
         window = starts.window(queue.config.rate_period_ms or 1, now_ms)
         return QueueUsage(queue, permits, window, now_ms)
 
     def policy(self) -> Layers:
-        """The policy for new queues (`_default`); empty when none was set."""
+        """Return the policy for new queues (`_default`). Empty if none is set."""
         return self._queues.policy()
 
     def set_policy(self, config: object) -> Layers:
-        """Change the policy for queues made from now on. Raises InvalidRequest."""
+        """Change the policy for queues that are created later. Raises InvalidRequest."""
         changes = queue_config.parse(config, policy=True)
 
         def change() -> Layers:
@@ -174,17 +197,22 @@ class QueueConfiguration:
         return until_won(change)
 
     def pause(self, name: str) -> Queue:
-        """Stop handing out jobs; enqueueing and running jobs continue. As `set_state`."""
+        """Stop dispatching jobs. Running jobs continue, and clients can enqueue.
+
+        See `set_state`.
+        """
         return self.set_state(name, QueueState.PAUSED)[0]
 
     def resume(self, name: str) -> Queue:
-        """Hand out jobs again. As `set_state`."""
+        """Dispatch jobs again. See `set_state`."""
         return self.set_state(name, QueueState.ACTIVE)[0]
 
     def set_state(self, name: str, state: QueueState) -> tuple[Queue, bool]:
-        """Pause or resume a queue; returns it and whether it is new. A missing queue is created,
-        so that it can be paused before its first job. Raises QueueNotFound in strict mode, Conflict
-        when the queue is being deleted.
+        """Pause or resume a queue. Return it, and whether it is new.
+
+        A missing queue is created, so that it can be paused before its first job. Raises
+        QueueNotFound if queues must be created explicitly, and Conflict if the queue is being
+        deleted.
         """
         _check_name(name)
         now_ms = self._clock.now_ms()
@@ -195,7 +223,8 @@ class QueueConfiguration:
             _, created = self._queues.create_or_find(name, now_ms=now_ms, explicit=True)
         with losing_as(
             lambda _: Conflict(
-                f"The queue '{name}' is being deleted.",
+                f"Can't pause or resume queue '{name}', because it is being deleted (state "
+                "'draining'). The state must be 'active' or 'paused'.",
                 current_state=QueueState.DRAINING,
                 expected_states=[QueueState.ACTIVE, QueueState.PAUSED],
                 details={"queue": name},
@@ -214,4 +243,4 @@ def _check_name(name: str) -> None:
 
 def until_won(change: Callable[[], T]) -> T:
     """Repeat a change that lost a race. Raises BackendUnavailable."""
-    return retry_on_race(change, busy="Others are changing this queue; try again.")
+    return retry_on_race(change, busy="Concurrent requests changed this queue.")

@@ -1,9 +1,9 @@
-"""Deletion of queues, and what happens to their jobs (ojs-queue-config, section 5.3).
+"""Deletion of queues with their jobs (ojs-queue-config, section 5.3).
 
-A queue that is being deleted is `draining`: it takes no jobs, running jobs continue, and waiting
-jobs are discarded or moved. When it is empty its item is deleted; a tombstone stays for a while: a
-push under way when the deletion began may still store a job, which must not be lost. The sweep
-continues a deletion where a request, or a crash, left it.
+A queue that is being deleted is `draining`: it accepts no jobs, running jobs continue, and waiting
+jobs are discarded or moved. When the queue is empty, its item is deleted. A tombstone is kept for
+10 minutes, because an enqueue request that started before the deletion may still store a job. The
+sweep continues a deletion that a request did not finish, or that a crash interrupted.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ojs.domain.errors import (
     OjsError,
     QueueFull,
     QueueNotFound,
+    any_of,
     naming_field,
 )
 from ojs.domain.job import envelope, lifecycle
@@ -32,7 +33,7 @@ from ojs.domain.job.states import State
 from ojs.domain.queue.queue import Deletion, DeletionStrategy, Queue, QueueState
 from ojs.records import record
 from ojs.services.for_each import ForEach, in_threads
-from ojs.services.jobs.moving import JobMove
+from ojs.services.jobs.moving import JobMover
 from ojs.services.jobs.time_transitions import TimeTransitions
 from ojs.services.jobs.transitions import JobChanges
 from ojs.services.queues.configure import until_won
@@ -44,32 +45,32 @@ from ojs.store.queues import queues as store
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
 
-# A push under way is stored within seconds: a request takes at most 29 s.
+# An enqueue request stores its jobs within seconds: a request takes at most 29 s.
 TOMBSTONE_KEPT_MS = 600_000
 _PAGE = 100
-# Jobs that the request itself deals with; the sweep does the rest.
+# Maximum number of jobs that the request itself processes. The sweep processes the rest.
 _REQUEST_JOBS = 500
 _PAGES = 20
-# Queues that take turns in one round.
+# Queues that are processed in one round.
 _SIDE_BY_SIDE = 8
 
 
 @record
 class _DeletionRun:
-    """What one run does for one queue that is being deleted."""
+    """The work of one run for a queue that is being deleted."""
 
     queue: Queue
     deletion: Deletion
-    # The ids of its waiting jobs; read as it goes on.
+    # The IDs of its waiting jobs, read on demand.
     waiting: Iterator[str]
     target: Queue | None = None
-    # All waiting jobs were looked at.
+    # Whether all waiting jobs were processed.
     over: bool = False
-    # The target has no room for more.
+    # Whether the target is at capacity.
     full: bool = False
-    # The queue cannot be read; the next run tries again.
+    # Whether the queue can't be read. The next run tries again.
     troubled: bool = False
-    # Cron jobs that stand in its lanes, and when each is due (ms).
+    # Cron jobs in the lanes of the queue, with their due times (ms).
     crons: dict[str, int] = field(default_factory=dict)
 
 
@@ -83,7 +84,7 @@ class QueueDeletion:
         jobs: JobStore,
         changes: JobChanges,
         transitions: TimeTransitions,
-        moves: JobMove,
+        moves: JobMover,
         clock: Clock,
         depth: DepthCounter,
         semaphore: ConcurrencySemaphore,
@@ -92,7 +93,22 @@ class QueueDeletion:
         strict_queues: bool = False,
         for_each: ForEach = in_threads,
     ) -> None:
-        """`depth` returns the counted number of jobs in a queue, `fire` fires a cron job."""
+        """Create the service.
+
+        Args:
+            queues: Store of the queues.
+            jobs: Store of the jobs.
+            changes: Writes changes of jobs.
+            transitions: Applies transitions of jobs that are due.
+            moves: Moves jobs to other queues.
+            clock: Source of the current time.
+            depth: Store of the depth counters.
+            semaphore: Store of the concurrency permits.
+            projected_depth: Returns the projected number of jobs in a queue.
+            fire: Fires a cron job, by name.
+            strict_queues: Whether queues must be created explicitly.
+            for_each: Applies a function to several jobs concurrently.
+        """
         self._fire = fire
         self._for_each = for_each
         self._queues = queues
@@ -115,17 +131,32 @@ class QueueDeletion:
         producer: str | None = None,
         go_on: GoOn = always,
     ) -> tuple[Deletion, bool]:
-        """Begin to delete a queue. Returns the deletion, and whether the queue is gone already.
+        """Start the deletion of a queue. A rejected deletion changes nothing.
 
-        `reject` deletes it only if it is empty, `discard` and `move` (to `target`) deal with the
-        waiting jobs, `drain` lets workers finish them. The target must admit the `producer`. Jobs
-        of a type that it does not allow stay, and the queue with them. A refused deletion changes
-        nothing. Raises InvalidRequest, NotFound, QueueNotFound (strict mode: the target does not
-        exist), Conflict, PermissionDenied.
+        Strategies: `reject` deletes the queue only if it is empty. `discard` and `move` process
+        the waiting jobs. `drain` lets workers finish them. Jobs of a type that the target does not
+        allow stay, and so does the queue.
+
+        Args:
+            name: Name of the queue.
+            strategy: The strategy, as received.
+            target: Target queue of `move`. It must admit the producer.
+            producer: Name of the producer.
+            go_on: Returns whether enough time is left to continue.
+
+        Returns:
+            The deletion, and whether the queue is already deleted.
+
+        Raises:
+            InvalidRequest: The strategy or the target is invalid.
+            NotFound: The queue does not exist.
+            QueueNotFound: The target does not exist, and queues must be created explicitly.
+            Conflict: The queue is not empty, is in a pool, or is being deleted.
+            PermissionDenied: The target does not admit the producer.
         """
         deletion = self._parse_request(name, strategy, target)
-        # Race: the queue is paused, resumed, added to a pool or deleted after it was read. The
-        # loser reads it again and decides anew.
+        # Race: the queue is paused, resumed, added to a pool, or deleted after the read. The
+        # losing request reads it again and repeats its checks.
         queue = until_won(lambda: self._begin(name, deletion, producer))
         if deletion.strategy is DeletionStrategy.REJECT:
             if not self._delete_if_empty(queue, queue.deletion or deletion):
@@ -133,16 +164,16 @@ class QueueDeletion:
             return deletion, True
         counted = self._depth(name)
         done = SweepCounts()
-        self.carry_on([queue], done, limit=_REQUEST_JOBS, go_on=go_on)
+        self.resume([queue], done, limit=_REQUEST_JOBS, go_on=go_on)
         if done["queues_deleted"]:
             return replace(deletion, affected=done["ended"]), True
         remaining = self._waiting(queue, pages=_PAGES, running=True)
-        # The counted number can be late, and at most so many of the remaining jobs are read.
+        # The counted number can lag. Only _PAGES * _PAGE of the remaining jobs are read.
         left = sum(1 for _ in islice(remaining, _PAGES * _PAGE))
         affected = max(counted, done["ended"] + left) if left else done["ended"]
         return replace(deletion, affected=affected, refused=done["refused"]), False
 
-    def carry_on(
+    def resume(
         self,
         queues: Sequence[Queue],
         counts: SweepCounts,
@@ -150,11 +181,17 @@ class QueueDeletion:
         limit: int,
         go_on: GoOn = always,
     ) -> None:
-        """Deal with up to about `limit` jobs of draining queues, and delete those that are empty.
+        """Process jobs of draining queues, and delete the queues that are empty.
 
-        The queues take turns, a slice of jobs each, so that a large or stuck one does not hold up
-        the others; the jobs of a round are dealt with at the same time. Counts `ended` and `failed`
-        jobs, `queues_deleted`, and `more` when the limit or the time was reached.
+        The queues are processed round-robin, with a slice of jobs each, so that a large or stuck
+        queue does not delay the others. The jobs of a round are processed concurrently.
+
+        Args:
+            queues: The draining queues.
+            counts: Receives `ended` and `failed` (jobs), `queues_deleted`, and `more` (1 if the
+                limit or the time was reached).
+            limit: Approximate maximum number of jobs.
+            go_on: Returns whether enough time is left to continue.
         """
         left: list[_DeletionRun] = []
         for queue in queues:
@@ -167,7 +204,7 @@ class QueueDeletion:
             if done >= limit or not go_on():
                 counts["more"] = 1
                 break
-            # A round; those that are not done go to the end of the line.
+            # A round. Unfinished queues go to the end of the list.
             turn, left = left[:_SIDE_BY_SIDE], left[_SIDE_BY_SIDE:]
             done += self._end_slices(turn, min(share, limit - done), go_on, counts)
             for run in turn:
@@ -180,7 +217,7 @@ class QueueDeletion:
                     self._finish(run, counts)
 
     def _run(self, queue: Queue) -> _DeletionRun | None:
-        """What one run has to do for the deletion of a queue."""
+        """Return the work of one run for a deletion. None if the queue is not being deleted."""
         deletion = queue.deletion
         if deletion is None:
             return None
@@ -193,22 +230,22 @@ class QueueDeletion:
                 assert_never(deletion.strategy)
 
     def _finish(self, run: _DeletionRun, counts: Counter[str]) -> None:
-        """Delete a queue whose jobs were dealt with, if it is empty."""
+        """Delete a queue whose jobs were processed, if it is empty."""
         if run.deletion.strategy is DeletionStrategy.REJECT:
-            # The request crashed before it decided: decide now as it would have.
+            # The request crashed before its decision. Make the same decision now.
             counts["queues_deleted"] += self._delete_if_empty(run.queue, run.deletion)
             return
-        # Jobs may have come to a lane that was read before: the queue is deleted only when all
-        # lanes are empty in one look.
+        # Jobs may have arrived in a lane that was read before. The queue is deleted only if one
+        # check finds all lanes empty.
         now_ms = self._clock.now_ms()
         if not self._occupied(run.queue):
             self._queues.finish_deletion(run.queue, run.deletion, now_ms=now_ms)
             counts["queues_deleted"] += 1
 
     def _delete_if_empty(self, queue: Queue, deletion: Deletion) -> bool:
-        """Finish or cancel a deletion with `reject`; returns whether the queue is gone."""
+        """Finish or cancel a deletion with `reject`. Return whether the queue is deleted."""
         now_ms = self._clock.now_ms()
-        # Race: a push stored a job after the queue was found empty. The push wins.
+        # Race: a request stored a job after the queue was found empty. The deletion is cancelled.
         if self._holds_jobs(queue):
             self._queues.cancel_deletion(queue, deletion)
             return False
@@ -216,7 +253,13 @@ class QueueDeletion:
         return True
 
     def look_after(self, limit: int, counts: SweepCounts, go_on: GoOn = always) -> None:
-        """Deal with jobs that came to deleted queues, and remove old tombstones."""
+        """Process jobs that were added to deleted queues, and remove old tombstones.
+
+        Args:
+            limit: Maximum number of jobs.
+            counts: Receives the counts of `resume`, and `crons` (cron jobs fired).
+            go_on: Returns whether enough time is left to continue.
+        """
         for gone in self._queues.tombstones(limit=_PAGE, unreadable=counts.fail):
             if counts["ended"] >= limit or not go_on():
                 counts["more"] = 1
@@ -228,8 +271,8 @@ class QueueDeletion:
         now_ms = self._clock.now_ms()
         there = self._queues.get(gone.name)
         if there is not None and there.deletion != gone.deletion:
-            # The queue was created again, and its jobs are its own. Race: its name may have
-            # been registered before the deletion removed it, so it is registered once more.
+            # The queue was created again, and its jobs belong to the new queue. Race: its name may
+            # have been registered before the deletion removed it, so it is registered again.
             self._queues.register(gone.name)
             self._queues.remove_tombstone(gone)
             return
@@ -237,18 +280,19 @@ class QueueDeletion:
         if deletion is None:
             return
         if there is not None:
-            # A run crashed after it wrote the tombstone: finish the deletion.
+            # A run crashed after it wrote the tombstone. Finish the deletion.
             self._queues.finish_deletion(there, deletion, now_ms=now_ms)
         crons: dict[str, int] = {}
         match deletion.strategy:
             case DeletionStrategy.REJECT | DeletionStrategy.DRAIN:
                 if self._occupied(gone, crons):
-                    # A push was under way: it wins, and the queue is restored.
+                    # An enqueue request was in progress. Its job is kept, and the queue is
+                    # restored.
                     self._queues.restore(gone)
                     return
             case DeletionStrategy.DISCARD | DeletionStrategy.MOVE:
-                # Also running jobs, if the index did not show them when the queue was deleted:
-                # no other sweep checks their leases.
+                # Includes running jobs that the index did not list when the queue was deleted: no
+                # other sweep checks their leases.
                 run = self._ending(gone, deletion, running=True)
                 while not (run.over or run.full or run.troubled) and go_on():
                     if counts["ended"] >= limit:
@@ -258,19 +302,20 @@ class QueueDeletion:
             case _:
                 assert_never(deletion.strategy)
         self._fire_due(crons, counts, go_on)
-        # The tombstone stays while they stand there.
+        # The tombstone is kept as long as cron jobs are in the lanes.
         over = now_ms - deletion.began_ms > TOMBSTONE_KEPT_MS and not crons
         if over and not self._occupied(gone, crons) and not crons:
-            # The counter first: after a crash in between the tombstone is still there.
+            # The counter first: after a crash in between, the tombstone still exists.
             before_ms = now_ms - TOMBSTONE_KEPT_MS
             self._counter.remove(gone.name, before_ms=before_ms)
             self._semaphore.remove(gone.name, before_ms=before_ms)
             self._queues.remove_tombstone(gone)
 
     def _fire_due(self, crons: Mapping[str, int], counts: SweepCounts, go_on: GoOn) -> None:
-        """Fire cron jobs of a queue that is gone, by when they are due (ms): no other sweep looks
-        at its lanes. In strict mode they skip their ticks; otherwise the first one makes the queue
-        again, as a push does.
+        """Fire the due cron jobs of a deleted queue, because no other sweep reads its lanes.
+
+        If queues must be created explicitly, these cron jobs skip the run. Otherwise the first one
+        creates the queue again, like an enqueue request.
         """
         for name, due_ms in crons.items():
             if due_ms <= self._clock.now_ms() and go_on():
@@ -282,30 +327,30 @@ class QueueDeletion:
 
     @staticmethod
     def _parse_request(name: str, strategy: object, target: object) -> Deletion:
-        choices = f"one of {', '.join(DeletionStrategy)}"
+        choices = any_of(DeletionStrategy)
         if strategy is None:
-            raise InvalidRequest("strategy", f"is required: {choices}")
+            raise InvalidRequest("strategy", f"is required. Send {choices}")
         with naming_field("strategy", strategy, f"must be {choices}"):
             chosen = DeletionStrategy(str(strategy))
         if chosen is not DeletionStrategy.MOVE:
             if target is not None:
-                raise InvalidRequest("target_queue", "is for the strategy 'move' only")
+                raise InvalidRequest("target_queue", "requires strategy move")
             return Deletion(chosen)
         if target is None:
-            raise InvalidRequest("target_queue", "is required for the strategy 'move'")
+            raise InvalidRequest("target_queue", "is required with strategy move")
         if not isinstance(target, str):
-            raise InvalidRequest("target_queue", "must be a queue's name", value=target)
+            raise InvalidRequest("target_queue", "must be the name of a queue", value=target)
         with naming_field("target_queue", target):
             envelope.check_queue(target)
         if target == name:
-            raise InvalidRequest("target_queue", "must be another queue", value=target)
+            raise InvalidRequest("target_queue", "must be a different queue", value=target)
         return Deletion(chosen, target)
 
     def _begin(self, name: str, deletion: Deletion, producer: str | None = None) -> Queue:
-        """Read the queue and begin its deletion.
+        """Read the queue and start its deletion.
 
-        Raises LostRace when the queue changed meanwhile, and NotFound, QueueNotFound, Conflict or
-        PermissionDenied when it cannot be deleted in this way.
+        Raises LostRace if another request changed the queue first. Raises NotFound, QueueNotFound,
+        Conflict, or PermissionDenied if it can't be deleted in this way.
         """
         queue = self._queues.get(name)
         if queue is None:
@@ -313,22 +358,24 @@ class QueueDeletion:
         _check_may_end(queue)
         if deletion.target is not None:
             self._check_target(deletion.target, producer)
-        # Checked before anything is written, so that pushes and fetches of a queue that is not
-        # empty never see it draining.
+        # Checked before the first write, so that other requests never see a queue as draining that
+        # is not empty.
         if deletion.strategy is DeletionStrategy.REJECT and self._holds_jobs(queue):
             raise _still_holds_jobs(queue)
         return self._queues.begin_deletion(queue, deletion, now_ms=self._clock.now_ms())
 
     def _check_target(self, target: str, producer: str | None) -> None:
-        """Refuse an unusable target. A missing one is created when the first jobs are moved, and
-        has the rules of the policy for new queues.
+        """Reject an unusable target.
+
+        A missing target is created with the first moved jobs. The policy for new queues applies to
+        it.
         """
         found = self._queues.get(target)
         if found is None and self._strict:
             raise QueueNotFound(target)
         if found is not None and found.state is QueueState.DRAINING:
             raise Conflict(
-                f"The target queue '{target}' is being deleted, too.",
+                f"Target queue '{target}' is being deleted. Use another target_queue.",
                 current_state=found.state,
                 details={"queue": target, "field": "target_queue"},
             )
@@ -336,30 +383,31 @@ class QueueDeletion:
         found.check_producer(producer)
 
     def _holds_jobs(self, queue: Queue) -> bool:
-        """Whether jobs are in the queue, or are about to be.
+        """Return whether the queue contains jobs, or jobs that are being stored.
 
-        The depth counter includes jobs that are being stored or that the index does not show yet;
-        the sweep repairs what a crash left in it too much. The counters of the statistics are not
-        used: they are seconds late.
+        The depth counter includes jobs that are being stored or that the index does not show yet.
+        The sweep corrects a counter that a crash left too high. Statistics are not used, because
+        they lag by seconds.
         """
         counted = queue.tracks_depth and self._counter.value(queue.name).tracked > 0
         return counted or self._occupied(queue)
 
     def _occupied(self, queue: Queue, crons: dict[str, int] | None = None) -> bool:
-        """Whether the index shows anything in the queue, or something was claimed a moment ago.
+        """Return whether the index lists an entry of the queue, or a job was claimed recently.
 
-        Cron jobs do not count, and are added to `crons`: a queue may be deleted under them.
+        Cron jobs do not count, because a queue can be deleted while cron jobs use it. They are
+        added to `crons`.
 
-        Also what only a newer version knows, such as a job in a state of its own. It is not ended
-        here, and the queue must not go from under it: `reject` refuses, and any other deletion
-        stays under way, at a few queries a sweep, until a version that knows it is deployed.
+        Entries that only a newer version knows count too, such as a job in a new state. They can't
+        be processed here, and the queue must not be deleted before them: `reject` fails, and other
+        deletions continue at a few queries per sweep until that version is deployed.
         """
         index, notes = self._jobs.index, self._jobs.notes
-        # Before the index: a job that gets its due entry now is found here or there.
+        # Before the index: a job that gets its due entry now is then found in one of the two.
         slots = notes.slots()
         if any(index.occupied(queue.name, lane, crons) for lane in range(queue.lanes)):
             return True
-        # What was claimed a moment ago is not in the index.
+        # The index doesn't list recently claimed jobs.
         return next(notes.running(queue.name, slots), None) is not None
 
     def _waiting(
@@ -370,12 +418,14 @@ class QueueDeletion:
         running: bool = False,
         crons: dict[str, int] | None = None,
     ) -> Iterator[str]:
-        """Ids of the jobs in a queue's lanes, from the index; those that were claimed a moment ago
-        are among the `running` ones. Cron jobs are added to `crons`.
+        """Yield the IDs of the jobs in a queue's lanes, from the index.
+
+        With `running`, also yields running jobs, including recently claimed ones. Cron jobs are
+        added to `crons`.
         """
         slots = self._jobs.notes.slots() if running else ()
         for lane in range(queue.lanes):
-            yield from self._jobs.index.lined_up(
+            yield from self._jobs.index.query_waiting(
                 queue.name, lane, pages=pages, running=running, crons=crons
             )
         for item in self._jobs.notes.running(queue.name, slots):
@@ -383,7 +433,10 @@ class QueueDeletion:
                 yield keys.job_id(str(item["pk"]))
 
     def _ending(self, queue: Queue, deletion: Deletion, *, running: bool = False) -> _DeletionRun:
-        """A run that discards or moves waiting jobs, and with `running` those whose lease ended."""
+        """Return a run that discards or moves waiting jobs.
+
+        With `running`, it also processes jobs with expired leases.
+        """
         target = None
         if deletion.target is not None:
             now_ms = self._clock.now_ms()
@@ -396,12 +449,10 @@ class QueueDeletion:
     def _end_slices(
         self, turn: Sequence[_DeletionRun], size: int, go_on: GoOn, counts: SweepCounts
     ) -> int:
-        """Discard or move the next jobs of several queues at the same time; returns how many were
-        looked at.
-        """
+        """Discard or move the next jobs of several queues concurrently. Return their number."""
         slices: list[list[tuple[_DeletionRun, Job]]] = []
         for run in turn:
-            # Until the slice is read and dealt with.
+            # Reset when the slice is read.
             run.troubled = True
             with counting_failures(counts, f"deletion of queue {run.queue.name}"):
                 ids = list(islice(run.waiting, size))
@@ -409,7 +460,7 @@ class QueueDeletion:
                 found = self._jobs.read_records(ids, counts.fail)
                 slices.append([(run, found[job_id]) for job_id in ids if job_id in found])
                 run.troubled = False
-        # A job of each in turn, so that they share the threads.
+        # Alternate between the queues, so that the queues share the threads.
         mixed = [one for ones in zip_longest(*slices) for one in ones if one is not None]
 
         def end(one: tuple[_DeletionRun, Job]) -> bool | Exception:
@@ -420,7 +471,7 @@ class QueueDeletion:
             if isinstance(result, BackendError) or not isinstance(result, bool | OjsError):
                 counts.fail(f"job {job.id} of queue {run.queue.name}", result)
             elif isinstance(result, OjsError):
-                # The target does not take it: that is for the operator, not for the alarm.
+                # The target rejects the job. The operator must act, so the alarm doesn't count it.
                 counts["failed"] += 1
                 counts["refused"] += isinstance(result, JobTypeNotAllowed)
             else:
@@ -428,7 +479,7 @@ class QueueDeletion:
         return len(mixed)
 
     def _try_to_end(self, run: _DeletionRun, job: Job, go_on: GoOn) -> bool | Exception:
-        """Discard or move one waiting job, in any thread; whether that was done, or the error."""
+        """Discard or move a waiting job, in any thread. Return the success, or the error."""
         if run.full:
             return False
         if not go_on():
@@ -439,8 +490,8 @@ class QueueDeletion:
         except QueueFull:
             run.full = True
         except LostRace:
-            pass  # fetched or cancelled meanwhile, or met again in the next run
-        # One job that cannot be dealt with must not hold up the others; `_end_slices` counts it.
+            pass  # fetched or cancelled by another request, or processed in the next run
+        # A failed job must not delay the others. `_end_slices` counts it.
         except Exception as error:  # noqa: BLE001
             return error
         return False
@@ -463,27 +514,29 @@ class QueueDeletion:
 
 
 def _check_may_end(queue: Queue) -> None:
-    """Raise Conflict for a queue that is in a pool, or is being deleted already."""
+    """Raise Conflict for a queue that is in a pool or is already being deleted."""
     if queue.pools:
-        # A pool must not lose a queue by accident: an operator removes it from the pool first.
+        # A pool must not lose a queue accidentally. An operator removes it from the pool first.
         raise Conflict(
-            f"The queue '{queue.name}' is in a worker pool; take it out first.",
+            f"Can't delete queue '{queue.name}', because it is in a worker pool. Remove it from "
+            "the pool first.",
             current_state=queue.state,
             details={"queue": queue.name, "pools": sorted(queue.pools)},
         )
     if queue.state is QueueState.DRAINING:
         raise Conflict(
-            f"The queue '{queue.name}' is being deleted already.",
+            f"Queue '{queue.name}' is already being deleted.",
             current_state=QueueState.DRAINING,
             details={"queue": queue.name},
         )
 
 
 def _still_holds_jobs(queue: Queue) -> Conflict:
-    """The error that refuses a deletion with `reject`, with the state before it began."""
+    """Return the error of a rejected deletion, with the state before the deletion."""
     state = queue.state if queue.deletion is None else queue.deletion.before
     return Conflict(
-        f"The queue '{queue.name}' still holds jobs.",
+        f"Can't delete queue '{queue.name}' with strategy 'reject', because it contains jobs. Use "
+        "another strategy.",
         current_state=state,
         details={"queue": queue.name, "strategy": DeletionStrategy.REJECT.value},
     )

@@ -1,15 +1,15 @@
-"""Fairness backfill: gives tags to jobs that were enqueued before their queue was fair.
+"""Fairness backfill: assigns tags to jobs that were enqueued before their queue was fair.
 
-A job without a tag has the position of its arrival time. While a fair line is behind, its tags are
-before that time, so the job would wait until the line is empty. So the write that switches fairness
-on also marks the queue, and passes then go over all its jobs: available jobs get tags, in order;
-jobs that become available later get the share that makes them ask for one.
+A job without a tag has its arrival time as position. If the tags of a fair queue are before that
+time, the job would wait until no tagged job is left. So the write that enables fairness also marks
+the queue, and passes then visit all its jobs. Available jobs get tags, in order. Jobs that become
+available later get the share that makes them request a tag.
 
-A request under way may still push without a tag, and the index lags behind. So passes are repeated
-until one that began SETTLED_MS after the change finds nothing to do; then the mark is removed. The
-request that switches fairness on begins the first pass; the sweep continues, one run at a time. A
-step is a compare-and-swap of one job record: a claim or a cancel at the same time wins, and a run
-may crash anywhere and be repeated.
+A request in progress may still enqueue a job without a tag, and the index lags. So passes are
+repeated until one that started SETTLED_MS after the change finds no such job. Then the mark is
+removed. The request that enables fairness starts the first pass. The sweep continues it, with one
+run at a time. Each step is a conditional write of one job record: a concurrent claim or
+cancellation wins, and a run that crashed can be repeated.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ from ojs.store.table import keys
 from ojs.store.table.errors import readable
 from ojs.store.table.keys import Position
 
-# Longer than any request, and longer than the index lags.
+# Longer than any request, and longer than the lag of the index.
 SETTLED_MS = 180_000
-# How long a run has a queue to itself, which is longer than any function runs. After a crash the
-# next run waits as long.
+# How long a run has exclusive access to a queue. Longer than any function runs. After a crash the
+# next run waits until this time has passed.
 ALONE_MS = 60_000
-# Jobs that the request itself updates.
+# Maximum number of jobs that the request itself updates.
 AT_ONCE = 500
 _PAGE = 100
-# Pages that the request itself reads.
+# Maximum number of pages that the request itself reads.
 _REQUEST_PAGES = 20
 _KINDS = (keys.ready, keys.pending, keys.due)
 
 
 class FairnessBackfill:
-    """Gives tags to the jobs of queues that have become fair."""
+    """Assigns tags to the jobs of queues that became fair."""
 
     name = "fairness_backfill"
 
@@ -74,7 +74,7 @@ class FairnessBackfill:
         self._cursors = backfill_cursors
 
     def begin(self, queue: Queue, *, now_ms: int) -> None:
-        """Begin the first pass in the request that makes a queue fair. The sweep does the rest."""
+        """Start the first pass in the request that makes a queue fair. The sweep continues it."""
         looks = iter(range(_REQUEST_PAGES))
         with suppress(OjsError):
             self._continue_pass(
@@ -82,12 +82,19 @@ class FairnessBackfill:
             )
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
-        """Continue the passes of all marked queues, updating about `limit` jobs.
+        """Continue the passes of all marked queues, starting at a random queue.
 
-        Counts: tagging (queues visited), tagged and shared (jobs that got a tag, or a share),
-        passes (completed), settled (queues that are done), failed, and `more` (1 when it ended
-        early and another run should follow). Begins at a random queue, so that a run
-        cut short does not always leave out the same ones.
+        The random start ensures that a run that ends early does not always omit the same queues.
+
+        Args:
+            now_ms: Current time in milliseconds since the epoch.
+            limit: Approximate maximum number of jobs to update.
+            go_on: Returns whether enough time is left to continue.
+
+        Returns:
+            Numbers of queues: tagging (visited), settled (done), failed. Numbers of jobs: tagged
+            (got a tag), shared (got a share). And passes (completed) and `more` (1 if the run
+            ended early and another run should follow).
         """
         counts = SweepCounts()
         for part in self._every.parts(counts):
@@ -101,7 +108,7 @@ class FairnessBackfill:
                 counts["tagging"] += 1
                 with counting_failures(counts, f"queue {queue.name}"):
                     if queue.fairness is None:
-                        # It is not fair any more, for another reason than its own configuration.
+                        # Fairness ended for another reason than the queue's own configuration.
                         self._queues.end_backfill(queue)
                     else:
                         self._continue_pass(queue, now_ms, left, go_on, counts)
@@ -115,7 +122,7 @@ class FairnessBackfill:
         go_on: GoOn,
         counts: SweepCounts,
     ) -> None:
-        """Continue the pass of a queue, to its end at most."""
+        """Continue the pass of a queue, at most to its end."""
         since_ms = queue.backfill_since_ms or 0
         until_ms = now_ms + ALONE_MS
         mine, under_way = self._cursors.begin(queue.name, now_ms=now_ms, until_ms=until_ms)
@@ -134,8 +141,8 @@ class FairnessBackfill:
             self._cursors.save(queue.name, under_way, now_ms=now_ms, until_ms=until_ms)
         counts["passes"] += 1
         if not under_way.found and under_way.began_ms - since_ms >= SETTLED_MS:
-            # First the mark: after a crash in between the cursor belongs to a mark that is gone,
-            # and expires by itself.
+            # The mark first: after a crash in between, the cursor belongs to a removed mark and
+            # expires automatically.
             self._queues.end_backfill(queue)
             self._cursors.forget(queue.name)
             counts["settled"] += 1
@@ -145,14 +152,15 @@ class FairnessBackfill:
     def _page(
         self, queue: Queue, at: BackfillCursor, counts: SweepCounts
     ) -> tuple[BackfillCursor, int]:
-        """Update the jobs of one page. Returns where to continue, and how many jobs were updated.
+        """Update the jobs of one page. Return where to continue, and how many jobs were updated.
 
-        The available jobs of a lane come first, then those that wait: a job that becomes available
-        meanwhile is either met there, or gets its tag by the share that the pass has given it.
+        The available jobs of a lane come first, then the waiting jobs. A job that becomes
+        available during the pass is either found there, or gets its tag through the share that the
+        pass assigned.
         """
         lane, kind = divmod(at.line, len(_KINDS))
         line = _KINDS[kind](queue.name, lane)
-        # Before the index: a job that gets its due entry now is found here or there.
+        # Before the index: a job that gets its due entry now is then found in one of the two.
         slots = self._jobs.notes.slots() if kind == len(_KINDS) - 1 and at.after is None else ()
         found, last = self._jobs.index.listed(line, limit=_PAGE, after=at.after)
         if kind == 0:
@@ -166,7 +174,7 @@ class FairnessBackfill:
             for job_id, _ in found
             if job_id in records and _lacks_tag(records[job_id], queue)
         ]
-        # And the jobs that were claimed a moment ago.
+        # Also the jobs that were claimed recently.
         noted = readable(job_of, self._jobs.notes.running(queue.name, slots), counts.fail)
         jobs += [
             job
@@ -180,7 +188,7 @@ class FairnessBackfill:
         return replace(following, found=at.found or bool(jobs)), done
 
     def _update(self, jobs: Sequence[Job], queue: Queue, counts: SweepCounts) -> int:
-        """Give jobs shares, and available jobs tags. Returns how many jobs were changed."""
+        """Assign shares, and tags to available jobs. Return how many jobs were changed."""
         bare = [job for job in jobs if job.share is None]
         shared = {job.id: job for job in self._placement.with_shares(bare, queue)}
         wanted = [shared.get(job.id, job) for job in jobs]
@@ -193,7 +201,7 @@ class FairnessBackfill:
 
 
 def _lacks_tag(job: Job, queue: Queue) -> bool:
-    """Whether a job of the queue lacks the tag or share that it would get now."""
+    """Return whether a job of the queue has no tag or share although it would now get one."""
     if job.queue != queue.name or job.state.terminal:
         return False
     if job.state is State.AVAILABLE:

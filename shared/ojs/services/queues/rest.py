@@ -1,8 +1,8 @@
-"""Minute sweep that lets queues rest in which nothing changes.
+"""Minute sweep that marks queues without changes as idle.
 
-What it has seen of a queue is written into the registry: `ojs.store.queues.registry` says why
-nothing is missed. A queue that rests is looked at once an hour all the same: should a note ever be
-lost, that finds what was missed. Jobs that are due in it are found by due notes.
+It writes the observed state of a queue into the registry. `ojs.store.queues.registry` explains why
+no change is missed. An idle queue is checked once an hour. This check finds changes whose record
+was lost. Due notes show which jobs are due in it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _QUEUES = 33  # one call
 
 
 class RestSweep:
-    """Lets queues rest."""
+    """Marks queues as idle."""
 
     name = "rest"
 
@@ -41,10 +41,17 @@ class RestSweep:
         self._stats = statistics
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
-        """Look at those of this minute's queues that nobody has noted lately, at most `limit`.
+        """Check those of this minute's queues that have no recent recorded change.
 
-        Counts: quiet (queues looked at), rested (queues that rest from now on, or with other gauges
-        than before), failed, and `more` (1 when it ended early: the others rest later).
+        Args:
+            now_ms: Current time in milliseconds since the epoch.
+            limit: Maximum number of queues.
+            go_on: Returns whether enough time is left to continue.
+
+        Returns:
+            The counts quiet (queues checked), rested (queues that became idle, or whose gauges
+            changed), failed, and `more` (1 if the run ended early: the other queues become idle
+            later).
         """
         run = SweepRun(now_ms, limit, go_on)
         plan = self._every.plan()
@@ -71,7 +78,8 @@ class RestSweep:
 
     def _one(self, plan: SweepPlan, gauges: QueueGauges, run: SweepRun) -> None:
         known = plan.queues[gauges.queue.name]
-        # All of this is read after the registry was: what it does not show was noted since.
+        # All of this is read after the registry, so each change that it misses is recorded
+        # afterwards.
         rest = Rest(run.now_ms, gauges.levels, gauges.changed_ms, gauges.oldest_ms)
         before = known.rest
         if before is None or before.at_ms < plan.relied_on_ms or not rest.same(before):
@@ -79,7 +87,7 @@ class RestSweep:
 
 
 def _needs_sweeps(queue: Queue) -> bool:
-    """Whether a queue has something that sweeps look at each minute."""
+    """Return whether a sweep must check the queue every minute."""
     return (
         queue.deletion is not None
         or queue.backfill_since_ms is not None

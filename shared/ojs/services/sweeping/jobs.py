@@ -113,7 +113,7 @@ class JobSweep:
             self._leases.search(now_ms, counts, third_of(go_on))
         with counting_failures(counts, "staged batches"):
             self._undo_batches(now_ms, counts, third_of(go_on))
-        self._deletion.carry_on(deleting, counts, limit=limit, go_on=go_on)
+        self._deletion.resume(deleting, counts, limit=limit, go_on=go_on)
         with counting_failures(counts, "deleted queues"):
             self._deletion.look_after(limit, counts, go_on)
         return SweepReport(counts, failures=counts.failures)

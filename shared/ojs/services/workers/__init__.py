@@ -1,1 +1,1 @@
-"""Workers: who they are, their state, and their heartbeats."""
+"""Workers: their records, their state, and their heartbeats."""

@@ -10,7 +10,14 @@ from ojs.bounded import BoundedMap
 from ojs.clock import Clock
 from ojs.domain import jsontext, times
 from ojs.domain.access import ANYBODY, Principal
-from ojs.domain.errors import BAD_CURSOR, InvalidRequest, NotFound, PayloadTooLarge, naming_field
+from ojs.domain.errors import (
+    BAD_CURSOR,
+    InvalidRequest,
+    NotFound,
+    PayloadTooLarge,
+    any_of,
+    naming_field,
+)
 from ojs.domain.job.job import Job
 from ojs.domain.job.states import State
 from ojs.domain.page import Page
@@ -133,8 +140,9 @@ class WorkerRegistry:
         return HeartbeatAnswer(directive, times.format_ms(now_ms), interval_ms, extended, cancelled)
 
     def _read(self, job_ids: Sequence[str]) -> dict[str, Job]:
-        """The records of jobs, without those that this version cannot read. A record may be stale:
-        see `_fresh`.
+        """Return the records of jobs, without those that this version can't read.
+
+        A record can be stale. See `_fresh`.
         """
         records: dict[str, Job] = {}
         for start in range(0, len(job_ids), _JOBS):
@@ -210,7 +218,22 @@ class WorkerRegistry:
         pool: str | None = None,
         caller: Principal = ANYBODY,
     ) -> Worker:
-        """Start a new record for a worker process (`WorkerStore.register`)."""
+        """Start a new record for a worker process (`WorkerStore.register`).
+
+        Args:
+            worker_id: ID of the worker.
+            info: The information that the worker sends.
+            pool: Name of the pool that the worker declares.
+            caller: The caller.
+
+        Returns:
+            The worker.
+
+        Raises:
+            InvalidRequest: The ID is invalid.
+            PayloadTooLarge: The information is too large.
+            Conflict: A live worker with this ID belongs to another pool.
+        """
         _check_id(worker_id)
         _check_info(info)
         self._heard.forget(store.key_of(worker_id, caller))
@@ -227,9 +250,23 @@ class WorkerRegistry:
         pool: str | None = None,
         caller: Principal = ANYBODY,
     ) -> Worker:
-        """Record the state that a worker announces; while it is stopping it gets no more jobs.
+        """Record the state that a worker reports. A stopping worker receives no more jobs.
 
-        Raises Conflict when the worker declares another pool than before.
+        Args:
+            worker_id: ID of the worker.
+            state: The reported state.
+            active_jobs: Number of its active jobs.
+            info: The information that the worker sends.
+            pool: Name of the pool that the worker declares.
+            caller: The caller.
+
+        Returns:
+            The worker.
+
+        Raises:
+            InvalidRequest: The ID is invalid.
+            PayloadTooLarge: The information is too large.
+            Conflict: The worker declares another pool than before.
         """
         _check_id(worker_id)
         _check_info(info)
@@ -247,7 +284,7 @@ class WorkerRegistry:
             NotFound: The worker does not exist.
             InvalidRequest: The directive is unknown.
         """
-        with naming_field("directive", directive, f"must be one of {', '.join(Directive)}"):
+        with naming_field("directive", directive, f"must be {any_of(Directive)}"):
             chosen = Directive(directive)
         done: list[Worker] = []
         # All processes with this ID, regardless of their access keys.
@@ -269,7 +306,7 @@ class WorkerRegistry:
         raise NotFound("worker", worker_id)
 
     def list(self, *, limit: int, cursor: str | None = None) -> Page[Worker]:
-        """A page of workers, in no meaningful order. Raises InvalidRequest for a bad cursor."""
+        """Return a page of workers, in no particular order. Raises InvalidRequest."""
         if cursor is not None:
             worker_id, bar, mark = cursor.partition("|")
             _check_id(worker_id, "cursor")
@@ -292,12 +329,12 @@ class WorkerRegistry:
 
 
 def _fresh(job: Job, worker_id: str, lease_ms: int | None, now_ms: int) -> bool:
-    """Whether a job, as read, needs no write: the worker holds it, and more than two thirds of the
-    lease are left.
+    """Return whether a job, as read, needs no write.
 
-    A stale record decides right: `lease_until` never decreases while a worker has the job, so no
-    other request took the job because its lease ended. A cancellation that the record does not
-    show yet is seen by the next heartbeat.
+    True if the worker has its lease, and more than two thirds of the lease remain. A stale record
+    gives the same answer: `lease_until` never decreases while a worker has the job, so no other
+    request claimed it after an expiry. The next heartbeat reads a cancellation that the record
+    doesn't show yet.
     """
     lease = job.lease
     return (

@@ -1,9 +1,10 @@
-"""Advancing workflows: what follows when one of their jobs has ended (ADR 36).
+"""Advances a workflow after one of its jobs has finished (ADR 36).
 
-The request that ends a job does it, and the stream repeats it. Each change of a workflow is one
-write of its root, on the condition that it is as it was read, in one transaction with the jobs that
-start. So each step starts once, or not at all if the workflow was cancelled in between. If more
-start than one transaction takes, the root notes them, and they follow in slices.
+The request that finishes a job advances the workflow, and the stream repeats this. Each change of
+a workflow is one write of its root record, on the condition that the record hasn't changed since
+it was read. The jobs that start are stored in the same transaction. So each step starts once, or
+not at all if the workflow was cancelled in between. If more jobs start than one transaction can
+store, the root lists them, and they are stored in slices.
 """
 
 from __future__ import annotations
@@ -37,20 +38,22 @@ from ojs.store.table.races import retry_on_race
 from ojs.store.workflows.workflows import StoredDefinition, WorkflowRecord, WorkflowStore
 
 _TRIES = 16
-_BUSY = "Others are changing this workflow; try again."
-# When somebody looks at a workflow, however it fares: a twelfth of an hour after its creation, then
-# as much later as it is old, and at least once an hour.
+_BUSY = "Concurrent requests changed this workflow."
+# Regular checks of a workflow: the first one 5 minutes after its creation, later ones after an
+# interval that equals its age, up to one hour.
 FIRST_CHECK_MS, LAST_CHECK_MS = 300_000, 3_600_000
-# When somebody looks at one with something under way: what a crash left, or a full queue refused.
+# Next check of a workflow with pending starts or cancellations, after a crash or because of a full
+# queue.
 SOON_MS = 20_000
-# How long a request starts or cancels slices of jobs.
+# How long one request starts or cancels slices of jobs.
 SLICES_MS = 8_000
-# Jobs that one check reads.
+# Maximum number of jobs that one check reads.
 _CHECKED = 1_000
-# Ends of jobs that follow from an advance itself, as a queue drops them: the rest is the stream's.
+# Maximum number of jobs that an advance itself finishes, because a full queue drops them. The
+# stream processes the others.
 _MOST_DEFERRED = 100
 _MAX_MESSAGE = 200
-# Ends that one write tells of: those that a fan-in counts have events as jobs.
+# Maximum number of ends in the event of one write. Jobs of a fan-in have separate job events.
 _MOST_TOLD = 10
 _RETENTION_S = {
     WorkflowState.COMPLETED: RETENTION.completed_s,
@@ -61,14 +64,14 @@ _RETENTION_S = {
 
 @record(frozen=True)
 class _Reported:
-    """What is known of the end of one job: why it failed, and by its node how long it ran (ms)."""
+    """The reported end of one job: its error message, and by node its duration in ms."""
 
     message: str | None = None
     lengths: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, job: Job, node: int) -> _Reported:
-        """What the record of a job says."""
+        """Return the end that is stored in a job record."""
         said = job.noted[-1].failure.message if job.noted else f"The job is {job.state}."
         lengths = {}
         if job.started_ms is not None and job.ended_ms is not None:
@@ -76,7 +79,7 @@ class _Reported:
         return cls(said[:_MAX_MESSAGE], lengths)
 
     def fault(self, graph: Graph, before: GraphState, after: GraphState) -> str | None:
-        """What a root says of the first step that failed."""
+        """Return the error of the first step that failed, for the root record."""
         first = next(numbers(after.failed & ~before.failed & graph.job_bits), None)
         if first is None:
             return None
@@ -85,11 +88,17 @@ class _Reported:
 
 
 @record
-class _Course:
-    """A workflow while its jobs are started: as it is stored, and as it is to be.
+class _WorkflowTransition:
+    """The progress of one change while its jobs are started: the stored and the intended root.
 
-    `passed_over` are jobs, as bits, that cannot be started now, and `full` the queues in which none
-    can; `singly`: the next ones are started one by one. `stored` says that some were.
+    Attributes:
+        definition: Definition of the workflow.
+        before: The root as stored. None for a new workflow.
+        after: The root to write.
+        passed_over: Bits of the jobs that can't be started now.
+        full: Queues in which no job can be started now.
+        singly: Whether the next jobs are started one by one.
+        stored: Whether this change has stored jobs.
     """
 
     definition: StoredDefinition
@@ -101,9 +110,10 @@ class _Course:
     stored: bool = False
 
     def overtaken(self) -> bool:
-        """Others have changed the workflow. What is stored stays, and they go on from there.
+        """Handle a change by another request, which then starts the remaining jobs.
 
-        Raises LostRace if nothing is stored yet: then all is to be decided anew.
+        The jobs that are stored stay. Raises LostRace if nothing is stored yet: the whole change
+        is then decided again.
         """
         if not self.stored or self.before is None:
             raise LostRace([])
@@ -111,12 +121,12 @@ class _Course:
         return False
 
 
-# From a workflow as it was read to what it becomes.
+# Returns the root to write, given the root that was read.
 Decide = Callable[[StoredDefinition, WorkflowRecord], WorkflowRecord]
 
 
 class _Deferred(threading.local):
-    """Jobs whose ends were met while a workflow was advanced; None outside of that."""
+    """Jobs that finished while a workflow was being advanced. None if no advance is in progress."""
 
     jobs: deque[Job] | None = None
 
@@ -147,15 +157,16 @@ class WorkflowAdvance:
     # --- the end of a job -------------------------------------------------------------------------
 
     def job_ended(self, job: Job) -> None:
-        """Do what follows from the end of a job, if it is a step of a workflow.
+        """Advance the workflow of a finished job, if the job is a step.
 
-        Raises nothing: the job has ended, whatever becomes of the rest, which the stream repeats.
+        Suppresses store errors: the job has finished whatever happens to the workflow, and the
+        stream repeats the advance.
         """
         if job.workflow is None or not job.state.terminal:
             return
         if self._deferred.jobs is not None:
-            # A start has dropped it from a full queue: one after the other, not one inside of each
-            # other.
+            # A start has dropped this job from a full queue. Process it after the current one,
+            # without recursion.
             if len(self._deferred.jobs) < _MOST_DEFERRED:
                 self._deferred.jobs.append(job)
             return
@@ -178,10 +189,10 @@ class WorkflowAdvance:
             self._close(step)
 
     def repeat(self, job: Job) -> None:
-        """As `job_ended`, for the stream: reads whether all of it was done, and does what is
-        missing. A job that was removed before its end counts as failed.
+        """Do the parts of `job_ended` that are missing. Called by the stream.
 
-        Raises OjsError: then it is to be repeated again.
+        A job that was deleted before it finished counts as failed. If this raises OjsError, call
+        it again.
         """
         step = _step_of(job)
         if step.fan_in is not None:
@@ -202,11 +213,11 @@ class WorkflowAdvance:
             self._end(job)
 
     def clear(self, record: WorkflowRecord) -> None:
-        """Remove what belongs to a workflow that was removed. Raises OjsError."""
+        """Delete the remaining items of a deleted workflow. Raises OjsError."""
         self._workflows.remove_rest(record)
 
     def _close(self, step: WorkflowStep) -> None:
-        """All jobs of a fan-in have ended: tell the root."""
+        """Record in the root that all jobs of a fan-in have finished."""
 
         def closed(definition: StoredDefinition, record: WorkflowRecord) -> WorkflowRecord:
             fan_ins = [each for each in record.fan_ins if each.token == step.fan_in]
@@ -234,7 +245,17 @@ class WorkflowAdvance:
         endings: Iterable[Ending],
         reported: _Reported | None = None,
     ) -> WorkflowRecord:
-        """A workflow after some of its jobs have ended; the same object if all of it was known."""
+        """Return a workflow after some of its jobs have finished.
+
+        Args:
+            definition: Definition of the workflow.
+            record: The workflow as read.
+            endings: Node, outcome, and generation of each finished job.
+            reported: The error message and duration of the job, if one job was reported.
+
+        Returns:
+            The new workflow. The same object if all ends were recorded before.
+        """
         decision = rules.advance_all(definition.graph, record.graph_state, endings)
         if decision.state == record.graph_state:
             return record
@@ -243,10 +264,7 @@ class WorkflowAdvance:
     # --- a change of a workflow -------------------------------------------------------------------
 
     def current(self, workflow_id: str) -> tuple[StoredDefinition, WorkflowRecord]:
-        """A workflow with all that is known of its jobs by now: for who looks at it.
-
-        Raises NotFound.
-        """
+        """Return a workflow for reading, with all recorded ends of its jobs. Raises NotFound."""
         record = self._workflows.get(workflow_id)
         if record is None or record.gone(self._clock.now_ms()):
             raise NotFound("workflow", workflow_id)
@@ -254,17 +272,18 @@ class WorkflowAdvance:
         return definition, self.with_marks(definition, record)
 
     def with_marks(self, definition: StoredDefinition, record: WorkflowRecord) -> WorkflowRecord:
-        """A workflow with the marks of its open fan-ins."""
+        """Return a workflow with the recorded ends of its open fan-ins."""
         if not record.fan_ins:
             return record
         ends = self._endings(record, self._workflows.fan_ins.ends(record.id, record.fan_ins))
         return self.after(definition, record, ends)
 
     def change(self, workflow_id: str, decide: Decide) -> WorkflowRecord:
-        """Change a workflow, and start what is to start then. `decide` may be asked several times,
-        and returns the record that it was given if nothing changes.
+        """Change a workflow, and start the jobs that must start then.
 
-        Raises NotFound, what `decide` raises, and BackendError.
+        `decide` can be called several times. To change nothing, it returns the record it received.
+
+        Raises NotFound, BackendError, and the errors of `decide`.
         """
 
         def attempt() -> WorkflowRecord:
@@ -273,7 +292,7 @@ class WorkflowAdvance:
                 raise NotFound("workflow", workflow_id)
             definition = self._workflows.definition(before)
             after = decide(definition, before)
-            return before if after is before else self.carry_on(definition, before, after)
+            return before if after is before else self.resume(definition, before, after)
 
         return retry_on_race(attempt, tries=_TRIES, busy=_BUSY, pause=self._pause)
 
@@ -284,7 +303,17 @@ class WorkflowAdvance:
         decision: Decision,
         reported: _Reported | None = None,
     ) -> WorkflowRecord:
-        """A workflow after a decision. `reported` says more of the one job whose end led to it."""
+        """Return a workflow after a decision.
+
+        Args:
+            definition: Definition of the workflow.
+            record: The workflow as read.
+            decision: New state of the graph, and the jobs to start.
+            reported: The error message and duration of the job that led to the decision.
+
+        Returns:
+            The new workflow. It is not written yet.
+        """
         graph, state, now_ms = definition.graph, decision.state, self._clock.now_ms()
         final = decision.workflow.final
         ended_ms = (record.ended_ms or now_ms) if final else None
@@ -308,20 +337,32 @@ class WorkflowAdvance:
             lengths={**record.lengths, **reported.lengths},
         )
 
-    def carry_on(
+    def resume(
         self,
         definition: StoredDefinition,
         before: WorkflowRecord | None,
         after: WorkflowRecord,
     ) -> WorkflowRecord:
-        """Write a workflow, and start the jobs that are to start, as far as there is time.
+        """Write a workflow and start its pending jobs, for up to 8 seconds.
 
-        What cannot be started now is noted, and tried again soon; a step that can never start
-        fails. Of a new workflow (`before` is None) nothing is stored if its first jobs are refused.
-        Raises LostRace, BackendError, and of a new workflow what refuses its jobs.
+        Jobs that can't be started now stay pending and are started soon. A step that can never
+        start fails. If the first jobs of a new workflow are rejected, nothing is stored.
+
+        Args:
+            definition: Definition of the workflow.
+            before: The workflow as stored. None for a new one.
+            after: The workflow to write.
+
+        Returns:
+            The workflow as stored.
+
+        Raises:
+            LostRace: Another request changed the workflow first.
+            BackendError: DynamoDB rejected a write, or didn't respond.
+            OjsError: The first jobs of a new workflow were rejected.
         """
         until_ms = self._clock.now_ms() + SLICES_MS
-        course = _Course(definition, before, after)
+        course = _WorkflowTransition(definition, before, after)
         while self._clock.now_ms() < until_ms and self._start_some(course):
             pass
         if course.after is not course.before:
@@ -337,8 +378,8 @@ class WorkflowAdvance:
                 self._workflows.fan_ins.remove(after.id, gone)
         return course.after
 
-    def _start_some(self, course: _Course) -> bool:
-        """Start a slice of jobs; False if there is none, or if others go on from here."""
+    def _start_some(self, course: _WorkflowTransition) -> bool:
+        """Start a slice of jobs. Return false if none is left, or if another request continues."""
         part = self._starts.next_slice(
             course.after, course.passed_over, course.full, singly=course.singly
         )
@@ -355,15 +396,15 @@ class WorkflowAdvance:
         except BackendError:
             if course.before is None:
                 raise
-            # It may be stored all the same: then the root has changed, and the next write of it
-            # fails. If that succeeds, the write of the jobs comes too late.
+            # The slice may be stored anyway. The root has then changed, and its next write fails.
+            # If that write succeeds, the write of the jobs fails.
             course.passed_over |= bits(list(part))
         except OjsError as error:
             return self._take_refusal(course, part, error)
         return True
 
-    def _written(self, course: _Course, after: WorkflowRecord) -> WorkflowRecord:
-        """A workflow as it is to be written: with its next check, and what the write tells."""
+    def _written(self, course: _WorkflowTransition, after: WorkflowRecord) -> WorkflowRecord:
+        """Return the workflow to write, with its next check and the ends for the event."""
         graph, state = course.definition.graph, after.graph_state
         ended = 0 if course.before is None else course.before.graph_state.ended
         told = [
@@ -386,11 +427,12 @@ class WorkflowAdvance:
         )
 
     def _take_refusal(
-        self, course: _Course, part: Mapping[int, Mapping[str, Any]], error: OjsError
+        self, course: _WorkflowTransition, part: Mapping[int, Mapping[str, Any]], error: OjsError
     ) -> bool:
-        """A slice was refused: try its jobs one by one, or one job later, or its step has failed.
+        """Handle a rejected slice: retry its jobs singly or later, or fail the step.
 
-        False if others have started it. Of a new workflow raises the error, but for a duplicate.
+        Returns false if another request has started the job. Raises the error for a new workflow,
+        except for a duplicate.
         """
         if len(part) > 1 and course.before is not None:
             course.singly = True
@@ -402,14 +444,14 @@ class WorkflowAdvance:
         if duplicate and self._is_started(course, node, error):
             return course.overtaken()
         if error.retryable:
-            # What else is to start there need not be tried.
+            # Other jobs for this queue need not be tried.
             course.full.add(queue_of(template))
         else:
             course.after = self._refused(course.definition, course.after, node, error)
         return True
 
-    def _is_started(self, course: _Course, node: int, error: OjsError) -> bool:
-        """Whether the id of a job is taken as somebody else has started the step."""
+    def _is_started(self, course: _WorkflowTransition, node: int, error: OjsError) -> bool:
+        """Return whether the job ID exists because another request has started the step."""
         taken = error.details.get("existing_job_id") == course.after.job_id(node)
         if course.before is None or not taken:
             return False
@@ -419,7 +461,7 @@ class WorkflowAdvance:
     def _refused(
         self, definition: StoredDefinition, record: WorkflowRecord, node: int, error: OjsError
     ) -> WorkflowRecord:
-        """A workflow of which a step can never start."""
+        """Return the workflow after a step that can never start."""
         told = {
             "code": error.code,
             "type": error.code,
@@ -433,7 +475,7 @@ class WorkflowAdvance:
         return self.after(definition, record, [ending], _Reported(error.message[:_MAX_MESSAGE]))
 
     def _check_ms(self, record: WorkflowRecord) -> int | None:
-        """When somebody is to look at a workflow. An earlier time stays: moving it costs more."""
+        """Return the time of the next check. Keeps an earlier time, which saves an index write."""
         now_ms = self._clock.now_ms()
         if record.starting or record.leaving:
             return min(record.check_ms or now_ms + SOON_MS, now_ms + SOON_MS)
@@ -444,10 +486,9 @@ class WorkflowAdvance:
     # --- what an end was missed of ----------------------------------------------------------------
 
     def check(self, workflow_id: str) -> WorkflowRecord:
-        """Look at the jobs of a workflow that were started: an end that was missed counts now, and
-        what was left of starts is carried on. One that is gone counts as failed.
+        """Process missed ends of a workflow's jobs, and continue pending starts.
 
-        Raises NotFound, BackendError.
+        A job that was deleted counts as failed. Raises NotFound and BackendError.
         """
         missed = self._missed(workflow_id)
 
@@ -460,14 +501,14 @@ class WorkflowAdvance:
         return self.change(workflow_id, checked)
 
     def _missed(self, workflow_id: str) -> list[Ending]:
-        """Jobs that have ended while the root says that they run."""
+        """Return the jobs that have finished although they run according to the root."""
         record = self._workflows.get(workflow_id)
         if record is None:
             raise NotFound("workflow", workflow_id)
         definition = self._workflows.definition(record)
         marked = self._endings(record, self._workflows.fan_ins.ends(record.id, record.fan_ins))
         state = self.after(definition, record, marked).graph_state
-        # What starts with these marks is not stored yet.
+        # Jobs that start because of these recorded ends are not stored yet.
         started = record.graph_state.started & definition.graph.job_bits
         stored = started & ~state.ended & ~record.starting
         running = rotated(list(numbers(stored)), self._choose)[:_CHECKED]
@@ -490,5 +531,5 @@ def _step_of(job: Job) -> WorkflowStep:
 
 
 def outcome(job: Job) -> StepState:
-    """How the step of a job that has ended did."""
+    """Return the outcome of the step of a finished job."""
     return StepState.COMPLETED if job.state is State.COMPLETED else StepState.FAILED

@@ -1,4 +1,4 @@
-"""Cancelling workflows and retrying them."""
+"""Cancels and retries workflows."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ from ojs.store.jobs.records import JobStore
 from ojs.store.table.errors import LostRace
 from ojs.store.workflows.workflows import StoredDefinition, WorkflowRecord, WorkflowStore
 
-# Jobs that are looked at together: one read, and one write of the root.
+# Jobs that are checked together: one read, and one write of the root.
 _SLICE = 100
 _TRIES = 5
 
 
 @record(frozen=True)
 class CancelledWorkflow:
-    """What a cancellation found and did, by jobs: those that had completed, those that never run
-    now, and those that run and may finish.
+    """The result of a cancellation, in numbers of jobs.
+
+    Jobs that had completed before, jobs that will never run, and active jobs, which may finish.
     """
 
     record: WorkflowRecord
@@ -42,7 +43,7 @@ class CancelledWorkflow:
 
 
 class WorkflowControl:
-    """Cancels workflows and retries them."""
+    """Cancels and retries workflows."""
 
     def __init__(
         self,
@@ -62,15 +63,17 @@ class WorkflowControl:
         self._for_each = for_each
 
     def cancel(self, workflow_id: str) -> CancelledWorkflow:
-        """Cancel a workflow: nothing starts any more. Jobs that wait are cancelled, as far as there
-        is time, the others by the sweep; those that run may finish.
+        """Cancel a workflow. No further step starts.
 
-        Raises NotFound, Conflict if it is over, and BackendError.
+        Waiting jobs are cancelled for up to 8 seconds. The sweep cancels the rest. Active jobs may
+        finish.
+
+        Raises NotFound, Conflict if the workflow is in a final state, and BackendError.
         """
 
         def cancelled(definition: StoredDefinition, record: WorkflowRecord) -> WorkflowRecord:
             record = self._advance.with_marks(definition, record)
-            # What was to start and is not stored never does.
+            # Pending starts that are not stored never happen.
             state = replace(
                 record.graph_state, started=record.graph_state.started & ~record.starting
             )
@@ -86,14 +89,14 @@ class WorkflowControl:
             self.leave(record)
         definition, now = self._advance.current(workflow_id)
         running, ended = self._running(definition, now)
-        # Those that were started and have not completed since, nor run.
+        # The started jobs that are neither active nor completed since the cancellation.
         stopped = started - running - (now.completed - record.completed) - ended
         return CancelledWorkflow(now, record.completed, never + stopped, running)
 
     def _running(self, definition: StoredDefinition, record: WorkflowRecord) -> tuple[int, int]:
-        """How many jobs of a cancelled workflow run, and how many have completed that it leaves.
+        """Return how many jobs of a cancelled workflow are active, and how many completed.
 
-        Jobs that it leaves are read: those that wait are never claimed (`Fetch`).
+        Reads the jobs that are to be cancelled. No fetch claims the waiting ones (`JobFetcher`).
         """
         running = bits(record.graph_state.running(definition.graph))
         left = [record.job_id(node) for node in numbers(running & record.leaving)]
@@ -102,7 +105,7 @@ class WorkflowControl:
         return known + states[State.ACTIVE], states[State.COMPLETED]
 
     def leave(self, record: WorkflowRecord) -> WorkflowRecord:
-        """Cancel the jobs of a cancelled workflow that wait, while there is time. Safe to repeat.
+        """Cancel the waiting jobs of a cancelled workflow, for up to 8 seconds. Safe to repeat.
 
         Raises NotFound, BackendError.
         """
@@ -121,12 +124,12 @@ class WorkflowControl:
         definition: StoredDefinition,
         record: WorkflowRecord,
     ) -> WorkflowRecord:
-        """A workflow after some of the jobs that it leaves were looked at."""
+        """Return a workflow after some of its jobs to cancel were checked."""
         after = self._advance.after(definition, record, endings)
         return replace(after, leaving=after.leaving & ~looked_at)
 
     def _cancel_jobs(self, record: WorkflowRecord, nodes: list[int]) -> list[Ending]:
-        """Cancel those of these jobs that wait; returns those that have ended, however."""
+        """Cancel the waiting jobs among these. Return all that have finished, with any outcome."""
         found = self._jobs.read_records(record.job_id(node) for node in nodes)
         there = [found.get(record.job_id(node)) for node in nodes]
         ended = self._for_each(self._cancel_job, there)
@@ -137,7 +140,7 @@ class WorkflowControl:
         ]
 
     def _cancel_job(self, job: Job | None) -> StepState | None:
-        """How a job has ended, if it has: one that waits is cancelled, one that is gone failed."""
+        """Cancel a waiting job, and return the outcome of a finished one. A deleted job failed."""
         for _ in range(_TRIES):
             if job is None:
                 return StepState.FAILED
@@ -146,7 +149,7 @@ class WorkflowControl:
             if job.state.terminal:
                 return outcome(job)
             after = lifecycle.cancel(job, now_ms=self._clock.now_ms())
-            # Race: a fetch claims it. Then it may finish.
+            # Race: a fetch claims the job. It may then finish.
             try:
                 self._changes.replace(job, replace(after, batch=None), tells=False)
             except LostRace:
@@ -156,10 +159,11 @@ class WorkflowControl:
         return None
 
     def forget(self, workflow_id: str) -> None:
-        """Remove a workflow that is over, with what it keeps of its jobs. Safe to repeat.
+        """Delete a finished workflow with its stored results and errors. Safe to repeat.
 
-        Raises Conflict while it, or a job of it, goes on: an end would be noted where nobody looks.
-        Raises LostRace when it has changed since.
+        Raises Conflict while the workflow or one of its jobs is active: the end of the job would
+        be recorded in a deleted workflow. Raises LostRace if the workflow has changed since it was
+        read.
         """
         record = self._workflows.get(workflow_id)
         if record is None:
@@ -174,22 +178,23 @@ class WorkflowControl:
         self._workflows.remove(record)
 
     def retry(self, workflow_id: str, mode: RetryMode) -> WorkflowRecord:
-        """Run a workflow that is over again, in a new generation.
+        """Run a finished workflow again, in a new generation.
 
-        Raises NotFound, Conflict if it is not over, if jobs of it still run or nothing failed, and
-        BackendError.
+        Raises NotFound, BackendError, and Conflict if the workflow is not in a final state, a job
+        of it is still active, or no step failed.
         """
-        # What has ended is told before it may go back.
+        # Record the finished jobs before a step can return to its initial state.
         self._advance.change(workflow_id, self._advance.with_marks)
         seen: list[int] = []
 
         def retried(definition: StoredDefinition, record: WorkflowRecord) -> WorkflowRecord:
             seen.append(record.graph_state.generation)
             if seen[-1] == seen[0] + 1:
-                # It has begun, by a write whose answer was lost, or by another request meanwhile.
+                # The retry has started: by an earlier write without a response, or by a concurrent
+                # request.
                 return record
             decision = rules.retry(definition.graph, record.graph_state, mode)
-            # Late marks of the generation before count nowhere.
+            # Late ends of the previous generation are ignored.
             over = replace(record, fan_ins=(), leaving=0, fault=None, check_ms=None, ended_ms=None)
             return self._advance.decided(definition, over, decision)
 

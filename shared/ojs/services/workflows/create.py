@@ -1,4 +1,4 @@
-"""Creating workflows."""
+"""Creates workflows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ojs.domain.workflow import advance as rules
 from ojs.domain.workflow.request import WorkflowDefinition
 from ojs.services.workflows.advance import WorkflowAdvance
 from ojs.store.queues.queues import QueueStore
-from ojs.store.table.errors import NotDone
+from ojs.store.table.errors import WriteNotApplied
 from ojs.store.table.races import losing_as
 from ojs.store.workflows.workflows import StoredDefinition, WorkflowRecord, WorkflowStore
 
@@ -52,14 +52,25 @@ class WorkflowCreation:
         reaches: Reaches = everything,
         trace: str | None = None,
     ) -> WorkflowRecord:
-        """Store a workflow, and start the steps that wait for nothing.
+        """Store a workflow, and start the steps without dependencies.
 
-        `trace` is the trace context of the request. Up to a thousand jobs start together with it;
-        more follow in slices.
+        Up to 1,000 jobs are stored with the workflow. More jobs follow in slices. If the request
+        is rejected, nothing is stored.
 
-        Raises PermissionDenied for a queue that the caller may not touch, QueueNotFound in strict
-        mode, Duplicate when the id is taken, and what a push of the first jobs raises: then nothing
-        is stored.
+        Args:
+            definition: The validated definition.
+            producer: Name of the producer.
+            reaches: Returns whether a queue is in the caller's scope.
+            trace: Trace context of the request.
+
+        Returns:
+            The workflow as stored.
+
+        Raises:
+            PermissionDenied: A queue is not in the caller's scope.
+            QueueNotFound: A queue does not exist, and queues must be created explicitly.
+            Duplicate: The ID is in use.
+            OjsError: The first jobs were rejected.
         """
         if not all(map(reaches, definition.queues)):
             raise forbidden()
@@ -90,16 +101,16 @@ class WorkflowCreation:
         first = self._advance.decided(stored, new, rules.start(graph))
         with losing_as(lambda _: self._overtaken(new)):
             try:
-                return self._advance.carry_on(stored, None, first)
+                return self._advance.resume(stored, None, first)
             except OjsError as error:
-                if isinstance(error, NotDone) or not isinstance(error, BackendError):
+                if isinstance(error, WriteNotApplied) or not isinstance(error, BackendError):
                     self._forget(new)
                 raise
 
     def _overtaken(self, new: WorkflowRecord) -> Duplicate | BackendContended:
         self._forget(new)
         if self._workflows.get(new.id) is None:
-            return BackendContended("The workflow could not be stored; try again.")
+            return BackendContended("The workflow was not stored, because of concurrent requests.")
         return _taken(new.id)
 
     def _forget(self, record: WorkflowRecord) -> None:
@@ -110,6 +121,6 @@ class WorkflowCreation:
 
 def _taken(workflow_id: str) -> Duplicate:
     return Duplicate(
-        f"A workflow with the id '{workflow_id}' exists already.",
+        f"A workflow with the id '{workflow_id}' already exists.",
         details={"existing_workflow_id": workflow_id},
     )

@@ -1,4 +1,4 @@
-"""Reads workflows: lists of them, and one with the states of its steps."""
+"""Reads workflows: lists of them, and single ones with the states of their steps."""
 
 from __future__ import annotations
 
@@ -22,21 +22,26 @@ from ojs.services.workflows.advance import WorkflowAdvance
 from ojs.store.jobs.records import JobStore
 from ojs.store.workflows.workflows import StoredDefinition, WorkflowRecord, WorkflowStore
 
-# The key of a workflow in the list of all.
+# The key of a workflow in the list of all workflows.
 _LISTED = re.compile(rf"\d{{15}}\|{UUID7.pattern}")
-# Failed jobs that are read to tell why a workflow failed.
+# Maximum number of failed jobs that are read to show why a workflow failed.
 MAX_FAILED = 20
-# Bytes of errors of steps without a job that are read.
+# Maximum size in bytes of the errors of steps without a job.
 _MOST = 1_000_000
 
 
 @record(frozen=True)
 class WorkflowPart:
-    """A workflow and some of its steps: those in which the jobs from node `first` on are, up to
-    the job `after_last`, which is not among them; None stands for the end.
+    """A workflow and a page of its jobs, with the steps that contain them.
 
-    `jobs` are the records of jobs that were started, by node; `failed` are the first jobs that
-    failed, wherever they stand; `refused` are the errors of failed steps without a job.
+    Attributes:
+        record: The workflow.
+        graph: Its graph.
+        first: Node of the first job.
+        after_last: Node of the first job of the next page. None on the last page.
+        jobs: Records of started jobs, by node.
+        failed: Nodes of the first jobs that failed, in the whole workflow.
+        refused: Errors of failed steps without a job, by node.
     """
 
     record: WorkflowRecord
@@ -48,14 +53,14 @@ class WorkflowPart:
     refused: Mapping[int, Any] = field(default_factory=dict)
 
     def job_id(self, node: int) -> str | None:
-        """The id of the job of a node; None if it was not started, and for a composite."""
+        """Return the ID of the job of a node. None for a composite or a job that wasn't started."""
         if not self.graph.is_job(node) or not _stored(self.record) >> node & 1:
             return None
         return self.record.job_id(node)
 
 
 def _stored(record: WorkflowRecord) -> int:
-    """The nodes whose jobs were stored, as bits; of those that started some are still to be."""
+    """Return the nodes whose jobs are stored, as bits. Some started jobs are not stored yet."""
     return record.graph_state.started & ~record.starting
 
 
@@ -76,8 +81,10 @@ class WorkflowReading:
         self._clock = clock
 
     def check_reach(self, workflow_id: str, caller: Principal) -> None:
-        """Raise PermissionDenied unless the caller may touch all queues of a workflow. Reads it
-        for limited callers alone: for these it raises NotFound, too.
+        """Raise PermissionDenied unless the caller's scope includes all queues of a workflow.
+
+        Reads the workflow only for callers with a limited queue scope. For these it can also raise
+        NotFound.
         """
         if not caller.limited:
             return
@@ -90,7 +97,16 @@ class WorkflowReading:
     def listing(
         self, caller: Principal, *, state: WorkflowState | None = None, name: str | None = None
     ) -> Callable[..., Page[WorkflowRecord]]:
-        """A listing of the workflows within reach, latest first. A page of it may be short."""
+        """Return a listing of the workflows in the caller's scope, most recent first.
+
+        Args:
+            caller: The caller.
+            state: If set, only workflows in this state.
+            name: If set, only workflows with this name.
+
+        Returns:
+            The function that reads a page. A page can have fewer entries than its limit.
+        """
 
         def page(*, limit: int, cursor: str | None) -> Page[WorkflowRecord]:
             if cursor is not None and not _LISTED.fullmatch(cursor):
@@ -104,7 +120,7 @@ class WorkflowReading:
                 if not record.gone(now_ms)
             ]
             if caller.limited:
-                # A limited key pays for looking at the queues of those that it is shown.
+                # Only callers with a limited scope pay for these reads.
                 shown = [
                     record
                     for record in shown
@@ -115,7 +131,7 @@ class WorkflowReading:
         return page
 
     def outline(self, record: WorkflowRecord, *, limit: int) -> WorkflowPart:
-        """A workflow that was just written, with `limit` of its jobs, of which none is read."""
+        """Return a workflow that was just written, with `limit` of its jobs. Reads no job."""
         graph = self._workflows.definition(record).graph
         return WorkflowPart(record, graph, after_last=_after(graph, limit))
 
@@ -128,10 +144,22 @@ class WorkflowReading:
         cursor: str | None = None,
         progress: bool = False,
     ) -> WorkflowPart:
-        """A workflow with `limit` of its jobs. With `progress` only those of them are read that
-        run, and what they have reported.
+        """Return a workflow with a page of its jobs.
 
-        Raises NotFound, PermissionDenied, InvalidRequest for a cursor that is none.
+        Args:
+            workflow_id: ID of the workflow.
+            caller: The caller.
+            limit: Maximum number of jobs.
+            cursor: Node of the first job. Default: the first job of the workflow.
+            progress: Whether to read only the active jobs, with their reported progress.
+
+        Returns:
+            The workflow and the page of its jobs.
+
+        Raises:
+            NotFound: The workflow does not exist.
+            PermissionDenied: The caller's scope doesn't include all queues of the workflow.
+            InvalidRequest: The cursor is invalid.
         """
         definition, record = self._advance.current(workflow_id)
         if caller.limited and not self._reaches(definition, caller):
@@ -144,7 +172,7 @@ class WorkflowReading:
         failed = tuple(islice(numbers(state.failed & graph.job_bits), MAX_FAILED))
         wanted = _stored(record) & ~(state.ended if progress else 0)
         ids = {node: record.job_id(node) for node in (*shown, *failed) if wanted >> node & 1}
-        # How far a job is may be a moment old; how a step ended is not.
+        # Progress is read eventually consistently. The outcome of a step is read consistently.
         read = self._jobs.read_records(ids.values(), consistent=not progress, progress=progress)
         jobs = {node: read[found] for node, found in ids.items() if found in read}
         without = (node for node in (*shown, *failed) if state.failed >> node & 1)
@@ -155,12 +183,23 @@ class WorkflowReading:
         return WorkflowPart(record, graph, first, after, jobs, failed, refused)
 
     def position(self, workflow_id: str, node: int, cursor: str | None) -> int:
-        """The place in the results of a step that a cursor stands for. Raises NotFound, and
-        InvalidRequest for a cursor that is none, and where there is no such step.
+        """Return the position of a cursor in the results for a step.
+
+        Args:
+            workflow_id: ID of the workflow.
+            node: Node of the step.
+            cursor: The cursor. Default: the first result.
+
+        Returns:
+            The position, from 0.
+
+        Raises:
+            NotFound: The workflow does not exist.
+            InvalidRequest: The cursor is invalid, or the workflow has no job with this node.
         """
         definition = self._workflows.definition(workflow_id)
         if node not in definition.graph.jobs:
-            raise InvalidRequest("step", "is the `node` of no job of this workflow", value=node)
+            raise InvalidRequest("step", "must be the node of a job of this workflow", value=node)
         return _node(cursor)
 
 

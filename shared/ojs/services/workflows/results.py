@@ -1,4 +1,4 @@
-"""What steps give to those that come later: kept when a job ends, told when one starts."""
+"""Results of steps for later steps: stored when a job finishes, passed on when a step starts."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from ojs.records import record
 from ojs.store.jobs.records import JobStore
 from ojs.store.workflows.workflows import WorkflowRecord, WorkflowStore
 
-# Of an error that is kept: what a worker said of it may be longer.
+# Maximum length of the message of a stored error. The worker's message can be longer.
 MAX_MESSAGE = 1_000
 
 
 @record(frozen=True)
 class StepResultsPart:
-    """A part of what a step wants, in order, and the position of the next one, if there is one.
+    """A page of the results for a step, in order, and the position of the next page.
 
-    Each entry has `step` (what the client calls it), and `result` or `error`, or none of them.
+    Each entry has `step`, which is the client's name of the step. It also has `result` or `error`,
+    or neither of them.
     """
 
     entries: list[dict[str, Any]]
@@ -36,14 +37,14 @@ class StepResultsPart:
 
 
 class StepResults:
-    """Keeps results and errors of jobs that later steps want, and reads them."""
+    """Stores results and errors of jobs that later steps require, and reads them."""
 
     def __init__(self, workflows: WorkflowStore, jobs: JobStore) -> None:
         self._workflows = workflows
         self._jobs = jobs
 
     def keep(self, job: Job, step: WorkflowStep) -> None:
-        """Keep what a job that has ended gives, if a later step wants it. Safe to repeat."""
+        """Store the result or error of a finished job, if a later step uses it. Safe to repeat."""
         if not step.kept:
             return
         told: dict[str, Any]
@@ -58,7 +59,7 @@ class StepResults:
         self._workflows.keep(step.workflow_id, step.node, step.generation, told)
 
     def error_of(self, job: Job) -> dict[str, Any]:
-        """Why a job failed, was cancelled, or expired."""
+        """Return why a job failed, was cancelled, or expired."""
         if job.state is State.CANCELLED:
             return {"code": "cancelled", "type": "cancelled", "message": "The job was cancelled."}
         if job.noted:
@@ -72,15 +73,33 @@ class StepResults:
         return shown | {"message": failure.message[:MAX_MESSAGE]}
 
     def refuse(self, record: WorkflowRecord, node: int, error: Mapping[str, Any]) -> None:
-        """Keep why the job of a step could not be stored: no job has it."""
+        """Store why the job of a step could not be stored. No job record has this error.
+
+        Args:
+            record: The workflow.
+            node: Node of the step.
+            error: The error.
+        """
         generation = record.graph_state.generation_of(node)
         self._workflows.keep(record.id, node, generation, {"error": error})
 
     def fields(
         self, record: WorkflowRecord, graph: Graph, node: int, *, room: int
     ) -> dict[str, Any]:
-        """What the job of a step is told of those before it: `parent_results` and others; a
-        reference to it, if it has more than `room` bytes. Raises OjsError.
+        """Return the fields for the job of a step that contain the results of earlier steps.
+
+        Args:
+            record: The workflow.
+            graph: Its graph.
+            node: Node of the step.
+            room: Maximum size of the fields in bytes.
+
+        Returns:
+            `parent_results` and other fields. If they are larger than `room`, `parent_results` is
+            a reference to the results.
+
+        Raises:
+            OjsError: A read failed.
         """
         jobs = list(results.wanted_jobs(graph, node))
         if not jobs:
@@ -96,9 +115,19 @@ class StepResults:
         return {"parent_results": {"$ref": ref, "count": len(jobs)}}
 
     def page(self, workflow_id: str, node: int, *, limit: int, after: int = 0) -> StepResultsPart:
-        """A part of what a step wants, from a position on: its bytes are bounded as a job's are.
+        """Return a page of the results for a step. Its size is limited like the size of a job.
 
-        Raises NotFound.
+        Args:
+            workflow_id: ID of the workflow.
+            node: Node of the step.
+            limit: Maximum number of results.
+            after: Position of the first result, from 0.
+
+        Returns:
+            The page.
+
+        Raises:
+            NotFound: The workflow or the step does not exist.
         """
         record = self._workflows.get(workflow_id)
         if record is None:
@@ -114,7 +143,7 @@ class StepResults:
                 workflow_id, _ended(record.graph_state, part), most=4 * MAX_JOB_BYTES
             )
             if kept is None:
-                # One alone is never too much.
+                # A single result is never too large.
                 part = part[: max(1, len(part) // 2)]
         entries = [{"step": step_name(graph, each), **kept.get(each, {})} for each in part]
         following = after + len(part)
@@ -122,11 +151,11 @@ class StepResults:
 
 
 def step_name(graph: Graph, node: int) -> str:
-    """What the client calls the step of a job, else its number among the jobs."""
+    """Return the client's name of the step of a job, or the number of the job if it has none."""
     return graph.step(node).id or str(bisect_left(graph.jobs, node))
 
 
 def _ended(state: GraphState, jobs: Iterable[int]) -> dict[int, int]:
-    """Those of these jobs that ran and have ended, each with its generation."""
+    """Return the jobs that ran and have finished, with their generations."""
     ran = state.completed | state.failed
     return {each: state.generation_of(each) for each in jobs if ran >> each & 1}

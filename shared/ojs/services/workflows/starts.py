@@ -1,4 +1,4 @@
-"""Storing the jobs of steps that start, in one transaction with the root that says so."""
+"""Stores the jobs of steps that start, in one transaction with the root of the workflow."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from ojs.domain.job.job import DEFAULT_QUEUE
 from ojs.domain.job.workflow_step import WorkflowStep
 from ojs.domain.workflow import results
 from ojs.domain.workflow.graph import Graph, bits, numbers
-from ojs.services.jobs.enqueue import Alongside, Enqueue, Overtaken
+from ojs.services.jobs.enqueue import JobEnqueuer, StaleRead, TransactionExtras
 from ojs.services.workflows.results import StepResults, step_name
-from ojs.store.table.errors import LostRace, NotDone
+from ojs.store.table.errors import LostRace, WriteNotApplied
 from ojs.store.workflows.fan_ins import MIN_SLOTS, FanIn
 from ojs.store.workflows.workflows import StoredDefinition, WorkflowRecord, WorkflowStore
 
 # In the metadata of each job: the trace context in which its workflow was created
 # (ojs-observability, section 5.3).
 TRACE_ORIGIN = "ojs.workflow.trace_origin"
-# What a job's content has beside its args and results.
+# Space for the parts of a job's content other than its args and results.
 _SPARE_BYTES = 4_096
 
 
 class StepStarts:
-    """Starts steps: pushes their jobs."""
+    """Starts steps: enqueues their jobs."""
 
     def __init__(
         self,
         *,
         workflows: WorkflowStore,
         workflow_results: StepResults,
-        enqueue: Enqueue,
+        enqueue: JobEnqueuer,
         clock: Clock,
         ids: IdSource,
     ) -> None:
@@ -53,10 +53,19 @@ class StepStarts:
     def next_slice(
         self, record: WorkflowRecord, passed_over: int, full: Container[str], *, singly: bool
     ) -> dict[int, Mapping[str, Any]]:
-        """Those that are to start next, with their templates: at most as many as a batch may have,
-        and none in a queue that is `full`.
+        """Return the templates of the next jobs to start, up to the maximum size of a batch.
 
-        Jobs with a unique key are alone, as each may be refused for itself; with `singly` all are.
+        A job with a unique key is the only one of its slice, because it can be rejected
+        separately.
+
+        Args:
+            record: The workflow.
+            passed_over: Bits of the jobs to skip.
+            full: Queues to skip.
+            singly: Whether to return only one job.
+
+        Returns:
+            The templates, by node. Empty if no job is left.
         """
         waiting = list(numbers(record.starting & ~passed_over))
         for start in range(0, len(waiting), MAX_BATCH):
@@ -75,20 +84,30 @@ class StepStarts:
         after: WorkflowRecord,
         starting: Mapping[int, Mapping[str, Any]],
     ) -> WorkflowRecord:
-        """Store the jobs of these nodes with the root as it is `after` they have started: all of it
-        or nothing. Returns the root as stored.
+        """Store the jobs of these nodes together with the root, in one transaction.
 
-        Raises LostRace if the root has changed since `before`, and what a push raises.
+        Args:
+            definition: Definition of the workflow.
+            before: The root as stored. None for a new workflow.
+            after: The root to write, with these jobs started.
+            starting: Templates of the jobs, by node.
+
+        Returns:
+            The root as stored.
+
+        Raises:
+            LostRace: The root has changed since `before`.
+            OjsError: The enqueue request failed.
         """
         nodes = list(starting)
         fan_ins = self._fan_ins(definition.graph, nodes)
         after = replace(after, fan_ins=(*after.fan_ins, *fan_ins))
-        # Before the jobs, which end only after they are stored.
+        # Before the jobs are stored, because they can finish immediately afterwards.
         self._workflows.fan_ins.create(after.id, fan_ins, now_ms=self._clock.now_ms())
         try:
             return self._store(definition, before, after, starting, fan_ins)
         except (LostRace, OjsError) as error:
-            if isinstance(error, NotDone | LostRace) or not isinstance(error, BackendError):
+            if isinstance(error, WriteNotApplied | LostRace) or not isinstance(error, BackendError):
                 with suppress(OjsError):
                     self._workflows.fan_ins.remove(after.id, fan_ins)
             raise
@@ -101,8 +120,9 @@ class StepStarts:
         starting: Mapping[int, Mapping[str, Any]],
         fan_ins: Sequence[FanIn],
     ) -> WorkflowRecord:
-        # Nobody else can know the ids of the jobs of a workflow that is not stored yet, unless its
-        # own id was chosen: then a batch is written without conditions (ADR 3).
+        # No other process knows the job IDs of a workflow that is not stored yet, unless the
+        # client chose the workflow's ID. Without a chosen ID, the batch is written without
+        # conditions (ADR 3).
         sure = before is None and not after.chosen_id
         told: dict[tuple[int, ...], dict[str, Any]] = {}
         requests = []
@@ -111,11 +131,13 @@ class StepStarts:
             requests.append(self._request(definition.graph, after, node, raw, told))
         push = self._enqueue.prepare(requests, after.producer, everything, batch=len(requests) > 1)
         after, write = self._workflows.replacing(before, after)
-        alongside = Alongside([write], steps=_steps(definition, after, list(starting), fan_ins))
+        alongside = TransactionExtras(
+            [write], steps=_steps(definition, after, list(starting), fan_ins)
+        )
         ids = [after.job_id(node) for node in starting]
         try:
             self._enqueue.store(replace(push, ids=ids, alongside=alongside), 0)
-        except Overtaken:
+        except StaleRead:
             raise LostRace([]) from None
         return after
 
@@ -127,7 +149,10 @@ class StepStarts:
         raw: dict[str, Any],
         told: dict[tuple[int, ...], dict[str, Any]],
     ) -> JobRequest:
-        """The request of a step's job. What several want alike is read once, into `told`."""
+        """Return the request of a step's job.
+
+        Results that several jobs use are read once, into `told`.
+        """
         meta = raw.get("meta") or {}
         if record.trace is not None and jsontext.size_of(meta) + _SPARE_BYTES <= MAX_META_BYTES:
             raw["meta"] = {**meta, TRACE_ORIGIN: record.trace}
@@ -141,7 +166,7 @@ class StepStarts:
         return request
 
     def _fan_ins(self, graph: Graph, nodes: Sequence[int]) -> list[FanIn]:
-        """Fan-ins for those of these jobs whose ends matter together alone."""
+        """Return fan-ins for the jobs whose ends have only a common effect."""
         by_target: defaultdict[int, list[int]] = defaultdict(list)
         for node in nodes:
             followers = graph.followers[node]
@@ -155,7 +180,7 @@ class StepStarts:
 
 
 def queue_of(template: Mapping[str, Any]) -> str:
-    """The queue of a job, as its request says."""
+    """Return the queue of a job's request."""
     options = template.get("options") or {}
     return str(options.get("queue") or template.get("queue") or DEFAULT_QUEUE)
 

@@ -31,10 +31,18 @@ class WorkflowSweep:
         self._control = workflow_control
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
-        """Check up to `limit` workflows that are due.
+        """Check the workflows that are due.
 
-        Counts: checked (workflows), stalled (workflows that didn't change for `STALLED_MS`),
-        failed, and `more` (1 if others are due). Makes one DynamoDB call if none is due.
+        Makes one DynamoDB call if none is due.
+
+        Args:
+            now_ms: Current time in milliseconds since the epoch.
+            limit: Maximum number of workflows.
+            go_on: Returns whether enough time is left to continue.
+
+        Returns:
+            The counts checked (workflows), stalled (workflows that didn't change for
+            `STALLED_MS`), failed, and `more` (1 if others are due).
         """
         run = SweepRun(now_ms, limit, go_on)
         for workflow_id in self._workflows.due(now_ms=now_ms, limit=limit):

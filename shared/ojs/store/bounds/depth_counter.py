@@ -27,7 +27,7 @@ from ojs.domain.ids import IdSource
 from ojs.domain.job.job import Job
 from ojs.records import record
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace, NotDone
+from ojs.store.table.errors import LostRace, WriteNotApplied
 from ojs.store.table.races import losing_as, wins
 from ojs.store.table.table import Table, Update
 from ojs.store.table.values import Item, Value, number
@@ -60,12 +60,12 @@ _REMEMBERED = 1_000
 
 
 def period_of(ms: int) -> int:
-    """The number of the period that a time (ms) is in."""
+    """Return the number of the period of a time (ms)."""
     return ms // PERIOD_MS
 
 
 @record(frozen=True)
-class Room:
+class CapacityUse:
     """Space for jobs and their bytes, by the period in which it was reserved; 0 if that is unknown.
     Either can be negative: less space than before.
     """
@@ -73,7 +73,7 @@ class Room:
     parts: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, jobs: Iterable[Job]) -> Room:
+    def of(cls, jobs: Iterable[Job]) -> CapacityUse:
         """Return the space of these jobs, without jobs that have none reserved."""
         return cls.sum(
             (job.reserved_in or 0, 1, job.reserved_bytes)
@@ -82,8 +82,8 @@ class Room:
         )
 
     @classmethod
-    def sum(cls, all_of: Iterable[tuple[int, int, int]]) -> Room:
-        """The sum of these: period, jobs, bytes."""
+    def sum(cls, all_of: Iterable[tuple[int, int, int]]) -> CapacityUse:
+        """Return the sum of these rows: period, jobs, bytes."""
         parts: dict[int, tuple[int, int]] = {}
         for period, count, size in all_of:
             jobs, space = parts.get(period, (0, 0))
@@ -100,19 +100,25 @@ class Room:
         """Their bytes."""
         return sum(size for _, size in self.parts.values())
 
-    def plus(self, count: int, size: int, period: int) -> Room:
-        """Return this space plus `count` jobs with `size` bytes in total, reserved in `period`."""
-        return self.with_all(Room({period: (count, size)}))
+    def plus(self, count: int, size: int, period: int) -> CapacityUse:
+        """Return this space plus `count` jobs.
 
-    def with_all(self, other: Room, sign: int = 1) -> Room:
+        Args:
+            count: Number of jobs.
+            size: Bytes of all these jobs.
+            period: Period in which the space was reserved.
+        """
+        return self.with_all(CapacityUse({period: (count, size)}))
+
+    def with_all(self, other: CapacityUse, sign: int = 1) -> CapacityUse:
         """Add the other space, or subtract it with `sign` -1."""
         mine = ((period, *part) for period, part in self.parts.items())
         theirs = ((p, sign * count, sign * size) for p, (count, size) in other.parts.items())
-        return Room.sum(chain(mine, theirs))
+        return CapacityUse.sum(chain(mine, theirs))
 
-    def until(self, period: int) -> Room:
+    def until(self, period: int) -> CapacityUse:
         """Return the space that was reserved in this period or an earlier one."""
-        return Room({one: part for one, part in self.parts.items() if one <= period})
+        return CapacityUse({one: part for one, part in self.parts.items() if one <= period})
 
     def added(self, now_ms: int) -> dict[str, int]:
         """Return what a write of this space adds to each attribute of the item."""
@@ -152,7 +158,7 @@ class DepthValue:
     untracked_bytes: int = 0
     changed_ms: int = 0
     drain: int | None = None
-    parts: Room = Room()
+    parts: CapacityUse = CapacityUse()
     recount: LastRecount | None = None
 
     @property
@@ -195,7 +201,7 @@ class _Marked:
 
     @classmethod
     def of(cls, update: Update, slot: str, mark: int, seen: int) -> _Marked:
-        """This write, with a mark in a slot; `seen` is 0 for an empty one."""
+        """Return this write with a marker in a slot. `seen` is 0 for an empty slot."""
         # Race: another container takes over the slot. The loser has written nothing, unless an
         # earlier try of it had no response.
         as_seen = f"#{slot} = :mark" if seen else f"attribute_not_exists(#{slot})"
@@ -208,8 +214,9 @@ class _Marked:
         return cls(marked, slot, mark, seen)
 
     def comes_after(self, found: int) -> bool:
-        """Whether the slot has another write that began before this one: then no try of this write
-        took effect, as the other write did not know its marker.
+        """Return whether the slot has another write that started before this one.
+
+        Then no attempt of this write succeeded, because the other write did not know its marker.
         """
         return found // _UNIQUE < self.mark // _UNIQUE - CLOCKS_MS // 1_000
 
@@ -237,7 +244,7 @@ class DepthCounter:
     def reserve(
         self,
         queue: str,
-        room: Room,
+        room: CapacityUse,
         *,
         max_count: int | None,
         max_size: int | None,
@@ -302,14 +309,20 @@ class DepthCounter:
         return value
 
     def release(
-        self, queue: str, room: Room, *, now_ms: int, doubted_since_ms: int | None = None
+        self, queue: str, room: CapacityUse, *, now_ms: int, doubted_since_ms: int | None = None
     ) -> None:
-        """Subtract the space of finished jobs. If the write fails, the next write of this container
-        repeats it, or a sweep detects that no job uses the space.
+        """Subtract the space of finished jobs.
 
-        `doubted_since_ms` is for space that was reserved at that time and whose job isn't stored.
-        Nothing is released if the record of a job with space of about that time was removed since
-        (`note_removal`).
+        If the write fails, the next write of this container repeats it, or a sweep detects that no
+        job uses the space.
+
+        Args:
+            queue: Name of the queue.
+            room: Space to release.
+            now_ms: Current time in milliseconds since the epoch.
+            doubted_since_ms: Time of a reservation whose job isn't stored. If the record of a job
+                with space of about that time was removed since (`note_removal`), nothing is
+                released. Default: the jobs finished.
         """
         self._settle()
         # Race: the queue is deleted, and its counter with it. Nothing is left to lower.
@@ -325,7 +338,7 @@ class DepthCounter:
             keys.counter(queue),
             keys.DEPTH,
             set={"at": now_ms},
-            add=Room().with_all(room, -1).added(now_ms),
+            add=CapacityUse().with_all(room, -1).added(now_ms),
             condition=condition,
             values=values,
         )
@@ -340,7 +353,7 @@ class DepthCounter:
         except OjsError as error:
             if tried:
                 self._owed.append((queue, update, tried[-1]))
-            elif isinstance(error, NotDone):
+            elif isinstance(error, WriteNotApplied):
                 self._owed.append((queue, update, None))
 
     def _settle(self) -> None:
@@ -371,7 +384,7 @@ class DepthCounter:
                 if not unanswered or found != marked.mark:
                     tried.clear()
                     if unanswered and not marked.comes_after(found):
-                        raise BackendTimeout("It is unknown whether a job was counted.") from None
+                        raise BackendTimeout("The outcome of counting a job is unknown.") from None
                     continue
             self._give_back(queue, marked.slot)
             return item
@@ -382,7 +395,7 @@ class DepthCounter:
             raise
 
     def _marked(self, queue: str, update: Update) -> _Marked:
-        """This write with a slot of this container, or with one that it takes over."""
+        """Return this write with a slot of this container, or with one that it takes over."""
         seen = self._seen.get(queue) or {}
         now_s = self._ids.now_ms() // 1_000
         chance = int.from_bytes(base64.urlsafe_b64decode(self._ids.token()), "big")
@@ -413,8 +426,17 @@ class DepthCounter:
         return item
 
     def note_removal(self, queue: str, period: int, *, now_ms: int) -> None:
-        """Note that the record of a job with space of this period is about to be removed. Nothing
-        is written if the period is too old for an enqueue with an unknown outcome. Raises OjsError.
+        """Record that the record of a job with space of this period is about to be removed.
+
+        Nothing is written if the period is too old for an enqueue with an unknown outcome.
+
+        Args:
+            queue: Name of the queue.
+            period: Period in which the space was reserved.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Raises:
+            OjsError: The write failed.
         """
         if period < period_of(now_ms - NOTED_MS):
             return
@@ -430,7 +452,7 @@ class DepthCounter:
             )
 
     def value(self, queue: str) -> DepthValue:
-        """What the counter shows now, consistently."""
+        """Read the counter, strongly consistent."""
         return value_from(self._table.get(keys.counter(queue), keys.DEPTH) or {})
 
     def refused(
@@ -444,7 +466,17 @@ class DepthCounter:
         policy: str,
         now_ms: int,
     ) -> None:
-        """Store that an enqueue was rejected. The record leads to the event and the metric."""
+        """Store that an enqueue was rejected. The record leads to the event and the metric.
+
+        Args:
+            queue: Name of the queue.
+            count: Number of rejected jobs.
+            depth: Number of jobs in the queue.
+            bound: Size limit of the queue.
+            job_type: Job type of the request.
+            policy: Overflow policy of the queue.
+            now_ms: Current time in milliseconds since the epoch.
+        """
         self._table.update(
             Update(
                 keys.counter(queue),
@@ -469,8 +501,17 @@ class DepthCounter:
         untracked_bytes: int,
         drain: int | None,
     ) -> bool:
-        """Set the untracked part to the recounted values. The tracked part doesn't change. Return
-        False if another recount was stored since `seen`.
+        """Set the untracked part to the recounted values. The tracked part doesn't change.
+
+        Args:
+            queue: Name of the queue.
+            seen: Counter as read.
+            untracked: Number of untracked jobs.
+            untracked_bytes: Bytes of the untracked jobs.
+            drain: Jobs per minute that left the queue. None: the stored value stays.
+
+        Returns:
+            False if another recount was stored since `seen`.
         """
         setting: dict[str, Value] = {"loose": untracked, "loose_b": untracked_bytes}
         if drain is not None:
@@ -486,8 +527,17 @@ class DepthCounter:
         )
 
     def take_over(self, queue: str, seen: DepthValue, *, count: int, size: int) -> bool:
-        """Turn untracked space into space of the caller, which finished those jobs. The totals
-        don't change. Return False if the counter was recounted since `seen`.
+        """Turn untracked space into space of the caller, which finished those jobs. Totals don't
+        change.
+
+        Args:
+            queue: Name of the queue.
+            seen: Counter as read.
+            count: Number of jobs.
+            size: Bytes of the jobs.
+
+        Returns:
+            False if the counter was recounted since `seen`.
         """
         # Race: a sweep recounts, or another enqueue takes untracked space over. Only the winner
         # knows the remaining space: the loser has none, and tries to reserve it.
@@ -497,8 +547,17 @@ class DepthCounter:
     def subtract(
         self, queue: str, seen: DepthValue, recount: LastRecount, *, count: int, size: int
     ) -> bool:
-        """Subtract space that no job uses, and note a new recount. Return False if another recount
-        was noted since `seen`.
+        """Subtract space that no job uses, and record a new recount.
+
+        Args:
+            queue: Name of the queue.
+            seen: Counter as read.
+            recount: The new recount.
+            count: Number of jobs to subtract.
+            size: Bytes to subtract.
+
+        Returns:
+            False if another recount was recorded since `seen`.
         """
         # Race: another sweep that found the same. Its recount is noted by then, and the loser
         # subtracts nothing. Enqueues and finished jobs in between don't change the space that no
@@ -512,7 +571,17 @@ class DepthCounter:
         return self._change(queue, seen, ("counted_at",), noted, {"n": -count, "b": -size})
 
     def add(self, queue: str, seen: DepthValue, *, count: int, size: int) -> bool:
-        """Add jobs that the counter missed; return False if it has changed since `seen`."""
+        """Add jobs that the counter missed.
+
+        Args:
+            queue: Name of the queue.
+            seen: Counter as read.
+            count: Number of jobs.
+            size: Bytes of the jobs.
+
+        Returns:
+            False if the counter has changed since `seen`.
+        """
         # Race: an enqueue or a finished job, which the recount might have seen or not. Then nothing
         # is written, and the next sweep counts again.
         return self._change(queue, seen, ("at", "n", "b"), {}, {"n": count, "b": size})
@@ -565,7 +634,7 @@ class DepthCounter:
         )
         return wins(lambda: self._table.update(update))
 
-    def _remove_old_parts(self, queue: str, value: DepthValue, room: Room) -> None:
+    def _remove_old_parts(self, queue: str, value: DepthValue, room: CapacityUse) -> None:
         """Remove buckets that no sweep reads now, if there are many and this enqueue is the first
         of its period. This costs one write unit for many minutes of enqueues.
         """
@@ -590,7 +659,7 @@ class DepthCounter:
 
 
 def value_from(item: Item) -> DepthValue:
-    """What a counter item shows."""
+    """Read the values of a counter's item."""
     parts: dict[int, tuple[int, int]] = {}
     for name in item:
         if name[:1] == "n" and name[1:].isdigit():
@@ -607,7 +676,7 @@ def value_from(item: Item) -> DepthValue:
         untracked_bytes=number(item, "loose_b"),
         changed_ms=number(item, "at"),
         drain=number(item, "drain") if "drain" in item else None,
-        parts=Room(parts),
+        parts=CapacityUse(parts),
         recount=recount,
     )
 

@@ -60,8 +60,16 @@ class BulkOperationStore:
         return ClaimedOperation(operation, token)
 
     def take(self, operation_id: str, *, now_ms: int, until_ms: int) -> ClaimedOperation | None:
-        """Claim an operation; None if it has finished, is claimed by another container, or has a
-        form that only a newer version can read.
+        """Claim an operation.
+
+        Args:
+            operation_id: ID of the operation.
+            now_ms: Current time in milliseconds since the epoch.
+            until_ms: End of the claim.
+
+        Returns:
+            None if the operation has finished, is claimed by another container, or has a format
+            that only a newer version can read.
         """
         token = self._ids.token()
         # Race: two sweeps, or a sweep and the request that began it. One claims it; the other skips
@@ -153,12 +161,12 @@ class BulkOperationStore:
         return OPERATION.of(stopped)
 
     def get(self, operation_id: str, *, now_ms: int) -> BulkOperation | None:
-        """One operation, read consistently."""
+        """Read one operation, strongly consistent."""
         item = self._table.get(keys.operation(operation_id), keys.RECORD)
         return None if item is None or _gone(item, now_ms) else OPERATION.of(item)
 
     def due(self, *, now_ms: int, limit: int) -> list[str]:
-        """Ids of operations that need attention, the longest due first. May be stale."""
+        """Return the IDs of due operations, the longest due first. Eventually consistent."""
         found = self._table.query(
             "wpk = :line AND wsk <= :now",
             {":line": keys.OPERATIONS, ":now": keys.upto(now_ms)},
@@ -170,8 +178,13 @@ class BulkOperationStore:
     def list(
         self, *, now_ms: int, limit: int, before: str | None = None, of_jobs: bool = False
     ) -> Page[BulkOperation]:
-        """A page of operations on dead letters, or `of_jobs`, latest first; the cursor is the last
-        one's id.
+        """Return a page of operations, the most recent first. The cursor is the ID of the last one.
+
+        Args:
+            now_ms: Current time in milliseconds since the epoch.
+            limit: Maximum number of operations.
+            before: Cursor of the last page. Default: start with the most recent.
+            of_jobs: Whether to return operations on jobs. If false, those on dead letters.
         """
         line = keys.JOB_OPERATIONS if of_jobs else keys.OPERATIONS
         condition, values = "epk = :line", {":line": line}
@@ -194,7 +207,7 @@ class BulkOperationStore:
 
 
 def _hold(token: str, until_ms: int) -> dict[str, Value]:
-    """The attributes of a claim; without a release the operation is due at `until_ms`."""
+    """Return the attributes of a claim. Without a release, the operation is due at `until_ms`."""
     return {
         "hold": token,
         "held_until": until_ms,
@@ -213,12 +226,12 @@ def _ended(operation: BulkOperation) -> dict[str, Value]:
 
 
 def _gone(item: Item, now_ms: int) -> bool:
-    """Whether its time to live has ended: DynamoDB removes it some time later."""
+    """Return whether its time to live has ended. DynamoDB removes it some time later."""
     return "ttl" in item and int(item["ttl"]) * 1000 <= now_ms
 
 
 def _progress(operation: BulkOperation) -> dict[str, Value]:
-    """The attributes that change with its progress."""
+    """Return the attributes that change with its progress."""
     item = OPERATION.item(operation)
     new = {name: item[name] for name in _PROGRESS if name in item}
     return new | ({"before_round": operation.before_round} if operation.round > 1 else {})

@@ -25,7 +25,7 @@ from ojs.domain.page import Page
 from ojs.store.jobs.payloads import PayloadRef, PayloadStore
 from ojs.store.queues.due_notes import DueNotes
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace, NotDone, pass_over, readable
+from ojs.store.table.errors import LostRace, WriteNotApplied, ignore_unreadable, readable
 from ojs.store.table.races import lost_race
 from ojs.store.table.record import Attribute, Record, member, rewriting, words
 from ojs.store.table.table import Put, Table, Update
@@ -139,7 +139,7 @@ class CronStore:
         return cron
 
     def replace(self, before: Cron, after: Cron) -> Cron:
-        """Compare-and-swap of a cron job. Raises LostRace."""
+        """Replace a cron job if it is unchanged. Raise LostRace if it has changed."""
         if after.definition == before.definition:
             after, update = self.replacing(before, after)
             self._table.update(update, own=("op", str(after.op)))
@@ -151,7 +151,7 @@ class CronStore:
         return after
 
     def replacing(self, before: Cron, after: Cron) -> tuple[Cron, Update]:
-        """The write that `replace` makes where the definition stays, for use in a transaction."""
+        """Return the write of `replace` for a transaction, without a change of the definition."""
         after = changed(after, op=self._ids.token())
         return after, self._update(before, after)
 
@@ -163,9 +163,15 @@ class CronStore:
         return rewriting(_item(before), _item(after), "#op = :seen", {":seen": before.op or ""})
 
     def advance(self, before: Cron, after: Cron, run: CronRun | None) -> Cron:
-        """Write the result of a tick without a job, and its entry of the run log, if it has one.
+        """Write the result of a tick without a job, and its entry of the run log.
 
-        Raises LostRace.
+        Args:
+            before: Cron job as read.
+            after: Cron job to store.
+            run: Entry of the run log, or None.
+
+        Raises:
+            LostRace: The cron job has changed.
         """
         after, update = self.replacing(before, after)
         if run is None:
@@ -176,7 +182,7 @@ class CronStore:
 
     @staticmethod
     def logging(run: CronRun, after: Cron) -> Put:
-        """The write of an entry of the run log, for the transaction that makes a cron job so."""
+        """Return the write of a run log entry, for the transaction that changes the cron job."""
         return Put(
             RUN.item(
                 run,
@@ -222,7 +228,7 @@ class CronStore:
         there = self._table.batch_get(wanted)
         whole = self._with_definitions([there[key] for key in wanted if key in there])
         more = names[limit - 1] if len(names) > limit else None
-        return Page(list(readable(CRON.of, whole, pass_over)), more)
+        return Page(list(readable(CRON.of, whole, ignore_unreadable)), more)
 
     def count(self, key_id: str | None, *, most: int) -> tuple[int, int]:
         """Return the number of cron jobs, and the number of them that this key set last, which is
@@ -244,8 +250,13 @@ class CronStore:
     def runs(
         self, name: str, *, since_ms: int, limit: int, after: str | None = None
     ) -> Page[CronRun]:
-        """Return a page of the run log, latest first, from `since_ms` on; and the key of the next
-        page.
+        """Return a page of the run log, the most recent first, and the key of the next page.
+
+        Args:
+            name: Name of the cron job.
+            since_ms: Earliest time of an entry.
+            limit: Maximum number of entries.
+            after: Key of the last page. Default: start with the most recent.
         """
         found = self._table.query(
             "pk = :log AND sk BETWEEN :since AND :last",
@@ -262,8 +273,9 @@ class CronStore:
         return Page([RUN.of(item) for item in found.items], last)
 
     def zones_seen(self) -> tuple[str | None, str | None]:
-        """The version of the rules of time zones under which cron jobs were aimed last, and the
-        name up to which they were, if not all.
+        """Return the version of the time zone rules that cron jobs were last computed with.
+
+        Also return the name up to which they were computed, if not all.
         """
         item = self._table.get(keys.CRONS, keys.ZONES) or {}
         version, after = (str(item.get(name, "")) or None for name in ("version", "after"))
@@ -292,7 +304,7 @@ class CronStore:
         """Remove the definition again, where the write that was to refer to it is not made."""
         try:
             yield
-        except (LostRace, NotDone):
+        except (LostRace, WriteNotApplied):
             with suppress(OjsError):
                 self._discard(cron)
             raise

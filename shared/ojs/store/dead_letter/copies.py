@@ -31,14 +31,22 @@ class WaitingCopies:
         self._jobs = jobs
 
     def waiting(self, queue: str) -> int:
-        """The number of copies counted as waiting in a queue."""
+        """Return the number of available copies of a queue."""
         item = self._table.get(keys.stats(queue), keys.NOW) or {}
         return int(item.get(COPIES, 0))
 
     def drop(self, copy: Job, after: Job, failure: Failure, *, most: int) -> None:
-        """Discard a waiting copy, on the condition that more than `most` are counted.
+        """Discard an available copy, if more than `most` are counted.
 
-        Raises NothingToTrim, LostRace when the copy has changed.
+        Args:
+            copy: The copy as read.
+            after: The discarded copy.
+            failure: Error that is stored.
+            most: Maximum number of available copies.
+
+        Raises:
+            NothingToTrim: At most `most` copies are counted.
+            LostRace: The copy has changed.
         """
         # Race: another projection drops a copy for the same excess. The loser gets NothingToTrim.
         counted = Update(

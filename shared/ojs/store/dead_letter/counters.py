@@ -40,7 +40,7 @@ class DeadLetterCounts:
     item: Item
 
     def of(self, by: str) -> dict[str, int]:
-        """The count of each name, including zeros."""
+        """Return the count of each name, including zeros."""
         front = f"{by}|"
         return {
             name.removeprefix(front): int(count)
@@ -49,8 +49,7 @@ class DeadLetterCounts:
         }
 
     def tidied(self) -> Item | None:
-        """The item without names whose count is zero, if it has many names; None if nothing
-        changes.
+        """Return the item without names whose count is zero, if it has many names, or None.
 
         Names stay while anything is counted as `other`, because it might belong to them.
         """
@@ -65,12 +64,12 @@ class DeadLetterCounts:
 
 
 def attribute(by: str, name: str) -> str:
-    """The attribute that counts a name."""
+    """Return the attribute that counts a name."""
     return f"{by}|{name}"
 
 
 def named(known: Iterable[str], wanted: Iterable[tuple[str, str]]) -> set[str]:
-    """The attributes of a queue's counts: existing ones, and wanted ones up to the limit."""
+    """Return the attributes of a queue's counts: existing ones, and wanted ones up to the limit."""
     there = set(known)
     taken = {by: sum(name.startswith(f"{by}|") for name in there) for by in (BY_TYPE, BY_ERROR)}
     for by, name in wanted:
@@ -89,8 +88,9 @@ class DeadLetterCounters:
     # --- the metrics sweep --------------------------------------------------------------------
 
     def named(self, queues: Sequence[str]) -> tuple[list[DeadLetterCounts], Counts]:
-        """The counts of these queues, without those that have none, and the stored counts of all
-        queues together. One call for about a hundred.
+        """Return the counts of these queues, without zeros, and the stored counts across queues.
+
+        One call for about a hundred queues.
         """
         wanted = {queue: (keys.stats(queue), keys.DEAD) for queue in queues}
         found = self._table.batch_get([*wanted.values(), _TOGETHER], consistent=False)
@@ -140,7 +140,7 @@ class DeadLetterCounters:
     # --- reads --------------------------------------------------------------------------------
 
     def counts(self) -> tuple[Counts, Layers]:
-        """The counts of all queues together, and the policy for new queues. One call."""
+        """Return the counts across queues, and the policy for new queues. One call."""
         policy = keys.queue(DEFAULT_QUEUE_POLICY), keys.RECORD
         swept = keys.stats(keys.ALL_QUEUES), keys.NOW
         found = self._table.batch_get([_TOGETHER, policy, swept])
@@ -150,7 +150,7 @@ class DeadLetterCounters:
         return _counts(found.get(_TOGETHER), None if at_ms is None else int(at_ms)), layers
 
     def ends(self) -> tuple[int | None, int | None]:
-        """When the oldest and the newest were discarded (ms), from the index. Two calls."""
+        """Return when the oldest and the newest were discarded (ms), from the index. Two calls."""
         oldest, newest = (self._end(forward=forward) for forward in (True, False))
         return oldest, newest
 
@@ -161,7 +161,7 @@ class DeadLetterCounters:
         return keys.instant_of(str(found.items[0]["esk"])) if found.items else None
 
     def total(self, queue: str | None) -> int:
-        """The number in a queue, as projected, or in all, as swept. One call."""
+        """Return the number in a queue, as projected, or in all, as the sweep counted. One call."""
         pk = keys.stats(keys.ALL_QUEUES if queue is None else queue)
         item = self._table.get(pk, keys.NOW, consistent=False) or {}
         return max(0, int(item.get("dead", 0)))

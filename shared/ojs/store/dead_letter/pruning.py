@@ -59,10 +59,10 @@ class Pruning:
     # --- lock ---------------------------------------------------------------------------------
 
     def lock(self, due_ms: int, *, now_ms: int) -> str | None:
-        """Lock the pruning that is due at a time (ms); returns the lock's token, or None when that
-        is done or another sweep has the lock.
+        """Lock the pruning that is due at a time (ms), and return the token of the lock.
 
-        One read, and one write if there is something to do.
+        Return None if it is done, or another sweep has the lock. One read, and one write if pruning
+        is due.
         """
         item = self._table.get(keys.PRUNING, keys.RECORD) or {}
         if int(item.get("done", 0)) >= due_ms or int(item.get("until", 0)) > now_ms:
@@ -105,7 +105,7 @@ class Pruning:
     # --- queues -------------------------------------------------------------------------------
 
     def queues(self) -> DeadQueues:
-        """All queues with dead letters, including deleted queues.
+        """Return all queues with dead letters, including deleted queues.
 
         One query for a thousand names, one call for 50 queues.
         """
@@ -136,5 +136,5 @@ class Pruning:
                     found.queues.append(DeadQueue(name, layers, dead))
 
     def policy(self) -> Layers:
-        """The policy for new queues, which also limits all queues together."""
+        """Return the policy for new queues, which also limits all queues together."""
         return self._queues.policy()

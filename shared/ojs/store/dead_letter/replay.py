@@ -34,7 +34,7 @@ class ReplayCursor:
     ends_s: int
 
     def lapses(self, now_ms: int) -> bool:
-        """Whether the cursor must be written again before its time to live ends."""
+        """Return whether the cursor must be written again before its time to live ends."""
         return self.ends_s - now_ms // 1000 < _KEPT_S - _RENEWED_S
 
 
@@ -45,14 +45,25 @@ class ReplayCursors:
         self._table = table
 
     def cursors(self, queue: str) -> dict[str, ReplayCursor]:
-        """The cursors of a queue's rules, by the name of the rule. One query."""
+        """Return the cursors of a queue's rules, by the name of the rule. One query."""
         found = self._table.query_all("pk = :queue", {":queue": keys.replays(queue)})
         return {str(item["sk"]): _cursor(queue, item) for item in found}
 
     def move(
         self, queue: str, rule: ReplayRule, seen: ReplayCursor | None, upto: str, *, now_ms: int
     ) -> ReplayCursor | None:
-        """Advance a rule's cursor; None when another sweep has moved it."""
+        """Advance a rule's cursor.
+
+        Args:
+            queue: Name of the queue.
+            rule: The replay rule.
+            seen: Cursor as read, or None if there was none.
+            upto: New position.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Returns:
+            The new cursor, or None if another sweep has moved it.
+        """
         item: Item = {
             "pk": keys.replays(queue),
             "sk": rule.name,

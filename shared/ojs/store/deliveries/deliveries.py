@@ -64,7 +64,7 @@ class Directory:
     revision: int = 0
 
     def text(self) -> str:
-        """As stored."""
+        """Return the stored text."""
         return jsontext.dumps(
             {name: each.pool or list(each.queues) for name, each in sorted(self.entries.items())}
         )
@@ -77,26 +77,34 @@ class DeliveryStore:
         self._table = table
 
     def get(self, name: str, *, consistent: bool = True) -> Delivery | None:
-        """One delivery; slightly behind unless it is read `consistent`. Raises UnreadableItem."""
+        """Read one delivery, eventually consistent unless `consistent`. Raise UnreadableItem."""
         item = self._table.get(keys.delivery(name), keys.RECORD, consistent=consistent)
         return None if item is None else DELIVERY.of(item)
 
     def get_many(self, names: Iterable[str]) -> list[Delivery]:
-        """Several deliveries in the order given, without those that do not exist; slightly behind.
-        One call for a hundred.
+        """Read several deliveries in the order given, without those that don't exist.
+
+        Eventually consistent. One call for a hundred.
         """
         wanted = [(keys.delivery(name), keys.RECORD) for name in names]
         found = self._table.batch_get(wanted, consistent=False)
         return [DELIVERY.of(found[key]) for key in wanted if key in found]
 
     def directory(self, *, consistent: bool = True) -> Directory:
-        """The directory. One call."""
+        """Read the directory. One call."""
         item = self._table.get(*_KEY, consistent=consistent)
         return Directory() if item is None else _directory(item)
 
     def save(self, before: Delivery | None, wanted: Delivery, directory: Directory) -> Delivery:
-        """Store a delivery in place of the one read `before`, and its entry in the directory, as
-        read. Raises LostRace.
+        """Store a delivery and its entry in the directory.
+
+        Args:
+            before: Delivery as read, or None if it is new.
+            wanted: Delivery to store.
+            directory: Directory as read.
+
+        Raises:
+            LostRace: The delivery or the directory has changed.
         """
         # A version must be later than those of an earlier delivery of this name, though the clock
         # may be behind.
@@ -144,8 +152,9 @@ class DeliveryStore:
         return after
 
     def last_wake(self, name: str) -> int:
-        """The time (ms) of the last wake-up of a delivery that any container sent, which can be in
-        the future; slightly stale. 0 if there is none.
+        """Return the time (ms) of the last wake-up of a delivery that any container sent, or 0.
+
+        The time can be in the future. Eventually consistent.
         """
         item = self._table.get(keys.delivery_wake(name), keys.RECORD, consistent=False)
         return 0 if item is None else number(item, "armed")
@@ -198,7 +207,7 @@ class DeliveryDirectory:
         return self._queues().get(queue, ())
 
     def names(self) -> set[str]:
-        """The names of all that serve a queue, as `serving` knows them."""
+        """Return the names of all deliveries of a queue, as `serving` returns them."""
         return {name for names in self._queues().values() for name in names}
 
     def forget(self) -> None:
@@ -219,8 +228,9 @@ class DeliveryDirectory:
 
 
 def served(directory: Directory, pools: PoolStore) -> dict[str, tuple[str, ...]]:
-    """By queue: the deliveries that serve it. One call if one of them serves a pool. Raises
-    OjsError.
+    """Return the deliveries of each queue. One call if one of them selects a pool.
+
+    Raise OjsError if the call fails.
     """
     names = {entry.pool for entry in directory.entries.values() if entry.pool is not None}
     of_pool = {pool.name: pool.queues for pool in pools.get_many(names)} if names else {}
@@ -236,7 +246,7 @@ def _key(name: str) -> tuple[str, str]:
 
 
 def _rewriting(before: Delivery, after: Delivery) -> Update:
-    """The write of a delivery, on the condition that it is unchanged since it was read."""
+    """Return the write of a delivery, on the condition that it is unchanged since it was read."""
     seen: dict[str, Value] = {":created": before.created_ms, ":turn": before.turn}
     return rewriting(_item(before), _item(after), "#created = :created AND #turn = :turn", seen)
 

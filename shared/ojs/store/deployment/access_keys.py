@@ -41,7 +41,7 @@ class AccessKeyStore:
         self._mac: KeyMac | None = None
 
     def mac(self, *, consistent: bool = False) -> KeyMac | None:
-        """What MACs of keys are made with; None if no deployment made it. Read once."""
+        """Return the secret of the keys' MACs, or None if no deployment created it. Read once."""
         if self._mac is None:
             item = self._table.get(
                 keys.access_key(keys.KEY_MAC), keys.KEY_MAC, consistent=consistent
@@ -53,8 +53,10 @@ class AccessKeyStore:
         return self._mac
 
     def made_mac(self, random_bytes: Callable[[int], bytes], old_until_ms: int) -> KeyMac:
-        """What MACs of keys are made with, which is made if the table has none; then keys without a
-        MAC work until `old_until_ms`. A table that was emptied gets the one from before.
+        """Return the secret of the keys' MACs, and create it if the table has none.
+
+        If it is created, keys without a MAC work until `old_until_ms`. A table whose items were
+        deleted gets the previous secret.
         """
         known = self._mac or KeyMac(random_bytes(SECRET_BYTES).hex(), old_until_ms)
         item: Item = {"pk": keys.access_key(keys.KEY_MAC), "sk": keys.KEY_MAC}
@@ -84,8 +86,15 @@ class AccessKeyStore:
         )
 
     def add_role(self, key: AccessKey, role: str, *, instead_of: str | None) -> bool:
-        """Store a new record for a role, in place of the record `instead_of`, which must have
-        ended; return whether it is stored.
+        """Store a new record for a role.
+
+        Args:
+            key: The new record.
+            role: ARN of the role.
+            instead_of: ID of the record to replace, which must have ended, or None.
+
+        Returns:
+            Whether the record is stored. False if another operator stored one at the same time.
         """
         pointer: dict[str, Value] = {"pk": keys.role(role), "sk": keys.ROLE, "key": key.id}
         # Race: another operator names the role at the same time. One record counts; the loser gets
@@ -97,7 +106,7 @@ class AccessKeyStore:
         return self._transacted([*self._adding(key, None), Put(pointer, unchanged, values)])
 
     def _adding(self, key: AccessKey, credential: Credential | None) -> list[Put | Update]:
-        """The writes that store a new key, or the record of a role."""
+        """Return the writes that store a new key, or the record of a role."""
         added = Put(_item(key, credential), condition="attribute_not_exists(pk)")
         if not key.ancestors:
             return [added]
@@ -122,7 +131,7 @@ class AccessKeyStore:
         return wins(lambda: self._table.transact(writes))
 
     def first_made(self, maker_id: str) -> str | None:
-        """The id of a key that this one made, unless it and all its descendants are revoked."""
+        """Return a key that this one created, and that isn't revoked with its descendants."""
         found = self._table.query(
             "pk = :maker AND begins_with(sk, :made)",
             {":maker": keys.access_key(maker_id), ":made": keys.MADE},
@@ -144,14 +153,21 @@ class AccessKeyStore:
         return self._use(credential.id, "digest", credential.digest, now_ms)
 
     def id_of_role(self, role: str) -> str | None:
-        """The id of the latest record of a role, which may be over or gone; None if it never had
-        one. Read consistently.
+        """Return the ID of the last record of a role, or None if it never had one.
+
+        The record can have expired or be deleted. Strongly consistent.
         """
         item = self._table.get(keys.role(role), keys.ROLE)
         return None if item is None else str(item["key"])
 
     def use_role(self, key_id: str, role: str, *, now_ms: int) -> AccessKey | None:
-        """The record of a role, if it counts now; records the use. One call."""
+        """Return the record of a role if it is valid now, and record the use. One call.
+
+        Args:
+            key_id: ID of the record.
+            role: ARN of the role.
+            now_ms: Current time in milliseconds since the epoch.
+        """
         return self._use(key_id, "role", role, now_ms)
 
     def _use(self, key_id: str, attribute: str, proof: str, now_ms: int) -> AccessKey | None:
@@ -175,7 +191,7 @@ class AccessKeyStore:
         return _from(item)
 
     def get(self, key_id: str, *, consistent: bool = True) -> AccessKey | None:
-        """One key; slightly behind unless it is read `consistent`."""
+        """Read one key, eventually consistent unless `consistent`."""
         item = self._table.get(keys.access_key(key_id), keys.RECORD, consistent=consistent)
         return None if item is None else _from(item)
 

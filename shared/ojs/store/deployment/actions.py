@@ -36,7 +36,13 @@ class ActionStore:
         self._table.put(Put(ACTION.item(action, pk=pk, sk=action.id, ttl=ttl)))
 
     def list(self, *, limit: int, before: str | None, now_ms: int) -> Page[OperatorAction]:
-        """A page of actions, latest first, of those before the id `before`. At most four calls."""
+        """Return a page of actions, the most recent first. At most four calls.
+
+        Args:
+            limit: Maximum number of actions.
+            before: ID of the last action of the last page, or None to start with the most recent.
+            now_ms: Current time in milliseconds since the epoch.
+        """
         period = (now_ms if before is None else _made_ms(before)) // PERIOD_MS
         found: list[OperatorAction] = []
         while period >= (now_ms - KEPT_MS) // PERIOD_MS and len(found) <= limit:
@@ -54,5 +60,5 @@ class ActionStore:
 
 
 def _made_ms(action_id: str) -> int:
-    """When a UUID of version 7 was made (ms)."""
+    """Return when a UUID of version 7 was created (ms)."""
     return int(action_id.replace("-", "")[:12], 16)

@@ -26,7 +26,7 @@ MAINTENANCE = Record(
     "the maintenance mode",
     {_SINCE: "since_ms", "reason": "reason", "duration": "duration_ms"},
 )
-_BUSY = "Others are changing the maintenance mode; try again."
+_BUSY = "Concurrent requests changed the maintenance mode."
 
 
 class MaintenanceStore:
@@ -39,9 +39,9 @@ class MaintenanceStore:
         self._seen: BoundedMap[tuple[str, str], tuple[int, bool]] = BoundedMap(1)
 
     def on(self) -> bool:
-        """Whether the mode is on, as this container knows. At most one call in NOTICED_MS.
+        """Return whether maintenance mode is enabled, as this container knows.
 
-        Raises OjsError.
+        At most one call in NOTICED_MS. Raise OjsError if it fails.
         """
         if self.unread():
             asked_ms = self._clock.now_ms()
@@ -66,16 +66,25 @@ class MaintenanceStore:
         )
 
     def read(self, *, consistent: bool = True) -> Maintenance | None:
-        """The maintenance under way; None if there is none. One call.
+        """Read the current maintenance, or None if the mode is disabled. One call.
 
-        Raises UnreadableItem, OjsError.
+        Raise UnreadableItem or OjsError.
         """
         item = self._table.get(*_KEY, consistent=consistent)
         return None if item is None or _SINCE not in item else MAINTENANCE.of(item)
 
     def begin(self, reason: str | None, duration_ms: int | None, *, now_ms: int) -> Maintenance:
-        """Begin maintenance, or change the reason and duration of one under way, which began when
-        it did. Safe to repeat. Raises OjsError.
+        """Enable maintenance mode, or change its reason and duration. Safe to repeat.
+
+        If it is enabled already, its start time stays.
+
+        Args:
+            reason: Reason for users, or None.
+            duration_ms: Expected duration in milliseconds, or None.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Raises:
+            OjsError: A call failed.
         """
 
         def attempt() -> Item:

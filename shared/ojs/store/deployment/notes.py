@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @record(frozen=True)
-class DeploymentNotes:
+class DeploymentRecords:
     """The schema of the table's items, the oldest schema that code must know to use them, the id of
     the first key once it is stored, and when the deployment began (ms).
     """
@@ -32,20 +32,25 @@ class DeploymentStore:
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def read(self) -> DeploymentNotes | None:
-        """The record of the latest deployment, read consistently; None if the table is new or has
-        none yet.
-        """
+    def read(self) -> DeploymentRecords | None:
+        """Read the record of the most recent deployment, or None. Strongly consistent."""
         item: dict[str, Any] | None = self._table.get(keys.DEPLOYMENT, keys.RECORD)
         if item is None:
             return None
-        return DeploymentNotes(
+        return DeploymentRecords(
             item["schema"], item["needs"], item.get("first_key"), item.get("at", 0)
         )
 
     def note(self, *, version: str, now_ms: int, schema: int = SCHEMA_VERSION) -> bool:
-        """Record that code of this version uses the table from now on; False if the items need
-        newer code.
+        """Record that code of this version uses the table from now on.
+
+        Args:
+            version: Version of the code.
+            now_ms: Current time in milliseconds since the epoch.
+            schema: Schema of the code.
+
+        Returns:
+            False if the items require newer code.
         """
         values: dict[str, Value] = {":schema": schema}
         # Race: two deployments at once. An older one never lowers the required schema.

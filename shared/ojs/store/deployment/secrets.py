@@ -41,8 +41,9 @@ class Secret:
         return text
 
     def values(self) -> list[str]:
-        """Its value, and the one before the last rotation if there was one: two calls. Raises
-        BackendUnavailable for a secret that cannot be read.
+        """Return the value of the secret, and the one before the last rotation. Two calls.
+
+        Raise BackendUnavailable if the secret can't be read.
         """
         read = self._client.get_secret_value
         try:
@@ -50,5 +51,5 @@ class Secret:
             with suppress(self._client.exceptions.ResourceNotFoundException):
                 found.append(read(SecretId=self._arn, VersionStage="AWSPREVIOUS")["SecretString"])
         except (BotoCoreError, ClientError, KeyError) as error:
-            raise BackendUnavailable("A secret of this deployment cannot be read.") from error
+            raise BackendUnavailable("A secret of this deployment can't be read.") from error
         return found

@@ -63,8 +63,9 @@ class StoredPage:
         return len(self._text)
 
     def names_any(self, names: Sequence[str]) -> bool:
-        """Whether one of these names can be a value in the page. Checks the page's text, which is
-        many times faster than reading all events.
+        """Return whether one of these names can be a value in the page.
+
+        Checks the page's text, which is much faster than reading all events.
         """
         # Other texts may have been written with escapes.
         return not all(map(_PLAIN.fullmatch, names)) or any(
@@ -72,7 +73,7 @@ class StoredPage:
         )
 
     def events(self) -> list[dict[str, Any]]:
-        """The events, oldest first."""
+        """Return the events, the oldest first."""
         events: list[dict[str, Any]] = jsontext.stored(self._text)
         return events
 
@@ -88,11 +89,11 @@ class Budget:
 
     @classmethod
     def half(cls) -> Budget:
-        """Half of what a request may read."""
+        """Return half of what a request can read."""
         return cls(MAX_QUERIES // 2, MAX_BYTES // 2, MAX_UNPACKED_BYTES // 2)
 
     def allows(self) -> bool:
-        """Whether anything is left."""
+        """Return whether anything is left."""
         left = self.queries > 0 and self.bytes > 0 and self.unpacked_bytes > 0
         self.exhausted = self.exhausted or not left
         return left
@@ -108,17 +109,17 @@ def ends_of(key: str) -> str:
 
 
 def just_before(key: str) -> str:
-    """A key between this page key and the next smaller one."""
+    """Return a key between this page key and the next smaller one."""
     return f"{key[:-1]}{chr(ord(key[-1]) - 1)}~"
 
 
 def just_after(key: str) -> str:
-    """A key between this page key and the next larger one."""
+    """Return a key between this page key and the next larger one."""
     return f"{key}~"
 
 
 def ms_of(key: str) -> int:
-    """When a page with this key was written (ms)."""
+    """Return when a page with this key was written (ms)."""
     return int(key[:_INSTANT_DIGITS])
 
 
@@ -129,22 +130,38 @@ class EventLog:
         self._table = table
 
     def forward(self, first: str, last: str, budget: Budget) -> Iterator[StoredPage]:
-        """Pages from one key to another, both included, oldest first."""
+        """Yield the pages between two keys, both included, the oldest first.
+
+        Args:
+            first: First key.
+            last: Last key.
+            budget: Queries and bytes that the request can still read.
+        """
         for day_ms in range(_day(first), _day(last) + 1, DAY_MS):
             yield from self._day(day_ms, first, last, budget, forward=True)
 
     def backward(self, last: str, first: str, budget: Budget) -> Iterator[StoredPage]:
-        """Pages from one key down to another, both included, newest first."""
+        """Yield the pages between two keys, both included, the newest first.
+
+        Args:
+            last: First key to read.
+            first: Last key to read.
+            budget: Queries and bytes that the request can still read.
+        """
         for day_ms in range(_day(last), _day(first) - 1, -DAY_MS):
             yield from self._day(day_ms, first, last, budget, forward=False)
 
     def latest_of_day(
         self, before: str, *, limit: int, now_ms: int
     ) -> tuple[list[StoredPage], str | None]:
-        """Return the latest pages of a day before a key of that day, newest first, and the key of
-        the next page. One query, eventually consistent.
+        """Return the most recent pages of a day before a key, and the key of the next page.
 
-        Expired pages are replaced by their pages of final events.
+        One query, eventually consistent. Expired pages are replaced by their pages of final events.
+
+        Args:
+            before: Key of that day, after the pages.
+            limit: Maximum number of pages.
+            now_ms: Current time in milliseconds since the epoch.
         """
         day_ms = _day(before)
         found = self._table.query(
@@ -171,7 +188,7 @@ class EventLog:
     def _day(
         self, day_ms: int, first: str, last: str, budget: Budget, *, forward: bool
     ) -> Iterator[StoredPage]:
-        """The pages of one day between two keys."""
+        """Yield the pages of one day between two keys."""
         limit = _FIRST_LIMIT
         while first <= last:
             if not budget.allows():
@@ -206,12 +223,12 @@ class EventLog:
 
 
 def _day(key: str) -> int:
-    """The begin of a key's day, in ms."""
+    """Return the start of a key's day, in milliseconds."""
     ms = ms_of(key)
     return ms - ms % DAY_MS
 
 
 def page_from(item: Item) -> StoredPage:
-    """The page that an item holds."""
+    """Read a page from its item."""
     packed = item["zip"]
     return StoredPage(str(item["sk"]), packed if isinstance(packed, bytes) else b"")

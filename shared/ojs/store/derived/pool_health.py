@@ -45,9 +45,9 @@ class PoolHealthStore:
         self._sharded = ShardCounters(table)
 
     def read(self, pools: Iterable[Pool]) -> dict[str, PoolHealth]:
-        """The health of these pools, by name. One call for 25 of them.
+        """Read the health of these pools, by name. One call for 25 of them.
 
-        Running jobs of a pool with a limit are those that its semaphore counts now; those of other
+        Active jobs of a pool with a limit are those that its semaphore counts now. Those of other
         pools are as projected.
         """
         wanted = {pool.name: (pool, _keys(pool)) for pool in pools}
@@ -85,7 +85,16 @@ class PoolHealthStore:
         )
 
     def save_alerts(self, name: str, before: PoolAlerts, after: PoolAlerts) -> bool:
-        """Store a pool's alerts over those read; False when another sweep did."""
+        """Store a pool's alerts.
+
+        Args:
+            name: Name of the pool.
+            before: Alerts as read.
+            after: Alerts to store.
+
+        Returns:
+            False if another sweep stored alerts since they were read.
+        """
         # Race: two sweeps at the same time. One write wins; changes that only the loser saw are
         # reported by the next sweep.
         condition = "attribute_not_exists(pk)" if not before.rev else "#rev = :seen"
@@ -135,7 +144,7 @@ def _alerts_item(pk: str, alerts: PoolAlerts, *, rev: int) -> dict[str, Value]:
 
 
 def alerts_from(item: Mapping[str, Any]) -> PoolAlerts:
-    """The alerts that an item holds. Raises KeyError, TypeError, ValueError."""
+    """Read the alerts from an item. Raise KeyError, TypeError, or ValueError."""
     starved: dict[str, Any] = jsontext.stored(item["starved"])
     overload = None
     if "since" in item:

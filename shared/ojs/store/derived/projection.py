@@ -51,7 +51,7 @@ ErrorKey = tuple[str, str]
 
 
 def error_key(before: Job, attempt: int) -> ErrorKey:
-    """The key of the error of a job's attempt, or of the error that ended a job not running."""
+    """Return the key of an attempt's error, or of an error between attempts."""
     ended = before.state is not State.ACTIVE
     return keys.job(before.id), keys.error(before.life, attempt, ended=ended)
 
@@ -107,9 +107,9 @@ class ProjectionStore:
         self._dedup_until_ms = 0
 
     def use(self, shard: str, *, now_ms: int) -> None:
-        """Have the shard in the list of those in use. One call every few minutes. Raises OjsError.
+        """Add the shard to the list of used shards. One call every few minutes. Raise OjsError.
 
-        To be called before anything is counted: readers look for counters in listed shards.
+        Call it before anything is counted: readers look for counters in listed shards.
         """
         if now_ms - self._noted.get(shard, 0) < NOTED_MS:
             return
@@ -128,10 +128,19 @@ class ProjectionStore:
         *,
         now_ms: int,
     ) -> ProjectedState:
-        """Read all that a batch needs, in one call if that has fewer than 100 items.
+        """Read the items that a batch needs, in one call if they are fewer than 100.
 
-        `names` are of counters, `seconds` those in which the records were written, `days` queues
-        and sort keys of days, `dead` queues whose number of dead letters changed. Raises OjsError.
+        Args:
+            shard: ID of the shard.
+            names: Names of the counters.
+            seconds: Seconds in which the records were written.
+            errors: Keys of the errors that the events need.
+            days: Queues and sort keys of days.
+            dead: Queues whose number of dead letters changed.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Raises:
+            OjsError: A read failed.
         """
         errors, days = set(errors), set(days)
         seconds = set(seconds) if now_ms < self._dedup_until_ms else set[int]()
@@ -167,7 +176,7 @@ class ProjectionStore:
         )
 
     def _hashes(self, seconds: Iterable[int]) -> Iterator[bytes]:
-        """Of the records of these seconds that 0.2.0 has counted."""
+        """Return the hashes of the records of these seconds that 0.2.0 has counted."""
         for second in seconds:
             for item in self._table.query_all(
                 "pk = :second", {":second": keys.dedup_records(second)}
@@ -179,13 +188,22 @@ class ProjectionStore:
     def count(
         self, counts: ShardCounts, at_once: Sequence[Delta], *, hand_over: bool
     ) -> ShardCounts:
-        """Write the counters of one queue; return them as stored.
+        """Write the counters of one queue.
 
-        Usually one conditional write. It is a transaction with the queue's own items if some
-        counters must be current immediately (`at_once`), if `hand_over` is set, or if the item is
-        too large.
+        Usually one conditional write. It is a transaction with the queue's own items if counters
+        must be current immediately, if `hand_over` is set, or if the item is too large.
 
-        Raises LostRace when the item has changed since it was read, OjsError.
+        Args:
+            counts: Counters of the queue in this shard, as read and increased.
+            at_once: Additions that must be current immediately.
+            hand_over: Whether to move the counts of the shard to the queue's own items.
+
+        Returns:
+            The counters as stored.
+
+        Raises:
+            LostRace: The item has changed since it was read.
+            OjsError: The write failed.
         """
         own: list[Update] = []
         if hand_over or counts.full():
@@ -232,8 +250,9 @@ class ProjectionStore:
         self._table.transact([put, Put(ends)])
 
     def page_stands(self, key: str) -> bool:
-        """Whether a page was written. If it was not, it is abandoned and never will be. Raises
-        OjsError.
+        """Return whether a page was written. If not, it is abandoned and never will be.
+
+        Raise OjsError if the call fails.
         """
         at = _page_key(key)
         found = self._table.get(at["pk"], at["sk"])
@@ -243,7 +262,7 @@ class ProjectionStore:
         return found is not None and number(found, "n") > 0
 
     def unpublished(self, limit: int) -> list[str]:
-        """Keys of pages that EventBridge has yet to get, oldest first. One call."""
+        """Return the keys of pages with unpublished events, the oldest first. One call."""
         found = self._table.query(
             "wpk = :line", {":line": keys.UNPUBLISHED}, index="work", limit=limit
         )
@@ -269,17 +288,17 @@ _EMPTY = zlib.compress(b"[]")
 
 
 def _page_key(key: str) -> dict[str, str]:
-    """The key of the item of an event page."""
+    """Return the key of the item of an event page."""
     return {"pk": keys.events(times.format_ms(keys.instant_of(key))[:10]), "sk": key}
 
 
 def packed(events: Sequence[str]) -> bytes:
-    """Events (JSON texts) as a page holds them."""
+    """Compress events (JSON texts) for a page."""
     return zlib.compress(f"[{','.join(events)}]".encode())
 
 
 def committed_jobs(token: str, item: Mapping[str, Any]) -> Iterator[Job]:
-    """The jobs of a staged batch, as stored. Raises KeyError, ValueError, zlib.error.
+    """Return the jobs of a staged batch, as stored. Raise KeyError, ValueError, or zlib.error.
 
     The batch has only the sums of their bytes for each queue, which are divided evenly.
     """

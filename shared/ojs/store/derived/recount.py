@@ -18,11 +18,11 @@ from ojs.domain.job.states import TERMINAL, State
 from ojs.domain.queue.queue import Queue
 from ojs.domain.stats import MINUTE_MS
 from ojs.records import record
-from ojs.store.bounds.depth_counter import DepthValue, Room, value_from
+from ojs.store.bounds.depth_counter import CapacityUse, DepthValue, value_from
 from ojs.store.derived.sharded import ShardCounters
 from ojs.store.derived.statistics import StatisticsStore
 from ojs.store.jobs import items
-from ojs.store.jobs.lease_notes import LeaseNotes
+from ojs.store.jobs.lease_notes import ClaimIntents
 from ojs.store.jobs.staged_batches import STAGING_GRACE_MS, StagedBatches
 from ojs.store.queues.queues import from_item
 from ojs.store.table import keys
@@ -50,7 +50,7 @@ class Occupancy:
     tracked_bytes: int = 0
     untracked: int = 0
     untracked_bytes: int = 0
-    reserved: Room = field(default_factory=Room)
+    reserved: CapacityUse = field(default_factory=CapacityUse)
     undated_ms: int = 0
     undone: tuple[int, int] = (0, 0)
 
@@ -77,7 +77,7 @@ class RecountedQueue:
 class Recount:
     """Counts jobs; changes nothing."""
 
-    def __init__(self, table: Table, notes: LeaseNotes) -> None:
+    def __init__(self, table: Table, notes: ClaimIntents) -> None:
         self._table = table
         self._notes = notes
         self._stats = StatisticsStore(table)
@@ -114,7 +114,13 @@ class Recount:
         return list(readable(read, there, unreadable))
 
     def drain(self, name: str, *, now_ms: int, minutes: int) -> int:
-        """How many jobs a minute left the queue in the last whole `minutes`. One call."""
+        """Return the number of jobs that leave the queue per minute. One call.
+
+        Args:
+            name: Name of the queue.
+            now_ms: Current time in milliseconds since the epoch.
+            minutes: Number of past whole minutes to measure.
+        """
         end_ms = now_ms - now_ms % MINUTE_MS
         points = self._stats.points(name, MINUTE_MS, end_ms - minutes * MINUTE_MS, end_ms)
         left = sum(
@@ -124,11 +130,19 @@ class Recount:
         return -(-left // minutes)
 
     def count(self, queue: Queue, *, most: int, noted: bool = False) -> tuple[Occupancy, bool]:
-        """The queue's jobs by their records, and whether all of them were counted.
+        """Count the queue's jobs by their records.
 
-        Reads up to `most` jobs, and a few more. Jobs of batches that are being stored count, too.
-        In a queue with a bound each claim leaves an entry in the index; where there was none a
-        moment ago, running jobs are found if those that are `noted` are asked for.
+        Jobs of batches that are being stored count, too. In a queue with a size limit, each claim
+        leaves an entry in the index. If the size limit is new, active jobs are found only with
+        `noted`.
+
+        Args:
+            queue: The queue.
+            most: Approximate maximum number of jobs to read.
+            noted: Whether to read the active jobs in lease notes.
+
+        Returns:
+            The counts, and whether all jobs were counted.
         """
         slots = self._notes.slots() if noted else ()
         ids, whole = self.listed(queue, most)
@@ -156,18 +170,18 @@ class Recount:
                     untracked += 1
                     body = record.get("body", "")
                     untracked_bytes += record.get("payload_bytes") or len(body.encode("utf-8"))
-        tracked = Room.sum(held)
+        tracked = CapacityUse.sum(held)
         sums = tracked.count, tracked.size, untracked, untracked_bytes
         return Occupancy(*sums, tracked, undated_ms, self._undone(in_batches)), whole
 
     def _undone(self, jobs: Mapping[str, Sequence[int]]) -> tuple[int, int]:
-        """How many jobs of undone batches there are, and their bytes; `jobs` are bytes by batch."""
+        """Count the jobs of undone batches, and their bytes. `jobs` are bytes by batch."""
         found = self._table.batch_get((keys.batch(token), keys.RECORD) for token in jobs)
         sizes = [size for token in StagedBatches.undone(found.values()) for size in jobs[token]]
         return len(sizes), sum(sizes)
 
     def active(self, names: Sequence[str]) -> dict[str, int]:
-        """How many jobs of each queue run, as projected; may be late."""
+        """Return the number of active jobs of each queue, as projected, with a delay."""
         wanted = {name: (keys.stats(name), keys.NOW) for name in names}
         found = self._sharded.batch_get(wanted.values())
         return {name: projected(found.get(key, {}), State.ACTIVE) for name, key in wanted.items()}
@@ -194,9 +208,7 @@ class Recount:
                         yield items.job_of(item)
 
     def listed(self, queue: Queue, most: int) -> tuple[set[str], bool]:
-        """Ids of the jobs that the index shows in a queue, at most one more than `most`; and
-        whether these are all.
-        """
+        """Return the IDs of jobs in the index, at most `most` + 1, and whether these are all."""
         ids: set[str] = set()
         for lane in range(queue.lanes):
             ready, due = keys.ready(queue.name, lane), keys.due(queue.name, lane)
@@ -210,7 +222,7 @@ class Recount:
         return ids, True
 
     def _line(self, line: str, *, ending: str = "") -> Iterator[str]:
-        """Jobs of an index partition whose sort key ends so."""
+        """Yield the jobs of an index partition whose sort key has this ending."""
         after: Any = None
         while True:
             found = self._table.query(

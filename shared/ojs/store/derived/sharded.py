@@ -36,7 +36,7 @@ Key = tuple[str, str]
 
 
 @record(frozen=True)
-class ShardNote:
+class ShardPosition:
     """A shard in the list, and when it was last noted to be in use. `entry` is its attribute."""
 
     shard: str
@@ -44,10 +44,10 @@ class ShardNote:
     entry: str
 
 
-def _notes(item: Item) -> list[ShardNote]:
+def _notes(item: Item) -> list[ShardPosition]:
     texts = ((name, str(text)) for name, text in item.items() if name.startswith(_ENTRY))
     parts = ((name, *text.split("|", 1)) for name, text in texts)
-    return [ShardNote(shard, int(at_ms), name) for name, at_ms, shard in parts]
+    return [ShardPosition(shard, int(at_ms), name) for name, at_ms, shard in parts]
 
 
 class ShardCounters:
@@ -78,7 +78,7 @@ class ShardCounters:
     def batch_get_with_recent(
         self, name: str, wanted: Sequence[Key]
     ) -> tuple[dict[Key, Item], ShardActivity]:
-        """`batch_get` of items of one queue, and `recent` of it, by the same call."""
+        """Do the same as `batch_get` for items of one queue, and as `recent`, in one call."""
         wanted = list(dict.fromkeys(wanted))
         found = self._read({name}, wanted, consistent=True)
         counts = self._counts(name, found)
@@ -98,8 +98,10 @@ class ShardCounters:
                     found[key] = merged
 
     def outline(self, wanted: Iterable[Key]) -> tuple[dict[Key, Item], ShardActivity, bool]:
-        """As `batch_get`, in one call whatever happens, and slightly behind; and `recent` of the
-        first queue. False says that the counters are not whole, since a shard is new.
+        """Do the same as `batch_get`, always in one call and eventually consistent.
+
+        Also return `recent` of the first queue, and whether the counters are complete: they aren't
+        if a shard is new.
         """
         wanted = list(dict.fromkeys(wanted))
         names = [pk.removeprefix(_STATS) for pk, _ in wanted if _is_counted(pk)]
@@ -146,7 +148,7 @@ class ShardCounters:
         return levels, calls, units + (len(own) + 1) / 2
 
     def look(self) -> int:
-        """How many open shards there are now. One call."""
+        """Return the number of open shards. One call."""
         self._shards = [note.shard for note in _notes(self._table.get(*_LISTED) or {})]
         return len(self._shards)
 
@@ -254,7 +256,7 @@ class ShardCounters:
             writes.append(Update(pk, keys.NOW, set=total, remove=gone, add=counts.levels))
         self._table.transact(writes)
 
-    def _forget(self, note: ShardNote) -> None:
+    def _forget(self, note: ShardPosition) -> None:
         # Race: the shard is used again. Then it stays in the list.
         with suppress(LostRace):
             self._table.update(
@@ -278,8 +280,15 @@ class ShardActivity:
         return [sk for one in self._counts for sk in one.recent if first <= sk <= last]
 
     def added(self, pk: str, sk: str, own: Item | None) -> Item | None:
-        """Return the item of a day or minute, including counters of shards; None if there is none
-        at all.
+        """Return the item of a day or minute, including counters of shards.
+
+        Args:
+            pk: Partition key of the item.
+            sk: Sort key of the item.
+            own: The queue's own item as read, or None.
+
+        Returns:
+            None if neither the queue nor a shard has counters.
         """
         merged: Item = dict(own or {"pk": pk, "sk": sk})
         there = own is not None

@@ -68,13 +68,26 @@ class ShardCounts:
 
     @classmethod
     def of(cls, shard: str, name: str, item: Item | None) -> ShardCounts:
-        """Read an item; counts nothing if there is none."""
+        """Read the counters of a shard. Without an item, all are zero.
+
+        Args:
+            shard: ID of the shard.
+            name: Name of the queue or pool.
+            item: Item as read, or None.
+        """
         return SHARD.of(item or {}, shard=shard, name=name)
 
     def counting(
         self, levels: Counts, recent: Mapping[str, Counts], position: str, *, now_ms: int
     ) -> ShardCounts:
-        """With more counted, up to a position. Levels that were moved begin at zero again."""
+        """Return these counters with more counts, up to a position.
+
+        Args:
+            levels: Differences of the current counts. Counts that were moved start at zero again.
+            recent: Differences by day and minute.
+            position: Position of the last counted record.
+            now_ms: Current time in milliseconds since the epoch.
+        """
         lately = dict.fromkeys((*self.recent, *recent))
         return replace(
             self,
@@ -88,13 +101,19 @@ class ShardCounts:
         )
 
     def telling(self, page: str, first: str, last: str) -> ShardCounts:
-        """With a page for the events of the records from `first` to `last`."""
+        """Return these counters with the key of the next event page.
+
+        Args:
+            page: Key of the page.
+            first: Position of the first record with events in the page.
+            last: Position of the last record.
+        """
         # If the page before was not written, some events of it are in this one, or still missing.
         begin = self.page_from if first <= self.page_to else self.page_to
         return replace(self, page=page, page_from=begin, page_to=last)
 
     def item(self, *, ttl_s: int | None = None) -> Item:
-        """The item that is to replace the one read."""
+        """Return the item that replaces the one that was read."""
         return {
             **SHARD.item(
                 replace(self, rev=self.rev + 1),
@@ -106,7 +125,7 @@ class ShardCounts:
         }
 
     def full(self) -> bool:
-        """Whether the item must hand over its recent activity."""
+        """Return whether the item must hand over its recent activity."""
         return bool(self.recent) and size(self.item()) > _FULL_BYTES
 
     def handed_over(self) -> tuple[ShardCounts, list[Update]]:
@@ -126,7 +145,7 @@ class ShardCounts:
         return replace(self, recent=left, part=self.part + 1), moved
 
     def written(self, *, ttl_s: int | None = None) -> Put:
-        """The conditional write of the item."""
+        """Return the conditional write of the item."""
         # Race: another delivery of this shard's records (Lambda can run two at once after a
         # timeout), or the sweep that moves the levels. The loser reads again, and counts the
         # records that are still uncounted.
@@ -167,24 +186,24 @@ SHARD = Record(
 
 
 def _added(one: Counts, other: Counts) -> Counts:
-    """The sums that are not zero."""
+    """Return the sums that are not zero."""
     names = dict.fromkeys((*one, *other))
     sums = {name: one.get(name, 0) + other.get(name, 0) for name in names}
     return {name: count for name, count in sums.items() if count}
 
 
 def taker(shard: str) -> str:
-    """The attribute with the number of what an item has taken over from a shard."""
+    """Return the attribute with the number of the part that an item took over from a shard."""
     return f"{TAKER}{tag(shard)}"
 
 
 def tag(shard: str) -> str:
-    """A short name of a shard, for names of attributes."""
+    """Return a short name of a shard, for names of attributes."""
     return hashlib.blake2b(shard.encode("utf-8"), digest_size=6).hexdigest()
 
 
 def _ends_s(sk: str) -> int:
-    """The time to live (s) of the item of a day or of a minute."""
+    """Return the time to live (s) of the item of a day or of a minute."""
     begun_s = int(datetime.fromisoformat(sk[2:]).replace(tzinfo=UTC).timestamp())
     if sk.startswith(keys.day("")):
         return begun_s + 86_400 + DAY_KEPT_S

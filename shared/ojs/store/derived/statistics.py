@@ -33,13 +33,13 @@ from ojs.domain.stats import (
     Activity,
     Day,
     Filling,
-    Levels,
     Point,
     QueueDay,
     QueueGauges,
     QueueMetrics,
     QueueSummary,
     Rates,
+    StateCounts,
     Totals,
     WorkerCounts,
     rates,
@@ -48,7 +48,7 @@ from ojs.records import record
 from ojs.store.derived.sharded import Key, ShardActivity, ShardCounters
 from ojs.store.queues.queues import from_item
 from ojs.store.table import keys
-from ojs.store.table.errors import Unreadable, pass_over, readable
+from ojs.store.table.errors import Unreadable, ignore_unreadable, readable
 from ojs.store.table.races import wins
 from ojs.store.table.table import MAX_BATCH_GET, Put, Table
 from ojs.store.table.values import Item, Value, projected
@@ -107,7 +107,7 @@ class Counters:
     """
 
     queue: Queue | None
-    levels: Levels
+    levels: StateCounts
     priorities: Mapping[int, int]
     today: Activity
     minute: Activity
@@ -129,8 +129,8 @@ class QueuesOutline:
     """
 
     lanes: Mapping[str, int]
-    levels: Mapping[str, Levels]
-    total: Levels
+    levels: Mapping[str, StateCounts]
+    total: StateCounts
     total_ms: int | None
     queues: int
     units: float
@@ -172,7 +172,7 @@ class StatisticsStore:
         return ReadyLine(positions, found.last is None and len(found.items) <= MAX_SHALLOW)
 
     def waiting(self, name: str) -> Mapping[State, int] | None:
-        """How many jobs wait for a time or run, by state; None if too many to count. One call.
+        """Count the scheduled, retryable, and active jobs by state, or None for too many. One call.
 
         The index has scheduled jobs of a large batch while it is still being written.
         """
@@ -192,10 +192,13 @@ class StatisticsStore:
         return counted
 
     def counters(self, name: str, *, now_ms: int, batches: Collection[str], other: Key) -> Counters:
-        """The queue and its counters, which of these batches are not committed, and another item
-        that is read in the same call. One call.
+        """Read a queue, its counters, uncommitted batches, and another item. One call.
 
-        Batches beyond what fits into one call count as not committed.
+        Args:
+            name: Name of the queue.
+            now_ms: Current time in milliseconds since the epoch.
+            batches: Tokens of batches. Those that don't fit into one call count as not committed.
+            other: Key of another item to read.
         """
         stats = keys.stats(name)
         wanted = [
@@ -243,7 +246,7 @@ class StatisticsStore:
             yield name, queue, statistics
 
     def available(self, names: Sequence[str]) -> dict[str, int]:
-        """The number of available jobs of these queues, as projected. One call for a hundred."""
+        """Return the projected number of available jobs of these queues. One call for a hundred."""
         found = self._sharded.batch_get(
             ((keys.stats(name), keys.NOW) for name in names), consistent=False
         )
@@ -253,8 +256,9 @@ class StatisticsStore:
         }
 
     def pushes(self, names: Sequence[str]) -> dict[str, Mapping[str, int]]:
-        """How many jobs of these queues were `pushed` by deliveries, and are `completed` or have
-        `failed` there, as projected. One call for a hundred.
+        """Return how many jobs of these queues deliveries pushed, and how many finished.
+
+        The counts are `pushed`, `completed`, and `failed`, as projected. One call for a hundred.
         """
         if not names:
             return {}
@@ -270,8 +274,9 @@ class StatisticsStore:
         }
 
     def summaries(self, names: Sequence[str], *, now_ms: int) -> list[QueueSummary]:
-        """Queues with their counts, in the order of the names; slightly behind. A hundred items a
-        call: five of each, and one for each open shard.
+        """Return queues with their counts, in the order of the names. Eventually consistent.
+
+        A call reads a hundred items: five for each queue, and one for each open shard.
         """
         items = self._items(names, keys.NOW, keys.GAUGE, *starmap(_sort_key, _minutes(now_ms)))
         found = []
@@ -292,8 +297,9 @@ class StatisticsStore:
         return found
 
     def days(self, names: Sequence[str], *, now_ms: int) -> list[QueueDay]:
-        """The day of queues so far, in the order of the names; slightly behind. A hundred items a
-        call: three of each, and one for each open shard.
+        """Return the current day of queues, in the order of the names. Eventually consistent.
+
+        A call reads a hundred items: three for each queue, and one for each open shard.
         """
         items = self._items(names, keys.NOW, _sort_key(DAY_MS, now_ms))
         return [QueueDay(name, _levels(now), _activity(day)) for name, _, (now, day) in items]
@@ -307,8 +313,12 @@ class StatisticsStore:
     def outline(
         self, names: Sequence[str], *, now_ms: int, other: Key | None = None
     ) -> QueuesOutline:
-        """Which of these queues have jobs, and all queues together; and another item that is
-        read in the same call. One call, slightly behind.
+        """Return which queues have jobs, and the total of all queues. One call, slightly delayed.
+
+        Args:
+            names: Names of the queues.
+            now_ms: Current time in milliseconds since the epoch.
+            other: Key of another item to read in the same call.
         """
         own = {name: (keys.queue(name), keys.RECORD) for name in names}
         counted = {name: (keys.stats(name), keys.NOW) for name in names}
@@ -318,7 +328,7 @@ class StatisticsStore:
             [*own.values(), *counted.values(), total, *others]
         )
         there = [(name, found[key]) for name, key in own.items() if key in found]
-        queues = list(readable(lambda one: from_item(*one), there, pass_over))
+        queues = list(readable(lambda one: from_item(*one), there, ignore_unreadable))
         older = {queue.name for queue in queues if queue.created_ms < now_ms - _COUNTED_MS}
         return QueuesOutline(
             # A queue that is deleted, or that can't be read, might have left jobs.
@@ -338,7 +348,7 @@ class StatisticsStore:
             recent=recent,
         )
 
-    def levels(self, names: Sequence[str]) -> tuple[dict[str, Levels], int, float]:
+    def levels(self, names: Sequence[str]) -> tuple[dict[str, StateCounts], int, float]:
         """Return the jobs of queues by state, where counted, and the calls and read units that this
         took. The names are in order. Eventually consistent.
         """
@@ -361,7 +371,7 @@ class StatisticsStore:
             ((keys.queue(name), keys.RECORD) for name in names), consistent=False
         )
         there = [(pk.removeprefix(keys.queue("")), item) for (pk, _), item in found.items()]
-        queues = readable(lambda one: from_item(*one), there, pass_over)
+        queues = readable(lambda one: from_item(*one), there, ignore_unreadable)
         return dict.fromkeys(names, 1) | {queue.name: queue.lanes for queue in queues}
 
     def outlined(self, units: int) -> int:
@@ -369,10 +379,10 @@ class StatisticsStore:
         return max(1, 2 * units // (2 + max(1, self._sharded.shards)))
 
     def snapshots(self, names: Sequence[str], *, now_ms: int) -> list[QueueSnapshot]:
-        """Snapshots of queues, in the order of the names; may be slightly stale.
+        """Return snapshots of queues, in the order of the names. Eventually consistent.
 
-        A queue that does not exist has zeros. A hundred items a call: five of each, and one for
-        each open shard.
+        A queue that doesn't exist has zeros. A call reads a hundred items: five for each queue, and
+        one for each open shard.
         """
         minutes = (_sort_key(*minute) for minute in _minutes(now_ms))
         return [
@@ -401,8 +411,9 @@ class StatisticsStore:
         return list(readable(lambda one: _gauges(one[0], one[1], *one[2]), found, unreadable))
 
     def metrics(self, names: Sequence[str], *, now_ms: int) -> Iterator[QueueMetrics]:
-        """The values of metrics of these queues, in order; read lazily, a hundred at a time: four
-        items each, and one for each open shard.
+        """Yield the values of metrics of these queues, in order.
+
+        A call reads a hundred items: four for each queue, and one for each open shard.
         """
         today = _sort_key(DAY_MS, now_ms)
         size = MAX_BATCH_GET
@@ -412,7 +423,7 @@ class StatisticsStore:
                 yield QueueMetrics(**vars(_gauges(name, queue, now, gauge)), today=_day(day))
 
     def totals(self) -> tuple[Totals, int | None]:
-        """The totals, and the begin (ms) of the minute up to which points are written."""
+        """Return the totals, and the start (ms) of the minute up to which points are written."""
         item = self._table.get(keys.stats(keys.ALL_QUEUES), keys.NOW) or {}
         totals = Totals(
             at_ms=_optional(item, "at"),
@@ -433,7 +444,7 @@ class StatisticsStore:
         return totals, _optional(item, "through")
 
     def orders(self) -> QueueOrders:
-        """The orders of queues, as the metrics sweep stored them. One call."""
+        """Return the orders of queues, as the metrics sweep stored them. One call."""
         item = self._table.get(keys.stats(keys.ALL_QUEUES), keys.ORDERS, consistent=False)
         if item is None:
             return QueueOrders()
@@ -452,10 +463,18 @@ class StatisticsStore:
         recent: ShardActivity | None = None,
         consistent: bool = False,
     ) -> list[Point]:
-        """The activity of the minutes, hours or days that begin in [since_ms, until_ms).
+        """Return the activity of the periods that start in [since_ms, until_ms). One or two calls.
 
-        Periods without activity are left out. `name` may be `ALL_QUEUES`. One call, and one for
-        what shards have unless that is `recent`, read before.
+        Periods without activity are left out.
+
+        Args:
+            name: Name of the queue, or `ALL_QUEUES`.
+            length_ms: Length of a period: a minute, an hour, or a day.
+            since_ms: Start of the first period.
+            until_ms: End of the range.
+            recent: Counters of the shards, if they were read before. Default: read by one more
+                call.
+            consistent: Whether the reads are strongly consistent.
         """
         pk = keys.stats(name)
         starts = range(since_ms - since_ms % length_ms, until_ms, length_ms)
@@ -488,10 +507,16 @@ class StatisticsStore:
         limit: int,
         recent: ShardActivity | None = None,
     ) -> tuple[list[Point], bool]:
-        """Return the latest days with activity between two times (ms), latest first, and whether
-        these are all.
+        """Return the most recent days with activity between two times, and whether these are all.
 
-        `recent` has the shards' counters of a queue, read before. One call, eventually consistent.
+        One call, eventually consistent.
+
+        Args:
+            name: Name of the queue.
+            first_ms: Time in the first day.
+            last_ms: Time in the last day.
+            limit: Maximum number of days.
+            recent: Counters of the shards, if they were read before.
         """
         if last_ms < first_ms:
             return [], True
@@ -520,12 +545,12 @@ class StatisticsStore:
     # --- the metrics sweep --------------------------------------------------------------------
 
     def oldest(self, queue: Queue, *, probes: int) -> Oldest:
-        """When the oldest available job became so: the first job of each priority, compared.
+        """Return since when the oldest available job is available: the first job of each priority.
 
         Skips from one priority to the next, with a query of one entry each, at most `probes`
-        queries. A fair queue is not in order of age: there the first hundred of a priority are
-        compared, which include the oldest if no more tenants of equal weight wait. Jobs of a batch
-        that is still being stored count already.
+        queries. A fair queue is not in order of age: there, the first hundred jobs of a priority
+        are compared. These include the oldest if at most a hundred tenants of equal weight have
+        available jobs. Jobs of a batch that is still being stored count already.
         """
         oldest: int | None = None
         used = 0
@@ -557,7 +582,13 @@ class StatisticsStore:
         return Oldest(oldest, used, sure=True)
 
     def save_oldest(self, name: str, oldest_ms: int | None, *, now_ms: int) -> None:
-        """Store when the oldest available job became so; None if there is none."""
+        """Store since when the oldest available job is available.
+
+        Args:
+            name: Name of the queue.
+            oldest_ms: The time, or None if no job is available.
+            now_ms: Current time in milliseconds since the epoch.
+        """
         # No condition: of two concurrent sweeps the last write holds, for a minute.
         pk = keys.stats(name)
         if oldest_ms is None:
@@ -566,7 +597,16 @@ class StatisticsStore:
             self._table.put(Put({"pk": pk, "sk": keys.GAUGE, "oldest": oldest_ms, "at": now_ms}))
 
     def save_point(self, length_ms: int, point: Point, *, now_ms: int) -> bool:
-        """Store a point of all queues together; False when a later sweep did already."""
+        """Store the activity of a period across queues.
+
+        Args:
+            length_ms: Length of the period.
+            point: Activity of the period.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Returns:
+            False if a later sweep stored it already.
+        """
         kept_s = (KEPT_MS[length_ms] + _SPARE_MS[length_ms]) // 1_000
         return self._save_total(
             _sort_key(length_ms, point.start_ms),
@@ -578,7 +618,16 @@ class StatisticsStore:
         )
 
     def save_totals(self, totals: Totals, *, through_ms: int, now_ms: int) -> bool:
-        """Store the totals; False when a later sweep did already."""
+        """Store the totals of all queues.
+
+        Args:
+            totals: The totals.
+            through_ms: End of the last period that they include.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Returns:
+            False if a later sweep stored them already.
+        """
         return self._save_total(
             keys.NOW,
             {
@@ -598,7 +647,16 @@ class StatisticsStore:
         )
 
     def save_orders(self, orders: QueueOrders, before: str, *, now_ms: int) -> str:
-        """Store the orders of queues, unless they are those named `before`; how they are named."""
+        """Store the orders of queues, unless they are unchanged.
+
+        Args:
+            orders: The orders.
+            before: Name of the stored orders.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Returns:
+            Name of these orders.
+        """
         if not orders.rows and not before:
             return ""
         text = jsontext.dumps({name: [*row] for name, row in orders.rows.items()})
@@ -629,12 +687,12 @@ def ready_since_ms(position: keys.Position) -> int:
 
 
 def _minutes(now_ms: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """This minute and the one before, as `_sort_key` takes them."""
+    """Return this minute and the one before, as arguments of `_sort_key`."""
     return (MINUTE_MS, now_ms), (MINUTE_MS, max(0, now_ms - MINUTE_MS))
 
 
 def _sort_key(length_ms: int, ms: int) -> str:
-    """The sort key of the minute, hour or day that `ms` is in."""
+    """Return the sort key of the minute, hour, or day of a time (ms)."""
     text = times.format_ms(ms)
     if length_ms == MINUTE_MS:
         return keys.minute(text[:16])
@@ -642,7 +700,7 @@ def _sort_key(length_ms: int, ms: int) -> str:
 
 
 def _day_ms(sk: str) -> int:
-    """The beginning of the day of a sort key (ms)."""
+    """Return the start of the day of a sort key (ms)."""
     return int(datetime.fromisoformat(sk[2:]).replace(tzinfo=UTC).timestamp()) * 1_000
 
 
@@ -650,8 +708,10 @@ def _optional(item: Mapping[str, Any], name: str) -> int | None:
     return int(item[name]) if name in item else None
 
 
-def _levels(item: Item) -> Levels:
-    return Levels({state: projected(item, state.value) for state in State}, projected(item, "dead"))
+def _levels(item: Item) -> StateCounts:
+    return StateCounts(
+        {state: projected(item, state.value) for state in State}, projected(item, "dead")
+    )
 
 
 def _gauges(name: str, item: Item, now: Item, gauge: Item) -> QueueGauges:
@@ -684,7 +744,7 @@ def _activity(item: Item) -> Activity:
 
 
 def _day(item: Item) -> Day:
-    """A queue's day, of the attributes that `ojs.projections.counters` writes."""
+    """Read a queue's day from the attributes that `ojs.projections.counters` writes."""
     return Day(
         activity=_activity(item),
         durations=[projected(item, f"bd{at}") for at in range(len(DURATION_BUCKETS_S) + 1)],
@@ -694,7 +754,7 @@ def _day(item: Item) -> Day:
 
 
 def _counts(item: Item, counter: Metric) -> dict[str, int]:
-    """The counts of a counter, by the value of its label."""
+    """Return the counts of a counter, by the value of its label."""
     found = sorted(item) if counter.by else (counter.attribute,)
     return {
         name.removeprefix(counter.prefix): projected(item, name)

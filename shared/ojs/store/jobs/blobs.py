@@ -21,7 +21,13 @@ class Blobs(Protocol):
     """Stores objects by key."""
 
     def put(self, key: str, body: bytes, *, content_type: str = JSON) -> None:
-        """Store an object durably, replacing an existing one."""
+        """Store an object durably, and replace an existing one.
+
+        Args:
+            key: Key of the object.
+            body: Content of the object.
+            content_type: Media type of the content.
+        """
         ...
 
     def get(self, key: str) -> bytes:
@@ -33,7 +39,13 @@ class Blobs(Protocol):
         ...
 
     def names(self, prefix: str, *, after: str, limit: int) -> list[str]:
-        """The next keys that begin so, behind a key, in order."""
+        """Return the next keys with a prefix, in order.
+
+        Args:
+            prefix: Prefix of the keys.
+            after: Key before the first one.
+            limit: Maximum number of keys.
+        """
         ...
 
 
@@ -51,7 +63,13 @@ class S3Blobs:
             self.calls.append(operation)
 
     def put(self, key: str, body: bytes, *, content_type: str = JSON) -> None:
-        """Store an object durably, replacing an existing one."""
+        """Store an object durably, and replace an existing one.
+
+        Args:
+            key: Key of the object.
+            body: Content of the object.
+            content_type: Media type of the content.
+        """
         self._note("PutObject")
         try:
             self._client().put_object(
@@ -81,7 +99,13 @@ class S3Blobs:
             raise _meaning(error) from error
 
     def names(self, prefix: str, *, after: str, limit: int) -> list[str]:
-        """The next keys that begin so, behind a key, in order; at most 1 000."""
+        """Return the next keys with a prefix, in order.
+
+        Args:
+            prefix: Prefix of the keys.
+            after: Key before the first one.
+            limit: Maximum number of keys, up to 1,000.
+        """
         self._note("ListObjectsV2")
         try:
             found = self._client().list_objects_v2(
@@ -105,7 +129,13 @@ class MemoryBlobs:
         self.objects: dict[str, bytes] = {}
 
     def put(self, key: str, body: bytes, *, content_type: str = JSON) -> None:
-        """Store an object, replacing an existing one."""
+        """Store an object, and replace an existing one.
+
+        Args:
+            key: Key of the object.
+            body: Content of the object.
+            content_type: Not stored.
+        """
         self.objects[key] = body
 
     def get(self, key: str) -> bytes:
@@ -117,5 +147,11 @@ class MemoryBlobs:
         self.objects.pop(key, None)
 
     def names(self, prefix: str, *, after: str, limit: int) -> list[str]:
-        """The next keys that begin so, behind a key, in order."""
+        """Return the next keys with a prefix, in order.
+
+        Args:
+            prefix: Prefix of the keys.
+            after: Key before the first one.
+            limit: Maximum number of keys.
+        """
         return sorted(key for key in self.objects if key.startswith(prefix) and key > after)[:limit]

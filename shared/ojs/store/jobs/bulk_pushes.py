@@ -22,10 +22,18 @@ class BulkPushStore:
         self._ids = ids
 
     def add(self, *, total: int, succeeded: int, atomicity: str, now_ms: int) -> None:
-        """Store that a request was carried out: the stream record becomes the event. Raises
-        OjsError.
+        """Store that a bulk enqueue completed. Its stream record becomes the event.
 
-        A write that is repeated changes nothing, and leaves no second record.
+        A repeated write changes nothing, and leaves no second record.
+
+        Args:
+            total: Number of jobs in the request.
+            succeeded: Number of stored jobs.
+            atomicity: Atomicity of the request.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Raises:
+            OjsError: The write failed.
         """
         self._table.put(
             Put(

@@ -43,7 +43,7 @@ class FairLine:
         return cls(job.queue, job.lane, job.priority)
 
     def key_of(self, tenant: str) -> tuple[str, str]:
-        """The key of a tenant's finish tag."""
+        """Return the key of a tenant's finish tag."""
         return keys.tenant(self.queue, self.lane, self.priority, tenant), keys.RECORD
 
 
@@ -86,10 +86,23 @@ class TenantFinishTags:
     def advance(
         self, key: tuple[str, str], ticks: int, *, virtual: int, seen: int | None, now_ms: int
     ) -> int:
-        """Advance a tenant's finish tag by `ticks`; return where they begin. One write.
+        """Advance a tenant's finish tag. One write.
 
-        `seen` is the finish tag as read. A call without a response can count twice: then the
-        tenant's next jobs are dispatched that much later. Raises BackendUnavailable.
+        A call without a response can count twice. The tenant's next jobs are then dispatched later
+        by `ticks`.
+
+        Args:
+            key: Key of the finish tag.
+            ticks: Ticks to add.
+            virtual: Virtual time of the queue.
+            seen: Finish tag as read, or None.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Returns:
+            The tag at which the ticks begin.
+
+        Raises:
+            BackendUnavailable: DynamoDB rejected the write.
         """
         pk, sk = key
         setting = {"ttl": now_ms // 1000 + _KEPT_S}
@@ -120,14 +133,14 @@ class TenantFinishTags:
                 )
             return int(self._table.update(update)["last"]) - ticks
 
-        busy = "Others are pushing jobs of this tenant; try again."
+        busy = "Too many concurrent requests enqueue jobs of this tenant."
         return retry_as_found(attempt, seen, lambda lost: _last(lost.item), tries=_TRIES, busy=busy)
 
 
 def finish_tags_of(
     wanted: Iterable[tuple[str, str]], found: Mapping[tuple[str, str], Item]
 ) -> dict[tuple[str, str], int | None]:
-    """Tenants' finish tags, from items that were read."""
+    """Read tenants' finish tags from items."""
     return {key: _last(found.get(key)) for key in wanted}
 
 
@@ -161,14 +174,21 @@ class BackfillCursors:
         self._table = table
 
     def get(self, queue: str) -> BackfillCursor | None:
-        """The cursor of the backfill that is under way."""
+        """Read the cursor of an unfinished backfill."""
         return _cursor(self._table.get(keys.backfill(queue), keys.RECORD))
 
     def begin(
         self, queue: str, *, now_ms: int, until_ms: int
     ) -> tuple[bool, BackfillCursor | None]:
-        """Reserve a queue's backfill until a time: whether that succeeded, and the cursor of the
-        backfill that is under way.
+        """Reserve a queue's backfill until a time.
+
+        Args:
+            queue: Name of the queue.
+            now_ms: Current time in milliseconds since the epoch.
+            until_ms: End of the reservation.
+
+        Returns:
+            Whether it succeeded, and the cursor of an unfinished backfill.
         """
         # Race: a request and the sweep, or two of these. Both would give each job a tag, and the
         # first one written would count: a tenant's jobs could change their order. The loser skips
@@ -189,7 +209,14 @@ class BackfillCursors:
         return True, _cursor(item)
 
     def save(self, queue: str, done: BackfillCursor, *, now_ms: int, until_ms: int = 0) -> None:
-        """Store how far a backfill has come; without `until_ms` others may continue it."""
+        """Store the position of a backfill.
+
+        Args:
+            queue: Name of the queue.
+            done: Position of the backfill.
+            now_ms: Current time in milliseconds since the epoch.
+            until_ms: End of the reservation. 0: other containers can continue the backfill.
+        """
         # No condition. Race: two runs at the same time, if one took longer than its reservation.
         # Each has read everything before its cursor, or continued from the other's cursor:
         # whichever write is last, nothing before its cursor was skipped.

@@ -43,8 +43,16 @@ class JobIndex:
         self._table = table
 
     def ready(self, queue: str, lane: int, *, limit: int, after: Any = None) -> ReadyPage:
-        """Return the first entries of a ready index partition: (job id, sort key) in order, and the
-        key of the next page.
+        """Return the first entries of a ready index partition.
+
+        Args:
+            queue: Name of the queue.
+            lane: Lane of the queue.
+            limit: Maximum number of entries.
+            after: Key of the last page. Default: start at the beginning.
+
+        Returns:
+            Pairs of job ID and sort key, in order, and the key of the next page.
         """
         found = self._page(keys.ready(queue, lane), limit, after)
         return _entries(found.items), found.last
@@ -62,8 +70,17 @@ class JobIndex:
         after: Mapping[str, str] | None = None,
         forward: bool = True,
     ) -> tuple[list[tuple[str, str]], dict[str, str] | None]:
-        """Return a page of a partition of the index: (job id, sort key) in order, and the key of
-        the next page, in plain values that can be stored.
+        """Return a page of an index partition.
+
+        Args:
+            line: The partition.
+            limit: Maximum number of entries.
+            after: Key of the last page. Default: start at the beginning.
+            forward: Whether the order is ascending.
+
+        Returns:
+            Pairs of job ID and sort key, in order, and the key of the next page. The key has plain
+            values that can be stored.
         """
         found = self._page(line, limit, pack(after) if after else None, forward=forward)
         last = {name: str(value) for name, value in unpack(found.last or {}).items()}
@@ -72,15 +89,20 @@ class JobIndex:
     def running(
         self, queue: str, lane: int, *, limit: int, after: Mapping[str, str] | None = None
     ) -> tuple[list[tuple[str, str]], dict[str, str] | None]:
-        """Return jobs of a lane that might be running, in the format of `listed`; reads `limit`
-        entries.
+        """Return jobs of a lane that might be active, in the format of `listed`.
+
+        Args:
+            queue: Name of the queue.
+            lane: Lane of the queue.
+            limit: Number of entries to read.
+            after: Key of the last page. Default: start at the beginning.
         """
         found, last = self.listed(keys.due(queue, lane), limit=limit, after=after)
         return [one for one in found if self.may_run(one[1])], last
 
     @staticmethod
     def may_run(sort_key: str) -> bool:
-        """Whether the job of an entry of a due index partition might be running.
+        """Return whether the job of an entry of a due index partition might be active.
 
         The only function that knows how active jobs are found: all listings of them call it.
         """
@@ -88,12 +110,18 @@ class JobIndex:
         return not sort_key.endswith((keys.START, keys.RETRY))
 
     def oldest(self, queue: str, lanes: int, *, limit: int, copies: bool = False) -> list[str]:
-        """Return the available jobs that have waited longest, of any priority.
+        """Return the oldest available jobs, of any priority.
 
-        One query for each priority in use in each lane, as a ready partition is sorted by priority
-        first. With `copies`, only copies of dead letters, among the first 1,000 of each priority.
-        In a fair queue, the oldest of the first 100: that is the oldest of all while at most 100
-        tenants of equal weight have waiting jobs.
+        A ready partition is sorted by priority first, so this takes one query for each priority in
+        use in each lane. In a fair queue, it reads the first 100 jobs. These include the oldest one
+        if at most 100 tenants of equal weight have available jobs.
+
+        Args:
+            queue: Name of the queue.
+            lanes: Number of lanes of the queue.
+            limit: Maximum number of jobs.
+            copies: Whether to return only copies of dead letters, of the first 1,000 of each
+                priority.
         """
         found: list[tuple[str, str]] = []
         for lane in range(lanes):
@@ -133,7 +161,7 @@ class JobIndex:
                     after, skipped = keys.below(priority), 0
         return [job_id for _, job_id in sorted(found)[:limit]]
 
-    def lined_up(
+    def query_waiting(
         self,
         queue: str,
         lane: int,
@@ -142,11 +170,14 @@ class JobIndex:
         running: bool = False,
         crons: dict[str, int] | None = None,
     ) -> Iterator[str]:
-        """Yield the waiting jobs of a lane: available, scheduled, retryable, and pending; with
-        `running`, also its active jobs.
+        """Yield the IDs of a lane's available, scheduled, retryable, and pending jobs.
 
-        Reads at most `pages` pages of each of the three partitions. Cron jobs among the entries are
-        added to `crons`, each with the time when it is due (ms).
+        Args:
+            queue: Name of the queue.
+            lane: Lane of the queue.
+            pages: Maximum pages to read of each of the three partitions.
+            running: Whether to include active jobs.
+            crons: Receives the cron jobs among the entries, each with the time when it is due (ms).
         """
         due = keys.due(queue, lane)
         for line in (keys.ready(queue, lane), keys.pending(queue, lane), due):
@@ -165,11 +196,15 @@ class JobIndex:
                     break
 
     def occupied(self, queue: str, lane: int, crons: dict[str, int] | None = None) -> bool:
-        """Whether any job waits or runs in a lane, or something of another form. Cron jobs are
-        none; those met on the way are added to `crons`, as in `lined_up`.
+        """Return whether a lane has any job that is not finished. Cron jobs don't count.
 
-        An entry that this version does not know is not dealt with, but its queue must not end under
-        it: the deletion stays under way until a version that knows it has dealt with it.
+        An entry of an unknown format counts as a job, because its queue must not be deleted. The
+        deletion continues when a version that knows the format has processed the entry.
+
+        Args:
+            queue: Name of the queue.
+            lane: Lane of the queue.
+            crons: Receives the cron jobs among the entries, as in `query_waiting`.
         """
         for line in (keys.ready(queue, lane), keys.pending(queue, lane), keys.due(queue, lane)):
             after, size = None, 1
@@ -187,15 +222,28 @@ class JobIndex:
         return False
 
     def due(self, queue: str, lane: int, *, now_ms: int, limit: int) -> DueLine:
-        """Return the entries that are due now: up to `limit` starts, retries, and ends of leases;
-        and cron jobs.
+        """Return the entries that are due now.
+
+        Args:
+            queue: Name of the queue.
+            lane: Lane of the queue.
+            now_ms: Current time in milliseconds since the epoch.
+            limit: Maximum number of starts, retries, and ends of leases. Cron jobs are added.
         """
         return self.due_until(queue, lane, now_ms=now_ms, until_ms=now_ms, limit=limit)
 
     def due_until(
         self, queue: str, lane: int, *, now_ms: int, until_ms: int, limit: int
     ) -> DueLine:
-        """The same, and when the next of them will be due, if that is by `until_ms`."""
+        """Do the same as `due`, and return the time when the next entry is due.
+
+        Args:
+            queue: Name of the queue.
+            lane: Lane of the queue.
+            now_ms: Current time in milliseconds since the epoch.
+            until_ms: Latest time of the next entry.
+            limit: Maximum number of entries.
+        """
         crons: dict[str, int] = {}
         found = self._known(
             "wpk = :where AND wsk <= :until",
@@ -215,8 +263,14 @@ class JobIndex:
     def due_between(
         self, queue: str, lane: int, *, after_ms: int, until_ms: int, limit: int
     ) -> list[int]:
-        """Return the first `limit` times (ms) after `after_ms` at which an entry of a lane is due.
-        One query.
+        """Return the next times (ms) at which an entry of a lane is due. One query.
+
+        Args:
+            queue: Name of the queue.
+            lane: Lane of the queue.
+            after_ms: Time before the first one.
+            until_ms: Latest time.
+            limit: Maximum number of times.
         """
         found = self._table.query(
             "wpk = :where AND wsk BETWEEN :after AND :until",
@@ -235,8 +289,14 @@ class JobIndex:
         ]
 
     def expiring(self, queue: str, lane: int, *, now_ms: int, until_ms: int, limit: int) -> DueLine:
-        """Jobs whose `expires_at` has passed, earliest first; and when the next one will, if that
-        is by `until_ms`.
+        """Return the jobs whose `expires_at` has passed, earliest first, and the next deadline.
+
+        Args:
+            queue: Name of the queue.
+            lane: Lane of the queue.
+            now_ms: Current time in milliseconds since the epoch.
+            until_ms: Latest deadline (ms) to look for.
+            limit: Maximum number of jobs.
         """
         found = self._known(
             "epk = :where AND esk <= :until",
@@ -345,7 +405,7 @@ def _latest_ms(entries: list[tuple[str, str]], crons: Mapping[str, int]) -> int:
 
 
 def _entries(found: list[Item], sort_key: str = "wsk") -> list[tuple[str, str]]:
-    """(job id, sort key) of entries of an index."""
+    """Return (job ID, sort key) of entries of an index."""
     return [
         (keys.job_id(str(item["pk"])), str(item[sort_key]))
         for item in found

@@ -50,7 +50,7 @@ class IdempotencyRecord:
     alone: bool = False
 
     def untouched(self) -> bool:
-        """Whether only the try that wrote it has used it so far."""
+        """Return whether only the attempt that wrote it has used it so far."""
         return self.op == self.seed
 
 
@@ -138,7 +138,18 @@ class IdempotencyKeys:
         *,
         alone: bool = False,
     ) -> None:
-        """Note that the jobs are stored, or staged. Raises LostRace, OjsError."""
+        """Record that the jobs of the request are stored, or staged.
+
+        Args:
+            record: Record of the idempotency key, as read.
+            existing: For each job, the ID of the existing job that was returned instead, or None.
+            refused: Errors of rejected jobs, by their position in the request.
+            alone: Whether none of the jobs is staged.
+
+        Raises:
+            LostRace: Another attempt finished first, or started again.
+            OjsError: The write failed.
+        """
         token = self._ids.token()
         setting: dict[str, Value] = {"done": 1, "op": token}
         if any(existing):

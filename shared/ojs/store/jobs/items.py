@@ -138,7 +138,7 @@ JOB = Record(
 
 
 def record_of(job: Job) -> Item:
-    """The record of a job, with its index entries. The content is in it unless it was offloaded."""
+    """Return the record of a job, with its index keys, and with its content unless offloaded."""
     record = JOB.item(job, pk=keys.job(job.id), sk=keys.RECORD, **index_entries(job))
     if job.content_ref is None and job.content is not None:
         record["body"] = jsontext.dumps(job.content)
@@ -157,7 +157,7 @@ def job_of(record: Mapping[str, Any]) -> Job:
 
 
 def index_entries(job: Job) -> Item:
-    """A job's keys in the sparse indexes."""
+    """Return a job's keys in the sparse indexes."""
     entries: Item = {}
     match job.state:
         case State.AVAILABLE:
@@ -187,7 +187,7 @@ def index_entries(job: Job) -> Item:
 
 
 def waits_for_a_time(job: Job) -> bool:
-    """Whether the sweep has to find a job at a time: its start, retry, end of lease or deadline."""
+    """Return whether the sweep must find a job at a time: start, retry, lease, or deadline."""
     deadline = job.expires_ms is not None and job.state not in TERMINAL
     return deadline or job.state in _WAITS_FOR
 
@@ -218,16 +218,16 @@ def position(job: Job) -> keys.Position:
 
 
 def fits_inline(job: Job) -> bool:
-    """Whether the job record with the content stays within one write unit.
+    """Return whether the job record with the content stays within one write unit.
 
-    This allows for worker ids of up to 48 bytes; a longer one may cost a second unit.
+    This allows for worker IDs of up to 48 bytes. A longer one can cost a second unit.
     """
     # Its first change takes the token of a staged batch off again.
     return size(record_of(replace(job, batch=None))) + growth(job) <= RECORD_BYTES
 
 
 def growth(job: Job) -> int:
-    """How many bytes a new job's record may gain in its life."""
+    """Return the bytes that a new job's record can gain in its life."""
     more = ACTIVATION_BYTES if job.state is State.PENDING else 0
     more += COPY_BYTES if job.copies_to is not None else 0
     more += PERMIT_BYTES if job.limit is not None else 0
@@ -239,7 +239,13 @@ def growth(job: Job) -> int:
 
 
 def entry(job: Job, failure: Failure, *, reported: bool = False) -> ErrorEntry:
-    """Return an entry of the error history. `job` is the job at the time it failed."""
+    """Return an entry of the error history.
+
+    Args:
+        job: The job at the time when it failed.
+        failure: The error.
+        reported: Whether a worker reported the error.
+    """
     return ErrorEntry(
         failure,
         life=job.life,
@@ -250,17 +256,17 @@ def entry(job: Job, failure: Failure, *, reported: bool = False) -> ErrorEntry:
 
 
 def error_key(entry: ErrorEntry) -> str:
-    """The sort key of an entry's item, which is also its place among those of its job."""
+    """Return the sort key of an error's item, which also orders the errors of its job."""
     return keys.error(entry.life, entry.failure.attempt, ended=entry.ended)
 
 
 def final_keys(job: Job) -> set[str]:
-    """The sort keys of those errors on a job record that say all there is of their attempts."""
+    """Return the sort keys of the complete errors of attempts on a job record."""
     return {error_key(entry) for entry in job.noted if entry.final}
 
 
 def error(job_id: str, entry: ErrorEntry) -> Item:
-    """The item of an entry of the error history."""
+    """Return the item of an entry of the error history."""
     failure = entry.failure
     stored = {
         "code": failure.code,
@@ -305,11 +311,11 @@ def entry_from(item: Mapping[str, Any]) -> ErrorEntry:
 
 
 def has_room(before: Job, after: Job) -> bool:
-    """Whether the record of a failed job stays within one write unit with its stored errors: now,
-    and in another run like this one.
+    """Return whether a failed job's record with its errors fits into one write unit.
 
-    A result can then cost a second unit, once: the same as a separate item of the error. A dead
-    letter that is retried loses more attributes than its next run adds.
+    This must hold now, and in another run like this one. A result can then cost a second unit,
+    once: the same as a separate item of the error. A dead letter that is retried loses more
+    attributes than its next run adds.
     """
     if after.state is not State.DISCARDED:
         after = replace(after, lease=before.lease, permits=before.permits)

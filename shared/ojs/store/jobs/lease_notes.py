@@ -88,7 +88,13 @@ class LeaseNote:
     jobs: Mapping[str, int]
 
     def may_be_claimed(self, job_id: str, record: Item, now_ms: int) -> bool:
-        """Whether the fetch may claim this job yet: it is where it was, and the fetch not over."""
+        """Return whether the fetch might still claim this job.
+
+        Args:
+            job_id: ID of the job.
+            record: Record of the job.
+            now_ms: Current time in milliseconds since the epoch.
+        """
         there = record.get("wsk")
         return (
             now_ms - self.at_ms < SETTLED_MS
@@ -142,7 +148,7 @@ def _seen(slot: int) -> str:
 
 
 def slots_in_use(found: Item | None) -> list[LeaseSlot]:
-    """The slots in use, from the item of all slots, if there is one."""
+    """Return the slots in use, from the item of all slots, if it exists."""
     item = found or {}
     return [
         LeaseSlot(slot, number(item, _used(slot)), str(item.get(_seen(slot), "")))
@@ -155,7 +161,7 @@ def _checksum(key: str) -> int:
     return zlib.crc32(key.encode("utf-8"))
 
 
-class LeaseNotes:
+class ClaimIntents:
     """The store of lease notes, and the slot of this container."""
 
     def __init__(
@@ -169,8 +175,16 @@ class LeaseNotes:
     # --- a fetch ----------------------------------------------------------------------------------
 
     def write(self, queue: str, jobs: Mapping[str, str], *, lease_ms: int, now_ms: int) -> None:
-        """Note jobs of a queue that are about to be claimed, each with its key in the index, under
-        leases of `lease_ms` or longer. Raises OjsError: then none may be claimed.
+        """Write a note of jobs that are about to be claimed.
+
+        Args:
+            queue: Name of the queue.
+            jobs: Index key of each job, by ID.
+            lease_ms: Minimum duration of the leases in milliseconds.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Raises:
+            OjsError: The write failed. The jobs must not be claimed.
         """
         if not self._say_ms - _SAY_MS <= now_ms < self._say_ms:
             self._use(self._slot, now_ms)
@@ -181,7 +195,7 @@ class LeaseNotes:
         self._put(LeaseNote(self._slot, key, now_ms, queue, seen))
 
     def _use(self, slot: int, now_ms: int) -> None:
-        """Say that a slot is in use."""
+        """Record that a slot is in use."""
         used_ms = now_ms + _USED_MS
         self._table.update(Update(*SLOTS_ITEM, set={_used(slot): used_ms}))
 
@@ -202,14 +216,20 @@ class LeaseNotes:
     # --- the sweep --------------------------------------------------------------------------------
 
     def slots(self) -> list[LeaseSlot]:
-        """The slots in use. One call, consistent."""
+        """Return the slots in use. One call, strongly consistent."""
         return slots_in_use(self._table.get(*SLOTS_ITEM))
 
     def unseen(
         self, slot: int, after: str, *, until_ms: int, limit: int = _PAGE
     ) -> tuple[list[LeaseNote], bool]:
-        """Return a page of the notes after a key that are due, in order; and whether the page has
-        all of them.
+        """Return a page of the due notes after a key, in order, and whether the page has all of
+        them.
+
+        Args:
+            slot: Slot of the notes.
+            after: Key of the last note that was read.
+            until_ms: Latest time at which the notes are due.
+            limit: Maximum number of notes.
         """
         # No key stands between a note's and this one.
         return self.between(slot, f"{after}!", keys.upto(until_ms), limit=limit)
@@ -224,8 +244,15 @@ class LeaseNotes:
         forward: bool = True,
         consistent: bool = True,
     ) -> tuple[list[LeaseNote], bool]:
-        """Return a page of the notes from one key to another, or backwards; and whether these are
-        all.
+        """Return a page of the notes between two keys, and whether the page has all of them.
+
+        Args:
+            slot: Slot of the notes.
+            first: First key.
+            last: Last key.
+            limit: Maximum number of notes.
+            forward: Whether the order is ascending.
+            consistent: Whether the read is strongly consistent.
         """
         if first >= last:
             return [], True
@@ -239,11 +266,17 @@ class LeaseNotes:
         return [_note(slot, item) for item in found.items], found.last is None
 
     def again(self, slot: LeaseSlot, jobs: Iterable[NotedJob], clock: Clock) -> None:
-        """Write new notes for jobs of this slot, each due at the time that its jobs have, at most
-        MOST_AHEAD_MS ahead. Jobs of one queue that are due within SHARED_MS share a note.
+        """Write new notes for jobs of this slot. Jobs of a queue due within SHARED_MS share a note.
 
-        Two sweeps that process a note at the same time write two notes, which costs reads. Raises
-        OjsError: then the earlier notes must be processed again.
+        Two sweeps that process a note at the same time write two notes, which costs reads.
+
+        Args:
+            slot: Slot of the notes.
+            jobs: Jobs, each with the time when it must be checked, at most MOST_AHEAD_MS from now.
+            clock: Current time.
+
+        Raises:
+            OjsError: A write failed. The earlier notes must be processed again.
         """
         began_ms = clock.now_ms()
         # As for a fetch: a note must be stored before any sweep reaches its time.
@@ -268,7 +301,7 @@ class LeaseNotes:
             at_ms = max(job.at_ms for job in part)
             self._put(LeaseNote(slot.number, key, at_ms, queue, listed))
             if clock.now_ms() - began_ms >= VALID_MS:
-                raise BackendTimeout("The store took too long to write a lease note.")
+                raise BackendTimeout("DynamoDB took too long to store a claim intent.")
 
     def advance(self, slot: int, seen: str) -> None:
         """Store that all notes up to this key were checked."""
@@ -287,7 +320,7 @@ class LeaseNotes:
             )
 
     def searched(self) -> str:
-        """The key of the last page of the event log that was searched for running jobs, or ""."""
+        """Return the last page of the event log that was searched for active jobs, or ""."""
         return str((self._table.get(*SLOTS_ITEM) or {}).get(_SEARCHED, ""))
 
     def advance_search(self, seen: str) -> None:
@@ -295,7 +328,7 @@ class LeaseNotes:
         self._advance(_SEARCHED, seen)
 
     def noted(self, slots: Iterable[LeaseSlot]) -> Iterator[str]:
-        """The ids of all jobs in notes that were not processed yet, some 20,000 a call."""
+        """Return the IDs of all jobs in unprocessed notes, about 20,000 per call."""
         for note in self._unlooked(None, slots, None):
             yield from note.jobs
 
@@ -318,11 +351,16 @@ class LeaseNotes:
     def not_done(
         self, queue: str, slots: Iterable[LeaseSlot], *, most: int | None = None
     ) -> Iterator[Item]:
-        """Yield the records of a queue's unfinished jobs whose notes were not checked yet, about
-        100 per call.
+        """Yield the records of a queue's unfinished jobs whose notes were not checked yet.
 
-        A caller that also reads the index must read the `slots` before it and these jobs after it:
-        then no job is missed that gets its due entry in between. Reads at most about `most` notes.
+        A call to the table reads about 100 records. A caller that also reads the index must read
+        the `slots` before it, and these jobs after it. Then no job is missed that gets its due
+        entry in between.
+
+        Args:
+            queue: Name of the queue.
+            slots: Slots of the notes.
+            most: Approximate maximum number of notes to read. Default: all.
         """
         seen: set[str] = set()
         notes = self._unlooked(queue, slots, most)
@@ -334,7 +372,7 @@ class LeaseNotes:
             seen |= listed.keys()
 
     def running(self, queue: str, slots: Iterable[LeaseSlot]) -> Iterator[Item]:
-        """Those of `not_done` that run."""
+        """Yield the active ones of `not_done`."""
         return (item for item in self.not_done(queue, slots) if item["state"] == State.ACTIVE.value)
 
     def few_running(self, queue: str, slots: Sequence[LeaseSlot]) -> int | None:

@@ -31,7 +31,13 @@ class JobIdTaken(Exception):
 def prepare(job: Job, payloads: PayloadStore, ids: IdSource) -> PreparedJob:
     """Give a job its write token, and decide whether its content is stored in the job record.
 
-    An existing `made_by`, from the enqueue that creates it, is put before the token.
+    Args:
+        job: New job. If it has `made_by`, that is put before the token.
+        payloads: Store of large contents.
+        ids: Source of the tokens.
+
+    Returns:
+        The job, and the payloads to store before it.
     """
     token = ids.token()
     marked = job.chosen_id or job.made_by is not None
@@ -45,12 +51,11 @@ def prepare(job: Job, payloads: PayloadStore, ids: IdSource) -> PreparedJob:
 
 
 def is_own(found: Item | None, job: Job) -> bool:
-    """Whether the record found instead of a new job was written by an earlier try of the same
-    enqueue.
+    """Return whether an earlier attempt of the same enqueue wrote the record that was found.
 
     The job might have been claimed, moved, or finished since, so only immutable attributes are
-    compared: the enqueue's token if others can enqueue the same id, else the creation time
-    (generated ids are new).
+    compared: the enqueue's token if others can enqueue the same ID, otherwise the creation time
+    (generated IDs are new).
     """
     if not found:
         return False
@@ -60,7 +65,8 @@ def is_own(found: Item | None, job: Job) -> bool:
 
 
 def any_own(lost: LostRace, jobs: Sequence[Job]) -> bool:
-    """Whether a rejected transaction found a record of an earlier try. That try then succeeded, and
-    wrote all of them.
+    """Return whether a rejected transaction found a record of an earlier attempt.
+
+    That attempt then succeeded, and wrote all of them.
     """
     return any(is_own(found, job) for found, job in zip(lost.items, jobs, strict=False))

@@ -42,7 +42,7 @@ class Orphans:
         self._bucket = bucket
 
     def pages(self) -> Iterator[Sequence[OrphanCandidate]]:
-        """All parts, page by page: those in the table, then those in the bucket."""
+        """Yield all parts, page by page: those in the table, then those in the bucket."""
         values: dict[str, Value] = {f":o{at}": begin for at, begin in enumerate(_OWNERS)}
         owned = " OR ".join(f"begins_with(pk, {name})" for name in values)
         beside = f"({owned}) AND sk <> :record"
@@ -71,8 +71,8 @@ class Orphans:
                     if each["Key"].count("/") == 2
                 ]
 
-    def unnamed(self, parts: Iterable[OrphanCandidate]) -> list[OrphanCandidate]:
-        """Those of these parts that belong to no stored record, read consistently."""
+    def unreferenced(self, parts: Iterable[OrphanCandidate]) -> list[OrphanCandidate]:
+        """Return the parts that belong to no stored record, strongly consistent."""
         wanted = list(parts)
         records = self._table.batch_get((part.pk, keys.RECORD) for part in wanted)
         return [
@@ -97,7 +97,7 @@ def _of_object(kind: str, key: str) -> OrphanCandidate:
 
 
 def _referenced(part: OrphanCandidate, record: Item | None) -> bool:
-    """Whether this part belongs to its `record` (None: there is none)."""
+    """Return whether this part belongs to its `record`. None: the record doesn't exist."""
     if record is None:
         return False
     for kind, attribute in _REFERRING.items():

@@ -83,7 +83,7 @@ class PayloadChange:
 
 
 def _note(at: PayloadRef) -> tuple[str, str]:
-    """Key of the note of a payload."""
+    """Return the key of the note of a payload."""
     return keys.job(at.job_id), keys.SPARE + at.ref
 
 

@@ -60,7 +60,14 @@ class PayloadStore:
         self._blobs = blobs
 
     def new_ref(self, job_id: str, kind: str, token: str, size: int) -> PayloadRef:
-        """Decide where a payload of `size` bytes will be stored."""
+        """Decide where a payload is stored, and return its reference.
+
+        Args:
+            job_id: ID of the job.
+            kind: Kind of the payload.
+            token: Unique part of the reference.
+            size: Size of the payload in bytes.
+        """
         ref = token if size <= MAX_ITEM_BYTES else _BUCKET_MARK + token
         return PayloadRef(job_id, kind, ref)
 
@@ -112,7 +119,7 @@ class PayloadStore:
 
 
 def payloads_of(job: Job) -> list[PayloadRef]:
-    """Where a job's content and result are, if they are offloaded."""
+    """Return the references of a job's content and result, if they are offloaded."""
     found = []
     if job.content_ref is not None:
         found.append(PayloadRef(job.id, keys.PAYLOAD, job.content_ref))
@@ -122,7 +129,7 @@ def payloads_of(job: Job) -> list[PayloadRef]:
 
 
 def payload_of(item: Item) -> str:
-    """The payload that an item holds."""
+    """Return the payload of an item."""
     packed = item.get("zip")
     if isinstance(packed, bytes):
         return zlib.decompress(packed).decode("utf-8")

@@ -23,10 +23,17 @@ class JobProgress:
     def save(
         self, job: Job, value: float | None, report: Mapping[str, Any], *, now_ms: int
     ) -> bool:
-        """Store the progress of a job's running attempt; return False if a higher value was
-        reported before.
+        """Store the progress of a job's running attempt.
 
-        Without a value, the other parts of the report are replaced and the stored value stays.
+        Args:
+            job: The active job.
+            value: Progress from 0 to 1. If None, the stored value stays, and the other parts
+                change.
+            report: All parts of the report.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Returns:
+            False if a higher value was reported before.
         """
         pk, sk = keys.job(job.id), keys.PROGRESS
         stored: dict[str, Value] = {
@@ -60,7 +67,7 @@ class JobProgress:
 
 
 def progress_of(item: Item | None, job: Job) -> dict[str, Any] | None:
-    """The progress of a job's current or last run; None for a job that waits to run again."""
+    """Return the progress of a job's current or last run, or None if it will run again."""
     ran = job.state is State.ACTIVE or job.state.terminal
     if item is None or not ran or item["run"] != _run(job):
         return None

@@ -70,7 +70,7 @@ class JobReader:
         }
 
     def with_progress(self, job_id: str) -> Job | None:
-        """The job record and the progress alone: one call whatever the size of the job."""
+        """Read only the job record and the progress: one call for any size of the job."""
         head, progress = (keys.job(job_id), keys.RECORD), (keys.job(job_id), keys.PROGRESS)
         found = self._table.batch_get([head, progress])
         if head not in found:
@@ -106,13 +106,13 @@ class JobReader:
         return self._assembled(by_key)
 
     def load_whole(self, job_id: str) -> Job | None:
-        """As `load`, with every error there ever was, however long that takes."""
+        """Do the same as `load`, with all errors, regardless of the number of calls."""
         found = self._table.query_all("pk = :job", {":job": keys.job(job_id)})
         by_key = {str(item["sk"]): item for item in found}
         return self._assembled(by_key) if keys.RECORD in by_key else None
 
     def _assembled(self, by_key: Mapping[str, Item]) -> Job:
-        """A job from the items of its partition."""
+        """Build a job from the items of its partition."""
         job = items.job_of(by_key[keys.RECORD])
         payloads = {
             at: payload_of(by_key[at.key[1]]) for at in payloads_of(job) if at.key[1] in by_key
@@ -175,7 +175,7 @@ class JobReader:
         return [changed(job, content=contents.get(job.id, job.content)) for job in jobs]
 
     def _filled(self, job: Job, payloads: dict[PayloadRef, str]) -> Job:
-        """A job with its content and result, of the payloads that were read."""
+        """Return a job with its content and result, from the payloads that were read."""
         # What no query of the table found may be in the bucket.
         missing = [at for at in payloads_of(job) if at not in payloads and at.in_bucket]
         if missing:
@@ -191,10 +191,10 @@ class JobReader:
         return job
 
     def with_errors(self, jobs: Sequence[Job], *, latest: int = 10) -> list[Job]:
-        """The same jobs with the latest errors of their current life; those that are not on the job
-        record are read by key.
+        """Return the same jobs with the latest errors of their current life.
 
-        Listings use it: their cost must not grow with the number of attempts. `load` has them all.
+        Errors that are not on the job record are read by key. Listings use this, because their cost
+        must not grow with the number of attempts. `load` reads all errors.
         """
         wanted = {
             job.id: [
@@ -235,8 +235,9 @@ def _error_keys(job: Job, attempt: int) -> list[str]:
 
 
 def _failures(wanted: Iterable[str], found: Mapping[str, Item], job: Job) -> tuple[Failure, ...]:
-    """The errors of a job at these sort keys, in this order: those of the items that were found,
-    and those on its record. Without those that an earlier job of the same id left behind.
+    """Return the errors of a job at these sort keys, from the items and from its record.
+
+    The order is that of the keys. Errors of an earlier job with the same ID are left out.
     """
     entries = {sk: items.entry_from(item) for sk, item in found.items()}
     for noted in job.noted:

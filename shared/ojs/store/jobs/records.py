@@ -35,7 +35,7 @@ from ojs.domain.job.states import State, Trigger, sources
 from ojs.store.bounds.depth_counter import DepthCounter
 from ojs.store.jobs import items
 from ojs.store.jobs.finding import JobIndex
-from ojs.store.jobs.lease_notes import LeaseNotes
+from ojs.store.jobs.lease_notes import ClaimIntents
 from ojs.store.jobs.new_jobs import IS_NEW, PreparedJob, any_own, is_own, prepare
 from ojs.store.jobs.payloads import PayloadRef, PayloadStore
 from ojs.store.jobs.progress import JobProgress
@@ -44,7 +44,7 @@ from ojs.store.jobs.removal import JobRemoval
 from ojs.store.jobs.staged_batches import StagedBatches
 from ojs.store.queues.due_notes import DueNotes
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace, NotDone
+from ojs.store.table.errors import LostRace, WriteNotApplied
 from ojs.store.table.races import wins
 from ojs.store.table.table import OwnMark, Put, Table, Update
 from ojs.store.table.values import Value, number
@@ -53,10 +53,10 @@ _UNSETTLED = 100
 
 
 def winner(lost: LostRace, *, known_only: bool = False) -> Job | None:
-    """The job as the winner left it, from a lost write of its record; None when there is none.
+    """Return the job that the winner of a lost race stored, or None if there is none.
 
-    One in a form that only a newer version knows raises UnknownForm; with `known_only` it counts as
-    none, for callers that have other jobs to deal with.
+    A job in a format that only a newer version knows raises UnknownForm. With `known_only`, it
+    counts as none, for callers that have other jobs to process.
     """
     if not lost.item or "state" not in lost.item:
         return None
@@ -89,7 +89,7 @@ class JobStore(JobReader):
         self._ids = ids
         self._due_notes = due_notes
         self.index = JobIndex(table)
-        self.notes = LeaseNotes(table, ids)
+        self.notes = ClaimIntents(table, ids)
         self.progress = JobProgress(table)
         self.removal = JobRemoval(table, payloads, ids, depth)
         self.batches = StagedBatches(
@@ -125,7 +125,7 @@ class JobStore(JobReader):
                 self._table.transact([record, *also])
             else:
                 self._table.put(record)
-        except NotDone:
+        except WriteNotApplied:
             with suppress(OjsError):
                 self._payloads.delete([at for at, _ in payloads])
             raise
@@ -156,7 +156,7 @@ class JobStore(JobReader):
         try:
             records = [Put(items.record_of(job), condition=IS_NEW) for job in stored]
             self._table.transact([*records, *also])
-        except NotDone:
+        except WriteNotApplied:
             with suppress(OjsError):
                 self._payloads.delete([at for at, _ in payloads])
             raise
@@ -170,11 +170,11 @@ class JobStore(JobReader):
         return stored
 
     def is_stored(self, job: Job) -> bool:
-        """Whether the record of a new job exists with its prepared content. Raises OjsError."""
+        """Return whether a new job's record exists with its prepared content. Raise OjsError."""
         return is_own(self._table.get(keys.job(job.id), keys.RECORD), job)
 
     def _is_stored_after_all(self, job: Job) -> bool:
-        """Whether the record of a new job exists after a write without a response."""
+        """Return whether the record of a new job exists after a write without a response."""
         with suppress(OjsError):
             if self.is_stored(job):
                 return True
@@ -212,7 +212,7 @@ class JobStore(JobReader):
             worker_id: ID of the worker, or None.
             permits: Concurrency permits that were acquired for the job.
             fenced: Whether reports on this job must include the lease token.
-            noted: Whether a lease note exists (`LeaseNotes`). If false, the write also creates a
+            noted: Whether a lease note exists (`ClaimIntents`). If false, the write also creates a
                 due entry.
             due: The record of a `scheduled` or `retryable` job whose time has come. The write then
                 performs both transitions. None for an `available` job.
@@ -342,7 +342,7 @@ class JobStore(JobReader):
                 ),
                 own=own,
             )  # fmt: skip
-        except (LostRace, NotDone):
+        except (LostRace, WriteNotApplied):
             if offloaded is not None:
                 self._payloads.delete([offloaded])
             raise
@@ -457,9 +457,9 @@ class JobStore(JobReader):
     def replace_all(
         self, changes: Sequence[tuple[Job, Job]], also: Sequence[Put | Update] = ()
     ) -> list[Job]:
-        """Several compare-and-swaps of job records, and `also`: all or none.
+        """Replace several unchanged job records, and make the writes `also`: all or none.
 
-        Raises LostRace when one has changed, or a condition of `also` failed.
+        Raise LostRace if one has changed, or a condition of `also` failed.
         """
         made = [self.replacing(before, after) for before, after in changes]
         try:
@@ -474,7 +474,19 @@ class JobStore(JobReader):
     def replacing(
         self, before: Job, after: Job, *, guard: Literal["op", "lease"] = "op"
     ) -> tuple[Job, Update]:
-        """The write that `replace` makes, for use in a transaction soon. Raises OjsError."""
+        """Return the write of `replace` for a transaction that follows soon.
+
+        Args:
+            before: Job as read.
+            after: Job to store.
+            guard: Attribute that must be unchanged: the version (`op`) or the lease.
+
+        Returns:
+            The job as it will be stored, and the write.
+
+        Raises:
+            OjsError: A call failed. Nothing was written.
+        """
         self._note(after)
         # Only a running job holds concurrency permits.
         if after.state is not State.ACTIVE:
@@ -518,11 +530,20 @@ class JobStore(JobReader):
     def noting(
         self, before: Job, after: Job, failure: Failure, *, reported: bool = False
     ) -> tuple[Job, Put | None]:
-        """Record in `after` how `before` failed. If the record has no space for the new error, its
-        oldest errors are moved to separate items.
+        """Add the error of `before` to `after`. If the record is too small, move its oldest errors.
 
-        Returns the job, and if the record still has no space for the new error its item, which the
-        caller writes before the record or with it. Raises OjsError.
+        Args:
+            before: Job that failed, as read.
+            after: Job to store.
+            failure: The error.
+            reported: Whether a worker reported the error.
+
+        Returns:
+            The job with the error. If the record has no space for it, the item of the error, which
+            the caller must write before the record or with it.
+
+        Raises:
+            OjsError: A call failed.
         """
         entry = items.entry(before, failure, reported=reported)
         place = items.error_key(entry)
@@ -569,11 +590,18 @@ class JobStore(JobReader):
         )
 
     def tag(self, job: Job, share: Share, order: str | None) -> bool:
-        """Give a job its tenant's share, and an available job this order; return False when it has
-        changed.
+        """Store a job's share of its tenant, and the order of an available job.
 
-        Nothing else changes, including its version (`op`): an enqueue whose response was lost still
-        finds its own record, and concurrent changes succeed.
+        Nothing else changes, also not its version (`op`). So an enqueue whose response was lost
+        still finds its own record, and concurrent changes succeed.
+
+        Args:
+            job: Job as read.
+            share: Share of the tenant.
+            order: Order in the ready index, or None if the job isn't available.
+
+        Returns:
+            False if the job has changed.
         """
         tagged_job = changed(job, share=share, order=order)
         setting: dict[str, Value] = {"fair": share.compact()}
@@ -640,7 +668,7 @@ def _apart(job_id: str, entry: ErrorEntry) -> Put:
 
 
 def _same_permits(job: Job) -> str:
-    """The condition that a record notes the permits that it did."""
+    """Return the condition that a record has the same permits."""
     return "attribute_not_exists(#permits)" if job.permits is None else "#permits = :permits"
 
 
@@ -651,9 +679,9 @@ def _permit_values(job: Job) -> dict[str, Value]:
 def _lease_owner_condition(
     worker_id: str | None, attempt: int | None, lease_token: str | None, *, demanded: bool = True
 ) -> tuple[list[str], dict[str, Value]]:
-    """Conditions: the job is active, and its lease is the caller's.
+    """Return the condition that the job is active, and that its lease is the caller's.
 
-    `demanded`: the caller must show the token where the job's queue demands it.
+    `demanded`: the caller must send the token if the job's queue requires it.
     """
     (active,) = sources(Trigger.ACK)
     conditions = ["#state = :active"]

@@ -20,7 +20,7 @@ from ojs.domain.errors import BackendUnavailable, OjsError
 from ojs.domain.ids import IdSource
 from ojs.domain.job.job import Job
 from ojs.records import record
-from ojs.store.bounds.depth_counter import DepthCounter, Room
+from ojs.store.bounds.depth_counter import CapacityUse, DepthCounter
 from ojs.store.jobs import items
 from ojs.store.jobs.new_jobs import IS_NEW, JobIdTaken, PreparedJob, any_own, prepare
 from ojs.store.jobs.payloads import PayloadRef, PayloadStore
@@ -152,7 +152,9 @@ class StagedBatches:
 
     def _commit(self, token: str, *also: Put | Update) -> None:
         if not self._end_staging(token, also):
-            raise BackendUnavailable("The batch took too long and was undone.")
+            raise BackendUnavailable(
+                "The batch took too long and was rolled back. Nothing was stored."
+            )
 
     def _end_staging(self, token: str, also: Sequence[Put | Update] = ()) -> bool:
         # Race: the sweep undoes the batch at the same time. The first to change the item wins; a
@@ -179,8 +181,9 @@ class StagedBatches:
         return True
 
     def refusal(self, lost: LostRace, jobs: Sequence[Job]) -> Exception:
-        """The error for new jobs that could not be stored: the reason of the first whose id is in
-        use, else the lost race itself.
+        """Return the error for new jobs that could not be stored.
+
+        It is the error of the first job whose ID is in use, or otherwise the lost race.
         """
         for found, _ in zip(lost.items, jobs, strict=False):
             if found:
@@ -188,9 +191,7 @@ class StagedBatches:
         return lost
 
     def id_in_use(self, job_id: str, token: Value | None) -> JobIdTaken | BackendUnavailable:
-        """The error for a new job whose id a stored record has, of the batch of this token, if of
-        any.
-        """
+        """Return the error for a new job whose ID is in use, in the batch of this token, if any."""
         # Not from a job: the record may have a state that only a newer version knows.
         if token is not None:
             batch = self._table.get(keys.batch(str(token)), keys.RECORD)
@@ -201,7 +202,7 @@ class StagedBatches:
                     # This record was written after the batch was undone: it goes now.
                     self._remove_jobs(str(token), batch)
                 return BackendUnavailable(
-                    "A batch with this id is being stored or undone; try again.", retry_after_s=5
+                    "A batch with this id is being stored or rolled back.", retry_after_s=5
                 )
         return JobIdTaken(job_id)
 
@@ -290,7 +291,7 @@ class StagedBatches:
         reserved: dict[str, list[int]] = _unpacked(batch["held"]) if "held" in batch else {}
         for queue, (count, size) in reserved.items():
             # In a batch of an earlier version the period is unknown.
-            room = Room().plus(count, size, number(batch, "held_in"))
+            room = CapacityUse().plus(count, size, number(batch, "held_in"))
             self._depth.release(queue, room, now_ms=int(batch["created"]))
 
     def _close(self, token: str, now_ms: int) -> None:
@@ -308,8 +309,9 @@ class StagedBatches:
             )
 
     def uncommitted(self, tokens: Iterable[str]) -> set[str]:
-        """Those of these batches, read from job records, that are not committed. Each container
-        asks once about a committed one.
+        """Return the uncommitted batches of these, which were read from job records.
+
+        Each container reads a committed one once.
         """
         # An item is stored before the first record that names its batch, and is never stored again.
         unknown = {token for token in tokens if token not in self._committed}
@@ -321,7 +323,7 @@ class StagedBatches:
 
     @staticmethod
     def undone(batches: Iterable[Item]) -> set[str]:
-        """Tokens of those of these batches' items that are being undone, or have been."""
+        """Return the tokens of the batches whose undo has started or finished."""
         return {
             str(item["pk"]).removeprefix(keys.batch(""))
             for item in batches
@@ -329,8 +331,9 @@ class StagedBatches:
         }
 
     def stale(self, *, now_ms: int, limit: int) -> list[str]:
-        """Tokens of batches to undo: not committed in time, or due to be undone a second time. May
-        be stale.
+        """Return tokens of batches to undo: late ones, and those due for a second undo.
+
+        Eventually consistent.
         """
         found = self._table.query(
             "wpk = :staged AND wsk <= :now",
@@ -342,7 +345,13 @@ class StagedBatches:
 
 
 def batch_item(token: str, prepared: Sequence[PreparedJob], now_ms: int) -> dict[str, Value]:
-    """A staged batch: all that its undoing, and its commit's stream record, need to know."""
+    """Return the item of a staged batch, with all data for its undo and its commit's stream record.
+
+    Args:
+        token: Token of the batch.
+        prepared: Jobs of the batch.
+        now_ms: Current time in milliseconds since the epoch.
+    """
     jobs = [job for job, _ in prepared]
     item: dict[str, Value] = {
         "pk": keys.batch(token),
@@ -375,7 +384,7 @@ def batch_item(token: str, prepared: Sequence[PreparedJob], now_ms: int) -> dict
 
 
 def _runs(jobs: Sequence[Job]) -> bytes:
-    """Jobs in order as runs of equals: [how many, type, queue, state, priority, start], packed."""
+    """Pack jobs in order as runs of equals: [number, type, queue, state, priority, start]."""
     alike = groupby(
         (job.type, job.queue, job.state, job.priority, job.scheduled_ms) for job in jobs
     )

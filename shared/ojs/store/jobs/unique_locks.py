@@ -26,13 +26,13 @@ class UniqueLock:
     life: int = 0
 
     def held_by(self, job: Job | None, now_ms: int) -> bool:
-        """Whether it is this job's, and its period has not passed."""
+        """Return whether this job holds the lock, and its period has not passed."""
         # The job that acquired the lock might be deleted, and another one can have its id.
         held = job is not None and (job.id, job.unique_key) == (self.job_id, self.digest)
         return held and not self.over(now_ms)
 
     def over(self, now_ms: int) -> bool:
-        """Whether its period has passed."""
+        """Return whether its period has passed."""
         return self.until_ms is not None and self.until_ms <= now_ms
 
 
@@ -51,7 +51,7 @@ class UniqueLocks:
         self._table = table
 
     def get(self, digest: str) -> UniqueLock | None:
-        """The lock on a fingerprint, read consistently. It may be `over`."""
+        """Read the lock of a fingerprint, strongly consistent. It can be `over`."""
         item = self._table.get(keys.unique(digest), keys.RECORD)
         return None if item is None else LOCK.of(item)
 
@@ -65,7 +65,7 @@ class UniqueLocks:
 
     @staticmethod
     def taking(lock: UniqueLock, seen: UniqueLock | None) -> Put:
-        """The write that takes a fingerprint, for the transaction that stores its job."""
+        """Return the write that takes a fingerprint, for the transaction that stores its job."""
         # For garbage collection only: code compares `until`.
         ttl = None if lock.until_ms is None else lock.until_ms // 1000 + 86_400
         item = LOCK.item(lock, pk=keys.unique(lock.digest), sk=keys.RECORD, ttl=ttl)

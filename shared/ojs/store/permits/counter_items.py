@@ -45,5 +45,5 @@ class CounterUpdate(TypedDict, total=False):
 
 
 def throttled_since_ms(item: Item) -> int | None:
-    """Since when a limit is known to hold jobs back; None if it is not."""
+    """Return since when a limit is known to throttle, or None if it doesn't."""
     return number(item, "held") or None

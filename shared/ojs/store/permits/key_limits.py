@@ -72,17 +72,21 @@ class KeyLimits:
     # --- read and register ------------------------------------------------------------------
 
     def get(self, name: str) -> LimiterState | None:
-        """The state under a name of `ojs.domain.rate_limit.limiter.limiter_name`."""
+        """Read the state with a name of `ojs.domain.rate_limit.limiter.limiter_name`."""
         state = self.get_many({name: 1})[name]
         return None if state.key is None else state
 
     def get_many(
         self, limits: Mapping[str, int | None], *, whole: bool = True, consistent: bool = True
     ) -> dict[str, LimiterState]:
-        """Several states by name; an empty one where none is stored.
+        """Read several states by name. A state that isn't stored is empty.
 
-        The permits in the shards of a limit are read with each, in the same call, none for None;
-        where other jobs of the key have larger limits, and the `whole` is wanted, by one call more.
+        Args:
+            limits: Limit of each name, which determines the shards that the same call reads. None:
+                no shard.
+            whole: Whether to read all shards if other jobs of the key have larger limits. This
+                takes one more call.
+            consistent: Whether the read is strongly consistent.
         """
         found = self._read(limits, consistent)
         if not whole:
@@ -107,7 +111,7 @@ class KeyLimits:
         }
 
     def keys(self, *, limit: int, after: str | None = None) -> tuple[list[str], str | None]:
-        """A page of all keys, in order, and the key to continue after."""
+        """Return a page of all keys, in order, and the key of the next page."""
         condition, values = "pk = :all", {":all": keys.LIMITERS}
         if after is not None:
             condition += " AND sk > :after"
@@ -117,7 +121,13 @@ class KeyLimits:
         return names, (names[-1] if found.last and names else None)
 
     def register(self, limit: RateLimit, queue: str, *, now_ms: int) -> LimiterState:
-        """Register a key, with the bounds of a job that is about to be enqueued."""
+        """Register a key with the limits of a job that is about to be enqueued.
+
+        Args:
+            limit: Rate limit of the job.
+            queue: Queue of the job.
+            now_ms: Current time in milliseconds since the epoch.
+        """
         key = limit.key_in(queue)
         ttl = now_ms // 1000 + KEPT_S
         # The list first: a key that is counted but not listed could not be found.
@@ -147,11 +157,20 @@ class KeyLimits:
     def count_starts(
         self, name: str, bounds: LimitBounds, wanted: int, *, now_ms: int, seen: LimiterState
     ) -> tuple[StartGrant | None, LimitDecision, LimiterState]:
-        """Count up to `wanted` starts of jobs with these bounds, as many as the limits allow.
+        """Count up to `wanted` starts of jobs, as many as the limits allow.
 
-        Returns the counted starts, why there are not more, and the limiter's current state. `seen`
-        is the state as last read. Raises OjsError: it is then unknown whether the starts were
-        counted.
+        Args:
+            name: Name of the limiter.
+            bounds: Limits of the jobs.
+            wanted: Maximum number of starts.
+            now_ms: Current time in milliseconds since the epoch.
+            seen: State as last read.
+
+        Returns:
+            The counted starts, why there are not more, and the limiter's current state.
+
+        Raises:
+            OjsError: A call failed. It is unknown whether the starts were counted.
         """
         decision = LimitDecision(0)
 
@@ -230,8 +249,14 @@ class KeyLimits:
         *,
         now_ms: int,
     ) -> None:
-        """Release the permits of version 0.2 whose jobs do not run with them, of some that it did
-        not acquire just now.
+        """Release permits of version 0.2 whose jobs don't run with them. Checks some permits per
+        call.
+
+        Args:
+            name: Name of the limiter.
+            limiter: State as read.
+            records: Returns the records of jobs by ID.
+            now_ms: Current time in milliseconds since the epoch.
         """
         settled = {
             permit: job_id
@@ -248,7 +273,15 @@ class KeyLimits:
     # --- manual changes ---------------------------------------------------------------------
 
     def pause(self, job: Job, *, until_ms: int, reason: str, now_ms: int) -> None:
-        """Start no job of the key before `until_ms`, unless it is paused for longer already."""
+        """Pause a key: none of its jobs starts before `until_ms`, or before a later end that is
+        stored.
+
+        Args:
+            job: Job whose worker requests the pause.
+            until_ms: End of the pause.
+            reason: Reason from the worker.
+            now_ms: Current time in milliseconds since the epoch.
+        """
         if job.limit is None:
             return
         key = job.limit.key_in(job.queue)
@@ -279,7 +312,13 @@ class KeyLimits:
         )
 
     def override(self, key: str, override: Override, *, now_ms: int) -> None:
-        """Override the bounds of a key's jobs; replaces an earlier override."""
+        """Override the limits of a key's jobs. Replaces an earlier override.
+
+        Args:
+            key: The key.
+            override: New limits.
+            now_ms: Current time in milliseconds since the epoch.
+        """
         self._table.put(Put({"pk": keys.LIMITERS, "sk": key, "ttl": now_ms // 1000 + KEPT_S}))
         setting = self._new_version(key, now_ms) | {"over": override.compact()}
         if override.bounds.concurrency is not None:
@@ -312,14 +351,14 @@ class KeyLimits:
 
 
 def unchanged(limiter: LimiterState) -> tuple[str, Mapping[str, Value]]:
-    """The condition that a limiter has the version that was read."""
+    """Return the condition that a limiter has the version that was read."""
     if limiter.op is None:
         return "attribute_not_exists(#op)", {}
     return "#op = :op", {":op": limiter.op}
 
 
 def _write(name: str, before: LimiterState, after: LimiterState, *, now_ms: int) -> Update:
-    """The write that replaces one version of a limiter's state by the next."""
+    """Return the write that replaces one version of a limiter's state by the next."""
     setting: dict[str, Value] = {
         "op": after.op or "",
         "ttl": now_ms // 1000 + KEPT_S,
@@ -341,7 +380,7 @@ def _write(name: str, before: LimiterState, after: LimiterState, *, now_ms: int)
 
 
 def limiter_from(record: Item | None, shards: Iterable[Item] = ()) -> LimiterState:
-    """The limiter's state that an item holds, with the permits of the shards that were read."""
+    """Read a limiter's state from its item, with the permits of the shards that were read."""
     item = record or {}
     found = list(shards)
 

@@ -26,7 +26,7 @@ class WindowUse:
     period_ms: int = 0
 
     def window(self, period_ms: int, now_ms: int) -> RateWindow:
-        """The same, in periods of this length."""
+        """Return the window in periods of this length."""
         window = RateWindow(tuple((at, n) for at, n in jsontext.stored(self.window_json)))
         return window.in_period(self.period_ms or period_ms, period_ms, now_ms)
 
@@ -40,8 +40,17 @@ class RateWindowStore:
     def acquire(
         self, queue: str, limit: int, period_ms: int, *, count: int, now_ms: int
     ) -> PermitGrant:
-        """Count up to `count` dispatches; return how many the limit allows. A negative count undoes
-        them.
+        """Count up to `count` dispatches, as many as the limit allows.
+
+        Args:
+            queue: Name of the queue.
+            limit: Maximum number of dispatches per period.
+            period_ms: Length of the period in milliseconds.
+            count: Wanted dispatches. A negative number undoes earlier ones.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Returns:
+            The number of counted dispatches, and the state of the limit.
         """
         for _ in range(_TRIES):
             item = self._table.get(keys.counter(queue), keys.RATE) or {}
@@ -75,14 +84,12 @@ class RateWindowStore:
         return PermitGrant(0, limit, 0)
 
     def usage(self, queue: str, concurrency: int | None) -> tuple[int, WindowUse]:
-        """How many permits of the queue's semaphore with this limit are taken, and its rate window.
-        One call.
-        """
+        """Return the permits in use of the queue's semaphore, and its rate window. One call."""
         permits, rate = semaphore.keys_of(queue, concurrency), (keys.counter(queue), keys.RATE)
         found = self._table.batch_get([*permits, rate])
         return semaphore.taken(found.get(key) for key in permits), use_from(found.get(rate, {}))
 
 
 def use_from(item: Item) -> WindowUse:
-    """What the item of a rate window holds."""
+    """Read the item of a rate window."""
     return WindowUse(str(item.get("passed", "[]")), number(item, "period"))

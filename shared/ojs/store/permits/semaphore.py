@@ -65,12 +65,12 @@ _CLAIMED = frozenset({"available", "scheduled", "retryable", "active"})
 
 
 def shards(limit: int | None) -> int:
-    """The number of shards of a limit. Without one, running jobs are counted in one item."""
+    """Return the number of shards of a limit. Without a limit, one item counts the active jobs."""
     return min(MAX_SHARDS, max(1, -(-(limit or 0) // SHARD_PERMITS)))
 
 
 def _share(limit: int | None, shard: int) -> int | None:
-    """How many permits of a limit are a shard's. It grows with the limit, never shrinks."""
+    """Return the permits of a shard. They increase with the limit and never decrease."""
     if limit is None:
         return None
     if limit > MAX_SHARDS * SHARD_PERMITS:
@@ -79,22 +79,22 @@ def _share(limit: int | None, shard: int) -> int | None:
 
 
 def key_of(name: str, shard: int = 0) -> tuple[str, str]:
-    """The key of a shard of a semaphore, which is named by its queue, pool, worker or limiter."""
+    """Return the key of a shard of a semaphore. A queue, pool, worker, or limiter names it."""
     return keys.semaphore(name), f"{keys.SEMAPHORE}_{shard}" if shard else keys.SEMAPHORE
 
 
 def keys_of(name: str, limit: int | None) -> list[tuple[str, str]]:
-    """The keys of all shards of a semaphore with this limit."""
+    """Return the keys of all shards of a semaphore with this limit."""
     return [key_of(name, shard) for shard in range(shards(limit))]
 
 
 def taken(found: Iterable[Item | None]) -> int:
-    """How many permits these shards have given out."""
+    """Return the number of permits in use in these shards."""
     return sum(number(item or {}, "n") for item in found)
 
 
-def unnamed(item: Item) -> int:
-    """How many permits of a shard have no name: jobs have them that version 0.2 claimed."""
+def unnamed_permits(item: Item) -> int:
+    """Return the number of permits without a name in a shard. Version 0.2 acquired them."""
     return number(item, "n") - sum(1 for name in item if name.startswith(_PERMIT))
 
 
@@ -118,7 +118,7 @@ class _Write:
         return len(self.wanted) - len(self.returned)
 
     def update(self, key: tuple[str, str], *, ttl: int | None) -> Update:
-        """The write."""
+        """Return the write."""
         setting: dict[str, Value] = {"at": self.now_ms}
         if ttl is not None:
             setting["ttl"] = ttl
@@ -150,7 +150,7 @@ class _Write:
         )
 
     def after(self, found: Item) -> _Write:
-        """The next try, with at least one permit fewer, or under a newer limit."""
+        """Return the next attempt, with at least one permit less, or with a newer limit."""
         limit, version, most = self.limit, self.version, len(self.wanted) - 1
         if number(found, "v") > version:
             version, limit, most = number(found, "v"), number(found, "limit"), len(self.wanted)
@@ -342,7 +342,7 @@ class ConcurrencySemaphore:
         return write, item
 
     def _pick(self, limit: int | None) -> list[int]:
-        """The shards to try."""
+        """Return the shards to try."""
         count = shards(limit)
         first = self._choose(count) if count > 1 else 0
         if count == 1:
@@ -352,6 +352,15 @@ class ConcurrencySemaphore:
     def release(self, name: str, shard: int, permits: Collection[str], *, now_ms: int) -> Released:
         """Release permits of a shard. If this fails, a later check detects that no job runs with
         them.
+
+        Args:
+            name: Name of the semaphore.
+            shard: Number of the shard.
+            permits: Names of the permits.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Returns:
+            Whether the shard was full before, and the number of its free permits.
         """
         names = list(permits)
         parts = [names[at : at + NAMES_A_WRITE] for at in range(0, len(names), NAMES_A_WRITE)]
@@ -400,11 +409,18 @@ class ConcurrencySemaphore:
             )
 
     def heal(self, name: str, shard: int, item: Item, *, now_ms: int) -> bool:
-        """Release the permits of a shard whose jobs don't run with them; return whether there were
-        any.
+        """Release the leaked permits of a shard: those with which no job runs.
 
-        `item` is the shard as last read. One function at a time checks, at most every 5 seconds.
-        If it fails, the next one checks.
+        One function at a time checks, at most every 5 seconds. If it fails, the next one checks.
+
+        Args:
+            name: Name of the semaphore.
+            shard: Number of the shard.
+            item: The shard as last read.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Returns:
+            Whether any permit was released.
         """
         if not _worth_a_look(item, now_ms):
             return False
@@ -472,8 +488,19 @@ class ConcurrencySemaphore:
         return False
 
     def heal_all(self, name: str, limit: int, *, now_ms: int, most: int) -> bool:
-        """Heal up to `most` shards of a semaphore with this limit; return whether any permit was
-        released. Raises OjsError.
+        """Release the leaked permits of a semaphore.
+
+        Args:
+            name: Name of the semaphore.
+            limit: Limit of the semaphore, which determines its shards.
+            now_ms: Current time in milliseconds since the epoch.
+            most: Maximum number of shards to check.
+
+        Returns:
+            Whether any permit was released.
+
+        Raises:
+            OjsError: The shards could not be read.
         """
         worth = [
             (shard, item)
@@ -484,12 +511,22 @@ class ConcurrencySemaphore:
         return any(healed)
 
     def drop_unnamed(self, name: str, item: Item, *, now_ms: int) -> bool:
-        """Release the permits without names of a semaphore that no running job has, as its caller
-        has found just now; whether that was done. The first call notes it, and a call a minute
-        later, when there are as many, does it: until then a function of version 0.2 may have
-        acquired them for jobs that it is about to claim.
+        """Release a semaphore's permits without names. The caller has found that no active job has
+        them.
+
+        The first call only records their number. A call a minute later releases them if the number
+        is the same. Until then, a function of version 0.2 might have acquired them for jobs that it
+        is about to claim.
+
+        Args:
+            name: Name of the semaphore.
+            item: The first shard, as read.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Returns:
+            Whether the permits were released.
         """
-        count = unnamed(item)
+        count = unnamed_permits(item)
         noted = number(item, "c") == count and "c_at" in item
         if noted and now_ms - number(item, "c_at") < _UNNAMED_MS:
             return False
@@ -508,7 +545,14 @@ class ConcurrencySemaphore:
         return False
 
     def set_limit(self, name: str, *, limit: int, version: int, now_ms: int) -> None:
-        """Apply a new limit also to fetches that still know the old one."""
+        """Apply a new limit also to fetches that still have the old one.
+
+        Args:
+            name: Name of the semaphore.
+            limit: New limit.
+            version: Version of the configuration. A later stored version takes precedence.
+            now_ms: Current time in milliseconds since the epoch.
+        """
         for shard in sorted({0, *(shard for shard, _ in self.read_all(name))}):
             # Race: another operator's later change: that one counts.
             with suppress(LostRace):
@@ -522,17 +566,17 @@ class ConcurrencySemaphore:
                 )
 
     def read(self, limits: Mapping[str, int | None]) -> dict[str, list[Item]]:
-        """The shards of semaphores with these limits, consistently; {} for one without permits."""
+        """Read the shards of these semaphores, strongly consistent. {} for one without permits."""
         wanted = {name: keys_of(name, limit) for name, limit in limits.items()}
         found = self._table.batch_get(key for of_one in wanted.values() for key in of_one)
         return {name: [found.get(key, {}) for key in of_one] for name, of_one in wanted.items()}
 
     def counts(self, limits: Mapping[str, int | None]) -> dict[str, int]:
-        """How many permits are taken of semaphores with these limits, consistently."""
+        """Count the permits in use of these semaphores, strongly consistent."""
         return {name: taken(found) for name, found in self.read(limits).items()}
 
     def read_all(self, name: str) -> list[tuple[int, Item]]:
-        """All shards that a semaphore ever had, by number."""
+        """Read all shards that a semaphore ever had, by number."""
         found = self._table.query_all(
             "pk = :pk AND begins_with(sk, :sk)",
             {":pk": keys.semaphore(name), ":sk": keys.SEMAPHORE},

@@ -111,12 +111,12 @@ class Sequencer:
 
 
 def key_of(pool: str) -> tuple[str, str]:
-    """Key of a pool's sequencer."""
+    """Return the key of a pool's sequencer."""
     return semaphore.key_of(pool_semaphore(pool))
 
 
 def from_item(item: Item) -> SequencerState:
-    """The sequencer an item holds."""
+    """Read a sequencer from its item."""
     overrides = {
         name: value
         for name, value in item.items()

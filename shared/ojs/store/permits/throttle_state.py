@@ -44,12 +44,12 @@ class LimitName:
 
     @classmethod
     def of_key(cls, key: str) -> LimitName:
-        """The limit of the jobs with this key."""
+        """Return the limit of the jobs with this key."""
         return cls(keys.limiter(limiter_name(key)), keys.RECORD, key)
 
     @classmethod
     def of_queue(cls, queue: str, counts: str) -> LimitName:
-        """A queue's concurrency limit (`keys.SEMAPHORE`) or rate limit (`keys.RATE`)."""
+        """Return a queue's concurrency limit (`keys.SEMAPHORE`) or rate limit (`keys.RATE`)."""
         return cls(keys.counter(queue), counts, queue_key(queue), queue)
 
     @property
@@ -94,8 +94,18 @@ class ThrottleStates:
         job_id: str | None,
         now_ms: int,
     ) -> None:
-        """Record that a limit starts to throttle, as the grant shows it. If its counter changed
-        since it was read, the next fetch decides. Raises OjsError.
+        """Record that a limit starts to throttle. If its counter has changed, the next fetch
+        decides.
+
+        Args:
+            limiter: The limit.
+            strategy: Strategy of the limit.
+            grant: The limit's use, and the permits that it grants.
+            job_id: ID of a job that waits for the limit, or None.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Raises:
+            OjsError: The write failed.
         """
         setting: dict[str, Value] = {
             "held": 1,
@@ -135,8 +145,19 @@ class ThrottleStates:
     def clear(
         self, limiter: LimitName, grant: PermitGrant, *, job_id: str | None, now_ms: int
     ) -> bool:
-        """Record that a limit stops throttling; False if that was recorded before. Raises
-        OjsError.
+        """Record that a limit stops throttling.
+
+        Args:
+            limiter: The limit.
+            grant: The limit's use, and the permits that it grants.
+            job_id: ID of the job that starts, or None.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Returns:
+            False if it was recorded before.
+
+        Raises:
+            OjsError: The write failed.
         """
         setting: dict[str, Value] = {"held": 0, "at": now_ms}
         if job_id is not None:
@@ -166,7 +187,7 @@ class ThrottleStates:
         return recorded
 
     def throttled(self, *, limit: int) -> list[ThrottleState]:
-        """Limits that throttle, those first that have done so for longest."""
+        """Return the limits that throttle, the longest first."""
         found = self._table.query(
             "wpk = :holding", {":holding": keys.THROTTLED_LIMITS}, index="work", limit=limit
         )
@@ -198,7 +219,7 @@ class ThrottleStates:
 
 
 def state_from(item: Item) -> ThrottleState:
-    """The throttle state an item holds."""
+    """Read a throttle state from its item."""
     pk, sk, key = str(item["pk"]), str(item["sk"]), str(item["key"])
     if pk.startswith(keys.counter("")):
         queue = pk.removeprefix(keys.counter(""))

@@ -23,7 +23,7 @@ from ojs.clock import Clock
 from ojs.domain.errors import BackendTimeout, BackendUnavailable
 from ojs.records import record
 from ojs.store.table import keys
-from ojs.store.table.errors import NotDone
+from ojs.store.table.errors import WriteNotApplied
 from ojs.store.table.races import wins
 from ojs.store.table.table import Table, Update
 from ojs.store.table.values import Item, number
@@ -76,7 +76,7 @@ class DueNotes:
         """Note lines, each for the time (ms) at which an entry in it is due. Call it before the
         entries are written. No call for lines that this container has noted for these intervals.
 
-        Raises NotDone if that fails: then the entries must not be written. Raises OjsError.
+        Raises WriteNotApplied if that fails: then the entries must not be written. Raises OjsError.
         """
         now_ms = self._clock.now_ms()
         notes = {
@@ -89,11 +89,11 @@ class DueNotes:
             return
         try:
             self._table.write_many(_item(*one) for one in new)
-        except NotDone:
+        except WriteNotApplied:
             raise
         except (BackendUnavailable, BackendTimeout) as error:
             # The notes might have been written. The entries were certainly not.
-            raise NotDone(error.message) from error
+            raise WriteNotApplied(error.message) from error
         # After the write: a concurrent request must not rely on a note that might fail.
         for one in new:
             self._noted.add(one)

@@ -36,7 +36,7 @@ class PoolStore:
         self._registry = registry
 
     def get(self, name: str) -> Pool | None:
-        """One pool, read consistently."""
+        """Read one pool, strongly consistent."""
         item = self._table.get(*key_of(name))
         return POOL.of(item) if item else None
 
@@ -51,7 +51,7 @@ class PoolStore:
         return list(readable(POOL.of, there, unreadable))
 
     def names(self, *, limit: int, after: str | None = None) -> tuple[list[str], str | None]:
-        """A page of the registry in order of name, and where to continue."""
+        """Return a page of the registry in order of name, and the key of the next page."""
         condition, values = "pk = :pools", {":pools": keys.POOLS}
         if after is not None:
             condition += " AND sk > :after"
@@ -62,10 +62,15 @@ class PoolStore:
         return names[:limit], names[limit - 1] if len(names) > limit else None
 
     def save(self, before: Pool | None, pool: Pool, queues: Sequence[Queue]) -> Pool:
-        """Store a pool, and update its marks in the queues that it has or had.
+        """Store a pool, and update its entries in the queues that it has or had.
 
-        `queues` are all of these, as read. Raises LostRace when the pool or a queue has changed
-        since, or a queue is being deleted.
+        Args:
+            before: Pool as read, or None if it is new.
+            pool: Pool to store.
+            queues: All queues that the pool has or had, as read.
+
+        Raises:
+            LostRace: The pool or a queue has changed, or a queue is being deleted.
         """
         stored = replace(
             pool,
@@ -88,8 +93,9 @@ class PoolStore:
         return stored
 
     def begin_limit(self, pool: Pool) -> Pool:
-        """Have running jobs take permits, as if there were a limit; `save` ends that. Raises
-        LostRace.
+        """Make active jobs acquire permits, as if the pool had a limit. `save` ends that.
+
+        Raise LostRace if the pool has changed.
         """
         pending = replace(pool, limiting=True, changes=pool.changes + 1)
         self._table.update(rewriting(_item(pool), _item(pending), *_as_read(pool)))
@@ -149,12 +155,12 @@ class PoolStore:
 
 
 def key_of(name: str) -> tuple[str, str]:
-    """Key of a pool's item."""
+    """Return the key of a pool's item."""
     return keys.pool(name), keys.RECORD
 
 
 def _as_read(pool: Pool | None) -> tuple[str, dict[str, Value]]:
-    """The condition that a pool is unchanged since it was read."""
+    """Return the condition that a pool is unchanged since it was read."""
     # Race: another operator. The loser reads and checks again.
     if pool is None:
         return "attribute_not_exists(pk)", {}

@@ -33,7 +33,7 @@ class QueueStore:
         self._records = QueueRecords(table)
 
     def get(self, name: str) -> Queue | None:
-        """One queue, read consistently."""
+        """Read one queue, strongly consistent."""
         item = self._table.get(keys.queue(name), keys.RECORD)
         return from_item(name, item) if item else None
 
@@ -49,13 +49,22 @@ class QueueStore:
             self._records.replicate(queue.name, replicas)
 
     def ensure(self, name: str, *, now_ms: int) -> Queue:
-        """The queue; if it does not exist, it is created with the policy for new queues."""
+        """Read a queue, or create it with the policy for new queues."""
         return self.create_or_find(name, now_ms=now_ms)[0]
 
     def create_or_find(
         self, name: str, *, now_ms: int, explicit: bool = False
     ) -> tuple[Queue, bool]:
-        """As `create`, without its own configuration; if it exists, that one and False."""
+        """Create a queue without its own configuration, or read the existing one.
+
+        Args:
+            name: Name of the queue.
+            now_ms: Current time in milliseconds since the epoch.
+            explicit: Whether a separate request creates it, not its first job.
+
+        Returns:
+            The queue, and whether it was created.
+        """
         # Race: another request creates it. The loser takes the queue that is there.
         return won_or(
             lambda: (self.create(name, {}, now_ms=now_ms, explicit=explicit), True),
@@ -63,9 +72,17 @@ class QueueStore:
         )
 
     def create(self, name: str, own: Layer, *, now_ms: int, explicit: bool = False) -> Queue:
-        """Create a queue with its own configuration. Raises LostRace when it exists.
+        """Create a queue with its own configuration.
 
-        `explicit`: created by a separate request, not by the first enqueue. Stored for the event.
+        Args:
+            name: Name of the queue.
+            own: Configuration of the queue.
+            now_ms: Current time in milliseconds since the epoch.
+            explicit: Whether a separate request creates it, not its first job. Stored for the
+                event.
+
+        Raises:
+            LostRace: The queue exists.
         """
         # Write the registry first: after a crash in between, sweeps read an empty queue. In the
         # other order they would never read a queue with jobs.
@@ -77,17 +94,32 @@ class QueueStore:
         return queue
 
     def new(self, name: str, own: Layer, *, now_ms: int) -> Queue:
-        """A queue as `create` makes it from the policy for new queues; stores nothing."""
+        """Return a queue with the policy for new queues, as `create` stores it. Stores nothing.
+
+        Args:
+            name: Name of the queue.
+            own: Configuration of the queue.
+            now_ms: Current time in milliseconds since the epoch.
+        """
         layers = Layers(own, inherited(self.policy().own, name))
         return Queue(name, created_ms=now_ms, layers=layers)
 
     def policy(self) -> Layers:
-        """The policy for new queues (`_default`), read consistently; empty if none is set."""
+        """Read the policy for new queues (`_default`), strongly consistent. It can be empty."""
         item = self._table.get(keys.queue(DEFAULT_QUEUE_POLICY), keys.RECORD)
         return _layers(item or {})
 
     def configure(self, queue: Queue, own: Layer, *, now_ms: int) -> Queue:
-        """Replace the own configuration of a queue as read. Raises LostRace."""
+        """Replace a queue's own configuration.
+
+        Args:
+            queue: Queue as read.
+            own: New configuration.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Raises:
+            LostRace: The configuration has changed.
+        """
         # Race: another operator. The loser reads again and merges into the winner's configuration.
         change = reconfiguring(
             queue,
@@ -135,9 +167,16 @@ class QueueStore:
             self._change(queue.name, "#tagging = :since", since, remove=["tagging"])
 
     def count(self, queue: Queue, *, depth: bool, permits: bool) -> None:
-        """Count jobs at the depth counter, and running jobs at the semaphore, as if there were a
-        bound and a limit; `configure` ends that. Raises LostRace when the queue's configuration has
-        changed.
+        """Count jobs as if the queue had a size limit or a concurrency limit. `configure` ends
+        that.
+
+        Args:
+            queue: Queue as read.
+            depth: Whether the depth counter counts the queue's jobs.
+            permits: Whether the semaphore counts active jobs.
+
+        Raises:
+            LostRace: The queue's configuration has changed.
         """
         # Race: another operator sets or removes a bound. The loser reads again.
         unchanged, values = _as_read(queue)
@@ -146,7 +185,16 @@ class QueueStore:
         self._change(queue.name, f"attribute_exists(pk) AND {unchanged}", values, setting=setting)
 
     def set_policy(self, seen: Layer, own: Layer, *, now_ms: int) -> Layers:
-        """Replace the policy for new queues as read. Raises LostRace."""
+        """Replace the policy for new queues.
+
+        Args:
+            seen: Policy as read.
+            own: New policy.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Raises:
+            LostRace: The policy has changed.
+        """
         # Race: as in `configure`.
         unchanged = "#config = :seen"
         if not seen:
@@ -156,7 +204,16 @@ class QueueStore:
         return _layers(self._change(DEFAULT_QUEUE_POLICY, unchanged, values, setting=setting))
 
     def set_state(self, name: str, state: QueueState, *, now_ms: int) -> Queue:
-        """Pause or resume a queue. Raises LostRace when it is deleted or being deleted."""
+        """Pause or resume a queue.
+
+        Args:
+            name: Name of the queue.
+            state: New state.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Raises:
+            LostRace: The queue is deleted, or is being deleted.
+        """
         # Race: another operator. The last write counts, unless the queue is deleted or being
         # deleted.
         item = self._change(
@@ -176,11 +233,17 @@ class QueueStore:
             self._change(queue.name, *_being_deleted(deletion), setting=state, remove=["ending"])
 
     def begin_deletion(self, queue: Queue, deletion: Deletion, *, now_ms: int) -> Queue:
-        """Begin a deletion: the queue accepts no more jobs. Changes only what `cancel_deletion`
+        """Start a deletion: the queue accepts no more jobs. Changes only what `cancel_deletion`
         restores.
 
-        Raises LostRace when the queue is deleted, is being deleted already, is in a pool, or was
-        paused or resumed since it was read.
+        Args:
+            queue: Queue as read.
+            deletion: The deletion and what happens to the jobs.
+            now_ms: Current time in milliseconds since the epoch.
+
+        Raises:
+            LostRace: The queue is deleted or is being deleted, is in a pool, or was paused or
+                resumed.
         """
         paused = queue.state is QueueState.PAUSED
         stored = _deletion_text(replace(deletion, began_ms=now_ms, paused=paused))
@@ -199,8 +262,12 @@ class QueueStore:
         return from_item(queue.name, item)
 
     def finish_deletion(self, queue: Queue, deletion: Deletion, *, now_ms: int) -> None:
-        """Delete the queue, which was seen empty at `now_ms`, and store its tombstone. Safe to
-        repeat.
+        """Delete an empty queue, and store its tombstone. Safe to repeat.
+
+        Args:
+            queue: Queue as read.
+            deletion: Deletion to complete, if the queue has none.
+            now_ms: Time at which the queue was empty.
         """
         stored = queue.deletion or deletion
         draining = replace(queue, state=QueueState.DRAINING, deletion=stored)
@@ -256,8 +323,10 @@ class QueueStore:
     def deleted(
         self, *, limit: int, after: str | None = None
     ) -> tuple[list[tuple[str, int, Layers]], str | None]:
-        """A page of deleted queues that may have dead letters: name, time of deletion (ms) and
-        dead-letter configuration; and where to continue. Some may have been created again.
+        """Return deleted queues that might have dead letters, and the key of the next page.
+
+        Each has its name, time of deletion (ms), and dead-letter configuration. It might have been
+        created again.
         """
         items, after = self._listed(keys.LEFT, limit, after, consistent=False)
         return [(str(item["sk"]), int(item["at"]), _layers(item)) for item in items], after
@@ -269,12 +338,18 @@ class QueueStore:
     def names(
         self, *, limit: int, after: str | None = None, consistent: bool = False
     ) -> tuple[list[str], str | None]:
-        """A page of the registry in order of name, and where to continue."""
+        """Return a page of the registry in order of name, and the key of the next page.
+
+        Args:
+            limit: Maximum number of names.
+            after: Key of the last page. Default: start at the beginning.
+            consistent: Whether the read is strongly consistent.
+        """
         items, after = self._listed(keys.QUEUES, limit, after, consistent=consistent)
         return [str(item["sk"]) for item in items], after
 
     def all_names(self) -> list[str]:
-        """The whole registry in order of name. One query for a thousand."""
+        """Return the whole registry in order of name. One query for a thousand."""
         names, after = self.names(limit=_NAMES)
         while after is not None:
             page, after = self.names(limit=_NAMES, after=after)
@@ -284,7 +359,7 @@ class QueueStore:
     def _listed(
         self, registry: str, limit: int, after: str | None, *, consistent: bool
     ) -> tuple[list[Item], str | None]:
-        """A page of a list of names, and the last name if there are more."""
+        """Return a page of a list of names, and the last name if there are more."""
         condition, values = "pk = :queues", {":queues": registry}
         if after is not None:
             condition += " AND sk > :after"
@@ -327,7 +402,13 @@ class QueueStore:
         *,
         unreadable: Unreadable | None = None,
     ) -> tuple[dict[str, Queue], dict[tuple[str, str], Item]]:
-        """Do the same as `get_many`, from records or replicas. Used by every enqueue and fetch."""
+        """Do the same as `get_many`, from records or replicas. Used by every enqueue and fetch.
+
+        Args:
+            names: Names of the queues.
+            others: Keys of other items to read in the same call.
+            unreadable: Receives queues that can't be read. If None, an error is raised.
+        """
         there, items = self._records.any_copies(names, others)
         return _readable(there, unreadable), items
 
@@ -349,7 +430,7 @@ def _deletion_text(deletion: Deletion) -> str:
 
 
 def marks_text(marks: Mapping[str, PoolMark]) -> str:
-    """The pool marks of a queue in stored form."""
+    """Return the pool entries of a queue in stored form."""
     return jsontext.dumps({name: marks[name].compact() for name in sorted(marks)})
 
 
@@ -367,7 +448,7 @@ def _layers_of(own: str, inherited: str) -> Layers:
 
 
 def _of_dead_letters(layers: Layers) -> dict[str, Value]:
-    """The part of the configuration that outlives a queue: the retention of its dead letters."""
+    """Return the part of the configuration that outlives a queue: the retention of dead letters."""
     named = ("dead_letter", "dead_letter_ttl")
     kept = {
         attribute: {name: layer[name] for name in named if name in layer}
@@ -385,9 +466,18 @@ def reconfiguring(
     now_ms: int,
     may_drain: bool = True,
 ) -> Update:
-    """The change of a queue's item that makes it `after`, unless the queue was configured since it
-    was read, or is being deleted and must not be (`may_drain`). It begins the fairness backfill
-    where tenants share the queue from now on.
+    """Return the change of a queue's configuration. If it becomes fair, the fairness backfill
+    starts.
+
+    The condition of the change is that the queue's configuration is as read.
+
+    Args:
+        before: Queue as read.
+        after: Queue to store.
+        setting: Attributes to set.
+        remove: Attributes to remove.
+        now_ms: Current time in milliseconds since the epoch.
+        may_drain: Whether the queue may be in deletion.
     """
     unchanged, values = _as_read(before)
     if not may_drain:
@@ -412,14 +502,14 @@ def reconfiguring(
 
 
 def _as_read(queue: Queue) -> tuple[str, dict[str, Value]]:
-    """The condition that a queue was not configured since it was read, not even to the same."""
+    """Return the condition that a queue was not configured since it was read."""
     if queue.changes:
         return "#changes = :seen", {":seen": queue.changes}
     return "attribute_not_exists(#changes)", {}
 
 
 def _being_deleted(deletion: Deletion) -> tuple[str, dict[str, Value]]:
-    """The condition that a queue is being deleted by this deletion."""
+    """Return the condition that this deletion deletes the queue."""
     values: dict[str, Value] = {
         ":draining": QueueState.DRAINING.value,
         ":ending": _deletion_text(deletion),
@@ -432,7 +522,7 @@ def _text(layer: Layer) -> str:
 
 
 def _unwritten(_: object) -> None:
-    """Only changes of the item write the attribute."""
+    """Write nothing: only changes of the item write the attribute."""
 
 
 QUEUE = Record(
@@ -459,7 +549,7 @@ QUEUE = Record(
 
 
 def from_item(name: str, item: Item) -> Queue:
-    """The queue an item holds. Raises UnknownForm, UnreadableItem."""
+    """Read a queue from its item. Raise UnknownForm or UnreadableItem."""
     return QUEUE.of(item, name=name)
 
 

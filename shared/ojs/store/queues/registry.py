@@ -26,10 +26,10 @@ from ojs.clock import Clock
 from ojs.domain import jsontext
 from ojs.domain.errors import BackendTimeout, BackendUnavailable
 from ojs.domain.job.states import State
-from ojs.domain.stats import Levels
+from ojs.domain.stats import StateCounts
 from ojs.records import record
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace, NotDone
+from ojs.store.table.errors import LostRace, WriteNotApplied
 from ojs.store.table.races import wins
 from ojs.store.table.table import Table, Update
 from ojs.store.table.values import Item, Value
@@ -49,12 +49,12 @@ class Rest:
     """
 
     at_ms: int
-    levels: Levels
+    levels: StateCounts
     changed_ms: int
     oldest_ms: int | None
 
     def same(self, other: Rest) -> bool:
-        """Whether another sweep has seen the same."""
+        """Return whether another sweep has found the same."""
         return replace(other, at_ms=self.at_ms) == self
 
 
@@ -67,7 +67,7 @@ class RegistryQueue:
     rest: Rest | None = None
 
     def quiet(self, now_ms: int) -> bool:
-        """Whether the queue has no recent note."""
+        """Return whether the queue has no recent note."""
         return self.noted_ms is None or self.noted_ms <= now_ms - QUIET_MS
 
 
@@ -101,10 +101,13 @@ class QueueRegistry:
             )
 
     def note(self, name: str) -> None:
-        """Have sweeps read a queue in the next minutes. Call it before the write that they must not
-        miss. One call in NOTED_MS.
+        """Make sweeps read a queue in the next minutes. One call in NOTED_MS.
 
-        Raises NotDone if that fails: then the write must not be made. Raises OjsError.
+        Call it before the write that the sweeps must not miss.
+
+        Raises:
+            NotDone: The note isn't stored. The write must not be made.
+            OjsError: The outcome is unknown.
         """
         now_ms = self._clock.now_ms()
         noted_ms = self._noted.get(name)
@@ -116,16 +119,16 @@ class QueueRegistry:
             noting = _noting(name, now_ms, "attribute_exists(pk)")
             if not wins(lambda: self._table.update(noting, tell_loser=False)):
                 return
-        except NotDone:
+        except WriteNotApplied:
             raise
         except (BackendUnavailable, BackendTimeout) as error:
             # The note might have been written. The write that it announces was certainly not made.
-            raise NotDone(error.message) from error
+            raise WriteNotApplied(error.message) from error
         # After the write: a concurrent request must not rely on a note that might fail.
         self._noted.put(name, now_ms)
 
     def all(self) -> list[RegistryQueue]:
-        """All queues in order of name; may be stale. One query for a thousand."""
+        """Return all queues in order of name. Eventually consistent. One query for a thousand."""
         found: list[RegistryQueue] = []
         after: dict[str, Any] | None = None
         while True:
@@ -138,9 +141,7 @@ class QueueRegistry:
                 return found
 
     def count(self, most: int) -> int:
-        """How many queues there are, or `most` if there are more; may be stale. One query for a
-        thousand.
-        """
+        """Return the number of queues, up to `most`. Eventually consistent."""
         count, after = 0, None
         while count < most:
             limit = min(QUEUES_A_CALL, most - count)
@@ -195,7 +196,7 @@ def _read(item: Item) -> RegistryQueue:
     try:
         at_ms, _, changed_ms, oldest_ms, dead, counted = jsontext.stored(str(item["rest"]))
         states = {state: int(counted.get(state.value, 0)) for state in State}
-        rest = Rest(at_ms, Levels(states, dead), changed_ms, oldest_ms)
+        rest = Rest(at_ms, StateCounts(states, dead), changed_ms, oldest_ms)
     except (ValueError, TypeError, AttributeError):
         return RegistryQueue(name, noted_ms)
     return RegistryQueue(name, noted_ms, rest)

@@ -38,8 +38,14 @@ def replicas_for(lanes: int) -> int:
 
 
 def on_all(change: Update | Delete, name: str, replicas: int) -> list[Update | Delete]:
-    """Return the writes of one transaction that change a queue's record and its replicas, that of
-    the record first. Alternatives in its condition must be in parentheses.
+    """Return the writes of one transaction that change a queue's record and its replicas.
+
+    The record's write is the first.
+
+    Args:
+        change: Change of the record. Alternatives in its condition must be in parentheses.
+        name: Name of the queue.
+        replicas: Expected number of replicas.
     """
     # Race: replicas are created or removed at the same time. The loser learns how many there are.
     as_many = "#replicas = :replicas" if replicas else "attribute_not_exists(#replicas)"
@@ -76,7 +82,7 @@ class QueueRecords:
         self._replicas: BoundedMap[str, int] = BoundedMap(_REMEMBERED)
 
     def any_copy(self, name: str) -> Item | None:
-        """The record of a queue or one of its replicas, read consistently. One call."""
+        """Read the record of a queue or one of its replicas, strongly consistent. One call."""
         key = self._any(name)
         item = self._table.get(*key)
         if item is None and key != key_of(name):
@@ -88,7 +94,7 @@ class QueueRecords:
     def any_copies(
         self, names: Iterable[str], others: Sequence[Key] = ()
     ) -> tuple[dict[str, Item], dict[Key, Item]]:
-        """The same of several queues, and other items with the same call."""
+        """Do the same as `any_copy` for several queues, and read other items in the same call."""
         wanted = {name: self._any(name) for name in names}
         found = self._table.batch_get([*wanted.values(), *others])
         gone = [name for name, key in wanted.items() if key not in found and key != key_of(name)]
@@ -114,10 +120,18 @@ class QueueRecords:
             self._replicas.forget(name)
 
     def write(self, name: str, change: Update | Delete, *, own: OwnMark | None = None) -> Item:
-        """Change a queue's record and its replicas. Return the record after this change, or a later
-        one; `own` as for `Table.update`. Raises LostRace.
+        """Change a queue's record and its replicas. One call without replicas, three with replicas.
 
-        One call without replicas, three with replicas.
+        Args:
+            name: Name of the queue.
+            change: Change of the record.
+            own: As for `Table.update`.
+
+        Returns:
+            The record after this change, or a later version.
+
+        Raises:
+            LostRace: The condition of the change doesn't hold.
         """
         replicas = 0
         while True:
@@ -199,7 +213,7 @@ class QueueRecords:
 
 
 def key_of(name: str) -> Key:
-    """Key of a queue's record."""
+    """Return the key of a queue's record."""
     return keys.queue(name), keys.RECORD
 
 

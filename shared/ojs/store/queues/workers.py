@@ -40,7 +40,7 @@ def key_of(worker_id: str, caller: Principal = ANYBODY) -> tuple[str, str]:
 
 
 def from_item(item: Item) -> Worker:
-    """The worker an item holds."""
+    """Read a worker from its item."""
     stored: dict[str, Any] = dict(item)
     return Worker(
         id=stored["sk"].partition("|")[0],
@@ -62,7 +62,7 @@ def _seen(now_ms: int) -> dict[str, Value]:
 
 
 def _its_own(pool: str | None, now_ms: int) -> tuple[str | None, dict[str, Value]]:
-    """The condition that a worker belongs to no other pool than the one it declares, if any."""
+    """Return the condition that a worker belongs to no other pool than it declares."""
     if pool is None:
         return None, {}
     # Race: two workers with the same id, or one that changes its pool. A fetch must belong to one
@@ -72,16 +72,22 @@ def _its_own(pool: str | None, now_ms: int) -> tuple[str | None, dict[str, Value
 
 
 def refused(worker_id: str, pool: str | None, lost: LostRace) -> Conflict:
-    """The error of a worker that belongs to another pool."""
+    """Return the error for a worker that belongs to another pool.
+
+    Args:
+        worker_id: ID of the worker.
+        pool: Pool that the worker requests.
+        lost: The lost race, with the worker's record.
+    """
     there = str((lost.item or {}).get("pool", ""))
     return Conflict(
-        f"The worker '{worker_id}' belongs to the pool '{there}'.",
+        f"Worker '{worker_id}' belongs to pool '{there}', not to '{pool}'. Use another worker_id.",
         details={"worker_id": worker_id, "field": "pool", "pool": there, "requested": str(pool)},
     )
 
 
 def of_before(items: Mapping[tuple[str, str], Item], worker_id: str) -> Item | None:
-    """Of these items that of a worker which a version before 0.3 wrote, for whatever caller."""
+    """Return the item that a version before 0.3 wrote, for any caller."""
     item = items.get(key_of(worker_id))
     return None if item is None or "by" in item else item
 
@@ -93,8 +99,9 @@ class WorkerStore:
         self._table = table
 
     def records(self, worker_id: str, caller: Principal | None = None) -> list[tuple[str, Worker]]:
-        """The record of a caller's worker, or without a caller all records that have this id,
-        latest first, with their sort keys. Two calls at most.
+        """Return the record of a caller's worker, or without a caller all records with this ID.
+
+        The most recent is the first. Each has its sort key. At most two calls.
         """
         key = key_of(worker_id, caller or ANYBODY)
         item = self._table.get(*key)
@@ -109,7 +116,16 @@ class WorkerStore:
         return sorted(workers, key=lambda each: each[1].last_seen_ms, reverse=True)
 
     def direct(self, worker_id: str, sk: str, directive: Directive) -> Worker | None:
-        """Set the directive of a record; None if it was removed since it was read."""
+        """Set the directive of a worker's record.
+
+        Args:
+            worker_id: ID of the worker.
+            sk: Sort key of the record.
+            directive: New directive.
+
+        Returns:
+            None if the record was removed since it was read.
+        """
         # Race: the record is removed. An empty one must not be made.
         update = Update(
             key_of(worker_id)[0], sk, set={"directive": directive.value},
@@ -175,7 +191,17 @@ class WorkerStore:
     def join(
         self, worker_id: str, pool: str, *, now_ms: int, caller: Principal = ANYBODY
     ) -> Worker:
-        """Record the pool that a worker's fetch declares. Raises Conflict."""
+        """Record the pool that a worker's fetch names.
+
+        Args:
+            worker_id: ID of the worker.
+            pool: Name of the pool.
+            now_ms: Current time in milliseconds since the epoch.
+            caller: The client.
+
+        Raises:
+            Conflict: The worker belongs to another pool.
+        """
         with losing_as(lambda lost: refused(worker_id, pool, lost)):
             return self.touch(worker_id, now_ms=now_ms, pool=pool, caller=caller)
 
@@ -188,9 +214,17 @@ class WorkerStore:
         pool: str | None = None,
         caller: Principal = ANYBODY,
     ) -> Worker:
-        """Replace a worker's record: an earlier directive was for an earlier process.
+        """Replace a worker's record. The directive of an earlier process is removed.
 
-        Raises Conflict when a live worker of the same id belongs to another pool.
+        Args:
+            worker_id: ID of the worker.
+            now_ms: Current time in milliseconds since the epoch.
+            info: Information from the worker.
+            pool: Name of the pool, or None.
+            caller: The client.
+
+        Raises:
+            Conflict: A live worker with the same ID belongs to another pool.
         """
         pk, sk = key_of(worker_id, caller)
         fixed: dict[str, Value] = {"pk": pk, "sk": sk, "info": jsontext.dumps(info)}
@@ -210,7 +244,7 @@ class WorkerStore:
         )
 
     def page(self, *, limit: int, after: str | None) -> tuple[list[Worker], str | None]:
-        """Up to `limit` workers, and where to continue (the sort key of a record)."""
+        """Return up to `limit` workers, and the sort key of the last one."""
         workers: list[Worker] = []
         shard, last = 0, after
         if after is not None:

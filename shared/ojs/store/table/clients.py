@@ -47,24 +47,24 @@ def _session() -> Session:
 
 
 def client(service: str, config: Config = CONFIG, **arguments: Any) -> Any:
-    """A client of a service; `arguments` go to botocore (endpoint, region, credentials)."""
+    """Create a client of a service. `arguments` go to botocore (endpoint, region, credentials)."""
     return _session().create_client(service, config=config, **arguments)
 
 
 def dynamodb(**arguments: Any) -> DynamoDBClient:
-    """A DynamoDB client that makes each call once; `arguments` as for `client`."""
+    """Create a DynamoDB client that makes each call once. `arguments` are as for `client`."""
     made: DynamoDBClient = client("dynamodb", **({"config": DYNAMODB_CONFIG} | arguments))
     return made
 
 
 def secrets_manager(config: Config = BUCKET_CONFIG) -> SecretsManagerClient:
-    """A Secrets Manager client."""
+    """Create a Secrets Manager client."""
     made: SecretsManagerClient = client("secretsmanager", config)
     return made
 
 
 @cache
 def s3() -> S3Client:
-    """The container's S3 client; most requests never need one, so it is made when first used."""
+    """Return the container's S3 client. The first call creates it: few requests need one."""
     made: S3Client = client("s3", BUCKET_CONFIG)
     return made

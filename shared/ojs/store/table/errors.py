@@ -48,7 +48,7 @@ _SERVER_FAULT = 500
 _FAILED_CONDITION = "ConditionalCheckFailed"
 
 
-class NotDone(BackendUnavailable):
+class WriteNotApplied(BackendUnavailable):
     """DynamoDB was too busy, or could not be reached: certainly nothing was written.
 
     Permits or space acquired for the write can be released immediately.
@@ -59,7 +59,7 @@ class UnknownOutcome(BackendUnavailable):
     """An earlier try of the same transaction has not finished: its outcome is still unknown."""
 
 
-class Contended(NotDone, BackendContended):
+class Contended(WriteNotApplied, BackendContended):
     """Each try conflicted with a transaction on the same item: certainly nothing was written."""
 
 
@@ -67,7 +67,7 @@ class UnreadableItem(BackendError):
     """An item is damaged, or in a form that this version does not know."""
 
     def __init__(self, what: str, cause: Exception) -> None:
-        super().__init__(f"The record of {what} cannot be read: {type(cause).__name__}.")
+        super().__init__(f"The record of {what} can't be read: {type(cause).__name__}.")
         self.what = what
 
 
@@ -80,8 +80,11 @@ def readable(
 ) -> Iterator[R]:
     """Yield the result of `read` for each item, without items that only a newer version can read.
 
-    Items that raise UnreadableItem are reported to `unreadable` and left out. If it is None, the
-    error is raised.
+    Args:
+        read: Reads one item.
+        each: The items.
+        unreadable: Receives items that raise UnreadableItem, which are then left out. If None, the
+            error is raised.
     """
     for one in each:
         try:
@@ -96,8 +99,8 @@ def readable(
             yield result
 
 
-def pass_over(_what: str, _error: UnreadableItem) -> None:
-    """For requests: the other items are shown or dispatched. The sweep reports unreadable items."""
+def ignore_unreadable(_what: str, _error: UnreadableItem) -> None:
+    """Skip the item, because requests show or dispatch the others. The sweep reports it."""
 
 
 class LostRace(Exception):
@@ -119,16 +122,18 @@ class LostRace(Exception):
 
 
 def classify(error: BotoCoreError | ClientError) -> LostRace | OjsError:
-    """The meaning of an error of the SDK."""
+    """Return the meaning of an error of the SDK."""
     if isinstance(error, ReadTimeoutError):
-        return BackendTimeout("The store did not answer in time; the outcome is unknown.")
+        return BackendTimeout(
+            "The storage service did not respond in time. The outcome is unknown."
+        )
     if isinstance(error, NoConnection):
-        return NotDone("The store cannot be reached.")
+        return WriteNotApplied("The storage service can't be reached.")
     if isinstance(error, HTTPClientError | IncompleteReadError):
-        return BackendUnavailable("The connection to the store failed.")
+        return BackendUnavailable("The connection to the storage service failed.")
     if not isinstance(error, ClientError):
         # Wrong parameters, no credentials, no region: trying again changes nothing.
-        return BackendError(f"The store could not be asked: {type(error).__name__}.")
+        return BackendError(f"The request to the storage service failed: {type(error).__name__}.")
     code = error.response.get("Error", {}).get("Code", "")
     if code == "ConditionalCheckFailedException":
         item: Any = error.response.get("Item")
@@ -137,23 +142,23 @@ def classify(error: BotoCoreError | ClientError) -> LostRace | OjsError:
         return _cancelled(error.response.get("CancellationReasons", []))
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if code in _CONFLICTS:
-        return Contended("The store is busy with these jobs.")
+        return Contended("Concurrent transactions changed the same items.")
     if code in _REFUSED:
-        return NotDone("The store is busy.")
+        return WriteNotApplied("The storage service throttled the request.")
     if code == _UNDER_WAY or status >= _SERVER_FAULT:
         kind = UnknownOutcome if code == _UNDER_WAY else BackendUnavailable
-        return kind("The store failed to answer.")
-    return BackendError(f"The store refused a request: {code or 'unknown error'}.")
+        return kind("The storage service did not complete the request.")
+    return BackendError(f"The storage service rejected a request: {code or 'unknown error'}.")
 
 
 def _cancelled(reasons: Sequence[Any]) -> LostRace | OjsError:
-    """Why a transaction was cancelled, from the reasons of its writes."""
+    """Return why a transaction was cancelled, from the reasons of its writes."""
     codes = [reason.get("Code", "None") for reason in reasons]
     if _FAILED_CONDITION in codes:
         found = zip(codes, reasons, strict=True)
         return LostRace([r.get("Item", {}) if c == _FAILED_CONDITION else None for c, r in found])
     if _CONFLICTS.issuperset(set(codes) - {"None"}):
-        return Contended("The store is busy with these jobs.")
+        return Contended("Concurrent transactions changed the same items.")
     if (_REFUSED | _CONFLICTS).issuperset(set(codes) - {"None"}):
-        return NotDone("The store is busy.")
-    return BackendError("The store refused a transaction: TransactionCanceledException.")
+        return WriteNotApplied("DynamoDB throttled the request.")
+    return BackendError("DynamoDB rejected a transaction: TransactionCanceledException.")

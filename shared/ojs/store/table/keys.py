@@ -42,85 +42,88 @@ _TOP_PRIORITY = 100
 
 
 def job(job_id: str) -> str:
-    """Partition of a job and all that belongs to it."""
+    """Return the partition of a job and all its items."""
     return f"J|{job_id}"
 
 
 def job_id(pk: str) -> str:
-    """The id in a job's partition key."""
+    """Return the ID in a job's partition key."""
     return pk.removeprefix("J|")
 
 
 def error(life: int, attempt: int, *, ended: bool = False) -> str:
-    """Sort key of an entry of the error history, in order of time.
+    """Return the sort key of an entry of the error history, in order of time.
 
-    `ended` is for an error that finished a job between attempts, such as its deadline.
+    Args:
+        life: Life of the job. A retry of a dead letter starts a new one.
+        attempt: Attempt that failed.
+        ended: Whether the error finished a job between attempts, for example its deadline.
     """
     return f"{ERROR}{life:04d}|{attempt:06d}{'x' if ended else ''}"
 
 
 def is_of_end(sort_key: str) -> bool:
-    """Whether an entry of the error history is about an end between attempts."""
+    """Return whether an entry of the error history is about an end between attempts."""
     return sort_key.endswith("x")
 
 
 def queue(name: str) -> str:
-    """Partition of a queue."""
+    """Return the partition of a queue."""
     return f"Q|{name}"
 
 
 def replica(queue_name: str, number: int) -> str:
-    """Partition of a replica of a queue's record, counted from 1."""
+    """Return the partition of a replica of a queue's record. Numbers start at 1."""
     return f"Q|{queue_name}|{number}"
 
 
 def worker(worker_id: str) -> str:
-    """Partition of a worker."""
+    """Return the partition of a worker."""
     return f"K|{worker_id}"
 
 
 def pool(name: str) -> str:
-    """Partition of a worker pool."""
+    """Return the partition of a worker pool."""
     return f"P|{name}"
 
 
 def delivery(name: str) -> str:
-    """Partition of a delivery."""
+    """Return the partition of a delivery."""
     return f"Y|{name}"
 
 
 def delivery_wake(name: str) -> str:
-    """Partition of the time of a delivery's last wake-up."""
+    """Return the partition of the time of a delivery's last wake-up."""
     return f"YW|{name}"
 
 
 def cron(name: str) -> str:
-    """Partition of a cron job."""
+    """Return the partition of a cron job."""
     return f"C|{name}"
 
 
 def cron_name(pk: str) -> str:
-    """The name in a cron job's partition key."""
+    """Return the name in a cron job's partition key."""
     return pk.removeprefix("C|")
 
 
 def cron_runs(name: str) -> str:
-    """Partition of a cron job's run log. Its stream records become events."""
+    """Return the partition of a cron job's run log. Its stream records become events."""
     return f"CR|{name}"
 
 
 def workflow(workflow_id: str) -> str:
-    """Partition of a workflow: its root and its definition."""
+    """Return the partition of a workflow: its root and its definition."""
     return f"W|{workflow_id}"
 
 
 def workflow_id(pk: str) -> str:
-    """The id in a workflow's partition key."""
+    """Return the ID in a workflow's partition key."""
     return pk.removeprefix("W|")
 
 
 def workflow_results(workflow_id: str) -> str:
-    """Partition of the results that later steps of a workflow use."""
+    """Return the partition of the results that later steps of a workflow use."""
     return f"W|{workflow_id}|r"
 
 
@@ -130,8 +133,12 @@ def step_result(node: int, generation: int) -> str:
 
 
 def fan_in(workflow_id: str, token: str, shard: str) -> str:
-    """Partition of a shard of a fan-in. Each shard has a separate one, as all are written
-    concurrently.
+    """Return the partition of a shard of a fan-in. All shards are written concurrently.
+
+    Args:
+        workflow_id: ID of the workflow.
+        token: Identifies the fan-in.
+        shard: Number of the shard, as text.
     """
     return f"W|{workflow_id}|{token}|{shard}"
 
@@ -141,22 +148,29 @@ FAN_IN = "fan"
 
 
 def replays(queue_name: str) -> str:
-    """Partition of the cursors of a queue's replay rules."""
+    """Return the partition of the cursors of a queue's replay rules."""
     return f"V|{queue_name}"
 
 
 def unique(digest: str) -> str:
-    """Partition of a unique lock."""
+    """Return the partition of a unique lock."""
     return f"U|{digest}"
 
 
 def tenant(queue_name: str, lane: int, priority: int, digest: str) -> str:
-    """Partition of a tenant's finish tag for a lane and a priority."""
+    """Return the partition of a tenant's finish tag for a lane and a priority.
+
+    Args:
+        queue_name: Name of the queue.
+        lane: Lane of the queue.
+        priority: Priority of the jobs.
+        digest: Digest of the tenant's name.
+    """
     return f"F|{queue_name}|{lane}|{priority}|{digest}"
 
 
 def backfill(queue_name: str) -> str:
-    """Partition of the cursor of a queue's fairness backfill."""
+    """Return the partition of the cursor of a queue's fairness backfill."""
     return f"F|{queue_name}"
 
 
@@ -167,7 +181,7 @@ RATE = "rate"
 
 
 def counter(queue_name: str) -> str:
-    """Partition of a queue's depth counter, semaphore and rate window."""
+    """Return the partition of a queue's depth counter, semaphore, and rate window."""
     return f"G|{queue_name}"
 
 
@@ -182,17 +196,17 @@ OVERRIDE = "f_"
 
 
 def override(queue_name: str) -> str:
-    """Attribute of a pool's sequencer: when the starvation override last served this queue."""
+    """Return the attribute of a sequencer with a queue's last starvation override."""
     return f"{OVERRIDE}{zlib.crc32(queue_name.encode('utf-8')):08x}"
 
 
 def limiter(name: str) -> str:
-    """Partition of the limiter state of a rate limit's key: `name` is from `limiter_name`."""
+    """Return the partition of the limiter state of a rate limit's key (`limiter_name`)."""
     return f"L|{name}"
 
 
 def semaphore(name: str) -> str:
-    """Partition of a semaphore, by its name: that of a limiter's is the limiter's partition."""
+    """Return the partition of a semaphore. That of a limiter is the limiter's partition."""
     return name if name.startswith(limiter("")) else counter(name)
 
 
@@ -208,17 +222,17 @@ ORDERS = "orders"
 
 
 def stats(queue_name: str) -> str:
-    """Partition of a queue's counters; of the totals with `ALL_QUEUES`, which names no queue."""
+    """Return the partition of a queue's counters, or of the totals (`ALL_QUEUES`)."""
     return f"S|{queue_name}"
 
 
 def pool_stats(name: str) -> str:
-    """The name under which a pool is counted, in place of a queue's name. No queue uses it."""
+    """Return the name that counts a pool, in place of a queue's name. No queue has this name."""
     return f"@{name}"
 
 
 def is_queue(name: str) -> bool:
-    """Whether the counters under a name belong to one queue."""
+    """Return whether the counters of a name belong to one queue."""
     return name != ALL_QUEUES and not name.startswith(pool_stats(""))
 
 
@@ -242,19 +256,20 @@ SHARDS = "shards"
 
 
 def shard_stats(shard: str) -> str:
-    """Partition of the counters of a shard of the stream, by queue. AWS begins the names of shards
-    with `shardId-`, which no queue's name can.
+    """Return the partition of the counters of a shard of the stream, by queue.
+
+    Names of shards start with `shardId-`, which a queue's name can't.
     """
     return f"S|{shard}"
 
 
 def dedup_records(second: int) -> str:
-    """Partition of the dedup records that 0.2.0 wrote of one second of the epoch."""
+    """Return the partition of the dedup records that 0.2.0 wrote in a second of the epoch."""
     return f"M|{second}"
 
 
 def events(date: str) -> str:
-    """Partition of the event pages written on a UTC day."""
+    """Return the partition of the event pages written on a UTC day."""
     return f"E|{date}"
 
 
@@ -264,22 +279,22 @@ def event_page(ms: int, token: str) -> str:
 
 
 def idempotency(name: str) -> str:
-    """Partition of an idempotency key, by its `name`."""
+    """Return the partition of an idempotency key, by its `name`."""
     return f"I|{name}"
 
 
 def bulk_push(request_id: str) -> str:
-    """Partition of the result of a bulk enqueue. Its stream record becomes an event."""
+    """Return the partition of the result of a bulk enqueue. Its stream record becomes an event."""
     return f"BP|{request_id}"
 
 
 def bulk_push_id(pk: str) -> str:
-    """The id in the partition key of a bulk enqueue."""
+    """Return the ID in the partition key of a bulk enqueue."""
     return pk.removeprefix("BP|")
 
 
 def batch(token: str) -> str:
-    """Partition of a staged batch. Its item exists only while the batch is not committed."""
+    """Return the partition of a staged batch. Its item exists only until the batch is committed."""
     return f"B|{token}"
 
 
@@ -297,7 +312,7 @@ LEASE_SLOTS = "LEASES"
 
 
 def lease_notes(slot: int) -> str:
-    """Partition of the lease notes of a slot."""
+    """Return the partition of the lease notes of a slot."""
     return f"N|{slot:02d}"
 
 
@@ -307,12 +322,12 @@ def lease_note(look_ms: int, token: str) -> str:
 
 
 def actions(period: int) -> str:
-    """Partition of the actions that operators did in a period."""
+    """Return the partition of operators' actions in a period."""
     return f"ACTIONS|{period}"
 
 
 def access_key(key_id: str) -> str:
-    """Partition of an access key."""
+    """Return the partition of an access key."""
     return f"A|{key_id}"
 
 
@@ -321,7 +336,7 @@ KEY_MAC = "mac"
 
 
 def access_key_id(pk: str) -> str:
-    """The id in an access key's partition key."""
+    """Return the ID in an access key's partition key."""
     return pk.removeprefix("A|")
 
 
@@ -330,7 +345,7 @@ MADE = "made|"
 
 
 def role(arn: str) -> str:
-    """Partition of the item that maps an IAM role to the record of an access key."""
+    """Return the partition of the item that maps an IAM role to the record of an access key."""
     return f"A|{arn}"
 
 
@@ -338,12 +353,12 @@ ROLE = "role"
 
 
 def operation(operation_id: str) -> str:
-    """Partition of a bulk operation."""
+    """Return the partition of a bulk operation."""
     return f"O|{operation_id}"
 
 
 def operation_id(pk: str) -> str:
-    """The id in a bulk operation's partition key."""
+    """Return the ID in a bulk operation's partition key."""
     return pk.removeprefix("O|")
 
 
@@ -351,12 +366,12 @@ def operation_id(pk: str) -> str:
 
 
 def ready(queue_name: str, lane: int) -> str:
-    """The ready index partition of a lane: its available jobs."""
+    """Return the ready index partition of a lane: its available jobs."""
     return f"R|{queue_name}|{lane}"
 
 
 def due(queue_name: str, lane: int) -> str:
-    """Jobs of a lane that wait for a time: start, retry, end of lease or attempt."""
+    """Return the due index partition of a lane: starts, retries, ends of leases and attempts."""
     return f"D|{queue_name}|{lane}"
 
 
@@ -366,17 +381,17 @@ DUE_LINES = 8
 
 
 def due_lane(lane: int) -> int:
-    """The lane in whose due index partition a job of this lane waits for its start or retry."""
+    """Return the lane whose due index partition has the starts and retries of a lane's jobs."""
     return lane % DUE_LINES
 
 
 def pending(queue_name: str, lane: int) -> str:
-    """Jobs of a lane that wait to be activated."""
+    """Return the index partition of a lane's pending jobs."""
     return f"P|{queue_name}|{lane}"
 
 
 def dead(queue_name: str) -> str:
-    """The dead letters of a queue."""
+    """Return the index partition of a queue's dead letters."""
     return f"X|{queue_name}"
 
 
@@ -409,27 +424,27 @@ ZONES = "zones"
 
 
 def instant(ms: int) -> str:
-    """A time as a sort key, 15 digits of ms."""
+    """Return a time as a sort key, 15 digits of milliseconds."""
     return f"{ms:015d}"
 
 
 def instant_of(key: str) -> int:
-    """The time that a sort key begins with, in ms."""
+    """Return the time at the start of a sort key, in milliseconds."""
     return int(key[:15])
 
 
 def just_before(key: str) -> str:
-    """A key between a dead letter's sort key and the next smaller one."""
+    """Return a key between a dead letter's sort key and the next smaller one."""
     return f"{key[:-1]}{chr(ord(key[-1]) - 1)}~"
 
 
 def just_after(key: str) -> str:
-    """A key between a dead letter's sort key and the next larger one."""
+    """Return a key between a dead letter's sort key and the next larger one."""
     return f"{key}~"
 
 
 def upto(ms: int) -> str:
-    """A sort key after every entry of that time or earlier."""
+    """Return a sort key after every entry of that time or earlier."""
     return f"{ms:015d}~"
 
 
@@ -442,7 +457,7 @@ TICK = "c"
 
 
 def due_at(ms: int, waits_for: str) -> str:
-    """The sort key of a due entry."""
+    """Return the sort key of a due entry."""
     return f"{ms:015d}{waits_for}"
 
 
@@ -467,7 +482,7 @@ class Position:
     copy: bool = False
 
     def key(self) -> str:
-        """The sort key: inverted priority, order, claim data."""
+        """Return the sort key: inverted priority, order, claim data."""
         data = [
             f"|{letter}{int(value) if value is True else value}"
             for letter, (name, _) in _CLAIM_DATA.items()
@@ -511,9 +526,9 @@ _JOB_ENTRIES = {
 
 
 def is_job_entry(entry: Mapping[str, Any], index: str = "w") -> bool:
-    """Whether an entry of an index (`w` or `e`) is a job's, in a form that this version knows.
+    """Return whether an index entry (`w` or `e`) is a job's, in a format that this version knows.
 
-    A claim must know all parts of a sort key of the ready index: if one is unknown, only the
+    A claim must know all parts of a sort key of the ready index. If one is unknown, only the
     version that wrote it claims the job.
     """
     form = _JOB_ENTRIES.get(str(entry[f"{index}pk"])[:1])
@@ -529,7 +544,7 @@ _CRON_ENTRY = re.compile(rf"\d{{15}}{TICK}")
 
 
 def is_cron_entry(entry: Mapping[str, Any]) -> bool:
-    """Whether an entry of a due index partition is a cron job's."""
+    """Return whether an entry of a due index partition is a cron job's."""
     return (
         entry["sk"] == RECORD
         and str(entry["pk"]).startswith(cron(""))
@@ -543,12 +558,12 @@ def positions(entries: Iterable[Mapping[str, Any]]) -> list[Position]:
 
 
 def of_priority(priority: int) -> str:
-    """The prefix of the sort keys of all jobs of a priority in the ready index."""
+    """Return the prefix of the sort keys of all jobs of a priority in the ready index."""
     return f"{_TOP_PRIORITY - priority:03d}"
 
 
 def below(priority: int) -> str:
-    """A sort key after all jobs of a priority in the ready index and before the next priority."""
+    """Return a sort key after all jobs of a priority and before the next priority."""
     return f"{of_priority(priority)}~"
 
 
@@ -556,7 +571,7 @@ def below(priority: int) -> str:
 
 
 def expiry(queue_name: str, lane: int) -> str:
-    """Jobs of a lane that must not start after a deadline."""
+    """Return the index partition of a lane's jobs with a deadline for their start."""
     return f"T|{queue_name}|{lane}"
 
 
@@ -572,5 +587,5 @@ def lane_of(line: str) -> tuple[str, int]:
 
 
 def all_dead() -> str:
-    """The dead letters of all queues."""
+    """Return the index partition of the dead letters of all queues."""
     return "X"

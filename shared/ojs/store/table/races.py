@@ -17,13 +17,19 @@ def retry_on_race(
     attempt: Callable[[], T],
     *,
     tries: int = 5,
-    busy: str = "Others are changing this job; try again.",
+    busy: str = "Concurrent requests changed this job.",
     pause: Callable[[int], None] = lambda _: None,
 ) -> T:
-    """Return the result of the first attempt, of up to `tries`, that loses no race.
+    """Return the result of the first attempt that loses no race.
 
-    Each attempt must read its data again. `pause` is called between two attempts, with the number
-    of attempts made. Raises BackendContended with the message `busy` when all of them lost.
+    Args:
+        attempt: Makes one attempt. It must read its data again each time.
+        tries: Maximum number of attempts.
+        busy: Message of the error if all attempts lose.
+        pause: Called between two attempts with the number of attempts made.
+
+    Raises:
+        BackendContended: All attempts lost.
     """
     for tried in range(1, tries + 1):
         try:
@@ -40,12 +46,19 @@ def retry_as_found(
     found: Callable[[LostRace], S],
     *,
     tries: int = 5,
-    busy: str = "Others are changing this job; try again.",
+    busy: str = "Concurrent requests changed this job.",
 ) -> T:
     """Do the same as `retry_on_race`, for a caller that has read the data already.
 
-    The first attempt decides on `seen`, and each later one on the result of `found` after the lost
-    race. Raises BackendContended with the message `busy` when all of them lost.
+    Args:
+        attempt: Makes one attempt with the data.
+        seen: Data of the first attempt.
+        found: Returns the data of the next attempt from a lost race.
+        tries: Maximum number of attempts.
+        busy: Message of the error if all attempts lose.
+
+    Raises:
+        BackendContended: All attempts lost.
     """
     for _ in range(tries):
         try:

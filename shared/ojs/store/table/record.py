@@ -36,22 +36,29 @@ class Attribute(NamedTuple):
 
 
 def flag(field: str) -> Attribute:
-    """A field that is stored as 1 where it differs from its default."""
+    """Declare a field that is stored as 1 if it doesn't have its default."""
     return Attribute(field, int, bool, "N")
 
 
 def member(field: str, kind: Any, what: str, otherwise: Any = None) -> Attribute:
-    """A member of a closed set. Reading raises UnknownForm for an unknown one, or uses another."""
+    """Declare a member of a closed set. Reading an unknown one raises UnknownForm or uses another.
+
+    Args:
+        field: Field of the record.
+        kind: Enumeration of the members.
+        what: Name of the set for the error.
+        otherwise: Member that replaces an unknown one. Default: UnknownForm is raised.
+    """
     return Attribute(field, str, partial(known, kind, what=what, otherwise=otherwise))
 
 
 def words(field: str) -> Attribute:
-    """Several names, separated by spaces."""
+    """Declare several names, separated by spaces."""
     return Attribute(field, " ".join, lambda text: tuple(text.split()))
 
 
 def as_json(field: str, kind: Callable[[Any], Any] = lambda value: value) -> Attribute:
-    """A JSON value, which reading converts to `kind`."""
+    """Declare a JSON value. Reading converts it to `kind`."""
     return Attribute(field, jsontext.dumps, lambda text: kind(jsontext.stored(text)))
 
 
@@ -110,7 +117,7 @@ class Record(Generic[R]):
         return defaults, attrgetter(*(row.field for row in self.rows.values())), written
 
     def item(self, record: R, /, **more: Value | None) -> Item:
-        """The item of a record, with `more` attributes that are not None."""
+        """Return the item of a record, with `more` attributes that are not None."""
         _, values_of, written = self._plan
         item = {name: value for name, value in more.items() if value is not None}
         for (name, default, write), value in zip(written, values_of(record), strict=True):
@@ -121,7 +128,7 @@ class Record(Generic[R]):
         return item
 
     def of(self, item: Mapping[str, Any], /, **given: Any) -> R:
-        """The record that an item holds; `given` fields are not read from it.
+        """Read a record from its item. `given` fields are not read.
 
         Raises:
             UnknownForm: Only a newer version knows a value.
@@ -151,7 +158,14 @@ class Record(Generic[R]):
 
 
 def rewriting(old: Item, new: Item, condition: str, values: Mapping[str, Value]) -> Update:
-    """The write that replaces an item as read. Attributes of newer versions stay."""
+    """Return the write that replaces an item as read. Attributes of newer versions stay.
+
+    Args:
+        old: Item as read.
+        new: Item to store.
+        condition: Condition of the write.
+        values: Values of the condition.
+    """
     return Update(
         str(new["pk"]),
         str(new["sk"]),

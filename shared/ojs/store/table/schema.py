@@ -76,7 +76,7 @@ class TableSchema:
     )
 
     def projects(self, pk: str, sk: str) -> bool:
-        """Whether changes of this item go to the projection."""
+        """Return whether changes of this item go to the projection."""
         return any(
             pk.startswith(wanted.prefixes) and (not wanted.sort_keys or sk in wanted.sort_keys)
             for wanted in self.stream_filters
@@ -111,9 +111,9 @@ STREAM_MAX_AGE_S = 6 * 3_600
 
 
 def create_table_arguments(name: str, *, stream: bool = False) -> dict[str, Any]:
-    """Arguments of DynamoDB's CreateTable for this schema, for local engines and tests.
+    """Return the arguments of DynamoDB's CreateTable for this schema, for local engines and tests.
 
-    `stream` switches the stream on, which costs a record for every write.
+    `stream` enables the stream, which costs a record for each write.
     """
     attributes = {TABLE.hash_key, TABLE.range_key}
     for index in TABLE.indexes:
@@ -145,7 +145,7 @@ def _key_schema(of: TableSchema | IndexSchema) -> list[dict[str, str]]:
 
 
 def stream_arguments() -> dict[str, Any]:
-    """Arguments of CreateTable, or of UpdateTable, that switch the stream on."""
+    """Return the arguments of CreateTable or UpdateTable that enable the stream."""
     return {
         "StreamSpecification": {"StreamEnabled": True, "StreamViewType": TABLE.stream_view_type}
     }

@@ -15,7 +15,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from ojs.domain.errors import BackendTimeout, BackendUnavailable, OjsError
 from ojs.records import record
-from ojs.store.table.errors import LostRace, NotDone, UnknownOutcome, classify
+from ojs.store.table.errors import LostRace, UnknownOutcome, WriteNotApplied, classify
 from ojs.store.table.values import Item, Value, pack, unpack
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Update:
     values: Mapping[str, Value] = field(default_factory=dict)
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments that UpdateItem and TransactWriteItems share."""
+        """Return the arguments that UpdateItem and TransactWriteItems share."""
         clauses: list[str] = []
         values: dict[str, Value] = dict(self.values)
         assignments = [f"#{name} = :set_{name}" for name in self.set]
@@ -112,7 +112,7 @@ class Put:
     values: Mapping[str, Value] = field(default_factory=dict)
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments that PutItem and TransactWriteItems share."""
+        """Return the arguments that PutItem and TransactWriteItems share."""
         return {"Item": pack(self.item)} | _condition(self.condition, self.values)
 
 
@@ -126,13 +126,13 @@ class Delete:
     values: Mapping[str, Value] = field(default_factory=dict)
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments that DeleteItem and TransactWriteItems share."""
+        """Return the arguments that DeleteItem and TransactWriteItems share."""
         key = pack({"pk": self.pk, "sk": self.sk})
         return {"Key": key} | _condition(self.condition, self.values)
 
 
 def _condition(condition: str | None, values: Mapping[str, Value]) -> dict[str, Any]:
-    """The arguments for a condition, if there is one."""
+    """Return the arguments of a condition, if there is one."""
     if not condition:
         return {}
     arguments: dict[str, Any] = {"ConditionExpression": condition}
@@ -224,7 +224,7 @@ class Table:
                     meaning.items = [item and unpack(item) for item in meaning.items]
                     meaning.repeated = unanswered and operation != _TRANSACT
                     raise meaning from error
-                refused = isinstance(meaning, NotDone)
+                refused = isinstance(meaning, WriteNotApplied)
                 unanswered = unanswered or not refused
                 if not self._may_repeat(meaning, tried, unanswered=unanswered):
                     if refused and unanswered:
@@ -238,8 +238,8 @@ class Table:
         raise AssertionError("the last try returns or raises")
 
     def _may_repeat(self, meaning: OjsError, tried: int, *, unanswered: bool) -> bool:
-        """Whether a call is repeated after `tried` tries."""
-        if isinstance(meaning, NotDone):
+        """Return whether a call is repeated after `tried` attempts."""
+        if isinstance(meaning, WriteNotApplied):
             return tried < _REFUSED_TRIES and (self._repeats or not unanswered)
         if isinstance(meaning, UnknownOutcome):
             return tried < _UNDER_WAY_TRIES and self._repeats
@@ -259,7 +259,13 @@ class Table:
         self.get("PING", "@", consistent=False)
 
     def get(self, pk: str, sk: str, *, consistent: bool = True) -> Item | None:
-        """One item, or None."""
+        """Read one item. Return None if it doesn't exist.
+
+        Args:
+            pk: Partition key.
+            sk: Sort key.
+            consistent: Whether the read is strongly consistent.
+        """
         answer = self._call(
             "GetItem",
             self.client.get_item,
@@ -273,7 +279,7 @@ class Table:
     def batch_get(
         self, keys: Iterable[tuple[str, str]], *, consistent: bool = True
     ) -> dict[tuple[str, str], Item]:
-        """Items by key; those that do not exist are left out. At most 16 MB are read a call."""
+        """Read items by key, without those that don't exist. A call reads at most 16 MB."""
         wanted = [pack({"pk": pk, "sk": sk}) for pk, sk in dict.fromkeys(keys)]
         found: dict[tuple[str, str], Item] = {}
         fruitless = 0
@@ -292,7 +298,7 @@ class Table:
             # several rounds the table is throttled and the caller should try again later.
             fruitless = fruitless + 1 if left and not items else 0
             if fruitless >= _BATCH_ROUNDS:
-                raise BackendUnavailable("The store is busy.")
+                raise BackendUnavailable("DynamoDB throttled the request.")
             if fruitless:
                 self._back_off(fruitless - 1)
             wanted = list(left) + rest
@@ -315,13 +321,21 @@ class Table:
     def update(
         self, update: Update, *, tell_loser: bool = True, own: OwnMark | None = None
     ) -> Item:
-        """Change an item; return all of its current attributes.
+        """Change an item.
 
-        With `own`, a condition that fails because an earlier try of this write succeeded, and its
-        response was lost, doesn't raise LostRace: the found item is returned. If no try had a
-        response, a read might show that one succeeded.
+        Args:
+            update: The change and its condition.
+            tell_loser: Whether a LostRace has the item that was found.
+            own: Attribute that identifies this write. If an earlier attempt succeeded and its
+                response was lost, the condition fails with this mark in the item. The item is then
+                returned, and no LostRace is raised. If no attempt had a response, a read might show
+                that one succeeded.
 
-        Raises LostRace with the item found, or without it unless `tell_loser`.
+        Returns:
+            All current attributes of the item.
+
+        Raises:
+            LostRace: The condition doesn't hold. Nothing was written.
         """
         try:
             answer = self._call(
@@ -337,7 +351,7 @@ class Table:
                 raise
             return item
         except (BackendUnavailable, BackendTimeout) as error:
-            if own is None or not self._repeats or isinstance(error, NotDone):
+            if own is None or not self._repeats or isinstance(error, WriteNotApplied):
                 raise
             found: Item | None = None
             with suppress(OjsError):
@@ -355,7 +369,17 @@ class Table:
         condition: str | None = None,
         values: Mapping[str, Value] | None = None,
     ) -> None:
-        """Delete an item. Raises LostRace when `condition` does not hold."""
+        """Delete an item.
+
+        Args:
+            pk: Partition key.
+            sk: Sort key.
+            condition: Condition of the deletion. Default: none.
+            values: Values of the condition.
+
+        Raises:
+            LostRace: The condition doesn't hold.
+        """
         arguments = Delete(pk, sk, condition, values or {}).arguments()
         if condition:
             arguments["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
@@ -372,7 +396,17 @@ class Table:
         consistent: bool = False,
         after: dict[str, Any] | None = None,
     ) -> Found:
-        """One page of a query. `consistent` does not apply to an index."""
+        """Read one page of a query.
+
+        Args:
+            condition: Condition on the keys.
+            values: Values of the condition.
+            index: Index to query. Default: the table.
+            limit: Maximum number of items. Default: a page of 1 MB.
+            forward: Whether the order of the sort key is ascending.
+            consistent: Whether the read is strongly consistent. Does not apply to an index.
+            after: Key of the last page. Default: start at the beginning.
+        """
         arguments: dict[str, Any] = {
             "KeyConditionExpression": condition,
             "ExpressionAttributeValues": pack(values),
@@ -392,7 +426,14 @@ class Table:
     def scan(
         self, names: str, condition: str, values: Mapping[str, Value], after: dict[str, Any] | None
     ) -> Found:
-        """One page of all items of the table that meet a condition, with these attributes."""
+        """Read one page of all items of the table that meet a condition.
+
+        Args:
+            names: Attributes to return.
+            condition: Condition on the items.
+            values: Values of the condition.
+            after: Key of the last page, or None to start at the beginning.
+        """
         answer = self._call(
             "Scan",
             self.client.scan,
@@ -407,7 +448,13 @@ class Table:
     def query_all(
         self, condition: str, values: Mapping[str, Value], *, consistent: bool = True
     ) -> list[Item]:
-        """All matching items of one partition; only for partitions of bounded size."""
+        """Read all matching items of one partition. Only for partitions of limited size.
+
+        Args:
+            condition: Condition on the keys.
+            values: Values of the condition.
+            consistent: Whether the reads are strongly consistent.
+        """
         items: list[Item] = []
         after: dict[str, Any] | None = None
         while True:
@@ -445,9 +492,9 @@ class Table:
     def write_many(
         self, puts: Iterable[Mapping[str, Value]] = (), deletes: Iterable[tuple[str, str]] = ()
     ) -> None:
-        """Unconditional puts and deletes, 25 per call, until all are done.
+        """Make unconditional puts and deletes, 25 per call, until all are done.
 
-        Only for items that no other process knows yet, or that are to be removed in any state.
+        Only for items that no other process knows yet, or that are removed in any state.
         """
         requests: list[Any] = [{"PutRequest": {"Item": pack(item)}} for item in puts]
         requests += [{"DeleteRequest": {"Key": pack({"pk": pk, "sk": sk})}} for pk, sk in deletes]
@@ -462,7 +509,7 @@ class Table:
             left = answer.get("UnprocessedItems", {}).get(self.name, [])
             fruitless = fruitless + 1 if len(left) == len(chunk) else 0
             if fruitless >= _BATCH_ROUNDS:
-                raise BackendUnavailable("The store is busy.")
+                raise BackendUnavailable("DynamoDB throttled the request.")
             if left:
                 # The remaining writes were throttled: an immediate retry would be throttled too.
                 self._back_off(fruitless)

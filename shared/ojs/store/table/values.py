@@ -10,7 +10,7 @@ Item = dict[str, Value]
 
 
 def pack(item: Mapping[str, Value]) -> dict[str, Any]:
-    """Plain values as DynamoDB's typed attribute values."""
+    """Convert plain values to DynamoDB's typed attribute values."""
     packed: dict[str, Any] = {}
     for name, value in item.items():
         if isinstance(value, str):
@@ -23,7 +23,7 @@ def pack(item: Mapping[str, Value]) -> dict[str, Any]:
 
 
 def unpack(item: Mapping[str, Any]) -> Item:
-    """DynamoDB's typed attribute values as plain ones. Raises ValueError for one of two types."""
+    """Convert DynamoDB's typed attribute values to plain ones. Raise ValueError for two types."""
     return {
         name: int(value) if kind == "N" else value
         for name, typed in item.items()
@@ -32,7 +32,7 @@ def unpack(item: Mapping[str, Any]) -> Item:
 
 
 def number(item: Mapping[str, Any], name: str) -> int:
-    """A number of an item; 0 if it has none of this name."""
+    """Return a number of an item, or 0 if it has none of this name."""
     value = item.get(name, 0)
     return value if isinstance(value, int) else 0
 
@@ -47,7 +47,7 @@ def projected(item: Mapping[str, Any], name: str) -> int:
 
 
 def size(item: Mapping[str, Value]) -> int:
-    """Bytes DynamoDB counts for an item, or one more for a number."""
+    """Return the bytes that DynamoDB counts for an item, or one more for a number."""
     total = 0
     for name, value in item.items():
         total += len(name.encode("utf-8"))

@@ -53,7 +53,7 @@ class FanIn:
         return -(-self.nodes.bit_count() // SHARD_SLOTS)
 
     def keys(self, workflow_id: str) -> list[tuple[str, str]]:
-        """The keys of its items."""
+        """Return the keys of its items."""
         names = [*map(str, range(self.shards)), *([_TOP] if self.shards > 1 else [])]
         return [_key(workflow_id, self.token, name) for name in names]
 
@@ -77,7 +77,13 @@ class FanInStore:
         self._table = table
 
     def create(self, workflow_id: str, fan_ins: Sequence[FanIn], *, now_ms: int) -> None:
-        """Write new fan-ins, which no other process knows yet."""
+        """Write new fan-ins, which no other process knows yet.
+
+        Args:
+            workflow_id: ID of the workflow.
+            fan_ins: The fan-ins.
+            now_ms: Current time in milliseconds since the epoch.
+        """
         self._table.write_many(
             puts=[item for each in fan_ins for item in _items(workflow_id, each, now_ms)]
         )
@@ -87,11 +93,19 @@ class FanInStore:
         self._table.write_many(deletes=[key for each in fan_ins for key in each.keys(workflow_id)])
 
     def mark(self, workflow_id: str, token: str, slot: int, ended: StepState) -> bool:
-        """Mark the job with this slot as finished; return True if all jobs of the fan-in have
-        finished.
+        """Mark the job with this slot as finished. Safe to repeat.
 
-        Safe to repeat. Also returns False if the fan-in was removed, as its result is known then.
         One write, and another for the last job of a shard if there are several shards.
+
+        Args:
+            workflow_id: ID of the workflow.
+            token: Identifies the fan-in.
+            slot: Slot of the job.
+            ended: Final state of the step.
+
+        Returns:
+            True if all jobs of the fan-in have finished. False if not, or if the fan-in was
+            removed, because its result is known then.
         """
         shard, at = divmod(slot, SHARD_SLOTS)
         return self._whole(workflow_id, token, shard, at, ended, self._mark)
@@ -99,8 +113,14 @@ class FanInStore:
     def repeat(
         self, workflow_id: str, token: str, slot: int, ended: StepState, first: Callable[[], None]
     ) -> bool:
-        """Do the same as `mark`, for repeated calls: read before writing, and call `first` before a
-        missing mark is written.
+        """Do the same as `mark`, for repeated calls: read before writing.
+
+        Args:
+            workflow_id: ID of the workflow.
+            token: Identifies the fan-in.
+            slot: Slot of the job.
+            ended: Final state of the step.
+            first: Called before a missing mark is written.
         """
 
         def mark(key: tuple[str, str], slot: int, ended: StepState) -> FanInShard | None:
@@ -170,7 +190,7 @@ def _items(workflow_id: str, fan_in: FanIn, now_ms: int) -> Iterator[Item]:
 
 
 def _name(slot: int) -> str:
-    """The attribute of a slot's mark: two characters, so that a shard stays small."""
+    """Return the attribute of a slot's mark: two characters, so that a shard stays small."""
     letter, digit = divmod(slot, len(_DIGITS))
     return _LETTERS[letter] + _DIGITS[digit]
 

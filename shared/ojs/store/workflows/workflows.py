@@ -34,7 +34,7 @@ from ojs.records import record
 from ojs.store.jobs.blobs import Blobs
 from ojs.store.jobs.payloads import MAX_ITEM_BYTES
 from ojs.store.table import keys
-from ojs.store.table.errors import LostRace, UnreadableItem, pass_over, readable
+from ojs.store.table.errors import LostRace, UnreadableItem, ignore_unreadable, readable
 from ojs.store.table.record import Attribute, Record, member, rewriting
 from ojs.store.table.table import Put, Table, Update
 from ojs.store.table.values import Item, Value, pack
@@ -94,12 +94,12 @@ class WorkflowRecord:
     chosen_id: bool = field(default=False, compare=False)
 
     def job_id(self, node: int) -> str:
-        """The id of the job of a node, in the generation in which it runs, or ran last."""
+        """Return the ID of a node's job, in the generation in which it runs, or ran last."""
         generation = self.graph_state.generation_of(node)
         return derived_job_id(self.id, self.created_ms, node, generation)
 
     def gone(self, now_ms: int) -> bool:
-        """Whether its retention has ended: the table removes it some time later."""
+        """Return whether its retention has ended. DynamoDB removes it some time later."""
         return self.ttl_s is not None and self.ttl_s * 1_000 <= now_ms
 
 
@@ -131,13 +131,14 @@ class WorkflowStore:
     # --- the root ---------------------------------------------------------------------------------
 
     def get(self, workflow_id: str) -> WorkflowRecord | None:
-        """One workflow, read consistently. Raises UnknownForm, UnreadableItem."""
+        """Read one workflow, strongly consistent. Raise UnknownForm or UnreadableItem."""
         item = self._table.get(keys.workflow(workflow_id), keys.RECORD)
         return None if item is None else WORKFLOW.of(item)
 
     def stopped(self, jobs: Sequence[Job]) -> list[Job]:
-        """Those of these jobs whose workflow is cancelled, and whose end it does not know yet. One
-        consistent read of each root.
+        """Return the unfinished jobs of these whose workflow is cancelled.
+
+        One strongly consistent read of each root.
         """
         steps = {job.id: job.workflow for job in jobs if job.workflow is not None}
         roots = self.get_many({step.workflow_id for step in steps.values()}, consistent=True)
@@ -155,11 +156,11 @@ class WorkflowStore:
     def get_many(
         self, workflow_ids: Iterable[str], *, consistent: bool = False
     ) -> dict[str, WorkflowRecord]:
-        """Several workflows by id; those that do not exist or cannot be read are left out."""
+        """Read several workflows by ID, without those that don't exist or can't be read."""
         wanted = [(keys.workflow(each), keys.RECORD) for each in workflow_ids]
         found = self._table.batch_get(wanted, consistent=consistent)
         there = [found[key] for key in wanted if key in found]
-        return {each.id: each for each in readable(WORKFLOW.of, there, pass_over)}
+        return {each.id: each for each in readable(WORKFLOW.of, there, ignore_unreadable)}
 
     def page(self, *, limit: int, after: str | None) -> Page[WorkflowRecord]:
         """Return a page of all workflows, latest first, and the key of the next page. The index is
@@ -193,7 +194,7 @@ class WorkflowStore:
     def replacing(
         self, before: WorkflowRecord | None, after: WorkflowRecord
     ) -> tuple[WorkflowRecord, Put | Update]:
-        """The write that makes a root `after`, for a transaction; a new one has no `before`."""
+        """Return the write that replaces a root by `after`. A new one has no `before`."""
         after = replace(after, op=self._ids.token())
         new = _item(after)
         if before is None:
@@ -224,7 +225,14 @@ class WorkflowStore:
         templates: Sequence[Mapping[str, Any]],
         queues: Collection[str],
     ) -> None:
-        """Store the definition of a workflow, before its root."""
+        """Store the definition of a workflow, before its root.
+
+        Args:
+            record: The workflow.
+            graph: Graph of its steps.
+            templates: Templates of its jobs.
+            queues: Queues of its jobs.
+        """
         pk, sk = keys.workflow(record.id), _definition(record)
         item: Item = {
             "pk": pk,
@@ -247,14 +255,14 @@ class WorkflowStore:
         self._definitions.put((pk, sk), StoredDefinition(graph, frozenset(queues)))
 
     def _apart(self, pk: str, sk: str, text: bytes) -> Item:
-        """An item with this text; in the bucket, if it is too large for one."""
+        """Return an item with this text. A text that is too large for an item is in the bucket."""
         if len(text) <= MAX_ITEM_BYTES:
             return {"pk": pk, "sk": sk, "zip": text}
         self._blobs.put(_blob_key(pk, sk), text)
         return {"pk": pk, "sk": sk, _BLOB: len(text)}
 
     def _text(self, item: Item) -> bytes:
-        """The text of such an item. Raises UnreadableItem."""
+        """Return the text of such an item. Raise UnreadableItem."""
         if _BLOB not in item:
             return _bytes(item["zip"])
         try:
@@ -263,10 +271,10 @@ class WorkflowStore:
             raise UnreadableItem(f"workflow {keys.workflow_id(str(item['pk']))}", error) from None
 
     def definition(self, workflow: WorkflowRecord | str) -> StoredDefinition:
-        """The definition of a workflow. It never changes, so a container reads it once; of an id
-        the root is read first.
+        """Read the definition of a workflow. It never changes, so a container reads it once.
 
-        Raises NotFound, UnknownForm, UnreadableItem.
+        If only an ID is given, the root is read first. Raise NotFound, UnknownForm, or
+        UnreadableItem.
         """
         record = self.get(workflow) if isinstance(workflow, str) else workflow
         if record is None:
@@ -300,7 +308,7 @@ class WorkflowStore:
     def templates(
         self, record: WorkflowRecord, nodes: Iterable[int]
     ) -> dict[int, Mapping[str, Any]]:
-        """The requests of the jobs of these nodes. Raises NotFound, UnreadableItem."""
+        """Return the requests of the jobs of these nodes. Raise NotFound or UnreadableItem."""
         graph = self.definition(record).graph
         found: dict[int, Mapping[str, Any]] = {}
         for node in nodes:
@@ -322,7 +330,14 @@ class WorkflowStore:
     # --- results ----------------------------------------------------------------------------------
 
     def keep(self, workflow_id: str, node: int, generation: int, told: Mapping[str, Any]) -> None:
-        """Store the `result` or the `error` of a job. An existing one is not replaced."""
+        """Store the `result` or the `error` of a job. An existing one is not replaced.
+
+        Args:
+            workflow_id: ID of the workflow.
+            node: Number of the node.
+            generation: Generation of the node.
+            told: The result or the error.
+        """
         text = zlib.compress(jsontext.dumps(told).encode(), 6)
         pk, sk = keys.workflow_results(workflow_id), keys.step_result(node, generation)
         # Race: the request that finished the job and the stream. Both have the same value. A dead
@@ -333,8 +348,15 @@ class WorkflowStore:
     def kept(
         self, workflow_id: str, nodes: Mapping[int, int], *, most: int
     ) -> dict[int, dict[str, Any]] | None:
-        """Return the stored results of these nodes (each with its generation), by node; None if
-        they have more than `most` bytes of JSON in total.
+        """Return the stored results of these nodes, by node.
+
+        Args:
+            workflow_id: ID of the workflow.
+            nodes: Generation of each node.
+            most: Maximum bytes of JSON in total.
+
+        Returns:
+            None if the results are larger than `most`.
         """
         pk = keys.workflow_results(workflow_id)
         wanted = [(pk, keys.step_result(node, at)) for node, at in nodes.items()]

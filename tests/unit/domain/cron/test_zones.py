@@ -48,7 +48,7 @@ def test_every_zone_of_the_data_can_be_read() -> None:
     ],
 )  # fmt: skip
 def test_offsets_and_abbreviations_are_refused(name: str) -> None:
-    with pytest.raises(InvalidRequest, match="must be UTC or an IANA name with a place") as caught:
+    with pytest.raises(InvalidRequest, match="must be UTC or an IANA name of a place") as caught:
         Schedule.parse("0 9 * * *", name)
     assert caught.value.field == "timezone"
 

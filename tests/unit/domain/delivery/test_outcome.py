@@ -48,9 +48,9 @@ def test_a_result_too_large_to_be_stored_is_not_made_again() -> None:
     [
         ("SMTP refused", "handler_error", "SMTP refused"),
         ({"code": "smtp", "message": "refused", "retryable": False}, "smtp", "refused"),
-        (None, "handler_error", "the target gave no reason"),
-        ({}, "handler_error", "the target gave no reason"),
-        ("", "handler_error", "the target gave no reason"),
+        (None, "handler_error", "The target returned no error message."),
+        ({}, "handler_error", "The target returned no error message."),
+        ("", "handler_error", "The target returned no error message."),
     ],
 )
 def test_failed(error: object, code: str, message: str) -> None:

@@ -199,7 +199,7 @@ def test_ten_levels_may_be_inside_of_each_other() -> None:
     assert len(read(nested(MAX_DEPTH)).templates) == 1
     (path, rule), *_ = errors(nested(MAX_DEPTH + 1)).items()
     assert path == "$" + ".steps[0]" * MAX_DEPTH
-    assert rule == "at most 10 workflows may be inside of each other"
+    assert rule == "must have at most 10 levels of nested workflows"
 
 
 def test_the_id_may_be_chosen() -> None:
@@ -395,7 +395,7 @@ def test_a_unique_step_can_only_be_rejected(conflict: str, where: str) -> None:
     path = {"options": "$.jobs[0].options.", "flat": "$.jobs[0].", "workflow": "$.options."}[where]
     (found,) = errors(body).items()
     assert found[0] == f"{path}unique.on_conflict"
-    assert found[1].startswith("must be 'reject' in a workflow")
+    assert found[1].startswith("must be reject for a workflow step")
     unique["unique"]["on_conflict"] = "reject"
     assert len(read(body).templates) == 1
 
@@ -411,9 +411,7 @@ def test_all_jobs_of_a_workflow_are_of_one_tenant() -> None:
     other = job(meta={"tenant_id": "evil"})
     body = {"type": "chain", "steps": [job(), named, {"type": "group", "jobs": [other]}]}
     assert errors(body) == {
-        "$.steps[2].jobs[0].meta.tenant_id": (
-            "must be 'acme', as that of $.steps[1]: a workflow has one"
-        )
+        "$.steps[2].jobs[0].meta.tenant_id": ("must be 'acme', which is the tenant of $.steps[1]")
     }
     full = job(meta={"z": "y" * (envelope.MAX_META_BYTES - 10)})
     assert read({"type": "group", "jobs": [full]}).templates == (full,)
@@ -422,9 +420,9 @@ def test_all_jobs_of_a_workflow_are_of_one_tenant() -> None:
 
 # --- what is refused ------------------------------------------------------------------------------
 
-FORMS = "must be 'chain', 'group', 'batch' or 'dag'"
-OF_GRAPHS = "is for the steps of a workflow without `type`, or of type 'dag'"
-CALLBACKS = "must have at least one of on_complete, on_success, on_failure"
+FORMS = "must be 'chain', 'group', 'batch', or 'dag'"
+OF_GRAPHS = "is allowed only in the steps of a workflow without type, or with the type dag"
+CALLBACKS = "must have at least one of on_complete, on_success, or on_failure"
 
 
 @pytest.mark.parametrize(
@@ -435,34 +433,34 @@ CALLBACKS = "must have at least one of on_complete, on_success, on_failure"
         ({"type": "saga", "steps": [job()]}, {"$.type": FORMS}),
         ({"type": ["chain"], "steps": [job()]}, {"$.type": FORMS}),
         ({"type": None, "steps": [job()]}, {"$.type": FORMS}),
-        ({}, {"$.steps": "steps array must contain at least one element"}),
+        ({}, {"$.steps": "must be an array with at least one entry"}),
         (
             {"type": "chain", "steps": []},
-            {"$.steps": "steps array must contain at least one element"},
+            {"$.steps": "must be an array with at least one entry"},
         ),
-        ({"type": "group", "jobs": {}}, {"$.jobs": "jobs array must contain at least one element"}),
+        ({"type": "group", "jobs": {}}, {"$.jobs": "must be an array with at least one entry"}),
         (
             {"type": "chain", "jobs": [job()]},
             {
-                "$.jobs": "is not a known field; there are depends_on, id, name, options, steps, "
-                "trigger, type",
-                "$.steps": "steps array must contain at least one element",
+                "$.jobs": "is not a known field. Known fields: depends_on, id, name, options, "
+                "steps, trigger, type",
+                "$.steps": "must be an array with at least one entry",
             },
         ),
         (
             {"type": "group", "jobs": [job()], "nmae": "x"},
-            {"$.nmae": "is not a known field; did you mean 'name'?"},
+            {"$.nmae": "is not a known field. Did you mean 'name'?"},
         ),
         (
             {"type": "group", "jobs": [job()], "name": "x" * 256},
-            {"$.name": "must be a text of at most 255 characters"},
+            {"$.name": "must be a string of at most 255 characters"},
         ),
         ({"type": "batch", "jobs": [job()]}, {"$.callbacks": CALLBACKS}),
         ({"type": "batch", "jobs": [job()], "callbacks": {}}, {"$.callbacks": CALLBACKS}),
         ({"type": "batch", "jobs": [job()], "callbacks": []}, {"$.callbacks": CALLBACKS}),
         (
             {"type": "batch", "jobs": [job()], "callbacks": {"on_sucess": job()}},
-            {"$.callbacks.on_sucess": "is not a known field; did you mean 'on_success'?"},
+            {"$.callbacks.on_sucess": "is not a known field. Did you mean 'on_success'?"},
         ),
         (
             {"type": "batch", "jobs": [job()], "callbacks": {"on_success": nested(1)}},
@@ -487,79 +485,75 @@ CALLBACKS = "must have at least one of on_complete, on_success, on_failure"
         ({"type": "group", "jobs": [job()], "depends_on": []}, {"$.depends_on": OF_GRAPHS}),
         (
             {"type": "group", "jobs": [job(id="a"), job(id="a")]},
-            {"$.jobs[1].id": "'a' is the id of $.jobs[0] too"},
+            {"$.jobs[1].id": "must be unique, but 'a' is also the id of $.jobs[0]"},
         ),
         (
             {"type": "group", "jobs": [job(id=7)]},
-            {"$.jobs[0].id": "must be a text of 1 to 255 characters"},
+            {"$.jobs[0].id": "must be a string of 1 to 255 characters"},
         ),
-        (graph(at("a"), job()), {"$.steps[1].id": "must be a text of 1 to 255 characters"}),
+        (graph(at("a"), job()), {"$.steps[1].id": "must be a string of 1 to 255 characters"}),
         (
             graph(at("a"), at("b", "a", "c")),
-            {"$.steps[1].depends_on[1]": "no step beside it has the id 'c'"},
+            {"$.steps[1].depends_on[1]": "refers to an unknown step: 'c'"},
         ),
         (
             graph(at("load"), at("b", "laod")),
             {
                 "$.steps[1].depends_on[0]": (
-                    "no step beside it has the id 'laod'; did you mean 'load'?"
+                    "refers to an unknown step: 'laod'. Did you mean 'load'?"
                 )
             },
         ),
         (
             graph(at("a"), at("b", "a", "a")),
-            {"$.steps[1].depends_on": "must name each step once"},
+            {"$.steps[1].depends_on": "must not contain duplicates"},
         ),
         (
             graph(job(id="a", depends_on="b")),
-            {"$.steps[0].depends_on": "must be a list of ids of steps"},
+            {"$.steps[0].depends_on": "must be an array of step IDs"},
         ),
         (
             graph(at("a"), at("b", {"id": "a", "ignored": True})),
-            {"$.steps[1].depends_on[0]": "must be the id of a step, or {id, ignore_failed}"},
+            {"$.steps[1].depends_on[0]": "must be a step ID, or {id, ignore_failed}"},
         ),
         (
             graph(at("a"), at("b", "a", trigger="always")),
-            {"$.steps[1].trigger": "must be 'all_succeeded', 'all_done' or 'any_failed'"},
+            {"$.steps[1].trigger": "must be 'all_succeeded', 'all_done', or 'any_failed'"},
         ),
         (
             graph(at("a", trigger="any_failed")),
-            {"$.steps[0].trigger": "has nothing to wait for: `depends_on` is empty"},
+            {"$.steps[0].trigger": "requires depends_on, which is empty"},
         ),
         (
             graph(at("a"), at("b", {"id": "a", "ignore_failed": True}, trigger="any_failed")),
-            {
-                "$.steps[1].depends_on[0].ignore_failed": (
-                    "goes with the trigger 'all_succeeded' alone"
-                )
-            },
+            {"$.steps[1].depends_on[0].ignore_failed": ("requires the trigger all_succeeded")},
         ),
         # Cycles, named in the order in which the steps would run.
-        (graph(at("a", "a")), {"$.steps": "the steps wait for each other: a → a"}),
+        (graph(at("a", "a")), {"$.steps": "must not contain a cycle: a → a"}),
         (
             graph(at("x"), at("a", "x", "c"), at("b", "a"), at("c", "b"), at("y", "c")),
-            {"$.steps": "the steps wait for each other: a → b → c → a"},
+            {"$.steps": "must not contain a cycle: a → b → c → a"},
         ),
         # Callbacks.
         (
             graph(at("a"), at("b", options={"callback_type": "on_done"})),
             {
                 "$.steps[1].options.callback_type": (
-                    "must be 'on_complete', 'on_success' or 'on_failure'"
+                    "must be 'on_complete', 'on_success', or 'on_failure'"
                 )
             },
         ),
         (
             graph(at("a"), at("b", options={"callback_type": "on_success"})),
-            {
-                "$.steps[1].depends_on": (
-                    "must name the steps whose callback it is: it depends on nothing"
-                )
-            },
+            {"$.steps[1].depends_on": ("must contain the steps of the callback, but is empty")},
         ),
         (
             graph(at("a"), at("b"), at("c", "a", options={"callback_type": "on_success"})),
-            {"$.steps[2].depends_on": ("must name all steps that are no callbacks: it lacks 'b'")},
+            {
+                "$.steps[2].depends_on": (
+                    "must contain all steps that are not callbacks, but lacks 'b'"
+                )
+            },
         ),
         (
             graph(
@@ -567,13 +561,13 @@ CALLBACKS = "must have at least one of on_complete, on_success, on_failure"
                 at("b", "a", options={"callback_type": "on_success"}),
                 at("c", "a", "b", options={"callback_type": "on_failure"}),
             ),
-            {"$.steps[2].depends_on[1]": "'b' is a callback: no step can depend on it"},
+            {"$.steps[2].depends_on[1]": "can't be 'b', because no step can depend on a callback"},
         ),
         (
             graph(
                 at("a"), at("b", "a", trigger="all_done", options={"callback_type": "on_success"})
             ),
-            {"$.steps[1].trigger": "follows from callback_type: leave it out"},
+            {"$.steps[1].trigger": "can't be combined with callback_type. Omit it"},
         ),
         (
             graph(
@@ -584,11 +578,7 @@ CALLBACKS = "must have at least one of on_complete, on_success, on_failure"
                     options={"callback_type": "on_success"},
                 ),
             ),
-            {
-                "$.steps[1].depends_on[0].ignore_failed": (
-                    "goes with the trigger 'all_succeeded' alone"
-                )
-            },
+            {"$.steps[1].depends_on[0].ignore_failed": ("requires the trigger all_succeeded")},
         ),
         # Several at once, also in workflows inside of it.
         (
@@ -602,12 +592,12 @@ CALLBACKS = "must have at least one of on_complete, on_success, on_failure"
                 ],
             },
             {
-                "$.nmae": "is not a known field; did you mean 'name'?",
-                "$.steps[0].jobs": "jobs array must contain at least one element",
-                "$.steps[1].steps": "the steps wait for each other: a → b → a",
+                "$.nmae": "is not a known field. Did you mean 'name'?",
+                "$.steps[0].jobs": "must be an array with at least one entry",
+                "$.steps[1].steps": "must not contain a cycle: a → b → a",
                 "$.steps[2].type": (
-                    "must be dot-separated lowercase segments, each beginning with a letter "
-                    "(letters, digits, '_' and '-')"
+                    "must be lowercase segments separated by dots. Each segment must start with a "
+                    "letter and contain only letters, digits, '_', and '-'"
                 ),
             },
         ),
@@ -625,7 +615,7 @@ def test_each_knot_of_steps_is_told_and_long_cycles_are_cut() -> None:
     first, second = (each["message"] for each in caught.value.details["validation_errors"])
     assert first.endswith("… (30 steps)")
     assert first.count("→") == 10
-    assert second == "the steps wait for each other: x → y → x"
+    assert second == "must not contain a cycle: x → y → x"
 
 
 def test_errors_are_cut_at_a_number() -> None:
@@ -640,7 +630,7 @@ def test_so_many_jobs_in_all_and_no_more(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(request, "MAX_STEPS", 4)
     four = {"type": "group", "jobs": [job()] * 4}
     assert len(read(four).templates) == 4
-    rule = "at most 4 jobs are allowed in all"
+    rule = "must have at most 4 jobs in total"
     assert errors({"type": "group", "jobs": [job()] * 5}) == {"$.jobs": rule}
     assert errors({"type": "chain", "steps": [four, job()]}) == {"$.steps": rule}
     callbacks = {"on_success": job()}
@@ -654,13 +644,13 @@ def test_dependencies_are_bounded_but_for_those_of_callbacks(
     monkeypatch.setattr(request, "MAX_EDGES", 4)
     four = [at("a"), at("b"), at("c", "a", "b"), at("d", "a", "b")]
     assert read(graph(*four, at("on-complete", *"abcd"))).graph.root.kind is StepKind.BATCH
-    rule = "at most 4 dependencies are allowed in all"
+    rule = "must have at most 4 dependencies in total"
     assert errors(graph(*four, at("e", "d"))) == {"$.steps": rule}
     two = {"type": "chain", "steps": [graph(*four), graph(at("a"), at("b", "a"))]}
     assert errors(two) == {"$.steps[1].steps": rule}
     assert request.MAX_NAMED_EDGES == 150_000
     monkeypatch.setattr(request, "MAX_NAMED_EDGES", 7)
-    named = "at most 7 dependencies may be named in all"
+    named = "must have at most 7 dependencies in total, callbacks included"
     assert errors(graph(*four, at("on-complete", *"abcd"))) == {"$.steps[4].depends_on": named}
 
 
@@ -735,14 +725,14 @@ def test_a_batch_of_ten_thousand_in_the_form_of_a_graph_is_small() -> None:
     assert len(found.templates) == request.MAX_STEPS
     assert len(stored.graph_text(found.graph)) < 25_000
     assert errors(python_batch(request.MAX_STEPS - 2)) == {
-        "$.steps": "at most 10000 jobs are allowed in all"
+        "$.steps": "must have at most 10000 jobs in total"
     }
 
 
 @pytest.mark.parametrize("name", ["needs", "dependsOn", "after", "when", "if", "condition"])
 def test_dependencies_and_conditions_under_other_names_are_refused(name: str) -> None:
     meant = "depends_on" if name in ("needs", "dependsOn", "after") else "trigger"
-    rule = f"is not a field of a step: use {meant}"
+    rule = f"is not a field of a step. Use {meant}"
     one, other = {"type": "a", "args": []}, {"type": "b", "args": [], name: ["a"]}
     assert errors({"type": "group", "jobs": [one, other]}) == {f"$.jobs[1].{name}": rule}
     named = [{"id": "a", **one}, {"id": "b", **other}]

@@ -73,5 +73,5 @@ def test_the_state_of_a_long_chain_is_small() -> None:
 @pytest.mark.parametrize("read", [stored.graph_of, stored.templates_of, stored.state_of])
 def test_an_unknown_form_needs_a_newer_version(read: object) -> None:
     assert callable(read)
-    with pytest.raises(UnknownForm, match="needs a newer version"):
+    with pytest.raises(UnknownForm, match="requires a newer server version"):
         read(b"\x07anything")
