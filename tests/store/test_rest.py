@@ -269,7 +269,7 @@ def test_whoever_comes_while_a_queue_is_looked_at_keeps_it_awake(exact: World) -
     registry.act = lambda: exact.another().stores.registry.note("default")
     sweep, now_ms = exact.run.rest, exact.clock.now_ms()
     sweep._registry = registry
-    assert dict(sweep.run_once(now_ms, 100)) == {"quiet": 1}
+    assert dict(sweep.run_once(now_ms, 100)) == {"plain": 1, "quiet": 1}
     assert known(exact).noted_ms == now_ms
     assert known(exact).rest is None
 
@@ -345,7 +345,7 @@ def test_what_cannot_be_noted_is_not_done(exact: World, error: Exception) -> Non
 def unnoted(world: World) -> Runtime:
     """A container that notes nothing, as one of version 0.2."""
     run = world.another()
-    run.stores.registry.note = lambda name: None  # type: ignore[method-assign]
+    run.stores.registry.note = lambda name, changes=False: None  # type: ignore[method-assign]
     run.stores.due_notes.note = lambda entries: None  # type: ignore[method-assign]
     return run
 
@@ -377,7 +377,8 @@ def test_each_queue_is_looked_at_once_an_hour(exact: World) -> None:
     names = [f"q{number:03d}" for number in range(130)]
     rested = f"[{exact.clock.now_ms()},null,0,null,0,{{}}]"
     exact.run.table.write_many(
-        {"pk": keys.QUEUES, "sk": name, "at": 1, "rest": rested} for name in names
+        {"pk": keys.QUEUES, "sk": name, "at": 1, "rest": rested, "plain": exact.clock.now_ms()}
+        for name in names
     )
     seen: list[str] = []
     minute(exact)
@@ -429,7 +430,7 @@ def test_a_damaged_rest_is_none(resting: World, text: str) -> None:
     item = resting.run.table.get(keys.QUEUES, "default") or {}
     resting.run.table.write_many([item | {"rest": text}])
     assert known(resting).rest is None
-    assert resting.run.sweep_queues.plan().names == ["default"]
+    assert resting.run.sweep_queues.plan().resting == {}
 
 
 # --- what never rests, and who wakes it -----------------------------------------------------------
@@ -529,9 +530,9 @@ def test_so_many_queues_rest_in_one_run(exact: World, monkeypatch: pytest.Monkey
     exact.clock.advance(QUIET_MS)
     exact.run.sweep.run_once(exact.clock.now_ms(), 100)
     first = exact.run.rest.run_once(exact.clock.now_ms(), 2)
-    assert dict(first) == {"quiet": 2, "rested": 2, "more": 1}
+    assert dict(first) == {"plain": 2, "quiet": 2, "rested": 2, "more": 1}
     again = exact.run.rest.run_once(exact.clock.now_ms(), 100)
-    assert again["rested"] == 3
+    assert (again["plain"], again["rested"]) == (3, 3)
     assert dict(exact.run.rest.run_once(exact.clock.now_ms(), 100)) == {}
 
 
@@ -540,3 +541,71 @@ def test_a_store_that_notes_nothing_is_found_out(resting: World) -> None:
     push(unnoted(resting), scheduled_at=LATER)
     with pytest.raises(AssertionError):
         half_an_hour(resting)
+
+
+# --- what sweeps need not read --------------------------------------------------------------------
+
+
+def test_a_plain_queue_in_use_is_not_read(resting: World) -> None:
+    """Its gauges are."""
+    for _ in range(12):
+        resting.another().stores.registry.note("default")
+        minute(resting)
+    assert known(resting).rest is None
+    while "default" in resting.run.sweep_queues.plan().turn:
+        minute(resting)
+    assert resting.run.sweep_queues.plan().names == []
+    assert [each.queue.name for each in measured(resting).queues] == ["default"]
+
+
+def test_a_change_is_seen_wherever_the_request_dies(resting: World) -> None:
+    """From the note on, which comes before the change."""
+    for run, _ in faults(resting):
+        attempt(lambda run=run: run.queues.configure("default", {"concurrency": 2}))  # type: ignore[misc]
+        queue = resting.run.stores.queues.get("default")
+        assert queue is not None
+        assert not queue.limits_concurrency or resting.run.sweep_queues.plan().names
+        resting.run.queues.configure("default", {"concurrency": None})
+        minute(resting)
+        lull(resting)
+
+
+def test_a_change_while_a_sweep_looks_leaves_no_mark(exact: World) -> None:
+    """It has read the record as it was before."""
+    exact.run.queues.create("default", {})
+    exact.clock.advance(QUIET_MS)
+    before = known(exact)
+    exact.another().queues.configure("default", {"concurrency": 2})
+    registry = exact.run.stores.registry
+    assert not registry.mark_plain(before, now_ms=exact.clock.now_ms())
+    assert not registry.mark_plain(known(exact), now_ms=exact.clock.now_ms())
+    exact.clock.advance(QUIET_MS - 1)
+    assert not registry.mark_plain(known(exact), now_ms=exact.clock.now_ms())
+    minute(exact)
+    assert exact.run.sweep_queues.plan().names == ["default"]
+
+
+def test_a_lost_removal_of_a_mark_costs_an_hour_at_most(resting: World) -> None:
+    run = resting.another()
+    run.stores.registry.note = lambda name, changes=False: None  # type: ignore[method-assign]
+    run.queues.configure("default", {"concurrency": 2})
+    for _ in range(TURNS):
+        minute(resting)
+    assert known(resting).plain_ms is None
+    assert resting.run.sweep_queues.plan().names == ["default"]
+
+
+def test_a_mark_of_before_a_deployment_is_not_used(resting: World) -> None:
+    """The earlier version may have changed the record without a note of that."""
+    assert known(resting).plain_ms is not None
+    DeploymentStore(resting.run.table).note(version="0.2", now_ms=resting.clock.now_ms())
+    resting.clock.advance(REPLACED_MS + MINUTE_MS)
+    assert resting.run.sweep_queues.plan().names == ["default"]
+
+
+def test_a_mark_does_not_bring_a_deleted_queue_back(resting: World) -> None:
+    gone = known(resting)
+    resting.run.deletion.delete("default", "reject")
+    resting.run.stores.registry.unmark(gone)
+    assert not resting.run.stores.registry.mark_plain(gone, now_ms=resting.clock.now_ms())
+    assert resting.run.stores.registry.all() == []

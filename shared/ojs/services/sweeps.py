@@ -153,11 +153,14 @@ def counting_failures(counts: SweepCounts, what: str) -> Iterator[None]:
 
 @record(frozen=True)
 class SweepPlan:
-    """All queues by name, and the names that sweeps check in this minute. The others are idle."""
+    """All queues by name, and those whose records sweeps check in this minute.
+
+    The records of the other queues have nothing that sweeps check each minute.
+    """
 
     queues: Mapping[str, RegistryQueue]
     names: Sequence[str]
-    # The queues among them whose lines are all read; of the others those that were noted as due.
+    # The queues among them whose lines are all read. Of all others the lines that are noted as due.
     turn: frozenset[str]
     due: DueLines
     # An idle state that was recorded before this time (ms) is not used, because functions of an
@@ -166,12 +169,13 @@ class SweepPlan:
 
     @property
     def resting(self) -> dict[str, Rest]:
-        """The recorded states of the idle queues that this plan doesn't check."""
-        looked_at = set(self.names)
+        """The recorded states of the idle queues, except those of this minute's turn."""
         return {
             name: queue.rest
             for name, queue in self.queues.items()
-            if name not in looked_at and queue.rest is not None
+            if queue.rest is not None
+            and queue.rest.at_ms >= self.relied_on_ms
+            and name not in self.turn
         }
 
 
@@ -244,7 +248,7 @@ class SweepQueues:
         names = [
             name
             for name, queue in queues.items()
-            if name in turn or queue.rest is None or queue.rest.at_ms < relied_on_ms
+            if name in turn or queue.plain_ms is None or queue.plain_ms < relied_on_ms
         ]
         plan = SweepPlan(queues, names, turn, due, relied_on_ms)
         if self._shared is not None:

@@ -181,7 +181,7 @@ class MetricsSweep:
                 Queue(name), rest.levels, rest.changed_ms, rest.oldest_ms
             )
         run.resting |= plan.resting.keys()
-        names = plan.names
+        names = [name for name in plan.queues if name not in run.resting]
         for at in range(0, len(names), _QUEUES):
             if run.stop():
                 return False

@@ -132,7 +132,7 @@ class ReconcileSweep:
         """Yield the names of the queues that have counters, in parts that one call can read."""
         # Idle queues have no size limit.
         plan = self._every.plan()
-        counts.update("unbounded" for _ in plan.resting)
+        counts["unbounded"] += len(plan.queues) - len(plan.names)
         for part in self._every.parts(counts, plan):
             counts.update("unbounded" for queue in part if not queue.config.bounded)
             names = [each.name for each in part if each.tracks_depth or each.limits_concurrency]

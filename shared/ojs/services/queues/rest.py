@@ -1,4 +1,6 @@
-"""Minute sweep that marks queues without changes as idle.
+"""Minute sweep that marks queues without changes as idle, and others as plain.
+
+A plain queue has nothing in its record that sweeps check each minute.
 
 It writes the observed state of a queue into the registry. `ojs.store.queues.registry` explains why
 no change is missed. An idle queue is checked once an hour. This check finds changes whose record
@@ -49,32 +51,52 @@ class RestSweep:
             go_on: Returns whether enough time is left to continue.
 
         Returns:
-            The counts quiet (queues checked), rested (queues that became idle, or whose gauges
-            changed), failed, and `more` (1 if the run ended early: the other queues become idle
-            later).
+            The counts plain (queues that became plain), quiet (queues checked), rested (queues that
+            became idle, or whose gauges changed), failed, and `more` (1 if the run ended early: the
+            other queues become idle later).
         """
         run = SweepRun(now_ms, limit, go_on)
         plan = self._every.plan()
         if now_ms < plan.relied_on_ms:
             return SweepReport({})
-        for part in self._every.parts(run.counts, plan):
-            quiet = [
-                queue.name
-                for queue in part
-                if plan.queues[queue.name].quiet(now_ms) and not _needs_sweeps(queue)
-            ]
-            for at in range(0, len(quiet), _QUEUES):
-                if run.stop(run.counts["quiet"]):
-                    return SweepReport(+run.counts, failures=run.counts.failures)
-                names = quiet[at : at + _QUEUES]
-                found: list[QueueGauges] = []
-                with counting_failures(run.counts, f"queues {names[0]} to {names[-1]}"):
-                    found = self._stats.gauges(names, run.counts.fail)
-                for gauges in found:
-                    run.counts["quiet"] += 1
-                    with counting_failures(run.counts, f"queue {gauges.queue.name}"):
-                        self._one(plan, gauges, run)
+        needing = self._look(plan, run)
+        resting = plan.resting
+        quiet = [
+            name
+            for name, queue in plan.queues.items()
+            if queue.quiet(now_ms) and name not in resting and name not in needing
+        ]
+        for at in range(0, len(quiet), _QUEUES):
+            if run.stop(run.counts["quiet"]):
+                break
+            names = quiet[at : at + _QUEUES]
+            found: list[QueueGauges] = []
+            with counting_failures(run.counts, f"queues {names[0]} to {names[-1]}"):
+                found = self._stats.gauges(names, run.counts.fail)
+            for gauges in found:
+                run.counts["quiet"] += 1
+                with counting_failures(run.counts, f"queue {gauges.queue.name}"):
+                    self._one(plan, gauges, run)
         return SweepReport(+run.counts, failures=run.counts.failures)
+
+    def _look(self, plan: SweepPlan, run: SweepRun) -> set[str]:
+        """Mark queues as plain, or remove their mark. Return those that are not plain."""
+        needing = set(plan.names)
+        for part in self._every.parts(run.counts, plan):
+            for queue in part:
+                known = plan.queues[queue.name]
+                marked = known.plain_ms is not None and known.plain_ms >= plan.relied_on_ms
+                if _needs_sweeps(queue):
+                    if marked:
+                        with counting_failures(run.counts, f"queue {queue.name}"):
+                            self._registry.unmark(known)
+                    continue
+                needing.discard(queue.name)
+                if marked or run.counts["plain"] >= run.limit:
+                    continue
+                with counting_failures(run.counts, f"queue {queue.name}"):
+                    run.counts["plain"] += self._registry.mark_plain(known, now_ms=run.now_ms)
+        return needing
 
     def _one(self, plan: SweepPlan, gauges: QueueGauges, run: SweepRun) -> None:
         known = plan.queues[gauges.queue.name]

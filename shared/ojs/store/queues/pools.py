@@ -127,7 +127,7 @@ class PoolStore:
                 marks[pool.name] = PoolMark(pool.isolated, pool.fairness)
             if marks == queue.pools:
                 continue
-            self._registry.note(queue.name)
+            self._registry.note(queue.name, changes=True)
             # Race: another pool adds or removes the queue, or it is configured or deleted. The
             # loser reads again: two pools must not both isolate it, no pool may have a deleted
             # queue, and whether tenants share the queue depends on all its pools.

@@ -129,7 +129,7 @@ class QueueStore:
             ["charging", "slotting"],
             now_ms=now_ms,
         )
-        self._registry.note(queue.name)
+        self._registry.note(queue.name, changes=True)
         stored = from_item(queue.name, self._records.write(queue.name, change))
         # Where there are replicas, another operator may have configured it again by now.
         layers = Layers(own, stored.layers.inherited)
@@ -147,7 +147,7 @@ class QueueStore:
     ) -> Item:
         """Change a queue's item, which is returned. Raises LostRace."""
         if name != DEFAULT_QUEUE_POLICY:
-            self._registry.note(name)
+            self._registry.note(name, changes=True)
         change = Update(
             keys.queue(name),
             keys.RECORD,
