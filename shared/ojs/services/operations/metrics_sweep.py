@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from dataclasses import replace as changed
 
+from ojs.bounded import BoundedMap
 from ojs.domain.dead_letter.statistics import together
 from ojs.domain.job.states import State
 from ojs.domain.pool.backlog import Backlog, backlogs, takes_from
@@ -46,9 +47,11 @@ from ojs.services.sweeps import (
 from ojs.store.dead_letter.counters import BY_ERROR, BY_TYPE, DeadLetterCounters
 from ojs.store.deployment.maintenance import MaintenanceStore
 from ojs.store.derived.pool_health import PoolHealthStore
+from ojs.store.derived.shards import ShardCounts
 from ojs.store.derived.statistics import KEPT_MS, StatisticsStore
 from ojs.store.queues import queues as queue_store
 from ojs.store.queues import workers as worker_store
+from ojs.store.queues.registry import QUIET_MS, RegistryQueue
 from ojs.store.table import keys
 
 # Longer than the lag of the stream. Minutes that ended less than this ago are summed again.
@@ -60,6 +63,10 @@ _WORKERS = 1_000
 _QUEUES = 33  # one call
 # Maximum number of pools whose worker counts one run stores: those with the most workers.
 _POOLS = 1_000
+# Queues whose gauges a container remembers.
+_REMEMBERED = 10_000
+# An eventually consistent read sees writes that are older than this.
+_SEEN_MS = 10_000
 # Maximum lag of the stream. After this time, a queue's counts are final.
 _SETTLED_MS = DAY_MS
 
@@ -81,6 +88,27 @@ class MetricsReport(SweepReport):
     backlogs: Sequence[Backlog] = ()
 
 
+@record(frozen=True)
+class _Sign:
+    """What changes with the gauges of a queue: its record, and what shards counted of it."""
+
+    changed_ms: int | None
+    shards: Sequence[tuple[str, int]]
+    counted_ms: int
+
+    def settled(self, now_ms: int) -> bool:
+        """Return whether a read now sees all changes up to this sign, and a later change has
+        another one.
+        """
+        unchanged = self.changed_ms is None or self.changed_ms <= now_ms - QUIET_MS
+        return unchanged and bool(self.shards) and self.counted_ms <= now_ms - _SEEN_MS
+
+
+def _sign(queue: RegistryQueue, counted: Sequence[ShardCounts]) -> _Sign:
+    shards = tuple((one.shard, one.rev) for one in counted)
+    return _Sign(queue.changed_ms, shards, max((one.changed_ms for one in counted), default=0))
+
+
 @record
 class _MetricsRun(SweepRun):
     queues: dict[str, QueueGauges] = field(default_factory=dict)
@@ -90,6 +118,10 @@ class _MetricsRun(SweepRun):
     resting: set[str] = field(default_factory=set)
     # Workers that fetch jobs, by the group whose queues they fetch from.
     by_group: Counter[str] = field(default_factory=Counter)
+    # What the open shards of the stream have counted, of each queue that is not idle.
+    counted: Mapping[str, Sequence[ShardCounts]] = field(default_factory=dict)
+    # Functions of an earlier version might count (`SweepPlan.relied_on_ms`).
+    mixed: bool = False
     # Activity of the last complete minute, by queue.
     minute: dict[str, Activity] = field(default_factory=dict)
     backlogs: Sequence[Backlog] = ()
@@ -136,6 +168,8 @@ class MetricsSweep:
         self._maintenance = maintenance
         self._groups = {name: frozenset(queues) for name, queues in worker_groups.items()}
         self._choose = choose
+        # The last gauges of queues that have not changed lately, by name.
+        self._known: BoundedMap[str, tuple[_Sign, QueueGauges]] = BoundedMap(_REMEMBERED)
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> MetricsReport:
         """Measure all queues and workers.
@@ -181,7 +215,15 @@ class MetricsSweep:
                 Queue(name), rest.levels, rest.changed_ms, rest.oldest_ms
             )
         run.resting |= plan.resting.keys()
-        names = [name for name in plan.queues if name not in run.resting]
+        awake = [name for name in plan.queues if name not in run.resting]
+        run.mixed = run.now_ms < plan.relied_on_ms
+        run.counted = self._stats.counted(awake)
+        signs = {name: _sign(plan.queues[name], run.counted[name]) for name in awake}
+        for name in awake:
+            known = self._known.get(name)
+            if known is not None and known[0] == signs[name] and name not in plan.turn:
+                run.queues[name] = known[1]
+        names = [name for name in awake if name not in run.queues]
         for at in range(0, len(names), _QUEUES):
             if run.stop():
                 return False
@@ -189,7 +231,11 @@ class MetricsSweep:
             found: Sequence[QueueGauges] = ()
             with counting_failures(run.counts, f"queues {part[0]} to {part[-1]}"):
                 found = self._stats.gauges(part, run.counts.fail)
-            run.queues.update((each.queue.name, each) for each in found)
+            for each in found:
+                name = each.queue.name
+                run.queues[name] = each
+                if signs[name].settled(run.now_ms):
+                    self._known.put(name, (signs[name], each))
             run.counts["queues"] += len(found)
         return self._read_left(run)
 
@@ -305,14 +351,25 @@ class MetricsSweep:
         """Return the activity of all queues since `first_ms`, by the start of the minute (ms)."""
         minutes: dict[int, Activity] = {}
         last_minute = run.now_ms - run.now_ms % MINUTE_MS - MINUTE_MS
-        for name, found in run.queues.items():
-            # The queue's counters have not changed since then, so none of its minutes has. The
-            # margin is for clock differences.
-            if found.changed_ms < first_ms - LATE_MS:
-                continue
-            if run.stop():
-                return None
-            for point in self._stats.points(name, MINUTE_MS, first_ms, run.now_ms + 1):
+        # The counters of other queues have not changed since then, so none of their minutes has.
+        # The margin is for clock differences.
+        lately_ms = first_ms - LATE_MS
+        changes = {
+            name: run.queues[name].changed_ms
+            for name in run.counted
+            if run.queues[name].changed_ms >= lately_ms
+        }
+        if run.stop():
+            return None
+        found = self._stats.minutes(
+            changes,
+            first_ms,
+            run.now_ms + 1,
+            counted=run.counted,
+            moved_ms=0 if run.mixed else lately_ms,
+        )
+        for name, points in found:
+            for point in points:
                 before = minutes.get(point.start_ms, Activity())
                 minutes[point.start_ms] = before + point.activity
                 if point.start_ms == last_minute:
@@ -394,6 +451,8 @@ class MetricsSweep:
                 if oldest.ms != found.oldest_ms:
                     self._stats.save_oldest(name, oldest.ms, now_ms=run.now_ms)
                     run.queues[name] = changed(found, oldest_ms=oldest.ms)
+                    if known := self._known.get(name):
+                        self._known.put(name, (known[0], run.queues[name]))
                     run.counts["oldest"] += 1
 
 
