@@ -46,7 +46,7 @@ def swept(exact: World) -> World:
     return exact
 
 
-def lines(world: World) -> dict[str, list[int]]:
+def lines(world: World) -> list[str]:
     return world.run.stores.due_notes.lines().lines
 
 
@@ -61,11 +61,12 @@ def until_read_anyway_ms(world: World) -> int:
 
 
 def test_lines_that_are_not_noted_cost_nothing(swept: World) -> None:
-    idle = sweep(swept)
-    push(swept.run, scheduled_at="+PT1H")
-    assert sweep(swept) <= idle + 1
+    idle = max(sweep(swept) for _ in range(10))
+    for hours in (1, 2):
+        push(swept.run, scheduled_at=f"+PT{hours}H")
+    assert max(sweep(swept) for _ in range(10)) <= idle
     push(swept.run, scheduled_at="+PT1S")
-    assert sweep(swept) == idle + 1
+    assert sweep(swept) <= idle + 1
     assert not overdue(swept)
 
 
@@ -210,10 +211,10 @@ def test_a_queue_that_is_deleted_and_created_again(swept: World) -> None:
 
 
 def test_lines_of_a_deleted_queue_are_not_read(swept: World) -> None:
-    idle = sweep(swept)
+    idle = max(sweep(swept) for _ in range(10))
     swept.run.stores.due_notes.note([(keys.due("gone", 0), swept.clock.now_ms())])
-    assert sweep(swept) <= idle + 1
-    assert [*lines(swept)] == [keys.due("gone", 0)]
+    assert sweep(swept) <= idle
+    assert lines(swept) == [keys.due("gone", 0)]
 
 
 ENTRIES: dict[str, Callable[[Runtime], Any]] = {

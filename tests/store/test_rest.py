@@ -345,7 +345,7 @@ def test_what_cannot_be_noted_is_not_done(exact: World, error: Exception) -> Non
 def unnoted(world: World) -> Runtime:
     """A container that notes nothing, as one of version 0.2."""
     run = world.another()
-    run.stores.registry.note = lambda name, changes=False: None  # type: ignore[method-assign]
+    run.stores.registry.note = lambda name, changes=False: None  # type: ignore[method-assign, misc]
     run.stores.due_notes.note = lambda entries: None  # type: ignore[method-assign]
     return run
 
@@ -587,7 +587,7 @@ def test_a_change_while_a_sweep_looks_leaves_no_mark(exact: World) -> None:
 
 def test_a_lost_removal_of_a_mark_costs_an_hour_at_most(resting: World) -> None:
     run = resting.another()
-    run.stores.registry.note = lambda name, changes=False: None  # type: ignore[method-assign]
+    run.stores.registry.note = lambda name, changes=False: None  # type: ignore[method-assign, misc]
     run.queues.configure("default", {"concurrency": 2})
     for _ in range(TURNS):
         minute(resting)

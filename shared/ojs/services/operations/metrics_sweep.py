@@ -63,6 +63,8 @@ _WORKERS = 1_000
 _QUEUES = 33  # one call
 # Maximum number of pools whose worker counts one run stores: those with the most workers.
 _POOLS = 1_000
+# Once in this number of minutes an empty partition of workers is read.
+_LOOKS = 4
 # Queues whose gauges a container remembers.
 _REMEMBERED = 10_000
 # An eventually consistent read sees writes that are older than this.
@@ -168,6 +170,8 @@ class MetricsSweep:
         self._maintenance = maintenance
         self._groups = {name: frozenset(queues) for name, queues in worker_groups.items()}
         self._choose = choose
+        # The partitions of workers that were empty.
+        self._empty: set[int] = set()
         # The last gauges of queues that have not changed lately, by name.
         self._known: BoundedMap[str, tuple[_Sign, QueueGauges]] = BoundedMap(_REMEMBERED)
 
@@ -327,8 +331,14 @@ class MetricsSweep:
         counts: Counter[str] = Counter()
         pools: Counter[str] = Counter()
         after: str | None = None
+        # A worker in a partition that was empty is counted within _LOOKS minutes, but at once where
+        # groups are scaled.
+        turn = run.now_ms // MINUTE_MS % _LOOKS
+        skip = {each for each in self._empty if each % _LOOKS != turn and not self._groups}
+        self._empty = set(range(worker_store.SHARDS))
         while counts.total() < MAX_WORKERS:
-            page, after = self._workers.page(limit=_WORKERS, after=after)
+            page, after = self._workers.page(limit=_WORKERS, after=after, skip=skip)
+            self._empty -= {worker_store.shard_of(worker.id) for worker in page}
             counts.update(_kind(worker, run.now_ms) for worker in page)
             for name, queues in self._groups.items():
                 run.by_group[name] += sum(

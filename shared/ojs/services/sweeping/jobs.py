@@ -9,7 +9,6 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 
 from ojs.bounded import BoundedMap
-from ojs.clock import Clock
 from ojs.domain.job.states import State
 from ojs.domain.queue.queue import Queue
 from ojs.services.for_each import ForEach, in_threads
@@ -63,7 +62,6 @@ class JobSweep:
         fire: Callable[[str], object],
         queues: QueueStore,
         due_notes: DueNotes,
-        clock: Clock,
         choose: Callable[[int], int] = random.randrange,
         for_each: ForEach = in_threads,
     ) -> None:
@@ -82,7 +80,6 @@ class JobSweep:
         self._deletion = deletion
         self._store = queues
         self._due_notes = due_notes
-        self._clock = clock
         self._choose = choose
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
@@ -131,13 +128,11 @@ class JobSweep:
             if counts.total() >= limit or not go_on():
                 counts["more"] = 1
                 return
-            left, began_ms, failed = True, self._clock.now_ms(), counts["failed"]
+            left, failed = True, counts["failed"]
             with counting_failures(counts, f"queue {queue}, lane {lane}"):
                 left = self._lane(queue, lane, mine, now_ms, go_on, counts)
             if left or counts["failed"] > failed:
-                self._due_notes.note((line, began_ms) for line in mine)
-            else:
-                self._due_notes.were_read(mine, plan.due, began_ms)
+                self._due_notes.note((line, now_ms) for line in mine)
         # Last: a sweep that dies or is cut short before reads all of them again.
         if complete:
             self._due_notes.advance(plan.due)

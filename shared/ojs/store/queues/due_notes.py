@@ -34,8 +34,7 @@ SETTLED_MS = 10 * 60_000
 # If the oldest interval is this old, the sweep was out of service: it reads all lines of all
 # queues.
 LATE_MS = 30 * 60_000
-# A line that was read this long after the end of an interval is read for it once more, when it
-# settles.
+# An interval whose lines were all read this long after its end is read once more, when it settles.
 _SHOWN_MS = 60_000
 # Longer than any failure of the sweeps that could go unnoticed.
 _KEPT_S = 7 * 86_400
@@ -45,7 +44,7 @@ _DONE = (keys.DUE_NOTES, keys.RECORD)
 
 @record(frozen=True)
 class DueLines:
-    """The lines that a sweep reads, each with the intervals that it is noted for.
+    """The lines that a sweep reads, as noted at `at_ms`.
 
     `done` is the first interval that was not done, None if that is not stored; `settled` is the
     first one that still has to be read after this sweep.
@@ -53,7 +52,8 @@ class DueLines:
 
     done: int | None
     settled: int
-    lines: dict[str, list[int]]
+    lines: list[str]
+    at_ms: int = 0
 
     @property
     def late(self) -> bool:
@@ -69,8 +69,8 @@ class DueNotes:
         self._clock = clock
         # Notes that this container wrote or read: line and interval.
         self._noted: BoundedSet[tuple[str, int]] = BoundedSet(_REMEMBERED)
-        # Lines that this container read after the end of an interval, which has not settled.
-        self._read: BoundedSet[tuple[str, int]] = BoundedSet(_REMEMBERED)
+        # Intervals before this one were read after their end, and are not read until they settle.
+        self._shown = 0
 
     def note(self, entries: Iterable[tuple[str, int]]) -> None:
         """Note lines, each for the time (ms) at which an entry in it is due. Call it before the
@@ -101,21 +101,22 @@ class DueNotes:
     # --- the sweep --------------------------------------------------------------------------------
 
     def lines(self) -> DueLines:
-        """Return the lines to read now: those of the present interval and of the ended ones that
-        are not done. One call, and one for each interval. Raises OjsError.
+        """Return the lines to read now. One call, and one for each interval that is read: the
+        present one, the one before for a minute, and one that settles. Raises OjsError.
         """
         now_ms = self._clock.now_ms()
         # An old value is smaller: more is read.
         item = self._table.get(*_DONE, consistent=False)
         done = None if item is None else number(item, "done")
         settled = max((now_ms - SETTLED_MS) // BUCKET_MS, done or 0)
-        found = DueLines(done, settled, {})
+        found = DueLines(done, settled, [], now_ms)
         # What is late is found by reading all lines.
+        lines: dict[str, None] = {}
         first = settled if found.late or done is None else done
         for bucket in range(first, now_ms // BUCKET_MS + 1):
-            for line in self.noted(bucket):
-                if bucket < settled or (line, bucket) not in self._read:
-                    found.lines.setdefault(line, []).append(bucket)
+            if bucket < settled or bucket >= self._shown:
+                lines |= dict.fromkeys(self.noted(bucket))
+        found.lines.extend(lines)
         return found
 
     def noted(self, bucket: int) -> list[str]:
@@ -128,15 +129,9 @@ class DueNotes:
             self._noted.add((line, bucket))
         return lines
 
-    def were_read(self, lines: Iterable[str], found: DueLines, read_ms: int) -> None:
-        """Record that these lines were read at this time (ms), and that nothing due is left."""
-        for line in lines:
-            for bucket in found.lines.get(line, ()):
-                if read_ms >= (bucket + 1) * BUCKET_MS + _SHOWN_MS:
-                    self._read.add((line, bucket))
-
     def advance(self, found: DueLines) -> None:
-        """Store that all lines of these intervals were read, and what is left was noted again."""
+        """Store that all these lines were read, and that what is left was noted again."""
+        self._shown = max(self._shown, (found.at_ms - _SHOWN_MS) // BUCKET_MS)
         if found.done == found.settled:
             return
         condition = "attribute_not_exists(pk)" if found.done is None else "#done = :done"
