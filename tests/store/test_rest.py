@@ -522,6 +522,45 @@ def test_gauges_are_exact_while_queues_rest(streamed: Worlds) -> None:
         assert found.queues[0].oldest_available_ms is None
 
 
+def test_gauges_of_queues_in_use_are_read_when_they_change(streamed: Worlds) -> None:
+    """Their counters, and their records."""
+    with streamed() as world:
+        stream = Stream(world.client, world.table)
+        derived = Projected(world.client, world.table, world.clock)
+        names = ["default", "other", "third"]
+
+        def read() -> tuple[int, dict[str, int]]:
+            derived.run(stream.take())
+            turn = True
+            while turn:
+                world.clock.advance(MINUTE_MS)
+                world.run.sweep.run_once(world.clock.now_ms(), 100)
+                turn = bool(world.run.sweep_queues.plan().turn)
+            found = measured(world)
+            assert not found.failures
+            counted = {each.queue.name: each.levels.of(State.AVAILABLE) for each in found.queues}
+            return found.get("queues", 0), counted
+
+        for name in names:
+            world.run.queues.create(name, {})
+            world.push(queue=name)
+        world.clock.advance(QUIET_MS)
+        minute(world)
+        read()
+        assert read() == (0, dict.fromkeys(names, 1))
+        world.push(queue="other")
+        assert read() == (1, {"default": 1, "other": 2, "third": 1})
+        assert read()[0] == 0
+        # Another container knows nothing yet.
+        assert world.another().metrics_sweep.run_once(world.clock.now_ms(), 100)["queues"] == 3
+        # While a record may change it is read each time.
+        world.run.queues.configure("third", {"max_size": 10})
+        for _ in range(5):
+            assert read()[0] == 1
+        (third,) = (each for each in measured(world).queues if each.queue.name == "third")
+        assert third.filling is not None
+
+
 def test_so_many_queues_rest_in_one_run(exact: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the others later."""
     monkeypatch.setattr(rest, "_QUEUES", 2)

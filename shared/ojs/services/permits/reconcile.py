@@ -332,7 +332,7 @@ class PoolPermitSweep:
         workers: Mapping[str, Mapping[str, int | None]] | None = None
         after: str | None = None
         while True:
-            names, after = self._pools.names(limit=_PAGE, after=after)
+            names, after = self._pools.names(limit=_PAGE, after=after, consistent=False)
             for pool in self._pools.get_many(names, counts.fail):
                 by_worker = pool.strategy == DispatchStrategy.LEAST_LOADED
                 if not pool.limits_concurrency and not by_worker:

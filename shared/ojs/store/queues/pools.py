@@ -50,14 +50,16 @@ class PoolStore:
         there = (item for item in items if item is not None)
         return list(readable(POOL.of, there, unreadable))
 
-    def names(self, *, limit: int, after: str | None = None) -> tuple[list[str], str | None]:
+    def names(
+        self, *, limit: int, after: str | None = None, consistent: bool = True
+    ) -> tuple[list[str], str | None]:
         """Return a page of the registry in order of name, and the key of the next page."""
         condition, values = "pk = :pools", {":pools": keys.POOLS}
         if after is not None:
             condition += " AND sk > :after"
             values[":after"] = after
         # One more than the page: DynamoDB returns a position also after the very last item.
-        found = self._table.query(condition, values, limit=limit + 1, consistent=True)
+        found = self._table.query(condition, values, limit=limit + 1, consistent=consistent)
         names = [str(item["sk"]) for item in found.items]
         return names[:limit], names[limit - 1] if len(names) > limit else None
 
