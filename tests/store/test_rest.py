@@ -484,8 +484,11 @@ def test_a_paused_queue_rests_and_its_jobs_come_in_time(resting: World) -> None:
 # --- gauges ---------------------------------------------------------------------------------------
 
 
-def test_gauges_are_exact_while_queues_rest(streamed: Worlds) -> None:
+def test_gauges_are_exact_while_queues_rest(
+    streamed: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also of what no note goes before: pushes and acks."""
+    monkeypatch.setattr(rest, "_IDLE_MS", QUIET_MS)
     with streamed() as world:
         stream = Stream(world.client, world.table)
         derived = Projected(world.client, world.table, world.clock)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from dataclasses import replace as changed
 
@@ -122,6 +122,8 @@ class _MetricsRun(SweepRun):
     by_group: Counter[str] = field(default_factory=Counter)
     # What the open shards of the stream have counted, of each queue that is not idle.
     counted: Mapping[str, Sequence[ShardCounts]] = field(default_factory=dict)
+    # What changes with the gauges of these queues, by name.
+    signs: Mapping[str, _Sign] = field(default_factory=dict)
     # Functions of an earlier version might count (`SweepPlan.relied_on_ms`).
     mixed: bool = False
     # Activity of the last complete minute, by queue.
@@ -172,8 +174,10 @@ class MetricsSweep:
         self._choose = choose
         # The partitions of workers that were empty.
         self._empty: set[int] = set()
-        # The last gauges of queues that have not changed lately, by name.
+        # The last gauges of queues that have not changed lately, by name, and their minutes since a
+        # time (ms).
         self._known: BoundedMap[str, tuple[_Sign, QueueGauges]] = BoundedMap(_REMEMBERED)
+        self._minutes: BoundedMap[str, tuple[_Sign, int, Sequence[Point]]] = BoundedMap(_REMEMBERED)
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> MetricsReport:
         """Measure all queues and workers.
@@ -222,7 +226,7 @@ class MetricsSweep:
         awake = [name for name in plan.queues if name not in run.resting]
         run.mixed = run.now_ms < plan.relied_on_ms
         run.counted = self._stats.counted(awake)
-        signs = {name: _sign(plan.queues[name], run.counted[name]) for name in awake}
+        signs = run.signs = {name: _sign(plan.queues[name], run.counted[name]) for name in awake}
         for name in awake:
             known = self._known.get(name)
             if known is not None and known[0] == signs[name] and name not in plan.turn:
@@ -371,20 +375,40 @@ class MetricsSweep:
         }
         if run.stop():
             return None
-        found = self._stats.minutes(
-            changes,
-            first_ms,
-            run.now_ms + 1,
-            counted=run.counted,
-            moved_ms=0 if run.mixed else lately_ms,
-        )
-        for name, points in found:
+        for name, points in self._points_of(run, changes, first_ms):
             for point in points:
                 before = minutes.get(point.start_ms, Activity())
                 minutes[point.start_ms] = before + point.activity
                 if point.start_ms == last_minute:
                     run.minute[name] = point.activity
         return minutes
+
+    def _points_of(
+        self, run: _MetricsRun, changes: dict[str, int], first_ms: int
+    ) -> Iterator[tuple[str, Sequence[Point]]]:
+        """Yield the minutes of these queues since `first_ms`. Those of queues that have not changed
+        since an earlier run are not read again.
+        """
+        begin_ms = first_ms - first_ms % MINUTE_MS
+        for name in list(changes):
+            sign, since_ms, points = self._minutes.get(name, (None, 0, ()))
+            if sign == run.signs[name] and since_ms <= first_ms:
+                del changes[name]
+                yield (
+                    name,
+                    [
+                        point
+                        for point in points
+                        if point.start_ms >= first_ms - first_ms % MINUTE_MS
+                    ],
+                )
+        moved_ms = 0 if run.mixed else first_ms - LATE_MS
+        for name, points in self._stats.minutes(
+            changes, first_ms, run.now_ms + 1, counted=run.counted, moved_ms=moved_ms
+        ):
+            if run.signs[name].settled(run.now_ms):
+                self._minutes.put(name, (run.signs[name], first_ms, points))
+            yield name, points
 
     def _add_up_dead(self, run: _MetricsRun) -> None:
         """Store the numbers of dead letters by queue, error, and job type."""

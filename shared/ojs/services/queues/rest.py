@@ -21,9 +21,11 @@ from ojs.services.sweeps import (
     counting_failures,
 )
 from ojs.store.derived.statistics import StatisticsStore
-from ojs.store.queues.registry import QueueRegistry, Rest
+from ojs.store.queues.registry import QUIET_MS, QueueRegistry, Rest
 
 _QUEUES = 33  # one call
+# How long (ms) a queue has not changed before it becomes idle, where a mark saves little.
+_IDLE_MS = 60 * 60_000
 
 
 class RestSweep:
@@ -61,10 +63,12 @@ class RestSweep:
             return SweepReport({})
         needing = self._look(plan, run)
         resting = plan.resting
+        # With open shards the metrics sweep does not read a queue that has not changed.
+        for_ms = _IDLE_MS if self._stats.shards else QUIET_MS
         quiet = [
             name
             for name, queue in plan.queues.items()
-            if queue.quiet(now_ms) and name not in resting and name not in needing
+            if queue.quiet(now_ms, for_ms) and name not in resting and name not in needing
         ]
         for at in range(0, len(quiet), _QUEUES):
             if run.stop(run.counts["quiet"]):

@@ -537,6 +537,11 @@ class StatisticsStore:
             whole = ((ms, recent.added(pk, sk, own.get((pk, sk)))) for sk, ms in sort_keys.items())
             yield name, [Point(ms, _activity(item)) for ms, item in whole if item is not None]
 
+    @property
+    def shards(self) -> int:
+        """Return the number of known open shards of the stream."""
+        return self._sharded.shards
+
     def counted(self, names: Sequence[str]) -> dict[str, list[ShardCounts]]:
         """Return what the open shards have counted of these queues, in order of name, by queue."""
         return self._sharded.of_queues(names)

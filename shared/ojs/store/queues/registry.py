@@ -76,9 +76,9 @@ class RegistryQueue:
     changed_ms: int | None = None
     plain_ms: int | None = None
 
-    def quiet(self, now_ms: int) -> bool:
-        """Return whether the queue has no recent note."""
-        return self.noted_ms is None or self.noted_ms <= now_ms - QUIET_MS
+    def quiet(self, now_ms: int, for_ms: int = QUIET_MS) -> bool:
+        """Return whether the queue has had no note for a time (ms)."""
+        return self.noted_ms is None or self.noted_ms <= now_ms - for_ms
 
 
 class QueueRegistry:
