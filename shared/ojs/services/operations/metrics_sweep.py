@@ -394,14 +394,7 @@ class MetricsSweep:
             sign, since_ms, points = self._minutes.get(name, (None, 0, ()))
             if sign == run.signs[name] and since_ms <= first_ms:
                 del changes[name]
-                yield (
-                    name,
-                    [
-                        point
-                        for point in points
-                        if point.start_ms >= first_ms - first_ms % MINUTE_MS
-                    ],
-                )
+                yield name, [point for point in points if point.start_ms >= begin_ms]
         moved_ms = 0 if run.mixed else first_ms - LATE_MS
         for name, points in self._stats.minutes(
             changes, first_ms, run.now_ms + 1, counted=run.counted, moved_ms=moved_ms
