@@ -14,7 +14,7 @@ def pages() -> dict[Path, str]:
     """
     money, most = prices.Model(counted(), assumed()), scale.Scale(counted(), assumed())
     blocks = {
-        "README.md": {"price": prices.sentence(money), "prices": _apart(prices.brief(money))},
+        "README.md": {"price": prices.sentence(money), "prices": "\n" + prices.brief(money) + "\n"},
         "docs/compared.md": {"price": prices.sentence(money)},
         "docs/performance.md": {
             "all in": _apart(prices.units(money)),

@@ -11,8 +11,9 @@ from __future__ import annotations
 import hashlib
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass
+from functools import partial
 from typing import Any
 
 from docs.numbers import Numbers, assumed, counted, number, table
@@ -466,13 +467,15 @@ def brief(model: Model) -> str:
         models = [
             Model(model.units, {**model.numbers, **own, "job_s": job_s}) for job_s in (1, 60, 300)
         ]
-        for rate in (0.4, 10):
-            paid = (dollars(each.whole("one by one", rate)) for each in models)
-            rows.append([f"{client}, {rate:g} jobs/s", *paid])
-    for rate in (0.4, 10):
-        cost = dollars(sum(model.pushed(rate).values()) / rate * _MILLION)
-        rows.append([f"pushed to a function, {rate:g} jobs/s", cost, cost, cost])
-    return table(("dollars for a million jobs", "1 s", "60 s", "5 min"), rows)
+        rows.append([client, *(_quiet_and_busy(partial(m.whole, "one by one")) for m in models)])
+    pushed = _quiet_and_busy(lambda rate: sum(model.pushed(rate).values()) / rate * _MILLION)
+    rows.append(["pushed to a function", pushed, pushed, pushed])
+    return table(("at 0.4 / 10 jobs/s, jobs of", "1 s", "60 s", "5 min"), rows)
+
+
+def _quiet_and_busy(price: Callable[[float], float]) -> str:
+    """The prices at 0.4 and at 10 jobs/s."""
+    return " / ".join(dollars(price(rate)) for rate in (0.4, 10))
 
 
 def empty_fetches(model: Model) -> str:

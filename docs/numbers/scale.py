@@ -63,7 +63,7 @@ KEYS = {
     "table Q|": Key("the queue, read by each push and fetch", _COPY),
     "work R|": Key("ready line", _LANE),
     "work D|": Key("due line", _LANE),
-    "work B": Key("staged batches", _ALL),
+    "work B|": Key("staged batches", _SLOT),
     "work X|": Key("dead letters of a queue", _QUEUE),
     "expiry X": Key("dead letters of all queues", _ALL),
     "table G| depth": Key("depth counter", _QUEUE),

@@ -28,6 +28,8 @@ RATES = (0.0, 0.02, 0.05, 0.15)
 _TRANSACTION = 3
 # Jobs of a workflow that start together.
 _SLICE = 4
+# If more than these start, the root says so before.
+_SHARED = 2
 # What is kept in the table rather than in the bucket.
 _ITEM_BYTES = 4_000
 # And is given up when no request that stores it can be under way any more.
@@ -496,6 +498,9 @@ def play(
     scheduler = Scheduler(choose)
     world.start(scheduler)
     with (
+        # One slot of batches, so that each sweep meets each batch.
+        mock.patch("ojs.store.table.keys.STAGED_SLOTS", 1),
+        mock.patch("ojs.store.jobs.staged_batches._SLOTS_A_TURN", 1),
         mock.patch("ojs.store.jobs.staged_batches.MAX_TRANSACTION", _TRANSACTION),
         mock.patch("ojs.services.jobs.enqueue.MAX_TRANSACTION", _TRANSACTION),
         mock.patch("ojs.store.jobs.staged_batches.STAGING_GRACE_MS", staging_grace_ms),
@@ -505,6 +510,7 @@ def play(
         mock.patch("ojs.services.workflows.starts.MIN_SLOTS", 3),
         mock.patch("ojs.store.workflows.fan_ins.SHARD_SLOTS", 3),
         mock.patch("ojs.services.workflows.starts.MAX_BATCH", _SLICE),
+        mock.patch("ojs.services.workflows.advance._STARTED_AT_ONCE", _SHARED),
     ):
         # What was there before is no part of what goes wrong.
         world.plan.on = False

@@ -317,7 +317,7 @@ def test_a_minutes_sweeps_pass_over_idle_queues(exact: World) -> None:
         exact.run.queues.create(f"idle-{number:03d}", {})
     # Their records, two queries of each lane, and what the gauges are made of.
     spent = minutes_sweeps(exact)
-    assert (spent.calls <= 456, spent.reads <= 735) == (True, True)
+    assert (spent.calls <= 460, spent.reads <= 738) == (True, True)
     # The lists of earlier minutes are read once more.
     exact.clock.advance(ms=3_600_000)
     minutes_sweeps(exact)
@@ -342,5 +342,5 @@ def test_a_queue_with_a_counter_is_read_once_more(exact: World) -> None:
             report = exact.run.reconcile.run_once(exact.clock.now_ms(), 1_000)
     assert (report["unbounded"], report["bounded"]) == (2, 1)
     # The list, three items of each of the two, what names the shards of the stream, and the slots
-    # of lease notes.
-    assert spent.reads <= 16
+    # of lease notes. Its jobs are counted: seventeen partitions of staged batches are read before.
+    assert spent.reads <= 24

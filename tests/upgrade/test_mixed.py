@@ -50,7 +50,10 @@ CLIENTS = 6
 # machine needs some of them.
 FINISH_S = 120
 RETRY = {"max_attempts": 1_000, "initial_interval": "PT1S", "max_interval": "PT2S"}
-QUEUES = ("plain", "batched", "bulked", "bounded", "slots", "keyed", "retried", "unique", "flow")
+QUEUES = (
+    "plain", "batched", "staged", "bulked", "bounded", "slots", "keyed", "retried", "unique",
+    "flow",
+)  # fmt: skip
 FINAL = {"completed", "cancelled", "discarded"}
 
 
@@ -183,14 +186,8 @@ class Clients:
                 if status in (200, 201, 207):
                     self.note(answer, [job["id"] for job in jobs])
                 return
-            if way == "flow":
-                step = {"type": "t", "args": [], "options": {"queue": way, "retry": RETRY}}
-                flow = {"type": dice.choice(("chain", "group")), "name": "f"}
-                body = "steps" if flow["type"] == "chain" else "jobs"
-                status, answer = self.ask("POST", "/workflows", {**flow, body: [step] * 3})
-                assert status in (201, 503), answer
-                if status == 201:
-                    self.workflows.append(answer["id"])
+            if way in ("staged", "flow"):
+                (self.staged if way == "staged" else self.flow)(way, dice)
                 return
             more: dict[str, Any] = {}
             if way == "keyed":
@@ -201,6 +198,28 @@ class Clients:
             status, answer = self.ask("POST", "/jobs", job)
             if status == 201:
                 self.note(answer, [job["id"]])
+
+    def staged(self, queue: str, _: random.Random) -> None:
+        """Enqueue jobs with IDs of the server: the batch is committed by one delete."""
+        job = {"type": "t", "args": [], "options": {"queue": queue, "retry": RETRY}}
+        status, answer = self.ask("POST", "/jobs/batch", {"jobs": [job] * 7})
+        if status == 201:
+            self.note(answer, [each["id"] for each in answer["jobs"]])
+
+    def flow(self, queue: str, dice: random.Random) -> None:
+        """Create a workflow; in some, a group starts in a slice when the first step ends."""
+        step = {"type": "t", "args": [], "options": {"queue": queue, "retry": RETRY}}
+        large = [step, {"type": "group", "jobs": [step] * 105}]
+        body = dice.choice(
+            (
+                {"type": "chain", "steps": large if dice.random() < 0.1 else [step] * 3},
+                {"type": "group", "jobs": [step] * 3},
+            )
+        )
+        status, answer = self.ask("POST", "/workflows", {**body, "name": "f"})
+        assert status in (201, 503), answer
+        if status == 201:
+            self.workflows.append(answer["id"])
 
     def note(self, answer: Any, ids: list[str]) -> None:
         """Remember those of these jobs that the response says are stored."""
@@ -339,7 +358,7 @@ class Run:
         status, answer = self.world.any()("DELETE", "/ojs/v1/crons/c")
         assert status < 300, answer
         until_s = time.monotonic() + FINISH_S
-        while self.open() and time.monotonic() < until_s:
+        while (self.open() or self.staged()) and time.monotonic() < until_s:
             self.phase(1.0, kills=0, pushing=False)
         self.done.set()
 
@@ -358,6 +377,16 @@ class Run:
                     records.append(items.job_of(item))
         return {job.id: job for job in records if job.batch not in staged}
 
+    def staged(self) -> list[str]:
+        """The batches of killed requests that no sweep has undone."""
+        pages = self.world.client.get_paginator("scan").paginate(
+            TableName="ojs", ConsistentRead=True,
+            FilterExpression="begins_with(pk, :batch) AND #state = :staging",
+            ExpressionAttributeNames={"#state": "state"},
+            ExpressionAttributeValues=values.pack({":batch": "B|", ":staging": "staging"}),
+        )  # fmt: skip
+        return [item["pk"]["S"] for page in pages for item in page["Items"]]
+
     def open(self) -> list[Job]:
         """The jobs that are not in a final state."""
         return [job for job in self.jobs().values() if job.state.value not in FINAL]
@@ -369,6 +398,7 @@ class Run:
         assert not clients.broken, clients.broken[:10]
         lost = clients.stored - set(jobs)
         assert not lost, f"{len(lost)} of {len(clients.stored)} jobs are lost"
+        assert not self.staged()
         unfinished = self.open()
         assert not unfinished, f"{len(unfinished)} of {len(jobs)}, among them {unfinished[0]}"
         undone = {each for each in clients.acked if jobs[each].state.value != "completed"}

@@ -475,7 +475,7 @@ class DeploymentSettings(BaseModel):
 
     @property
     def asks_for_origin(self) -> bool:
-        """Whether the API rejects requests that did not pass the firewall."""
+        """Whether the API rejects requests that bypass the firewall."""
         return self.waf and self.waf_only
 
     @property

@@ -250,7 +250,7 @@ class FetchRequest(RequestModel):
         _check_strategy(self.queues or None, self.strategy, self.weights, prefix)
         _check_nacks(self.nacks or (), prefix)
         if len(self.acks or ()) + len(self.nacks or ()) > MAX_ENDINGS:
-            rule = f"must have at most {MAX_ENDINGS} items together with acks"
+            rule = f"must have at most {MAX_ENDINGS} items, including the items of acks"
             raise InvalidRequest(f"{prefix}nacks", rule)
 
     def order(self) -> str | None:

@@ -298,7 +298,7 @@ def _worker(record: _Record, *, by_ttl: bool) -> WorkerChange:
 
 
 def _counter(record: _Record) -> TableChange | None:
-    """Return the change of a counter or of a worker pool, or None if it has no effects."""
+    """Parse the record of a counter or of a pool. Return None if it causes no event or metric."""
     pk, old, new = record.pk, record.old, record.new
     if new is None:
         # A counter is removed with its queue, whose own record has the event, and alerts with their

@@ -166,4 +166,4 @@ def test_a_table_that_does_not_answer(
     monkeypatch.setattr(clients, "s3", Aws)
     monkeypatch.setattr(Tidy, "run", busy)
     assert main(["tidy", "--stage", "prod"]) == 1
-    assert capsys.readouterr().err == "error: AWS: The table is busy.\n"
+    assert capsys.readouterr().err == "error: AWS: The table is busy. Retry after 1 s.\n"

@@ -637,6 +637,10 @@ def _workflows(run: Run) -> None:
     run.push("tight")
     create(type="chain", name="n", steps=[step("a"), step("b", queue="tight")])
     work()
+    members = {"type": "group", "jobs": [step("a") for _ in range(101)]}
+    record = create(type="chain", steps=[step("a"), members])
+    work()
+    run.run.workflow_control.cancel(record.id)
     record = create(type="group", jobs=[step("a") for _ in range(250)])
     work()
     run.run.workflow_control.cancel(record.id)

@@ -161,7 +161,7 @@ def test_names_of_one_setting_must_agree(
     api: Api, config: dict[str, Any], field: str, other: str
 ) -> None:
     for path in (*QUEUES, POLICY):
-        refused(api("PUT", path, config), field, f"must equal {other}, which sets the same value")
+        refused(api("PUT", path, config), field, f"conflicts with {other}: both set the same value")
     reply = api.post(f"{BASE}/queues", {"name": "q", "config": config})
     refused(reply, f"config.{field}", f"config.{other}")
 

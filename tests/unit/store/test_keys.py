@@ -90,7 +90,8 @@ def test_no_two_lines_of_any_two_lanes_share_a_partition(
 @given(st.text("abc-:.", min_size=1, max_size=5))
 def test_one_name_stands_for_different_things_in_different_partitions(name: str) -> None:
     built = [builder(name) for builder in (keys.job, keys.queue, keys.worker, keys.unique)]
-    built += [keys.batch(name), keys.dead(name), keys.QUEUES, keys.WORKERS, keys.STAGED]
+    built += [keys.batch(name), keys.dead(name), keys.QUEUES, keys.WORKERS]
+    built += [keys.STAGED_WITHOUT_SLOT, keys.staged(name)]
     assert len(set(built)) == len(built)
 
 

@@ -163,7 +163,7 @@ class CronSettings:
 def _must_agree(name: str, value: Any, other: str, there: Any) -> None:
     if value != there:
         raise InvalidRequest(
-            name, f"must equal {other}, which sets the same value. Send only one of them"
+            name, f"conflicts with {other}: both set the same value. Send only one of them"
         )
 
 

@@ -109,6 +109,6 @@ def check_queue(stored: Iterable[Mapping[str, Any]], name: str, prefix: str) -> 
         if rule["filter"].get("queue", name) != name:
             raise InvalidRequest(
                 f"{prefix}replay_rules[{at}].filter.queue",
-                "must be the queue of the rule",
+                "must be omitted or equal to the queue that has this replay rule",
                 value=rule["filter"]["queue"],
             )

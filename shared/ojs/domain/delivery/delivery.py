@@ -104,7 +104,7 @@ class Disabled:
 
 @record(frozen=True)
 class DeliveryCounts:
-    """Number of pushes of a delivery since it was created, in total and by outcome."""
+    """Numbers of jobs that a delivery has sent to its target since it was created, by outcome."""
 
     pushed: int = 0
     completed: int = 0
@@ -448,7 +448,7 @@ def _same(name: str, value: Any, other: str, another: Any) -> Any:
     if value is not None and another is not None and value != another:
         raise InvalidRequest(
             other,
-            f"must equal {name}, which sets the same value. Send only one of them",
+            f"conflicts with {name}: both set the same value. Send only one of them",
             value=another,
         )
     return another if value is None else value

@@ -146,7 +146,7 @@ class RetryRequest(Model):
             for name, value in given.items():
                 if value != given[last]:
                     same = f"{field}.{last}"
-                    rule = f"must equal {same}, which sets the same value. Send only one of them"
+                    rule = f"conflicts with {same}: both set the same value. Send only one of them"
                     raise refusal(f"{field}.{name}", rule)
 
     def _plain(self, name: str) -> int | str | None:
@@ -514,7 +514,7 @@ def _period_ms(unique: UniqueRequest, path: str) -> int | None:
     if ms <= 0:
         raise ValidationFailed(f"{path}.{name}", "must be greater than zero")
     if unique.period_ms not in (None, ms):
-        rule = f"must equal {path}.{name}, which sets the same value. Send only one of them"
+        rule = f"conflicts with {path}.{name}: both set the same value. Send only one of them"
         raise ValidationFailed(f"{path}.period_ms", rule)
     return ms
 

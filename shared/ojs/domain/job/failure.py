@@ -81,7 +81,7 @@ class ErrorEntry:
 
     @property
     def final(self) -> bool:
-        """Whether no other entry of its attempt can follow.
+        """Whether this is the last failure of its attempt.
 
         A failure that the backend detected can be followed by a worker's report of the same
         attempt.

@@ -371,9 +371,8 @@ def _check_aliases(request: QueueConfigRequest, prefix: str) -> None:
         first, *others = [name for name in names if name in given] or [""]
         for name in others:
             if given[name] != given[first]:
-                rule = (
-                    f"must equal {prefix}{first}, which sets the same value. Send only one of them"
-                )
+                other = f"{prefix}{first}"
+                rule = f"conflicts with {other}: both set the same value. Send only one of them"
                 raise InvalidRequest(prefix + name, rule)
     if request.default_retry is not None:
         request.default_retry.check_aliases(f"{prefix}default_retry")

@@ -95,7 +95,7 @@ class BatchFinish:
                 if step.job_id in barred:
                     raise barred[step.job_id]
                 if not go_on():
-                    raise BackendUnavailable("The request timed out before this job.")
+                    raise BackendUnavailable("The request timed out before it processed this job.")
                 return BatchOutcome(step.job_id, step.end())
             except OjsError as error:
                 return BatchOutcome(step.job_id, error)

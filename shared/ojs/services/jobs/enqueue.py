@@ -30,6 +30,7 @@ from ojs.domain.job.unique import fingerprint, held
 from ojs.domain.job.workflow_step import WorkflowStep
 from ojs.domain.queue.queue import Queue
 from ojs.records import record
+from ojs.services.for_each import ForEach
 from ojs.services.jobs.empty_lines import EmptyIndexCache
 from ojs.services.jobs.new_queues import NewQueues
 from ojs.services.jobs.placement import FairQueuePlacement, FinishTags
@@ -46,6 +47,7 @@ from ojs.services.permits.rate_limits import RateLimits, RateLimitStatus, regist
 from ojs.store.bounds.depth_counter import period_of
 from ojs.store.jobs.new_jobs import JobIdTaken
 from ojs.store.jobs.records import JobStore
+from ojs.store.jobs.staged_batches import Again, never_again
 from ojs.store.jobs.unique_locks import UniqueLock, UniqueLocks
 from ojs.store.table.errors import LostRace, WriteNotApplied
 from ojs.store.table.races import losing_as, retry_on_race
@@ -93,12 +95,15 @@ class TransactionExtras:
         cancels: Jobs to cancel.
         bypasses_unique: Whether unique keys are ignored.
         steps: The workflow steps of the jobs, if they belong to a workflow.
+        again: If the condition of an additional write failed: returns the writes with current
+            conditions, for another commit of the same staged jobs, or None.
     """
 
     writes: Sequence[Put | Update]
     cancels: tuple[Job, ...] = ()
     bypasses_unique: bool = False
     steps: Sequence[WorkflowStep] = ()
+    again: Again = never_again
 
 
 class StaleRead(Exception):
@@ -206,6 +211,7 @@ class JobEnqueuer:
         placement: FairQueuePlacement,
         empty_lines: EmptyIndexCache,
         new_queues: NewQueues,
+        for_each: ForEach,
         middleware: MiddlewareChain | None = None,
         choose: Callable[[int], int] = random.randrange,
         ended: JobEnded = ends_nothing,
@@ -224,6 +230,7 @@ class JobEnqueuer:
         self._ids = ids
         self._chain = middleware
         self._new_queues = new_queues
+        self._for_each = for_each
         self._choose = choose
 
     def push(
@@ -262,7 +269,7 @@ class JobEnqueuer:
             TooManyQueues: The server has the maximum number of queues.
             QueueFull: The queue is full.
             Duplicate: The ID or the unique key is in use.
-            Overtaken: A condition of an additional change failed.
+            StaleRead: A condition of an additional change failed.
             BackendUnavailable: DynamoDB rejected a request.
         """
         push = self.prepare([request], producer, reaches, trace=trace)
@@ -611,6 +618,7 @@ class JobEnqueuer:
                 else:
                     # From here on, undoing the batch releases its capacity, by its item.
                     reservation.keep(jobs)
+                    alongside = resolved.push.alongside
                     stored = self._jobs.batches.create(
                         jobs,
                         now_ms=resolved.now_ms,
@@ -618,6 +626,8 @@ class JobEnqueuer:
                         token=resolved.push.seed,
                         before_commit=resolved.push.before_commit,
                         also=also,
+                        again=never_again if alongside is None else alongside.again,
+                        each=self._for_each if alongside and alongside.steps else None,
                     )
             except JobIdTaken as taken:
                 raise _taken_in_batch(taken.job_id, jobs) from None
@@ -885,7 +895,7 @@ def _cancelled(resolved: _ResolvedPush) -> tuple[Job, ...]:
 
 
 def _overtaken(lost: LostRace, own: int) -> StaleRead | LostRace:
-    """Return Overtaken if an additional write (after the first `own`) failed, else `lost`."""
+    """Return StaleRead if an additional write (after the first `own`) failed, else `lost`."""
     return StaleRead() if any(found is not None for found in lost.items[own:]) else lost
 
 

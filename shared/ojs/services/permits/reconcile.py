@@ -23,7 +23,8 @@ The counter of a queue with more than MOST_COUNTED jobs stays unchanged.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cache, partial
 
 from ojs.clock import Clock
 from ojs.domain.pool.dispatch import DispatchStrategy
@@ -105,8 +106,7 @@ class ReconcileSweep:
             and `more` (1 if the run ended early and another run should follow).
         """
         counts = SweepCounts()
-        staged: Collection[str] | None = None
-        asked = False
+        staged = cache(partial(self._recount.staged, (_last_closed_period(now_ms) + 1) * PERIOD_MS))
         for part in self._counted(counts):
             found: Sequence[RecountedQueue] = ()
             read_ms = self._clock.now_ms()
@@ -122,9 +122,6 @@ class ReconcileSweep:
                     counts["more"] = 1
                     return SweepReport(counts, failures=counts.failures)
                 with counting_failures(counts, f"depth of queue {known.queue.name}"):
-                    if not asked:
-                        before_ms = (_last_closed_period(now_ms) + 1) * PERIOD_MS
-                        staged, asked = self._recount.staged(before_ms), True
                     self._check(known, staged, now_ms, read_ms, counts)
         return SweepReport(counts, failures=counts.failures)
 
@@ -179,7 +176,7 @@ class ReconcileSweep:
     def _check(
         self,
         known: RecountedQueue,
-        staged: Collection[str] | None,
+        staged: Callable[[], Collection[str] | None],
         now_ms: int,
         read_ms: int,
         counts: Counter[str],
@@ -188,6 +185,7 @@ class ReconcileSweep:
         value, name = known.value, known.queue.name
         suspected = self._looks_wrong(known, now_ms, read_ms)
         counted = None
+        in_batches: Collection[str] | None = None
         if suspected or self._may_have_untracked(known, now_ms):
             counts["counted"] += 1
             # A queue that is about to get its limit is not configured yet. Untracked jobs that run
@@ -197,6 +195,8 @@ class ReconcileSweep:
                 or now_ms - (known.queue.configured_ms or 0) < _CONFIGURED_MS
                 or value.untracked > 0
             )
+            # Read before the jobs are counted.
+            in_batches = staged()
             counted = self._recount.count(known.queue, most=MOST_COUNTED, noted=noted)
         untracked = self._untracked(known, counted, now_ms)
         drain = self._recount.drain(name, now_ms=now_ms, minutes=_DRAIN_MINUTES)
@@ -210,7 +210,7 @@ class ReconcileSweep:
             return
         # A batch that is undone releases all its space, whether its jobs were stored or not. Until
         # then the counter includes jobs that the recount doesn't find. That is correct.
-        if staged is None or name in staged:
+        if in_batches is None or name in in_batches:
             return
         missed = _minus(_minus(counted[0].tracked_room, counted[0].undone), value.tracked_room)
         if any(missed):

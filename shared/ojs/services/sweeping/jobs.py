@@ -37,6 +37,7 @@ _PAGE = 100
 # Entries of a line that are read first.
 _FEW = 25
 _BATCHES = 10
+_MINUTE_MS = 60_000
 # In maintenance mode: entries of a partition that one run reads to find active jobs; entries per
 # call; and how often (ms) a container starts again at the beginning of the partition.
 _LOOKS = 10_000
@@ -81,6 +82,9 @@ class JobSweep:
         self._store = queues
         self._due_notes = due_notes
         self._choose = choose
+        # The number of this run, by which it reads a quarter of the staged batches. The first one
+        # is the minute, so that containers with one run each read all of them in four minutes.
+        self._turn: int | None = None
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
         """Sweep every queue once.
@@ -290,7 +294,8 @@ class JobSweep:
         return settled
 
     def _undo_batches(self, now_ms: int, counts: SweepCounts, go_on: GoOn) -> None:
-        for token in self._jobs.batches.stale(now_ms=now_ms, limit=_BATCHES):
+        self._turn = now_ms // _MINUTE_MS if self._turn is None else self._turn + 1
+        for token in self._jobs.batches.stale(now_ms=now_ms, limit=_BATCHES, turn=self._turn):
             if not go_on():
                 counts["more"] = 1
                 return

@@ -45,8 +45,12 @@ FIRST_CHECK_MS, LAST_CHECK_MS = 300_000, 3_600_000
 # Next check of a workflow with pending starts or cancellations, after a crash or because of a full
 # queue.
 SOON_MS = 20_000
-# How long one request starts or cancels slices of jobs.
+# How long one request starts or cancels slices of jobs; and how long a request that finishes a job
+# starts slices, because a worker waits for it.
 SLICES_MS = 8_000
+_SLICES_AT_END_MS = 2_000
+# If more jobs than this start, the root is written before them, with `starter_ms`.
+_STARTED_AT_ONCE = 99
 # Maximum number of jobs that one check reads.
 _CHECKED = 1_000
 # Maximum number of jobs that an advance itself finishes, because a full queue drops them. The
@@ -98,7 +102,9 @@ class _WorkflowTransition:
         passed_over: Bits of the jobs that can't be started now.
         full: Queues in which no job can be started now.
         singly: Whether the next jobs are started one by one.
-        stored: Whether this change has stored jobs.
+        stored: Whether this change has stored jobs, or the root without them.
+        starter_ms: Written to the root while jobs are left to start. None if this request doesn't
+            start slices.
     """
 
     definition: StoredDefinition
@@ -108,6 +114,7 @@ class _WorkflowTransition:
     full: set[str] = field(default_factory=set)
     singly: bool = False
     stored: bool = False
+    starter_ms: int | None = None
 
     def overtaken(self) -> bool:
         """Handle a change by another request, which then starts the remaining jobs.
@@ -184,7 +191,11 @@ class WorkflowAdvance:
         self._results.keep(job, step)
         ended = outcome(job)
         if step.fan_in is None:
-            self.change(step.workflow_id, lambda d, r: self._ended(d, r, job, step))
+            self.change(
+                step.workflow_id,
+                lambda d, r: self._ended(d, r, job, step),
+                slices_ms=_SLICES_AT_END_MS,
+            )
         elif self._workflows.fan_ins.mark(step.workflow_id, step.fan_in, step.slot, ended):
             self._close(step)
 
@@ -225,7 +236,7 @@ class WorkflowAdvance:
             return self.after(definition, record, self._endings(record, ends))
 
         with suppress(NotFound):
-            self.change(step.workflow_id, closed)
+            self.change(step.workflow_id, closed, slices_ms=_SLICES_AT_END_MS)
 
     def _ended(
         self, definition: StoredDefinition, record: WorkflowRecord, job: Job, step: WorkflowStep
@@ -278,8 +289,12 @@ class WorkflowAdvance:
         ends = self._endings(record, self._workflows.fan_ins.ends(record.id, record.fan_ins))
         return self.after(definition, record, ends)
 
-    def change(self, workflow_id: str, decide: Decide) -> WorkflowRecord:
+    def change(
+        self, workflow_id: str, decide: Decide, *, slices_ms: int = SLICES_MS
+    ) -> WorkflowRecord:
         """Change a workflow, and start the jobs that must start then.
+
+        No new slice of jobs is started after `slices_ms` milliseconds.
 
         `decide` can be called several times. To change nothing, it returns the record it received.
 
@@ -292,7 +307,9 @@ class WorkflowAdvance:
                 raise NotFound("workflow", workflow_id)
             definition = self._workflows.definition(before)
             after = decide(definition, before)
-            return before if after is before else self.resume(definition, before, after)
+            if after is before:
+                return before
+            return self.resume(definition, before, after, slices_ms=slices_ms)
 
         return retry_on_race(attempt, tries=_TRIES, busy=_BUSY, pause=self._pause)
 
@@ -342,8 +359,10 @@ class WorkflowAdvance:
         definition: StoredDefinition,
         before: WorkflowRecord | None,
         after: WorkflowRecord,
+        *,
+        slices_ms: int = SLICES_MS,
     ) -> WorkflowRecord:
-        """Write a workflow and start its pending jobs, for up to 8 seconds.
+        """Write a workflow and start its pending jobs.
 
         Jobs that can't be started now stay pending and are started soon. A step that can never
         start fails. If the first jobs of a new workflow are rejected, nothing is stored.
@@ -352,6 +371,7 @@ class WorkflowAdvance:
             definition: Definition of the workflow.
             before: The workflow as stored. None for a new one.
             after: The workflow to write.
+            slices_ms: No new slice of jobs is started after this time (ms).
 
         Returns:
             The workflow as stored.
@@ -361,10 +381,14 @@ class WorkflowAdvance:
             BackendError: DynamoDB rejected a write, or didn't respond.
             OjsError: The first jobs of a new workflow were rejected.
         """
-        until_ms = self._clock.now_ms() + SLICES_MS
+        until_ms = self._clock.now_ms() + slices_ms
         course = _WorkflowTransition(definition, before, after)
+        self._share(course)
         while self._clock.now_ms() < until_ms and self._start_some(course):
             pass
+        if course.starter_ms is not None and course.after.starting:
+            # The next request, or the sweep, starts the others.
+            course.after, course.starter_ms = replace(course.after, starter_ms=None), None
         if course.after is not course.before:
             try:
                 written = self._written(course, course.after)
@@ -377,6 +401,24 @@ class WorkflowAdvance:
             with suppress(OjsError):
                 self._workflows.fan_ins.remove(after.id, gone)
         return course.after
+
+    def _share(self, course: _WorkflowTransition) -> None:
+        """Reserve the slices of a start for this request, or leave them to the one that has them.
+
+        Raises LostRace: another request changed the workflow first.
+        """
+        before, now_ms = course.before, self._clock.now_ms()
+        if before is None:
+            course.starter_ms = now_ms + SOON_MS
+        elif (before.starter_ms or 0) > now_ms:
+            course.passed_over = before.starting
+        elif course.after.starting.bit_count() > _STARTED_AT_ONCE:
+            # The root is written before the jobs, because each slice takes about a second. The
+            # stream repeats the end of a job in the meantime, and then finds nothing to do.
+            course.starter_ms = now_ms + SOON_MS
+            written = self._written(course, course.after)
+            course.before = course.after = self._workflows.write(before, written)
+            course.stored = True
 
     def _start_some(self, course: _WorkflowTransition) -> bool:
         """Start a slice of jobs. Return false if none is left, or if another request continues."""
@@ -421,6 +463,7 @@ class WorkflowAdvance:
         ]
         return replace(
             after,
+            starter_ms=(course.starter_ms or after.starter_ms) if after.starting else None,
             check_ms=self._check_ms(after),
             told=jsontext.dumps(told) if told else None,
             lengths={},

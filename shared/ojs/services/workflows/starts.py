@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -22,6 +22,7 @@ from ojs.domain.workflow.graph import Graph, bits, numbers
 from ojs.services.jobs.enqueue import JobEnqueuer, StaleRead, TransactionExtras
 from ojs.services.workflows.results import StepResults, step_name
 from ojs.store.table.errors import LostRace, WriteNotApplied
+from ojs.store.table.table import Put, Update
 from ojs.store.workflows.fan_ins import MIN_SLOTS, FanIn
 from ojs.store.workflows.workflows import StoredDefinition, WorkflowRecord, WorkflowStore
 
@@ -130,16 +131,25 @@ class StepStarts:
             raw = dict(template) if sure else {**template, "id": after.job_id(node)}
             requests.append(self._request(definition.graph, after, node, raw, told))
         push = self._enqueue.prepare(requests, after.producer, everything, batch=len(requests) > 1)
-        after, write = self._workflows.replacing(before, after)
-        alongside = TransactionExtras(
-            [write], steps=_steps(definition, after, list(starting), fan_ins)
-        )
+        stored, write = self._workflows.replacing(before, after)
+        steps = _steps(definition, after, list(starting), fan_ins)
         ids = [after.job_id(node) for node in starting]
+
+        def again() -> list[Put | Update] | None:
+            nonlocal stored
+            found = None if before is None else self._workflows.get(after.id)
+            current = found and _started(found, starting, ids, fan_ins)
+            if found is None or current is None:
+                return None
+            stored, write = self._workflows.replacing(found, current)
+            return [write]
+
+        alongside = TransactionExtras([write], steps=steps, again=again)
         try:
             self._enqueue.store(replace(push, ids=ids, alongside=alongside), 0)
         except StaleRead:
             raise LostRace([]) from None
-        return after
+        return stored
 
     def _request(
         self,
@@ -177,6 +187,26 @@ class StepStarts:
             for together in by_target.values()
             if len(together) >= MIN_SLOTS
         ]
+
+
+def _started(
+    record: WorkflowRecord, nodes: Iterable[int], ids: Sequence[str], fan_ins: Sequence[FanIn]
+) -> WorkflowRecord | None:
+    """Return a workflow after these jobs have started; None if they must not start.
+
+    They have started, the workflow is cancelled, or it was retried and they have other IDs.
+    """
+    part = bits(list(nodes))
+    if record.starting & part != part or ids != [record.job_id(node) for node in nodes]:
+        return None
+    left = record.starting & ~part
+    return replace(
+        record,
+        starting=left,
+        starter_ms=record.starter_ms if left else None,
+        fan_ins=(*record.fan_ins, *fan_ins),
+        told=None,
+    )
 
 
 def queue_of(template: Mapping[str, Any]) -> str:

@@ -241,13 +241,16 @@ class Recount:
         """Return the queues in which unfinished batches that began before `before_ms` have reserved
         space; None if there are too many.
         """
-        until = {":staged": keys.STAGED, ":until": keys.instant(before_ms + STAGING_GRACE_MS)}
-        found = self._table.query(
-            "wpk = :staged AND wsk < :until", until, index="work", limit=MAX_BATCH_GET
-        )
-        if found.last is not None:
-            return None
-        batches = self._table.batch_get((str(item["pk"]), keys.RECORD) for item in found.items)
+        found: list[Item] = []
+        for line in (keys.STAGED_WITHOUT_SLOT, *map(keys.staged_slot, range(keys.STAGED_SLOTS))):
+            until = {":staged": line, ":until": keys.instant(before_ms + STAGING_GRACE_MS)}
+            page = self._table.query(
+                "wpk = :staged AND wsk < :until", until, index="work", limit=MAX_BATCH_GET
+            )
+            found += page.items
+            if page.last is not None or len(found) > MAX_BATCH_GET:
+                return None
+        batches = self._table.batch_get((str(item["pk"]), keys.RECORD) for item in found)
         return {queue for batch in batches.values() for queue in _room(batch)}
 
 

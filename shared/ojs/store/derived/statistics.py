@@ -414,7 +414,7 @@ class StatisticsStore:
     def metrics(self, names: Sequence[str], *, now_ms: int) -> Iterator[QueueMetrics]:
         """Yield the values of metrics of these queues, in order.
 
-        A call reads a hundred items: four for each queue, and one for each open shard.
+        Reads four items for each queue, and one more for each open shard, 100 items per call.
         """
         today = _sort_key(DAY_MS, now_ms)
         size = MAX_BATCH_GET

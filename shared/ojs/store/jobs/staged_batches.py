@@ -16,7 +16,7 @@ from uuid import UUID
 
 from ojs.bounded import BoundedSet
 from ojs.domain import jsontext
-from ojs.domain.errors import BackendUnavailable, OjsError
+from ojs.domain.errors import BackendContended, BackendUnavailable, OjsError
 from ojs.domain.ids import IdSource
 from ojs.domain.job.job import Job
 from ojs.records import record
@@ -37,11 +37,25 @@ STAGING_GRACE_MS = 300_000
 # When an undone batch is undone again. A write without a response was sent at least
 # STAGING_GRACE_MS before, or at the end of its request; no network delivers it an hour late.
 UNDONE_AGAIN_MS = 3_600_000
+# When a batch that is not committed was abandoned by its request, which ends after 29 s.
+_ABANDONED_MS = 30_000
+# How often a commit is tried while other requests change the items of its other writes.
+_COMMITS = 16
 # Longer than any outage of the sweep that the batch's item should outlast.
 _UNDONE_KEPT_MS = 7 * 86_400_000
 _REMEMBERED = 10_000
+# Slots of staged batches that one sweep reads: a quarter of them.
+_SLOTS_A_TURN = keys.STAGED_SLOTS // 4
 # States of a batch's item.
 _STAGING, _UNDONE = "staging", "undone"
+# Calls a function for each job, possibly several at the same time.
+ForEachJob = Callable[[Callable[[Job], None], Sequence[Job]], object]
+# Returns the other writes of a commit with current conditions, or None if they are obsolete.
+Again = Callable[[], Sequence[Put | Update] | None]
+
+
+def never_again() -> None:
+    """Return None: the other writes of a commit are not repeated."""
 
 
 @record(frozen=True)
@@ -84,6 +98,8 @@ class StagedBatches:
         token: str | None = None,
         before_commit: Callable[[], None] = lambda: None,
         also: Sequence[Put | Update] = (),
+        again: Again = never_again,
+        each: ForEachJob | None = None,
     ) -> list[Job]:
         """Store any number of new jobs and `also`, all or none.
 
@@ -98,13 +114,18 @@ class StagedBatches:
             before_commit: Called after the jobs are staged. If it raises an OjsError, the batch is
                 undone.
             also: Other writes of the commit's transaction.
+            again: Called if a condition of `also` failed. Returns these writes with current
+                conditions, for another commit of the same jobs, or None.
+            each: Calls a function for each job, several at the same time. With it, each job with a
+                chosen id is one write, which consumes two thirds of the units of a transaction. A
+                batch that a crash left and that has one of the ids is undone first.
 
         Returns:
             The stored jobs.
 
         Raises:
             JobIdTaken: Another job has one of the ids.
-            LostRace: A condition of `also` failed.
+            LostRace: A condition of `also` failed, and `again` returned None.
             OjsError: A write failed.
         """
         self._due_notes.note(entry for job in jobs for entry in items.due_entries(job))
@@ -115,9 +136,13 @@ class StagedBatches:
             # the sweep would undo committed jobs. The batch fails, with no job stored.
             self._unrepeated.put(Put(batch_item(token, prepared, now_ms)))
             for start in range(0, len(prepared), MAX_TRANSACTION):
-                self._stage(prepared[start : start + MAX_TRANSACTION], chosen_ids=chosen_ids)
+                part = prepared[start : start + MAX_TRANSACTION]
+                if chosen_ids and each is not None:
+                    self._stage_each(part, now_ms, each)
+                else:
+                    self._stage(part, chosen_ids=chosen_ids)
             before_commit()
-            self._commit(token, *also)
+            self._commit_again(token, also, again)
         except (JobIdTaken, LostRace, OjsError):
             # The caller will retry with the same ids, so the records of this try are removed now.
             # If this fails too, the sweep does it. A commit whose response was lost stays.
@@ -141,6 +166,44 @@ class StagedBatches:
         lost = lost_race(lambda: self._table.transact(puts))
         if lost is not None and not any_own(lost, jobs):
             raise self.refusal(lost, jobs)
+
+    def _stage_each(self, prepared: Sequence[PreparedJob], now_ms: int, each: ForEachJob) -> None:
+        self._payloads.save([payload for _, payloads in prepared for payload in payloads])
+        first, *others = [job for job, _ in prepared]
+        # One before the others, so that an abandoned batch is undone once.
+        self._put_new(first, now_ms)
+        each(lambda job: self._put_new(job, now_ms), others)
+
+    def _put_new(self, job: Job, now_ms: int) -> None:
+        put, own = Put(items.record_of(job), condition=IS_NEW), ("made", str(job.made_by))
+        # Race: another request that stores the same step of a workflow. The first one wins, and the
+        # other batch fails as a whole. A try without a response finds its own record.
+        lost = lost_race(lambda: self._table.put(put, own=own))
+        if lost is not None and self._undo_abandoned(lost.item or {}, now_ms):
+            lost = lost_race(lambda: self._table.put(put, own=own))
+        if lost is not None:
+            raise self.refusal(lost, [job])
+
+    def _undo_abandoned(self, found: Item, now_ms: int) -> bool:
+        """Undo the batch of a stored record, if its request has ended."""
+        token = str(found.get("batch") or "")
+        batch = self._table.get(keys.batch(token), keys.RECORD) if token else None
+        if batch is None or now_ms - int(str(batch["created"])) < _ABANDONED_MS:
+            return False
+        # Race: the request is still in progress. If it commits first, nothing is undone.
+        self.undo(token, now_ms=now_ms)
+        return True
+
+    def _commit_again(self, token: str, also: Sequence[Put | Update], again: Again) -> None:
+        """Commit a batch, with current conditions if those of the other writes fail."""
+        for _ in range(_COMMITS):
+            try:
+                return self._commit(token, *also)
+            except LostRace:
+                if (current := again()) is None:
+                    raise
+                also = current
+        raise BackendContended("Others are changing the same item; try again.")
 
     def commit(self, token: str) -> bool:
         """Commit a batch whose jobs are all staged, unless it is committed; False if it was undone.
@@ -330,18 +393,26 @@ class StagedBatches:
             if item.get("state") == _UNDONE
         }
 
-    def stale(self, *, now_ms: int, limit: int) -> list[str]:
-        """Return tokens of batches to undo: late ones, and those due for a second undo.
+    def stale(self, *, now_ms: int, limit: int, turn: int) -> list[str]:
+        """Return the tokens of batches to undo, the longest due first.
 
-        Eventually consistent.
+        They were not committed in time, or are due to be undone a second time. The index is
+        eventually consistent. A call reads a quarter of the slots: four calls with consecutive
+        numbers `turn` read all of them. Each call also reads the partition of batches without a
+        slot, which versions up to 0.2 write.
         """
-        found = self._table.query(
-            "wpk = :staged AND wsk <= :now",
-            {":staged": keys.STAGED, ":now": keys.instant(now_ms)},
-            index="work",
-            limit=limit,
-        )
-        return [str(item["pk"]).removeprefix(keys.batch("")) for item in found.items]
+        first = turn * _SLOTS_A_TURN
+        slots = (at % keys.STAGED_SLOTS for at in range(first, first + _SLOTS_A_TURN))
+        found: list[Item] = []
+        for line in (keys.STAGED_WITHOUT_SLOT, *map(keys.staged_slot, slots)):
+            found += self._table.query(
+                "wpk = :staged AND wsk <= :now",
+                {":staged": line, ":now": keys.instant(now_ms)},
+                index="work",
+                limit=limit,
+            ).items
+        found.sort(key=lambda item: str(item["wsk"]))
+        return [str(item["pk"]).removeprefix(keys.batch("")) for item in found[:limit]]
 
 
 def batch_item(token: str, prepared: Sequence[PreparedJob], now_ms: int) -> dict[str, Value]:
@@ -360,7 +431,7 @@ def batch_item(token: str, prepared: Sequence[PreparedJob], now_ms: int) -> dict
         "created": now_ms,
         "ids": b"".join(UUID(job.id).bytes for job in jobs),
         "runs": _runs(jobs),
-        "wpk": keys.STAGED,
+        "wpk": keys.staged(token),
         "wsk": keys.instant(now_ms + STAGING_GRACE_MS),
     }
     if refs := {str(at): job.content_ref for at, job in enumerate(jobs) if job.content_ref}:

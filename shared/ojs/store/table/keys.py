@@ -307,6 +307,18 @@ def due_notes(bucket: int) -> str:
     return f"DN|{bucket}"
 
 
+def staged(token: str) -> str:
+    """Return the index partition of a staged batch. It has batches by the time when they should
+    have been committed, and undone batches by the time when they are undone again.
+    """
+    return staged_slot(zlib.crc32(token.encode("utf-8")) % STAGED_SLOTS)
+
+
+def staged_slot(slot: int) -> str:
+    """Return the index partition of a slot of staged batches."""
+    return f"B|{slot:02d}"
+
+
 # The slots of lease notes that are in use, and the last checked note of each.
 LEASE_SLOTS = "LEASES"
 
@@ -400,9 +412,9 @@ def dead_at(discarded_ms: int, job_id: str) -> str:
     return f"{instant(discarded_ms)}|{job_id}"
 
 
-# Staged batches, by when they should have been committed; and undone ones, by when they are to be
-# undone again.
-STAGED = "B"
+# Slots of the index partition of staged batches, and the partition that versions without slots use.
+STAGED_SLOTS = 16
+STAGED_WITHOUT_SLOT = "B"
 # Bulk operations that are not over, by when they are due to be continued; in the index `expiry`
 # all that are kept, by id.
 OPERATIONS = "O"

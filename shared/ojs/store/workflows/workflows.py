@@ -54,7 +54,8 @@ _BLOB = "bucket"
 class WorkflowRecord:
     """A workflow, as stored in its root. Times in ms.
 
-    `starting` are the jobs, as bits by node, that are to start and are not stored yet. `leaving`
+    `starting` are the jobs, as bits by node, that are to start and are not stored yet. Until
+    `starter_ms`, the request that set it starts them, and others leave them to it. `leaving`
     are those that were started and that a cancellation has not processed yet. `check_ms` is when to
     check whether a finished job was missed. Jobs of an open fan-in count when it closes.
     """
@@ -83,6 +84,7 @@ class WorkflowRecord:
     # ran (ms) or null.
     told: str | None = None
     starting: int = 0
+    starter_ms: int | None = None
     leaving: int = 0
     fan_ins: tuple[FanIn, ...] = ()
     check_ms: int | None = None
@@ -489,6 +491,7 @@ WORKFLOW = Record(
         "def": "definition",
         "told": "told",
         "starting": Attribute("starting", _packed, _unpacked, "B"),
+        "starter": "starter_ms",
         "leaving": Attribute("leaving", _packed, _unpacked, "B"),
         "fans": Attribute("fan_ins", _fans, _fan_ins, "B"),
         "ttl": "ttl_s",
