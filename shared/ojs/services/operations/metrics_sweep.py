@@ -174,8 +174,7 @@ class MetricsSweep:
         self._choose = choose
         # The partitions of workers that were empty.
         self._empty: set[int] = set()
-        # The last gauges of queues that have not changed lately, by name, and their minutes since a
-        # time (ms).
+        # By name of a queue without recent changes: its gauges, and its minutes since a time (ms).
         self._known: BoundedMap[str, tuple[_Sign, QueueGauges]] = BoundedMap(_REMEMBERED)
         self._minutes: BoundedMap[str, tuple[_Sign, int, Sequence[Point]]] = BoundedMap(_REMEMBERED)
 

@@ -176,8 +176,8 @@ class JobSweep:
         go_on: GoOn,
         counts: SweepCounts,
     ) -> bool:
-        """Process what is due in these lines of a lane, and note the next entry of each. Return
-        whether anything due is left. In maintenance mode, only active jobs are processed.
+        """Process the due entries in these lines of a lane, and note the next entry of each. Return
+        whether a due entry is left. In maintenance mode, only active jobs are processed.
         """
         due, expiring = DueLine([], []), DueLine([], [])
         held = False
@@ -208,7 +208,7 @@ class JobSweep:
 
     @staticmethod
     def _read(read: Callable[..., DueLine], queue: str, lane: int, now_ms: int) -> DueLine:
-        """Read a line: a few entries, which are usually all, or a page."""
+        """Read a line: a few entries, or a page if these are all due."""
         for limit in sorted({_FEW, _PAGE}):
             found = read(queue, lane, now_ms=now_ms, until_ms=now_ms + AHEAD_MS, limit=limit)
             if len(found.jobs) + len(found.crons) < limit:

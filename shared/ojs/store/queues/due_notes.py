@@ -2,7 +2,7 @@
 
 A line is a lane's partition of starts, retries, ends of leases and ticks (`keys.due`), or that of
 its deadlines (`keys.expiry`). The job sweep reads only lines that were noted for the present
-interval or for one that ended lately, so its cost does not grow with the number of queues.
+interval or for one that ended recently, so its cost does not grow with the number of queues.
 
 - Before a write that puts an entry into a line, a container notes the line for the interval in
   which the entry is due. It does so once for each line and interval: one write. Without the note
@@ -34,7 +34,7 @@ SETTLED_MS = 10 * 60_000
 # If the oldest interval is this old, the sweep was out of service: it reads all lines of all
 # queues.
 LATE_MS = 30 * 60_000
-# An interval whose lines were all read this long after its end is read once more, when it settles.
+# An interval whose lines were all read this long after its end is read again when it settles.
 _SHOWN_MS = 60_000
 # Longer than any failure of the sweeps that could go unnoticed.
 _KEPT_S = 7 * 86_400
@@ -110,7 +110,7 @@ class DueNotes:
         done = None if item is None else number(item, "done")
         settled = max((now_ms - SETTLED_MS) // BUCKET_MS, done or 0)
         found = DueLines(done, settled, [], now_ms)
-        # What is late is found by reading all lines.
+        # After an outage, all lines are read instead.
         lines: dict[str, None] = {}
         first = settled if found.late or done is None else done
         for bucket in range(first, now_ms // BUCKET_MS + 1):
@@ -130,13 +130,13 @@ class DueNotes:
         return lines
 
     def advance(self, found: DueLines) -> None:
-        """Store that all these lines were read, and that what is left was noted again."""
+        """Store that all these lines were read, and noted again if an entry is left."""
         self._shown = max(self._shown, (found.at_ms - _SHOWN_MS) // BUCKET_MS)
         if found.done == found.settled:
             return
         condition = "attribute_not_exists(pk)" if found.done is None else "#done = :done"
         values = {} if found.done is None else {":done": found.done}
-        # Race: another sweep. Each has read what it stores as done.
+        # Race: another sweep. Each has read the intervals that it stores as done.
         wins(
             lambda: self._table.update(
                 Update(*_DONE, set={"done": found.settled}, condition=condition, values=values),

@@ -183,7 +183,8 @@ class QueueRegistry:
             condition, values = "#changed = :changed", {":changed": queue.changed_ms}
         setting: dict[str, Value] = {"plain": now_ms}
         update = Update(keys.QUEUES, queue.name, set=setting, condition=condition, values=values)
-        # Race: another request changes the record, or the queue is deleted. Then there is no mark.
+        # Race: another request changes the record, or the queue is deleted. Then the mark is not
+        # stored.
         return wins(lambda: self._table.update(update, tell_loser=False))
 
     def unmark(self, queue: RegistryQueue) -> None:
