@@ -122,6 +122,8 @@ class _MetricsRun(SweepRun):
     by_group: Counter[str] = field(default_factory=Counter)
     # What the open shards of the stream have counted, of each queue that is not idle.
     counted: Mapping[str, Sequence[ShardCounts]] = field(default_factory=dict)
+    # The queues whose gauges were read.
+    read: set[str] = field(default_factory=set)
     # What changes with the gauges of these queues, by name.
     signs: Mapping[str, _Sign] = field(default_factory=dict)
     # Functions of an earlier version might count (`SweepPlan.relied_on_ms`).
@@ -174,6 +176,8 @@ class MetricsSweep:
         self._choose = choose
         # The partitions of workers that were empty.
         self._empty: set[int] = set()
+        # The start (ms) of the last run that read all queues.
+        self._complete_ms = 0
         # By name of a queue without recent changes: its gauges, and its minutes since a time (ms).
         self._known: BoundedMap[str, tuple[_Sign, QueueGauges]] = BoundedMap(_REMEMBERED)
         self._minutes: BoundedMap[str, tuple[_Sign, int, Sequence[Point]]] = BoundedMap(_REMEMBERED)
@@ -241,6 +245,7 @@ class MetricsSweep:
             for each in found:
                 name = each.queue.name
                 run.queues[name] = each
+                run.read.add(name)
                 if signs[name].settled(run.now_ms):
                     self._known.put(name, (signs[name], each))
             run.counts["queues"] += len(found)
@@ -328,6 +333,7 @@ class MetricsSweep:
         self._add_up_dead(run)
         # Last, so that the next run repeats the writes after a crash.
         self._stats.save_totals(totals, through_ms=this_minute, now_ms=now_ms)
+        self._complete_ms = now_ms
         return totals
 
     def _count_workers(self, run: _MetricsRun) -> WorkerCounts:
@@ -406,9 +412,15 @@ class MetricsSweep:
         """Store the numbers of dead letters by queue, error, and job type."""
         by_queue = {name: found.levels.dead for name, found in run.queues.items()} | run.left
         by_queue = {name: count for name, count in by_queue.items() if count}
-        # Recently emptied queues can have names whose count is zero.
+        # Recently emptied queues can have names whose count is zero. After a complete run, only
+        # queues that changed since then are read.
         lately = run.now_ms - 2 * LATE_MS
-        emptied = (n for n, found in run.queues.items() if found.changed_ms >= lately)
+        follows = 0 <= run.now_ms - self._complete_ms <= LATE_MS
+        emptied = (
+            name
+            for name, found in run.queues.items()
+            if found.changed_ms >= lately and (name in run.read or not follows)
+        )
         counted, before = self._dead_letters.named(list(dict.fromkeys([*by_queue, *emptied])))
         there = [each for each in counted if each.queue in by_queue]
         counts = together(
