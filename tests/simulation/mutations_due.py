@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from ojs.store.queues import due_notes
+from ojs.store.queues import due_notes, registry
 from ojs.store.queues.due_notes import DueLines, DueNotes
 from tests.simulation.mutations_late import Mutation
 
@@ -34,19 +34,31 @@ def done_too_early() -> AbstractContextManager[Any]:
 
 
 def ended_intervals_are_passed_over() -> AbstractContextManager[Any]:
-    """The sweep reads the lines of the present interval."""
+    """The sweep reads the lines of the present interval, and those of another when it settles."""
     lines = DueNotes.lines
 
     def present(self: DueNotes) -> DueLines:
-        found, now = lines(self), self._clock.now_ms() // due_notes.BUCKET_MS
-        return replace(found, lines={line: of for line, of in found.lines.items() if now in of})
+        self._shown = self._clock.now_ms() // due_notes.BUCKET_MS
+        return lines(self)
 
     return mock.patch.object(DueNotes, "lines", present)
+
+
+def marks_stay() -> AbstractContextManager[Any]:
+    """A change of a queue's record leaves the mark that sweeps need not read it."""
+    noting = registry._noting
+
+    def mutated(*args: Any, **how: Any) -> Any:
+        made = noting(*args, **how)
+        return replace(made, remove=[name for name in made.remove if name != "plain"])
+
+    return mock.patch.object(registry, "_noting", mutated)
 
 
 DUE_NOTES: Mapping[str, tuple[Mutation, str]] = {
     "a line is not noted": (line_is_not_noted, "due_notes"),
     "one of many lines is noted": (one_of_many_is_noted, "due_notes"),
     "an interval is done too early": (done_too_early, "due_notes"),
+    "marks of queues stay": (marks_stay, "due_notes"),
     "ended intervals are passed over": (ended_intervals_are_passed_over, "due_notes"),
 }

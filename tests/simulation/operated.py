@@ -90,7 +90,9 @@ def due_notes(world: World) -> list[Acts]:
     ]
     fetching: Acts = [worker.fetch, worker.nack, worker.any, worker.forget, hand.cancel]
     stream = Stream(world)
-    looking: Acts = [hand.rest, hand.sweep, hand.wait, partial(hand.wait, 301_000), stream.read]
+    change = partial(hand.configure, {"concurrency": 1})
+    later = partial(hand.wait, 301_000)
+    looking: Acts = [hand.rest, hand.sweep, hand.wait, change, later, stream.read]
     return [
         [producer.does(act) for act in some(world.chance, pushing, 2)],
         [worker.does(act) for act in some(world.chance, fetching, 3)],

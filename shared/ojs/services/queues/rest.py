@@ -90,7 +90,7 @@ class RestSweep:
             for queue in part:
                 known = plan.queues[queue.name]
                 marked = known.plain_ms is not None and known.plain_ms >= plan.relied_on_ms
-                if _needs_sweeps(queue):
+                if needs_sweeps(queue):
                     if marked:
                         with counting_failures(run.counts, f"queue {queue.name}"):
                             self._registry.unmark(known)
@@ -112,7 +112,7 @@ class RestSweep:
             run.counts["rested"] += self._registry.let_rest(known, rest)
 
 
-def _needs_sweeps(queue: Queue) -> bool:
+def needs_sweeps(queue: Queue) -> bool:
     """Return whether a sweep must check the queue every minute."""
     return (
         queue.deletion is not None
