@@ -117,7 +117,7 @@ def _names(names: Iterable[str], without: Container[str] = ()) -> str:
 def _sections(arguments: Sequence[str]) -> str:
     """Return the sections of a method's docstring."""
     found = ["Args:", *arguments, ""] if arguments else []
-    found += ["Returns:", "The call. Its result is the JSON object of the response.", ""]
+    found += ["Returns:", "The JSON object of the response.", ""]
     found += ["Raises:", "ApiError: The server rejected the request."]
     text = ""
     for line in found:

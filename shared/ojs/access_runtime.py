@@ -1,7 +1,7 @@
 """Composition root of the authorizer, the setup of a deployment, and the dashboard function.
 
 These functions don't use `ojs.runtime`, which loads all modules that process jobs. This module
-loads only the modules of these functions.
+loads only the modules that these functions need.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def authentication() -> Authentication:
 
 
 def prepare() -> None:
-    """Build the container's authentication early, as `ojs.runtime.prepare` does."""
+    """Build the container's authentication while Lambda initializes the function."""
     with suppress(Exception):
         authentication()
 
@@ -86,7 +86,7 @@ def first_key() -> SecretStore | None:
 
 
 def origin() -> OriginGuard | None:
-    """Return the same guard as `Runtime.origin`, for a function without a table."""
+    """Return the check of the header that the firewall adds. Needs no table."""
     configured = environment.configured(["origin_secret"])
     if not configured:
         return None
@@ -98,7 +98,7 @@ def origin() -> OriginGuard | None:
 
 
 def secret(arn: str) -> SecretStore:
-    """Return a secret that can store a key."""
+    """Return a `SecretStore` for the secret with this ARN."""
     from ojs.store.deployment.secrets import Secret
 
     return Secret(clients.secrets_manager(), arn)

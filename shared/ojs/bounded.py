@@ -13,7 +13,7 @@ D = TypeVar("D")
 
 
 class BoundedMap(Generic[K, V]):
-    """A map of at most `size` keys. It removes the keys first whose values were set longest ago.
+    """A map of at most `size` keys. If it is full, it removes the key whose value was set first.
 
     Threads can share it: each method is atomic.
     """
@@ -56,7 +56,7 @@ class BoundedMap(Generic[K, V]):
 
 
 class BoundedSet(Generic[K]):
-    """A set of at most `size` members. It removes the members first that were added longest ago.
+    """A set of at most `size` members. If it is full, it removes the member that was added first.
 
     Threads can share it.
     """

@@ -1,4 +1,4 @@
-"""The clock. All code receives it as a parameter, so that tests can set the time."""
+"""The clock. All code receives a clock as a parameter, so that tests can set the time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clock."""
+    """A clock that returns the time of the operating system."""
 
     def now_ms(self) -> int:
         """Return milliseconds since the Unix epoch, UTC."""
@@ -29,7 +29,7 @@ class ManualClock:
         self._now_ms = now_ms
 
     def now_ms(self) -> int:
-        """Return the current setting in milliseconds since the epoch."""
+        """Return the time of this clock in milliseconds since the epoch."""
         return self._now_ms
 
     def advance(self, ms: int) -> None:

@@ -1,4 +1,4 @@
-"""The environment of a function. The only module that reads it."""
+"""The environment variables of a function. Only this module reads them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,19 @@ _PREFIX = "OJS_"
 
 
 def configured(names: Iterable[str]) -> dict[str, str]:
-    """Return the settings that are set: `table` is OJS_TABLE. An empty variable is not set."""
+    """Return the settings that have a value: setting `table` is the variable OJS_TABLE.
+
+    An empty variable counts as missing.
+    """
     found = {name: os.environ.get(f"{_PREFIX}{name.upper()}", "") for name in names}
     return {name: value for name, value in found.items() if value}
 
 
 def required(name: str) -> str:
-    """Return a required setting. Raise LookupError that names the variable if it is missing."""
+    """Return a required setting.
+
+    Raises LookupError with the name of the variable if it is missing.
+    """
     value = configured([name])
     if not value:
         raise LookupError(f"{_PREFIX}{name.upper()} is not set")
@@ -24,5 +30,8 @@ def required(name: str) -> str:
 
 
 def beginning_ms(day: str) -> int:
-    """Return the start of a day in UTC, such as 2027-03-01, in milliseconds. Raise ValueError."""
+    """Return the start of a UTC day, such as 2027-03-01, in milliseconds since the epoch.
+
+    Raises ValueError if the date is invalid.
+    """
     return int(datetime.fromisoformat(f"{day}T00:00:00+00:00").timestamp()) * 1_000

@@ -1,13 +1,13 @@
-"""Dataclasses that are built on first use.
+"""Dataclasses whose methods are generated on first use.
 
-`dataclasses.dataclass` generates six methods when a module is imported. This took half of the
-import time of the functions, and a request uses a quarter of the classes. `record` takes the same
-options and generates the methods when the first instance is created, or when `fields` or a
-subclass needs them.
+`dataclasses.dataclass` generates six methods of each class when a module is imported. This took
+half of the import time of the functions, and a request uses a quarter of the classes. `record` has
+the same options as `dataclass`. It generates the methods when the first instance is created, or
+when `fields` or a subclass needs them.
 
-Classes with `slots=True` are built immediately, because they are new classes. Two things differ
-from `dataclass` until the class is built: `Class.attribute` of a field declared by `field(...)` is
-that declaration, and `pickle` does not build the class.
+For classes with `slots=True`, the methods are generated immediately, because such a class is a new
+class. Before the methods exist, two things differ from `dataclass`: `Class.attribute` of a field
+declared by `field(...)` is that declaration, and `pickle` does not generate the methods.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ else:
     _BUILDING = RLock()
 
     def record(cls=None, /, **options):
-        """Decorate a class as `dataclasses.dataclass` does, and build it on first use."""
+        """Decorate a class as `dataclasses.dataclass` does. Generate its methods on first use."""
         if cls is None:
             return partial(record, **options)
         if options.get("slots"):
@@ -35,13 +35,14 @@ else:
         def build():
             with _BUILDING:
                 if cls.__dict__["__init__"] is first:
-                    # Without a docstring `dataclass` computes a signature, which is slow.
+                    # If the class has no docstring, `dataclass` computes a signature, which is
+                    # slow.
                     cls.__doc__ = cls.__doc__ or cls.__name__
                     dataclass(cls, **options, init=False)
                     cls.__init__ = _initializer(cls, frozen=options.get("frozen", False))
 
-        # This stays until `build` replaces it in one step, because another thread can wait in
-        # `build`.
+        # The class keeps this attribute until `build` replaces it in one step, because another
+        # thread can wait in `build`.
         def first(self, *args, **values):
             build()
             cls.__init__(self, *args, **values)
@@ -51,7 +52,7 @@ else:
         return cls
 
     class _Fields:
-        """`__dataclass_fields__` of a class that is not built yet."""
+        """Descriptor for `__dataclass_fields__` of a class whose methods are not generated yet."""
 
         def __init__(self, build):
             self._build = build
@@ -61,7 +62,9 @@ else:
             return owner.__dataclass_fields__
 
     def _initializer(cls, *, frozen):
-        """`__init__` with the signature and the effects of the one that `dataclass` generates."""
+        """Return `__init__` with the signature and the effects of the one that `dataclass`
+        generates.
+        """
         names = {"_set": object.__setattr__, "_missing": MISSING}
         placed, named, body = ["self"], [], []
         for each in fields(cls):

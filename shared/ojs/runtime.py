@@ -1,4 +1,4 @@
-"""The composition root: one set of stores and services for each container."""
+"""The composition root: creates the stores and services of a container."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ _building = threading.RLock()
 
 
 class _Row:
-    """An attribute whose class is imported and instantiated on first use."""
+    """Descriptor of an attribute whose class is imported and instantiated on first use."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class _Row:
     def __get__(self, root: Any, _owner: type) -> Any:
         if root is None:
             return self
-        # The instance's attribute replaces this descriptor.
+        # The attribute of the instance has precedence over this descriptor.
         with _building:
             if self._name not in vars(root):
                 wanted = self._when is None or self._when(root)
@@ -167,13 +167,19 @@ class _Row:
             return vars(root)[self._name]
 
     def build(self, root: Any) -> object:
-        """Create an instance. Raise TypeError if a parameter without a default has no value."""
+        """Create an instance of the class.
+
+        Raises TypeError if a required parameter has no value.
+        """
         module, _, name = self._path.partition(":")
         made = getattr(import_module(module), name)
         return made(**self.arguments(root, made.__init__.__code__))
 
     def arguments(self, root: Any, code: CodeType) -> dict[str, object]:
-        """Return the arguments of a constructor, from the sources and the places."""
+        """Return the arguments of a constructor.
+
+        They come from the sources and from the root's `places`.
+        """
         found = {name: source(root) for name, source in self._sources.items()}
         for name in code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]:
             for place in root.places:
@@ -188,22 +194,23 @@ def provided(
     when: Callable[[Runtime], object] | None = None,
     **sources: Callable[[Runtime], object],
 ) -> Any:
-    """Declare an attribute that is built on first use. Its annotation is its type.
+    """Declare an attribute that is built on first use. The annotation of the attribute is its type.
 
-    An argument has the value of its source. Without a source, it has the value of the attribute
-    with the parameter's name, in the first of the root's `places` that has one. Otherwise it has
-    its default.
+    A parameter of the constructor has the value that its source returns. Without a source, it has
+    the value of the attribute with the same name, in the first of the root's `places` that has one.
+    Otherwise, it has its default value.
 
     Args:
         path: Module and class, separated by a colon.
-        when: Whether the attribute exists. If false, it is None. Default: always.
-        sources: Functions that return the values of arguments.
+        when: Whether the attribute exists. If it returns false, the attribute is None. Default:
+            always.
+        sources: By parameter name: functions that return the value of the parameter.
     """
     return _Row(path, when, sources)
 
 
 class Stores:
-    """The stores that several services share."""
+    """The stores of a container that several services share."""
 
     def __init__(self, table: Table, blobs: Blobs, ids: IdSource, clock: Clock) -> None:
         self.places = (self,)
@@ -271,7 +278,7 @@ class Stores:
         return len(self.recount.listed(queue, most)[0])
 
     def available(self, queues: Sequence[str]) -> Mapping[str, int]:
-        """Return the number of available jobs of each queue, as the projection counted them."""
+        """Return the number of available jobs of each queue, from the projection."""
         return self.statistics.available(queues)
 
 
@@ -312,7 +319,10 @@ class Runtime:
 
     @property
     def places(self) -> Sequence[object]:
-        """The objects that provide arguments, stores first: `jobs` is a store, not a service."""
+        """The objects that provide arguments.
+
+        Stores come first, so `jobs` is a store, not a service.
+        """
         return (self.stores, self, self.settings)
 
     semaphores: SemaphorePermits = provided(
@@ -354,7 +364,10 @@ class Runtime:
         return self.cron_firing.fire(name)
 
     def stopped(self, jobs: Sequence[Job]) -> Sequence[Job]:
-        """Return the jobs whose workflow has stopped. Imports the service on first use."""
+        """Return those of these jobs whose workflow is cancelled.
+
+        Imports the service on first use.
+        """
         return self.stores.workflows.stopped(jobs)
 
     def forget_workflow(self, name: str) -> None:
@@ -371,7 +384,7 @@ class Runtime:
             self.workflow_advance.job_ended(job)
 
     def freed(self, job: Job) -> None:
-        """Wake the deliveries that can push a job because this one stopped without outcome."""
+        """Wake the deliveries that can send a job, because this job stopped without an outcome."""
         if self.wake is not None:
             self.wake.permits_released(job)
 
@@ -428,7 +441,7 @@ class Runtime:
         sends=lambda run: run.pushing.sends,
         allowed=lambda run: run.pushing.allowed,
     )
-    # The queue for outcomes that can't be processed immediately. None if the deployment has none.
+    # SQS queue for outcomes that can't be processed immediately. None if the deployment has none.
     outcome_queue: SqsOutcomeQueue | None = provided(
         "ojs.targets.queues:SqsOutcomeQueue",
         when=lambda run: run.settings.outcome_queue,
@@ -439,7 +452,7 @@ class Runtime:
         "ojs.services.deliveries.sweep:DeliverySweep", when=_pushes
     )
 
-    # --- for operators --------------------------------------------------------------------------
+    # --- services for operators -----------------------------------------------------------------
 
     queues: QueueConfiguration = provided(
         "ojs.services.queues.configure:QueueConfiguration",
@@ -464,7 +477,7 @@ class Runtime:
 
     @cached_property
     def origin(self) -> OriginGuard | None:
-        """The check of the header that the firewall adds. None without a firewall."""
+        """The check of the header that the firewall adds to requests. None without a firewall."""
         if self.settings.origin_secret is None:
             return None
         from ojs.services.operations.origin import OriginGuard
@@ -589,7 +602,10 @@ def build(
 def _pushing(
     settings: Settings, clock: Clock, for_each: ForEach, given: DeliveryDependencies | None
 ) -> Callable[[], DeliveryDependencies] | None:
-    """Return a function that creates the queues and targets of deliveries, or None without push."""
+    """Return a function that creates the queues and targets of deliveries.
+
+    Return None without push delivery.
+    """
     if given is not None:
         return lambda: given
     url = settings.dispatch_queue
@@ -622,7 +638,7 @@ def _check_endpoint(url: str) -> None:
 
 
 class _Targets:
-    """The targets of a container. Each is created on first use."""
+    """The push delivery targets of a container. Each is created on first use."""
 
     def __init__(self, clock: Clock, for_each: ForEach, *, destinations: bool) -> None:
         self._clock = clock
@@ -647,7 +663,7 @@ class _Targets:
 
 
 def _chain(settings: Settings, more: Sequence[Middleware]) -> MiddlewareChain | None:
-    """Return the middleware. Without middleware, return None and import nothing."""
+    """Return the enqueue middleware. Without middleware, return None and import no module."""
     if not (settings.middleware or more):
         return None
     from ojs.services.jobs.middleware import MiddlewareChain
@@ -662,7 +678,7 @@ _current: Runtime | None = None
 
 
 def current() -> Runtime:
-    """Return the container's runtime. The first call builds it from the environment."""
+    """Return the container's runtime. The first call creates it from the environment variables."""
     global _current  # noqa: PLW0603 - one runtime for each container is the point
     if _current is None:
         with _lock:
@@ -672,18 +688,19 @@ def current() -> Runtime:
 
 
 def prepare(*services: str) -> None:
-    """Build the container's runtime and these services while the function is initialized.
+    """Create the container's runtime and the named services while Lambda initializes the function.
 
-    Lambda provides a full CPU during this time. A failure is ignored, for example if the
-    environment is not a function's. The first request that needs another service imports it.
+    Lambda provides a full CPU during this time. If this fails, the error is ignored, for example if
+    environment variables are missing. A service that is not named is imported by the first request
+    that needs it.
     """
-    # The first request makes another attempt, and returns its error.
+    # The first request tries to create the runtime again, and returns the error.
     with suppress(Exception):
         for service in services:
             getattr(current(), service)
         if (chain := current().middleware) is not None:
             chain.load()
-        # Creating a client takes some time, too.
+        # Creating the DynamoDB client takes some time as well.
         _ = current().origin
 
 

@@ -49,7 +49,7 @@ _OPERATOR = re.compile(r"\*|arn:aws[a-z-]*:iam::\d{12}:(root|(role|user)/\S+)")
 
 @record(frozen=True)
 class Settings:
-    """Settings of one running function. `bus` is OJS_BUS in its environment.
+    """Settings of one running function. `bus` is the environment variable OJS_BUS.
 
     Raises:
         ValueError: A setting has an invalid value.

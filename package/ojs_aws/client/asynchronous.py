@@ -74,13 +74,13 @@ class AsyncClient(Awaiting, Operations):
         )  # fmt: skip
 
     async def run(self, call: Call[T]) -> T:
-        """Send a call and wait for its result.
+        """Send a request and return its result.
 
         Args:
-            call: A call from `ojs_aws.client.operations`.
+            call: A request from `ojs_aws.client.operations`.
 
         Returns:
-            The result of the call: a `Job`, or the JSON object of the response.
+            The result of the request: a `Job`, or the JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.

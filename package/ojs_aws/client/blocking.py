@@ -66,13 +66,13 @@ class Client(Blocking, Operations):
         )  # fmt: skip
 
     def run(self, call: Call[T]) -> T:
-        """Send a call and wait for its result.
+        """Send a request and return its result.
 
         Args:
-            call: A call from `ojs_aws.client.operations`.
+            call: A request from `ojs_aws.client.operations`.
 
         Returns:
-            The result of the call: a `Job`, or the JSON object of the response.
+            The result of the request: a `Job`, or the JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -83,15 +83,15 @@ class Client(Blocking, Operations):
         return self.try_call(call, self._policy, self._timeout_s)
 
     def try_call(self, call: Call[T], policy: RetryPolicy, timeout_s: float) -> T:
-        """Send a call with a separate retry policy and timeout.
+        """Send a request with its own retry policy and timeout.
 
         Args:
-            call: A call from `ojs_aws.client.operations`.
-            policy: Retry policy of this call.
+            call: A request from `ojs_aws.client.operations`.
+            policy: Retry policy of this request.
             timeout_s: Timeout of one attempt in seconds.
 
         Returns:
-            The result of the call, as `run` returns it.
+            The result of the request, as `run` returns it.
 
         Raises:
             ApiError: The server rejected the request.
@@ -180,7 +180,10 @@ class Client(Blocking, Operations):
 
 
 def needs_tls(root: str) -> bool:
-    """Whether to load certificates, which takes 0.1 s. The client doesn't follow redirects."""
+    """Return whether to load certificates, which takes 0.1 s. `root` is the server's URL.
+
+    The client doesn't follow redirects, so an HTTP URL needs no certificates.
+    """
     return root.startswith("https:")
 
 
@@ -215,7 +218,7 @@ def sent_headers(call: Call[Any], content: bytes | None) -> Mapping[str, str]:
 
 
 def failed(error: Exception, httpx: Any, url: httpx.URL) -> Failure:
-    """Convert an error of httpx. `sent` is false if no connection was opened."""
+    """Convert an error of httpx to Unreachable. `sent` is false if no connection was opened."""
     unsent = (
         httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol,
         httpx.LocalProtocolError,
@@ -233,7 +236,10 @@ def items_of(page: Answer) -> list[dict[str, Any]]:
 
 
 def cursor_of(page: Answer) -> str | None:
-    """Return the cursor of the next page. The history of a job has a top-level cursor."""
+    """Return the cursor of the next page.
+
+    In the history of a job, the cursor is a top-level field.
+    """
     cursor: str | None = page.get("pagination", page).get("next_cursor")
     return cursor
 

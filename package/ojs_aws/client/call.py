@@ -1,4 +1,4 @@
-"""One request and the function that reads its response. No I/O."""
+"""A request of the API and the function that parses its response. No I/O."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ BASE = "/ojs/v1"
 
 
 def json_object(answer: Answer) -> Answer:
-    """Return the response unchanged."""
+    """Return the JSON object of a response unchanged."""
     return answer
 
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """A request that is not sent yet. `path` is relative to `/ojs/v1`, or absolute with a slash."""
+    """A request that a client has not sent yet.
+
+    `path` is relative to `/ojs/v1`, or absolute if it starts with a slash. `Client.run` sends the
+    request and returns its result.
+    """
 
     method: str
     path: str
@@ -30,15 +34,16 @@ class Call(Generic[T]):
     body: Any = None
     query: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
-    # Whether the client may resend the request if the outcome is unknown.
+    # Whether the client can send the request again if the outcome is unknown.
     repeatable: bool = True
-    # Time in seconds that the server may take in addition to the client's timeout.
+    # Additional time in seconds that the server needs. The client adds it to its timeout.
     takes_s: float = 0.0
-    # Returns the result for a `duplicate` error if an earlier attempt has an unknown outcome.
+    # Used for the error `duplicate` if an earlier attempt of this request had an unknown outcome:
+    # receives the ID of the existing job or workflow, and returns the result.
     stored: Callable[[str], T | None] | None = None
 
     def target(self, base: str) -> str:
-        """Return path and query. `base` is the path prefix of the server's URL."""
+        """Return the path and the query. `base` is the path of the server's URL."""
         path = self.path if self.path.startswith("/") else f"{BASE}/{self.path}"
         given = {name: _shown(value) for name, value in self.query.items() if value is not None}
         return f"{base}{path}" + (
@@ -47,7 +52,7 @@ class Call(Generic[T]):
         )
 
     def content(self) -> bytes | None:
-        """Return the body as bytes.
+        """Return the body as bytes, or None without a body.
 
         Raises:
             ValueError: A value such as NaN is not JSON.
@@ -67,7 +72,7 @@ def to_json(value: object) -> str:
 
 
 def place(template: str, *names: str) -> str:
-    """Insert names into a path. Each name is one segment.
+    """Return a path with names in place of `{}`. Each name is one path segment.
 
     Raises:
         ValueError: A name is empty, `.`, or `..`.

@@ -1,7 +1,7 @@
-"""Runs one call: its attempts, its retries, and its result. No I/O.
+"""Sends one request: its attempts, pauses, and result. No I/O.
 
-`exchange` is a generator. It yields steps (`Send`, `Wait`), receives the outcome of each step,
-and returns the result. Both clients run it.
+`exchange` is a generator. It yields steps (`Send`, `Wait`), receives the outcome of each step, and
+returns the result of the request. `Client` and `AsyncClient` perform the steps.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from ojs_aws.errors import ApiError, Duplicate, OjsError, Unreachable, refusal
 
 T = TypeVar("T")
 
-# Throttled, overloaded, unreachable behind the gateway, or timed out.
+# HTTP statuses that are retried: throttled, overloaded, unreachable behind the gateway, or timed
+# out.
 BUSY = frozenset({429, 502, 503, 504})
-# The server rejected the request before it changed anything.
+# Error codes of requests that the server rejected before it changed anything.
 _NOT_DONE = frozenset({429})
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How many times a call is attempted, and the pauses between attempts.
+    """The maximum number of attempts of a request, and the pauses between them.
 
     A pause doubles after each attempt, up to `most_s`, and is multiplied by a random factor from
     0.5 to 1. If `Retry-After` is longer, the client waits for that time, up to `longest_s`.
@@ -59,19 +60,19 @@ class RetryPolicy:
 
 @dataclass(frozen=True)
 class Send:
-    """A step: send the call. Its outcome is a Reply or a Failure."""
+    """A step: send the request. The outcome of the step is a Reply or a Failure."""
 
 
 @dataclass(frozen=True)
 class Wait:
-    """A step: wait."""
+    """A step: wait for this number of seconds."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class Reply:
-    """A response. The names of headers are in lower case."""
+    """A response. The names of headers are lowercase."""
 
     status: int
     headers: Mapping[str, str]
@@ -80,7 +81,10 @@ class Reply:
 
 @dataclass(frozen=True)
 class Failure:
-    """No response. If `sent` is true, the request may have reached the server."""
+    """An attempt without a response.
+
+    If `sent` is true, the request might have reached the server.
+    """
 
     reason: str
     sent: bool
@@ -91,7 +95,7 @@ Outcome = Union[Reply, Failure, None]
 
 
 def exchange(call: Call[T], policy: RetryPolicy) -> Generator[Step, Outcome, T]:
-    """Attempt a call until its outcome is known, or the policy's attempts are used.
+    """Attempt a request until its outcome is known, or until the policy allows no more attempts.
 
     Raises:
         ApiError: The server rejected the request.
@@ -124,12 +128,12 @@ def exchange(call: Call[T], policy: RetryPolicy) -> Generator[Step, Outcome, T]:
 
 
 def _existing(details: Mapping[str, Any]) -> str:
-    """Return the ID of the job or workflow that exists already."""
+    """Return the ID of the existing job or workflow from the details of the error `duplicate`."""
     return str(details.get("existing_job_id") or details.get("existing_workflow_id") or "")
 
 
 def _refused(outcome: Outcome, *, repeated: bool) -> OjsError | None:
-    """Convert an outcome to an error. Returns None for a successful response."""
+    """Convert the outcome of an attempt to an error. Return None for a successful response."""
     if not isinstance(outcome, Reply):
         away = Unreachable(outcome.reason if outcome else "nothing was sent")
         away.sent = repeated or (outcome is not None and outcome.sent)

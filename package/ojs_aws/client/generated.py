@@ -20,7 +20,7 @@ class Generated:
             job_id: ID of the job.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -36,7 +36,7 @@ class Generated:
             **query: Query parameters: `detail`, `limit`, `cursor`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -52,7 +52,7 @@ class Generated:
             **query: Query parameters: `period`, `since`, `until`, `queue`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -72,7 +72,7 @@ class Generated:
                 `pause_on_failure`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -94,7 +94,7 @@ class Generated:
                 `tenant_fairness`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -112,7 +112,7 @@ class Generated:
                 `signing_secrets`, `paused`, `config`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -129,7 +129,7 @@ class Generated:
             **body: Fields of the request: .
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -146,7 +146,7 @@ class Generated:
             **query: Query parameters: `limit`, `cursor`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -159,7 +159,7 @@ class Generated:
         """Read statistics of dead letters.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -175,7 +175,7 @@ class Generated:
             name: Name of the cron job.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -191,7 +191,7 @@ class Generated:
             job_id: ID of the job.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -207,7 +207,7 @@ class Generated:
             name: Name of the delivery.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -223,7 +223,7 @@ class Generated:
             name: Name of the pool.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -239,7 +239,7 @@ class Generated:
             key: Key of the rate limit.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -252,7 +252,7 @@ class Generated:
         """Read the identity and scopes of the caller.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -268,7 +268,7 @@ class Generated:
             name: Name of the cron job.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -284,7 +284,7 @@ class Generated:
             operation_id: ID of the operation.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -300,7 +300,7 @@ class Generated:
             name: Name of the delivery.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -316,7 +316,7 @@ class Generated:
             operation_id: ID of the operation.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -332,7 +332,7 @@ class Generated:
             key_id: ID of the key.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -345,7 +345,7 @@ class Generated:
         """Read whether maintenance mode is on.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -361,7 +361,7 @@ class Generated:
             name: Name of the pool.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -377,7 +377,7 @@ class Generated:
             job_id: ID of the job.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -393,7 +393,7 @@ class Generated:
             name: Name of the queue.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -409,7 +409,7 @@ class Generated:
             name: Name of the queue.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -422,7 +422,7 @@ class Generated:
         """Read the policy for new queues.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -438,7 +438,7 @@ class Generated:
             key: Key of the rate limit.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -454,7 +454,7 @@ class Generated:
             worker_id: ID of the worker.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -471,7 +471,7 @@ class Generated:
             **query: Query parameters: `limit`, `cursor`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -484,7 +484,7 @@ class Generated:
         """Read whether the server and its store work.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -500,7 +500,7 @@ class Generated:
             **query: Query parameters: `limit`, `cursor`, `offset`, `page`, `per_page`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -516,7 +516,7 @@ class Generated:
             **query: Query parameters: `enabled`, `limit`, `cursor`, `offset`, `page`, `per_page`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -532,7 +532,7 @@ class Generated:
             **query: Query parameters: `limit`, `cursor`, `offset`, `page`, `per_page`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -549,7 +549,7 @@ class Generated:
                 `older_than`, `args`, `state`, `limit`, `cursor`, `offset`, `page`, `per_page`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -565,7 +565,7 @@ class Generated:
             **query: Query parameters: `limit`, `cursor`, `offset`, `page`, `per_page`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -583,7 +583,7 @@ class Generated:
                 `page`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -599,7 +599,7 @@ class Generated:
             **query: Query parameters: `limit`, `cursor`, `offset`, `page`, `per_page`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -617,7 +617,7 @@ class Generated:
                 `page`, `per_page`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -633,7 +633,7 @@ class Generated:
             **query: Query parameters: `limit`, `cursor`, `offset`, `page`, `per_page`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -646,7 +646,7 @@ class Generated:
         """List the middleware that processes enqueued jobs.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -662,7 +662,7 @@ class Generated:
             **query: Query parameters: `limit`, `cursor`, `offset`, `page`, `per_page`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -678,7 +678,7 @@ class Generated:
             **query: Query parameters: `limit`, `cursor`, `offset`, `page`, `per_page`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -694,7 +694,7 @@ class Generated:
             **query: Query parameters: `limit`, `cursor`, `offset`, `page`, `per_page`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -710,7 +710,7 @@ class Generated:
             job_id: ID of the job.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -727,7 +727,7 @@ class Generated:
                 `page`, `per_page`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -743,7 +743,7 @@ class Generated:
             **query: Query parameters: `limit`, `cursor`, `offset`, `page`, `per_page`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -760,7 +760,7 @@ class Generated:
                 `per_page`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -773,7 +773,7 @@ class Generated:
         """Read the manifest of the server.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -786,7 +786,7 @@ class Generated:
         """Read the OpenAPI document.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -802,7 +802,7 @@ class Generated:
             name: Name of the cron job.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -818,7 +818,7 @@ class Generated:
             name: Name of the delivery.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -834,7 +834,7 @@ class Generated:
             name: Name of the queue.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -850,7 +850,7 @@ class Generated:
             name: Name of the queue.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -869,7 +869,7 @@ class Generated:
                 `signing_secrets`, `paused`, `config`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -887,7 +887,7 @@ class Generated:
                 `isolated`, `starvation_prevention`, `tenant_fairness`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -905,7 +905,7 @@ class Generated:
                 `expires_at`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -921,7 +921,7 @@ class Generated:
             name: Name of the queue.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -934,7 +934,7 @@ class Generated:
         """Read whether the server is ready.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -950,7 +950,7 @@ class Generated:
             worker_id: ID of the worker.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -966,7 +966,7 @@ class Generated:
             name: Name of the cron job.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -982,7 +982,7 @@ class Generated:
             name: Name of the delivery.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -998,7 +998,7 @@ class Generated:
             name: Name of the queue.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -1014,7 +1014,7 @@ class Generated:
             **query: Query parameters: `pool`, `limit`, `cursor`, `offset`, `page`, `per_page`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -1031,7 +1031,7 @@ class Generated:
             **body: Fields of the request: `limit`, `period`, `rate_limit`, `rate`, `concurrency`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -1052,7 +1052,7 @@ class Generated:
                 `tenant_fairness`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -1068,7 +1068,7 @@ class Generated:
             operation_id: ID of the operation.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -1090,7 +1090,7 @@ class Generated:
             operation_id: ID of the operation.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -1109,7 +1109,7 @@ class Generated:
         """Read the server's configuration.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -1126,7 +1126,7 @@ class Generated:
             **body: Fields of the request: `type`, `args`.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -1144,7 +1144,7 @@ class Generated:
             worker_id: ID of the worker.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.
@@ -1160,7 +1160,7 @@ class Generated:
             workflow_id: ID of the workflow.
 
         Returns:
-            The call. Its result is the JSON object of the response.
+            The JSON object of the response.
 
         Raises:
             ApiError: The server rejected the request.

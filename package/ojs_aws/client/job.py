@@ -21,7 +21,7 @@ class Job:
     queue: str = "default"
     args: list[Any] = field(default_factory=list)
     meta: dict[str, Any] = field(default_factory=dict)
-    # `unknown`: the job is stored, but the response with its state was lost.
+    # State of the job. `unknown`: the job is stored, but the response with its state was lost.
     state: str = "unknown"
     priority: int = 0
     attempt: int = 0

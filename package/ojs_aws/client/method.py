@@ -1,4 +1,4 @@
-"""Turns an operation into a method of both clients: blocking, or awaitable."""
+"""Makes an operation a method of both clients: a blocking method, or one to await."""
 
 from __future__ import annotations
 
@@ -14,23 +14,26 @@ T = TypeVar("T")
 
 
 class Blocking(ABC):
-    """A client whose methods block until the result is known."""
+    """Base class of a client whose methods return when the result is known."""
 
     @abstractmethod
     def run(self, call: Call[T]) -> T:
-        """Send a call and wait for its result."""
+        """Send a request and return its result."""
 
 
 class Awaiting(ABC):
-    """A client whose methods return awaitables."""
+    """Base class of a client whose methods must be awaited."""
 
     @abstractmethod
     async def run(self, call: Call[T]) -> T:
-        """Send a call and wait for its result."""
+        """Send a request and return its result."""
 
 
 class Method(Generic[P, T]):
-    """A descriptor for one operation. The method has the operation's arguments."""
+    """Descriptor that makes an operation a method of a client.
+
+    The method has the arguments of the operation, sends the request, and returns its result.
+    """
 
     def __init__(self, build: Callable[P, Call[T]]) -> None:
         self._build = build

@@ -8,7 +8,7 @@ from ojs_aws.client.method import Method
 
 
 class Operations(Generated):
-    """One method for each operation."""
+    """One method for each operation of the API."""
 
     enqueue = Method(operations.enqueue_job)
     enqueue_many = Method(operations.enqueue_batch)

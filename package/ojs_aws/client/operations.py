@@ -1,8 +1,9 @@
-"""The operations of producers and operators. Each function builds the call of one operation.
+"""The operations of producers and operators. Each function builds the request of one operation.
 
-Both clients have a method for each function, with the same arguments. A method sends the call and
-returns its result. Every method can also raise `ApiError`, if the server rejects the request, and
-`Unreachable`, if no attempt gets a valid response.
+A function returns the request (a `Call`) without sending it. Both clients have a method for each
+function, with the same arguments. The method sends the request and returns its result. Every method
+can also raise `ApiError`, if the server rejects the request, and `Unreachable`, if no attempt gets
+a valid response.
 
 A result without a class is the JSON object that the OpenAPI document describes. The server checks
 the keyword arguments that a function passes on (`**filters`, `**config`, and others).
@@ -42,7 +43,8 @@ def _job(answer: Answer) -> Job:
 
 
 def _acted(path: str, body: Any = None) -> Call[Job]:
-    # After a success, the server rejects a repeated request with a conflict. So don't resend it.
+    # If the first attempt succeeded, the server rejects a second one with a conflict. So these
+    # requests are not sent again.
     return Call("POST", path, _job, {} if body is None else body, repeatable=False)
 
 
@@ -220,7 +222,7 @@ def enqueue_job(
         block_s: Maximum time in seconds to wait for space in a full queue with the policy `block`.
 
     Returns:
-        The call that creates the job. Its result is the stored job.
+        As a client method: the stored job. As a function: the unsent request (`Call`).
 
     Raises:
         TypeError: `args` is a string, bytes, or a mapping.
@@ -264,7 +266,8 @@ def enqueue_batch(
         block_s: Maximum time in seconds to wait for space in a full queue with the policy `block`.
 
     Returns:
-        The call. Its result is the list of stored jobs, in the order of `jobs`.
+        As a client method: the list of stored jobs, in the order of `jobs`. As a function: the
+        unsent request (`Call`).
 
     Raises:
         TypeError: `args` of a job is a string, bytes, or a mapping.
@@ -312,7 +315,8 @@ def enqueue_each(
         block_s: Maximum time in seconds to wait for space in a full queue with the policy `block`.
 
     Returns:
-        The call. Its result is the JSON response. `items` has the outcome of each job.
+        As a client method: the JSON response. `items` has the outcome of each job. As a function:
+        the unsent request (`Call`).
 
     Raises:
         TypeError: `args` of a job is a string, bytes, or a mapping.
@@ -342,7 +346,7 @@ def get_job(job_id: str) -> Call[Job]:
         job_id: ID of the job.
 
     Returns:
-        The call. Its result is the job.
+        As a client method: the job. As a function: the unsent request (`Call`).
 
     Raises:
         NotFound: The job doesn't exist, or was deleted.
@@ -357,7 +361,7 @@ def admin_get_job(job_id: str) -> Call[Answer]:
         job_id: ID of the job.
 
     Returns:
-        The call. Its result is the job as a JSON object.
+        As a client method: the job as a JSON object. As a function: the unsent request (`Call`).
 
     Raises:
         NotFound: The job doesn't exist, or was deleted.
@@ -372,7 +376,7 @@ def cancel_job(job_id: str) -> Call[Job]:
         job_id: ID of the job.
 
     Returns:
-        The call. Its result is the job.
+        As a client method: the job. As a function: the unsent request (`Call`).
 
     Raises:
         NotFound: The job doesn't exist, or was deleted.
@@ -388,7 +392,7 @@ def activate_job(job_id: str) -> Call[Job]:
         job_id: ID of the job.
 
     Returns:
-        The call. Its result is the job.
+        As a client method: the job. As a function: the unsent request (`Call`).
 
     Raises:
         NotFound: The job doesn't exist, or was deleted.
@@ -404,7 +408,7 @@ def retry_job(job_id: str) -> Call[Job]:
         job_id: ID of the job.
 
     Returns:
-        The call. Its result is the job.
+        As a client method: the job. As a function: the unsent request (`Call`).
 
     Raises:
         NotFound: The job doesn't exist, or was deleted.
@@ -420,7 +424,7 @@ def run_job(job_id: str) -> Call[Job]:
         job_id: ID of the job.
 
     Returns:
-        The call. Its result is the job.
+        As a client method: the job. As a function: the unsent request (`Call`).
 
     Raises:
         NotFound: The job doesn't exist, or was deleted.
@@ -438,7 +442,7 @@ def change_job(job_id: str, *, priority: int | None = None, queue: str | None = 
         queue: Queue to move the job to. Default: unchanged.
 
     Returns:
-        The call. Its result is the changed job.
+        As a client method: the changed job. As a function: the unsent request (`Call`).
 
     Raises:
         NotFound: The job doesn't exist, or was deleted.
@@ -458,7 +462,8 @@ def get_result(job_id: str, *, wait_s: float = 0) -> Call[Answer]:
             Default: 0.
 
     Returns:
-        The call. Its result is a JSON object with `state` and, if the job completed, `result`.
+        As a client method: a JSON object with `state` and, if the job completed, `result`. As a
+        function: the unsent request (`Call`).
 
     Raises:
         NotFound: The job doesn't exist, or was deleted.
@@ -481,7 +486,7 @@ def job_history(
         cursor: `next_cursor` of the previous page.
 
     Returns:
-        The call. Its result is one page as a JSON object.
+        As a client method: one page as a JSON object. As a function: the unsent request (`Call`).
 
     Raises:
         NotFound: The job doesn't exist, or was deleted.
@@ -516,8 +521,8 @@ def retry_jobs(
         **chosen: Filter by field, for example `queue` or `type`.
 
     Returns:
-        The call. Its result is a JSON object with the counts, and with the bulk operation if it
-        continues in the background.
+        As a client method: a JSON object with the counts, and with the bulk operation if it
+        continues in the background. As a function: the unsent request (`Call`).
 
     Raises:
         ValueError: Both `job_ids` and a filter are given.
@@ -536,8 +541,8 @@ def cancel_jobs(
         **chosen: Filter by field, for example `queue` or `type`.
 
     Returns:
-        The call. Its result is a JSON object with the counts, and with the bulk operation if it
-        continues in the background.
+        As a client method: a JSON object with the counts, and with the bulk operation if it
+        continues in the background. As a function: the unsent request (`Call`).
 
     Raises:
         ValueError: Both `job_ids` and a filter are given.
@@ -556,8 +561,8 @@ def delete_jobs(
         **chosen: Filter by field, for example `queue` or `type`.
 
     Returns:
-        The call. Its result is a JSON object with the counts, and with the bulk operation if it
-        continues in the background.
+        As a client method: a JSON object with the counts, and with the bulk operation if it
+        continues in the background. As a function: the unsent request (`Call`).
 
     Raises:
         ValueError: Both `job_ids` and a filter are given.
@@ -578,7 +583,8 @@ def erase_jobs(
         **chosen: Filter by field, `meta` values, and optionally `queue` or `type`.
 
     Returns:
-        The call. Its result is a JSON object with the counts and the bulk operation.
+        As a client method: a JSON object with the counts and the bulk operation. As a function: the
+        unsent request (`Call`).
 
     Raises:
         ValueError: Both `job_ids` and a filter are given.
@@ -595,7 +601,8 @@ def purge_queue_jobs(queue: str, **chosen: Any) -> Call[Answer]:
         **chosen: `states`, `older_than`, `dry_run`, and `confirm` of the API.
 
     Returns:
-        The call. Its result is a JSON object with the counts and the bulk operation.
+        As a client method: a JSON object with the counts and the bulk operation. As a function: the
+        unsent request (`Call`).
 
     Raises:
         NotFound: The queue doesn't exist.
@@ -613,7 +620,7 @@ def get_dead_letter(job_id: str) -> Call[Job]:
         job_id: ID of the job.
 
     Returns:
-        The call. Its result is the job.
+        As a client method: the job. As a function: the unsent request (`Call`).
 
     Raises:
         NotFound: The job doesn't exist, or was deleted.
@@ -629,7 +636,7 @@ def retry_dead_letter(job_id: str, *, override: Mapping[str, Any] | None = None)
         override: Fields to change before the retry, by API name. Default: unchanged.
 
     Returns:
-        The call. Its result is the job.
+        As a client method: the job. As a function: the unsent request (`Call`).
 
     Raises:
         NotFound: The dead letter doesn't exist.
@@ -651,8 +658,8 @@ def retry_dead_letters(*, every: bool = False, **chosen: Any) -> Call[Answer]:
         **chosen: Filter by field, for example `queue` or `error_type`.
 
     Returns:
-        The call. Its result is a JSON object with the counts, and with the bulk operation if it
-        continues in the background.
+        As a client method: a JSON object with the counts, and with the bulk operation if it
+        continues in the background. As a function: the unsent request (`Call`).
 
     Raises:
         ValueError: Neither `every` nor a filter is given, or both are.
@@ -669,8 +676,8 @@ def purge_dead_letters(*, every: bool = False, **chosen: Any) -> Call[Answer]:
         **chosen: Filter by field, for example `queue` or `error_type`.
 
     Returns:
-        The call. Its result is a JSON object with the counts, and with the bulk operation if it
-        continues in the background.
+        As a client method: a JSON object with the counts, and with the bulk operation if it
+        continues in the background. As a function: the unsent request (`Call`).
 
     Raises:
         ValueError: Neither `every` nor a filter is given, or both are.
@@ -697,7 +704,7 @@ def delete_queue(name: str, strategy: str, *, target_queue: str | None = None) -
         target_queue: Queue that the jobs move to. Requires the strategy `move`.
 
     Returns:
-        The call. Its result is a JSON object.
+        As a client method: a JSON object. As a function: the unsent request (`Call`).
 
     Raises:
         NotFound: The queue doesn't exist.
@@ -721,7 +728,8 @@ def register_cron(name: str, **definition: Any) -> Call[Answer]:
         **definition: Fields of the API, for example `expression`, `timezone`, and `job_template`.
 
     Returns:
-        The call. Its result is the cron job as a JSON object.
+        As a client method: the cron job as a JSON object. As a function: the unsent request
+        (`Call`).
 
     Raises:
         BadRequest: A field is invalid.
@@ -742,7 +750,8 @@ def preview_cron(
         count: Number of times, 1 to 100. Default: 5.
 
     Returns:
-        The call. Its result is a JSON object with the times.
+        As a client method: a JSON object with the times. As a function: the unsent request
+        (`Call`).
 
     Raises:
         ValueError: `after` has no time zone.
@@ -759,7 +768,7 @@ def trigger_cron(name: str) -> Call[Job]:
         name: Name of the cron job.
 
     Returns:
-        The call. Its result is the job.
+        As a client method: the job. As a function: the unsent request (`Call`).
 
     Raises:
         NotFound: The cron job doesn't exist.
@@ -779,7 +788,8 @@ def create_workflow(**definition: Any) -> Call[Answer]:
         **definition: Fields of the API. `id` sets the workflow ID.
 
     Returns:
-        The call. Its result is the workflow as a JSON object.
+        As a client method: the workflow as a JSON object. As a function: the unsent request
+        (`Call`).
 
     Raises:
         BadRequest: A field is invalid.
@@ -803,7 +813,7 @@ def workflow_results(workflow_id: str, step: str | int, **paging: Any) -> Call[A
         **paging: `limit` and `cursor`.
 
     Returns:
-        The call. Its result is one page as a JSON object.
+        As a client method: one page as a JSON object. As a function: the unsent request (`Call`).
 
     Raises:
         NotFound: The workflow or the step doesn't exist.
@@ -820,7 +830,8 @@ def cancel_workflow(workflow_id: str) -> Call[Answer]:
         workflow_id: ID of the workflow.
 
     Returns:
-        The call. Its result is the workflow as a JSON object.
+        As a client method: the workflow as a JSON object. As a function: the unsent request
+        (`Call`).
 
     Raises:
         NotFound: The workflow doesn't exist.
@@ -840,7 +851,8 @@ def retry_workflow(
             later steps). Default: `failed`. Steps that never ran can run with each mode.
 
     Returns:
-        The call. Its result is the workflow as a JSON object.
+        As a client method: the workflow as a JSON object. As a function: the unsent request
+        (`Call`).
 
     Raises:
         NotFound: The workflow doesn't exist.
@@ -864,7 +876,7 @@ def direct_worker(
             and stop).
 
     Returns:
-        The call. Its result is the worker as a JSON object.
+        As a client method: the worker as a JSON object. As a function: the unsent request (`Call`).
 
     Raises:
         NotFound: The worker doesn't exist.
@@ -877,7 +889,7 @@ def metrics() -> Call[Answer]:
     """Read the current metrics of the server.
 
     Returns:
-        The call. Its result is a JSON object.
+        As a client method: a JSON object. As a function: the unsent request (`Call`).
     """
     return _get("metrics")
 
@@ -895,7 +907,8 @@ def create_key(name: str, scopes: Sequence[str], **limits: Any) -> Call[Answer]:
             (RFC 3339, or '+' and an ISO 8601 duration; default: never).
 
     Returns:
-        The call. Its result is the key and its secret as a JSON object.
+        As a client method: the key and its secret as a JSON object. As a function: the unsent
+        request (`Call`).
 
     Raises:
         PermissionDenied: A scope or queue exceeds those of the calling key.
@@ -914,7 +927,7 @@ def create_role(name: str, role: str, scopes: Sequence[str], **limits: Any) -> C
             (RFC 3339, or '+' and an ISO 8601 duration; default: never).
 
     Returns:
-        The call. Its result is the grant as a JSON object.
+        As a client method: the grant as a JSON object. As a function: the unsent request (`Call`).
 
     Raises:
         PermissionDenied: A scope or queue exceeds those of the calling key.
@@ -931,7 +944,8 @@ def revoke_key(key_id: str, *, made: Literal["keep", "revoke"] | None = None) ->
             `revoke`. Default: `keep`.
 
     Returns:
-        The call. Its result is the revoked key as a JSON object.
+        As a client method: the revoked key as a JSON object. As a function: the unsent request
+        (`Call`).
 
     Raises:
         NotFound: The key doesn't exist.
@@ -948,7 +962,7 @@ def set_maintenance(enabled: bool, **said: Any) -> Call[Answer]:
             Requires `enabled`.
 
     Returns:
-        The call. Its result is the mode as a JSON object.
+        As a client method: the mode as a JSON object. As a function: the unsent request (`Call`).
 
     Raises:
         BadRequest: A field is invalid, or is given without `enabled`.

@@ -27,7 +27,8 @@ _HOSTS = {
     "lambda": re.compile(r"[a-z0-9]+\.lambda-url\.([a-z0-9-]+)\.on\.aws"),
 }
 _ECS = "http://169.254.170.2"
-# Time in seconds before expiry at which credentials are refreshed, and timeout of the refresh.
+# Time in seconds before their expiry at which credentials are refreshed, and timeout of the
+# refresh.
 _SPARE_S = 300.0
 _ASK_S = 2.0
 

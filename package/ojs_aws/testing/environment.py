@@ -1,8 +1,8 @@
-"""The Python environment of the test server: separate packages, pinned by hash.
+"""The Python environment of the test server, with packages that are pinned by hash.
 
-They are not dependencies of the wheel, because tests run in the environment of the tested code, and
-the server pins exact versions of the AWS SDK. Its engine MiniStack pins other versions of it, and
-has an environment in a subfolder.
+The wheel does not depend on these packages, because tests run in the environment of the tested
+code, and the server pins exact versions of the AWS SDK. The server's DynamoDB engine MiniStack pins
+other versions of the SDK. It has its own environment in a subfolder.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def folder() -> Path:
 
 
 def installed_python() -> Path:
-    """Return the path of the interpreter. It exists after the installation."""
+    """Return the path of the environment's Python interpreter. It exists after the installation."""
     return folder() / "bin" / _name()
 
 
 def _name() -> str:
-    """Return a name for this Python version and these packages. Distinguishes old installations."""
+    """Return a name for this Python version and set of packages, which old installations lack."""
     files = [each for each in (REQUIREMENTS, EMULATOR_REQUIREMENTS) if each.exists()]
     pins = hashlib.sha256(b"".join(each.read_bytes() for each in files)).hexdigest()
     return f"python{sys.version_info.major}.{sys.version_info.minor}-{pins[:16]}"

@@ -25,7 +25,7 @@ from ojs_aws.worker.worker import Worker
 
 _START_S = 60.0
 _MOST_DRAINED = 10_000
-# From this number of queues on, the server skips recently empty queues for a short time.
+# If there are at least this many queues, the server skips recently empty queues for a short time.
 _MANY_QUEUES = 8
 _READY = re.compile(r"URL +(http://\S+)/ojs/v1\n(?s:.*)Ctrl-C")
 PATH = "OJS_SERVER_PATH"
@@ -87,7 +87,9 @@ def find_server(start: Path) -> Path:
 
 
 class ServerProcess:
-    """A process of `python -m local` with a movable clock and its own port and data folder."""
+    """A process of `python -m local`, with a clock that can be set, and its own port and data
+    folder.
+    """
 
     def __init__(self, path: Path, data: Path, *, keys: bool) -> None:
         """Start the server. This takes 1 to 2 seconds.

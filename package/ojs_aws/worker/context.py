@@ -140,24 +140,29 @@ class JobContext:
 
 
 class Lease:
-    """A job that this worker has the lease of, until the server has confirmed its outcome."""
+    """The lease of a job of this worker, until the server has confirmed the job's outcome."""
 
     def __init__(self, job: Job, timeout_s: float | None) -> None:
         self.job = job
         self.began = time.monotonic()
         limit_s = job.timeout_ms / 1_000 if job.timeout_ms else timeout_s
-        # The timeout starts when the worker receives the job, so it doesn't depend on the clock.
+        # The timeout starts when the worker receives the job, so it doesn't depend on the clocks of
+        # the server and the worker.
         self.until = None if limit_s is None else self.began + limit_s
         self.progress: dict[str, Any] | None = None
         self.context = JobContext(job, self._note)
-        # Interrupts the handler, if its kind of execution supports that.
+        # Interrupts the handler. None if the handler can't be interrupted, because it runs in a
+        # thread.
         self.interrupt: Callable[[], object] = lambda: None
         self.running = True  # the handler has not returned yet
         self.settled = False  # the outcome is decided
 
     @property
     def key(self) -> tuple[str, int, str | None]:
-        """Identifies the lease. Two attempts of one job can be in the worker at the same time."""
+        """Identifies the lease.
+
+        The worker can have two leases of one job at the same time, for two attempts.
+        """
         return self.job.id, self.job.attempt, self.job.lease_token
 
     def _note(self, report: dict[str, Any]) -> None:

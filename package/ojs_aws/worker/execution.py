@@ -246,7 +246,7 @@ class Loop:
         self._ended(lease, ending)
 
     def blocked(self) -> bool:
-        """Whether the loop has not run since the previous call."""
+        """Return whether the loop has not run since the previous call."""
         blocked = self._asked > self._seen
         self._asked = time.monotonic()
         self._loop.call_soon_threadsafe(self._tick)

@@ -1,4 +1,4 @@
-"""Turns a worker's handlers into a Lambda function that the server pushes jobs to.
+"""Makes a Lambda function from a worker's handlers, for push delivery.
 
 The function accepts the three event formats of a delivery, messages of an SQS queue, and HTTP
 requests of a delivery through a function URL or an API.
@@ -89,7 +89,7 @@ class _LambdaFunction:
         self._secrets = secrets
         self._url = url
         self._clock = clock
-        # True until the first event is processed. Lambda started this process for that event.
+        # True until the first event of this process is processed, which Lambda started it for.
         self._cold = True
 
     def __call__(self, event: Any, context: Any = None) -> Answer:
@@ -111,7 +111,10 @@ class _LambdaFunction:
     # --- forms -----------------------------------------------------------------------------------
 
     def _pushed(self, event: Mapping[str, Any], context: Any) -> Answer:
-        """Process a job, or `{"job": …}`. Both can have `worker_id` and `delivery_id`."""
+        """Process an event with one job, either the job itself or `{"job": …}`.
+
+        The event can have `worker_id` and `delivery_id`.
+        """
         shown = event.get("job", event)
         try:
             job = _job(shown)
@@ -162,7 +165,8 @@ class _LambdaFunction:
         return _reply(200, ending, job.id)
 
     def _signed(self, headers: Mapping[str, str], body: bytes, url: str) -> bool:
-        """Whether a signature is valid for one of the secrets, and at most 300 seconds old.
+        """Return whether a request's signature is valid for one of the secrets and at most 300 s
+        old.
 
         Version 2 signatures also cover the delivery and the URL. If the request has them, version 1
         signatures are ignored.
@@ -197,7 +201,7 @@ class _LambdaFunction:
         within_s = None if left is None else left() / 1_000 - _SPARE_S
         began = time.monotonic()
         if within_s is not None and within_s <= 0:
-            # The earlier jobs of the batch used all of the time.
+            # The earlier jobs of the batch used all of the available time.
             ending = failure("timeout", "The invocation had no time left.", kind="TimeoutError")
         else:
             tell = _Progress(self._worker, job.id, worker_id)

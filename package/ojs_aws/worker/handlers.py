@@ -105,12 +105,12 @@ def stopped(reason: str) -> Ending:
         return failure("timeout", "The handler exceeded its timeout.", kind="TimeoutError")
     if reason == contexts.SHUTDOWN:
         return GIVEN_BACK
-    # The handler raised it for another reason.
+    # The handler raised the exception for another reason.
     return failure("job_cancelled", f"The handler raised JobCancelled: {reason}")
 
 
 def _is_interruption(error: BaseException) -> bool:
-    # Compare names: asyncio is not imported if no coroutine runs.
+    # The names are compared, because asyncio is not imported if no coroutine runs.
     return type(error).__name__ == "CancelledError"
 
 
@@ -155,11 +155,11 @@ class Handlers:
         return self.by_type.get(kind)
 
     def asynchronous(self, kind: str) -> bool:
-        """Whether the handler of a job type is a coroutine function."""
+        """Return whether the handler of a job type is a coroutine function."""
         return inspect.iscoroutinefunction(self.by_type.get(kind))
 
     def call(self, job: JobContext) -> Ending:
-        """Run a function in this thread. Returns its outcome. Catches every exception."""
+        """Run the handler of a job in this thread. Return its outcome. Catches every exception."""
         try:
             with _around(job):
                 return done(self._wrapped(job.job.type, asynchronous=False)(job))
@@ -167,7 +167,10 @@ class Handlers:
             return ended(error, job)
 
     async def await_(self, job: JobContext) -> Ending:
-        """Run a coroutine in this task. Returns its outcome, also after cancellation."""
+        """Run the handler of a job in this task.
+
+        Return its outcome, also if the task is cancelled.
+        """
         try:
             with _around(job):
                 awaited: Awaitable[Any] = self._wrapped(job.job.type, asynchronous=True)(job)
@@ -176,7 +179,10 @@ class Handlers:
             return ended(error, job)
 
     def _wrapped(self, kind: str, *, asynchronous: bool) -> Handler:
-        """Return the handler in the middleware of its kind. The first middleware is outermost."""
+        """Return the handler of a job type, wrapped in the middleware of the same kind.
+
+        The first middleware is outermost.
+        """
         inner = self.by_type[kind]
         for layer in reversed(self.middleware):
             if inspect.iscoroutinefunction(layer) == asynchronous:

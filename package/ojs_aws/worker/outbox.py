@@ -11,12 +11,12 @@ from typing import Any
 from ojs_aws.worker.context import Lease
 from ojs_aws.worker.handlers import Ending, failure
 
-# Limits of one request. The server processes eight entries at a time, within its 29 s.
+# Limits of one request. The server processes eight entries at the same time and needs at most 29 s.
 MOST_ENTRIES = 200
 MOST_CHARACTERS = 1_000_000
-# Statuses after which the report is sent again.
+# HTTP statuses after which a report is sent again.
 _AGAIN = frozenset({429, 500, 502, 503, 504})
-# Statuses of an entry that the server can't process.
+# HTTP statuses of an entry that the server can't process.
 _MALFORMED = frozenset({400, 413, 422})
 _REFUSED = "report_refused"
 
@@ -31,7 +31,10 @@ class Report:
 
     @property
     def entry(self) -> dict[str, Any]:
-        """The report in the format of the API. Its token makes the server reject a late report."""
+        """The report in the format of the API.
+
+        Because of its lease token, the server rejects a late report.
+        """
         job = self.lease.job
         named = {"job_id": job.id, "attempt": job.attempt, "lease_token": job.lease_token}
         return {name: value for name, value in named.items() if value} | self.ending.entry
@@ -52,7 +55,7 @@ class Batch:
         return found
 
     def outcomes(self, answer: dict[str, Any]) -> Iterable[tuple[Report, dict[str, Any]]]:
-        """Pair each report with its outcome. Raises ValueError if outcomes are missing."""
+        """Return pairs of report and outcome. Raises ValueError if outcomes are missing."""
         found = []
         for how in ("acks", "nacks"):
             mine = [one for one in self.reports if one.ending.how == how]
@@ -65,7 +68,7 @@ class Batch:
 
 
 class Outbox:
-    """Reports in the order in which their jobs finished, one for each lease."""
+    """The unconfirmed reports, in the order in which their jobs finished. One for each lease."""
 
     def __init__(self) -> None:
         self._reports: dict[Any, Report] = {}

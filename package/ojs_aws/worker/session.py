@@ -1,11 +1,11 @@
-"""One run of a worker, with three threads.
+"""Runs a worker from its start to its stop, with three threads.
 
 - The *server thread* fetches jobs. Each fetch also sends acks and nacks.
 - The *beating thread* renews leases, receives cancellations, and sends progress.
 - The *watching thread*, which called `run`, enforces timeouts and stops the worker.
 
-Only durations of this machine count, so wrong clocks do no harm. The worker acks a job only after
-its handler returned. It resends an unconfirmed report while the lease lasts.
+Only durations on this machine are measured, so wrong clocks have no effect. The worker acks a job
+only after its handler returned. It sends an unconfirmed report again until the lease expires.
 """
 
 from __future__ import annotations
@@ -42,22 +42,23 @@ _WATCH_S = 0.25
 _REGISTER_S = 10.0
 _SIGN_OFF_S = 1.0
 _PROGRESS_EVERY_S = 1.0
-# Shortest interval in seconds that the server can ask for, and timeout of a heartbeat. After the
-# timeout another heartbeat is sent before the lease expires.
+# Shortest heartbeat interval in seconds that the server can request. It is also the timeout of a
+# heartbeat, so that another heartbeat can be sent before the lease expires.
 _SHORTEST_BEAT_S = 1.0
 _BEAT_TIMEOUT_S = 10.0
-# Statuses of a fetch whose reports the server can't process.
+# HTTP statuses of a fetch whose reports the server can't process.
 _UNREADABLE = frozenset({400, 413, 422})
-# Client errors that can end without a change of the worker: authentication and rate limits.
+# HTTP statuses of client errors that can end without a change of the worker: authentication, rate
+# limits.
 _PASSING = frozenset({401, 403, 408, 429})
 
 
 class WorkerStuck(RuntimeError):
-    """Handlers that don't stop hold all slots of the worker."""
+    """All slots of the worker are used by handlers that don't stop."""
 
 
 class Session:
-    """One run of a worker."""
+    """One run of a worker, from its start to its stop."""
 
     def __init__(
         self, settings: Settings, handlers: Handlers, client: Client, worker_id: str
@@ -113,7 +114,8 @@ class Session:
                 server.start()
                 beats.start()
                 self._watch(server)
-                # A heartbeat after the deregistration would register the worker again.
+                # The heartbeats must have stopped: a heartbeat after the deregistration would
+                # register the worker again.
                 self._over.set()
                 self._beat_now.set()
                 self._wake.set()
@@ -139,11 +141,14 @@ class Session:
             self._beat_now.set()
 
     def signal(self, why: str) -> None:
-        """Make the watching thread call `stop`. A signal can interrupt a thread that has a lock."""
+        """Make the watching thread call `stop`.
+
+        For signal handlers, which can interrupt a thread with a lock.
+        """
         self._signalled = why
 
     def _introduced(self) -> bool:
-        """Register the worker. Returns False if it was stopped before."""
+        """Register the worker. Return false if it was stopped before the registration succeeded."""
         settings = self._settings
         body = {
             "worker_id": self.id,
@@ -183,14 +188,14 @@ class Session:
         return self._client.try_call(call, _ONCE, seconds or self._settings.request_s)
 
     def _is_fatal(self, error: OjsError) -> bool:
-        """Whether the server rejects this worker permanently."""
+        """Return whether an error means that the server rejects this worker permanently."""
         refused = isinstance(error, ApiError) and 400 <= error.status < 500
         return refused and not self._welcome and getattr(error, "status", 0) not in _PASSING
 
     # --- the watching thread -----------------------------------------------------------------
 
     def _watch(self, server: threading.Thread) -> None:
-        """Enforce timeouts until the server thread has ended, or its time is used."""
+        """Enforce timeouts until the server thread has ended, or the time for stopping is used."""
         settings = self._settings
         stop_by: dict[Any, float] = {}
         while server.is_alive():
@@ -221,7 +226,7 @@ class Session:
             return [(key, lease) for key, lease in self._leases.items() if lease.running]
 
     def _abandon(self, lease: Lease) -> None:
-        """Handle a handler that doesn't stop: kill its process, or stop waiting for it."""
+        """Abandon a handler that doesn't stop: kill its process, or stop waiting for it."""
         if isinstance(self._functions, Processes) and self._functions.kill(lease):
             return
         with self._lock:
@@ -263,7 +268,7 @@ class Session:
         return not unsettled and not len(self._outbox)
 
     def _turn(self) -> float:
-        """Do the next due step. Returns the seconds until the following one."""
+        """Perform the next due step. Return the number of seconds until the following step."""
         settings, now = self._settings, time.monotonic()
         if now < self._not_before:
             return self._not_before - now
@@ -281,7 +286,7 @@ class Session:
         return self._until_next()
 
     def _no_more(self) -> bool:
-        """Whether no later fetch can include a report."""
+        """Return whether no later fetch can include a report."""
         return self._stopping.is_set() or self._directive != RUNNING
 
     def _due(self, free: int) -> float:
@@ -312,7 +317,7 @@ class Session:
             **batch.body(),
         }
         try:
-            # If the response is lost, its jobs run after their leases expire.
+            # If the response is lost, the jobs in it are retried after their leases expire.
             answer = self._ask("workers/fetch", body)
             jobs = self._jobs_in(answer)
             again = self._heard(batch, answer)
@@ -323,7 +328,7 @@ class Session:
         taken = self._take(jobs)
         self._went(answer.get("fetch_error") or again)
         full = taken >= count
-        # Without jobs, double the pause up to `poll_s`: each fetch costs money.
+        # Each fetch has a cost. If it returned no jobs, the pause doubles, up to `poll_s`.
         settings = self._settings
         self._pause_s = settings.first_poll_s if taken else min(self._pause_s * 2, settings.poll_s)
         drawn_s = self._pause_s * random.uniform(0.8, 1.0)  # noqa: S311
@@ -373,7 +378,8 @@ class Session:
     def _failed(self, error: OjsError, batch: Batch) -> None:
         """Handle a failed fetch or report. Raises the error if a retry can't succeed."""
         if isinstance(error, ApiError) and error.status in _UNREADABLE and batch.reports:
-            # One report may be invalid. Send them separately, so that it doesn't delay the others.
+            # One report might be invalid. The reports are sent separately, so that it doesn't delay
+            # the others.
             for report in batch.reports:
                 if not self._report_one(report):
                     return
@@ -385,7 +391,7 @@ class Session:
         self._back_off(error)
 
     def _report(self) -> None:
-        """Send reports without a fetch."""
+        """Send reports in a separate request, without a fetch."""
         batch = self._outbox.batch()
         for how, entries in batch.body().items():
             part = Batch(tuple(one for one in batch.reports if one.ending.how == how))
@@ -398,7 +404,7 @@ class Session:
                 return
 
     def _went(self, error: dict[str, Any] | None) -> None:
-        """Record a successful request. `error` is the error of a part of it."""
+        """Record a successful request. `error` is the error of one report in it, or None."""
         if error:
             self._back_off(ApiError(503, error))
         else:
@@ -423,9 +429,9 @@ class Session:
         return True
 
     def _back_off(self, error: OjsError) -> None:
-        """Send no requests until the pause ends."""
+        """Record the earliest time of the next request, after the pause that an error requires."""
         pause_s = self._asking.note(error)
-        # While the worker stops, the last reports have little time.
+        # While the worker stops, little time remains for the last reports.
         most_s = 0.5 if self._stopping.is_set() else pause_s
         self._not_before = time.monotonic() + min(pause_s, most_s)
 
@@ -436,7 +442,9 @@ class Session:
         return self._settings.settle_s
 
     def _heard(self, batch: Batch, answer: Answer) -> dict[str, Any] | None:
-        """Process the outcomes in a response. Returns the error of a report to resend, or None.
+        """Process the outcomes in a response.
+
+        Return the error of a report that must be sent again, or None.
 
         Raises:
             Unreachable: The outcomes are invalid.
@@ -474,7 +482,7 @@ class Session:
             if self._freed_at is None:
                 self._freed_at = time.monotonic()
             if lease.settled:
-                # The worker stopped waiting for it and has reported its outcome.
+                # The worker stopped waiting for this handler and has reported an outcome.
                 self._forget(lease)
                 late = True
             else:
@@ -571,16 +579,17 @@ class Session:
             **self._settings.membership(),
         }
         if state != self._told_state:
-            # Only when it changes: the server then writes the worker's record.
+            # The state is sent only if it changed, because the server then writes the worker's
+            # record.
             body["state"] = state
         try:
             answer = self._ask("workers/heartbeat", body, seconds=self._answer_s)
             kept, cancelled = set(answer["jobs_extended"]), set(answer["cancelled_jobs"])
             directive = str(answer["state"])
-            # Earlier servers don't return it.
+            # Earlier versions of the server don't return the interval.
             asked_s = float(answer.get("heartbeat_interval_ms", math.inf)) / 1_000
         except OjsError as error:
-            # Continue: a lease outlasts several heartbeats.
+            # Only log the failure: a lease is longer than several heartbeat intervals.
             retry_s = self._beating.note(error)
         except (KeyError, TypeError, ValueError) as error:
             retry_s = self._beating.note(Unreachable(f"the response is invalid: {error!r}"))
@@ -626,5 +635,5 @@ class Session:
             try:
                 self._ask(path, body, method="PUT", seconds=self._answer_s)
             except (OjsError, TypeError, ValueError) as error:
-                # The job continues without it.
+                # The job continues without the progress report.
                 logger.info("Progress report failed: %s", error, extra=self._of(lease))

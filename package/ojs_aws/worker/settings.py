@@ -27,22 +27,23 @@ class Settings:
     grace_s: float = 25.0
     poll_s: float = 4.0
     labels: Sequence[str] = ()
-    # Interval of the heartbeats of a worker without jobs. The server lists it as lost after 30 s.
+    # Interval of the heartbeats (s) of a worker without jobs. The server lists a worker as lost
+    # after 30 s.
     idle_heartbeat_s: float = 25.0
     # Pause after the first fetch that returned no job.
     first_poll_s: float = 0.2
-    # gather_s: time in which free slots are collected, so that one fetch fills several of them.
+    # gather_s: time for which free slots are collected, so that one fetch fills several of them.
     # report_s: maximum time that a report waits for a fetch that includes it.
     gather_s: float = 0.1
     report_s: float = 0.5
-    # stop_s: time that a handler has to stop after it was notified.
-    # settle_s: time for the last reports after that.
+    # stop_s: time that a handler has to stop after it was notified. settle_s: time for the last
+    # reports after that.
     stop_s: float = 2.0
     settle_s: float = 5.0
     request_s: float = 30.0
 
     def __post_init__(self) -> None:
-        """Raise ValueError for settings that can't work."""
+        """Raise ValueError for invalid settings."""
         if isinstance(self.queues, str):
             raise ValueError("queues must be a list of names")  # noqa: TRY004
         if not self.queues and not self.pool:
@@ -63,7 +64,7 @@ class Settings:
 
     @property
     def longest_end_s(self) -> float:
-        """Maximum time in seconds that a worker needs to stop after `grace_s`.
+        """Maximum time in seconds that the worker needs to stop, in addition to `grace_s`.
 
         The last heartbeat and the deregistration take 2 seconds of it.
         """
@@ -71,8 +72,10 @@ class Settings:
 
     @property
     def longest_beat_s(self) -> float:
-        """Longest interval of heartbeats in seconds while jobs run: `heartbeat_s`, or a third
-        of the lease and at most 20. The server can ask for a shorter one.
+        """Longest interval of heartbeats in seconds while jobs run.
+
+        It is `heartbeat_s`, or a third of the lease and at most 20. The server can request a
+        shorter interval.
         """
         return self.heartbeat_s or min(self.lease_s / 3, _LONGEST_BEAT_S)
 

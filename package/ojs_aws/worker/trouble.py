@@ -16,7 +16,7 @@ _REFUSED = frozenset({401, 403})
 
 
 class Trouble:
-    """State of one kind of request."""
+    """Failures of one kind of request."""
 
     def __init__(self, logger: logging.Logger, what: str, facts: dict[str, object]) -> None:
         self._logger = logger
@@ -28,7 +28,7 @@ class Trouble:
         self._count = 0
 
     def note(self, error: OjsError) -> float:
-        """Record a failure. Returns the pause in seconds before the next attempt."""
+        """Record a failure. Return the pause in seconds before the next attempt."""
         now = time.monotonic()
         kind = f"{error.status} {error.code}" if isinstance(error, ApiError) else "unreachable"
         if self._since is None:

@@ -35,21 +35,26 @@ _SESSION = re.compile(
     re.ASCII,
 )
 MAX_ARN_CHARACTERS = 2_048
-# In the list of a deployment's operators: every role without a record.
+# Entry in the list of a deployment's operators that represents every role without a record.
 EVERY_ROLE = "*"
 
 MAX_NAME_CHARACTERS = 255
 MAX_QUEUES = 50
-# Maximum generations of keys. Limits the time to revoke a key with all its descendants.
+# Maximum number of generations of keys. It limits the time to revoke a key with all its
+# descendants.
 MAX_ANCESTORS = 9
-# How long an expired or revoked key is still listed.
+# Time (ms) for which an expired or revoked key is still listed.
 KEPT_S = 90 * 86_400
-# How long keys without a MAC are valid after the first deployment that creates keys with one.
+# Time (ms) for which keys without a MAC are valid after the first deployment that creates keys with
+# one.
 OLD_KEYS_S = 90 * 86_400
 
 
 class Scope(StrEnum):
-    """Permission of a key. No scope includes another: a key needs each scope that it uses."""
+    """A permission of an access key.
+
+    No scope includes another, so a key needs each scope that it uses.
+    """
 
     JOBS_WRITE = "jobs:write"
     JOBS_READ = "jobs:read"
@@ -63,7 +68,9 @@ ALL_SCOPES = frozenset(Scope)
 
 @record(frozen=True)
 class Principal:
-    """The caller. `name` is None if the server has no authentication (local server only).
+    """The authenticated caller.
+
+    `name` is None if the server has no authentication (local server only).
 
     `queues` is the queue scope: names of queues, each optionally with `*` at the end. None means
     all queues.
@@ -76,21 +83,24 @@ class Principal:
 
     @property
     def limited(self) -> bool:
-        """Whether its queue scope is restricted."""
+        """Whether the caller's queue scope is restricted."""
         return self.queues is not None
 
     @property
     def holder(self) -> str | None:
-        """The name of its access key, or None without a key. A replaced key keeps its name."""
+        """The name of the caller's access key, or None without a key.
+
+        A replacement key has the same name.
+        """
         return self.name if self.key is not None else None
 
     @property
     def bound(self) -> bool:
-        """Whether it can use only worker records that keys with the same name created."""
+        """Whether the caller can use only worker records that keys with the same name created."""
         return self.limited and self.key is not None
 
     def reaches(self, queue: str) -> bool:
-        """Whether its queue scope contains a queue."""
+        """Return whether the caller's queue scope contains a queue."""
         if self.queues is None:
             return True
         return any(
@@ -99,7 +109,10 @@ class Principal:
         )
 
     def context(self) -> dict[str, str]:
-        """The authorizer context for functions. Strings only, so that the access log can use it."""
+        """Return the authorizer context for functions.
+
+        Strings only, so that the access log can use it.
+        """
         context = {"principal": self.name or "", "scopes": " ".join(sorted(self.scopes))}
         if self.key is not None:
             context["key"] = self.key
@@ -109,7 +122,7 @@ class Principal:
 
     @classmethod
     def of(cls, context: Mapping[str, object]) -> Principal | None:
-        """Read the result of `context`. None if it contains no principal."""
+        """Return the principal of an authorizer context, or None if it contains no principal."""
         name, scopes, queues = (context.get(each) for each in ("principal", "scopes", "queues"))
         if not isinstance(name, str) or not name or not isinstance(scopes, str):
             return None
@@ -127,7 +140,7 @@ Reaches = Callable[[str], bool]
 
 
 def everything(_queue: str) -> bool:
-    """A queue scope that contains all queues."""
+    """Return true: a queue scope that contains all queues."""
     return True
 
 
@@ -145,17 +158,18 @@ class AccessKey:
     queues: tuple[str, ...] | None = None
     expires_ms: int | None = None
     revoked_ms: int | None = None
-    # When it was most recently read. Not every use reads it: authorizer responses are cached.
+    # When the key was last read from the table. Not every use reads it, because API Gateway caches
+    # authorizer responses.
     used_ms: int | None = None
-    # The name of the key that created it. None for the first key.
+    # The name of the key that created this key. None for the bootstrap key.
     made_by: str | None = None
-    # The ID of that key, preceded by the IDs of the keys that it descends from. Empty for the first
-    # key and for keys that earlier versions created.
+    # The IDs of the keys that this key descends from, the oldest first. Empty for the bootstrap key
+    # and for keys that earlier versions created.
     ancestors: tuple[str, ...] = ()
     # ARN of the IAM role or user that has this name, these scopes, and these queues. Such a record
     # has no secret and applies with authorizer=iam only.
     role: str | None = None
-    # Whether it has no MAC. Versions before 0.3 created such keys.
+    # Whether the key has no MAC. Versions before 0.3 created such keys.
     old: bool = False
 
     @property
@@ -164,19 +178,22 @@ class AccessKey:
         return Principal(self.name, self.scopes, self.queues, self.id)
 
     def state(self, now_ms: int) -> str:
-        """The state at `now_ms`: `active`, `expired`, or `revoked`."""
+        """Return the state of the key at `now_ms`: `active`, `expired`, or `revoked`."""
         if self.revoked_ms is not None:
             return "revoked"
         return "expired" if self.expires_ms is not None and self.expires_ms <= now_ms else "active"
 
     @property
     def ttl_s(self) -> int | None:
-        """When the table can delete it, in seconds since the epoch. None if the key doesn't end."""
+        """When DynamoDB can delete the key, in seconds since the epoch.
+
+        None if the key doesn't expire.
+        """
         ends = [ms for ms in (self.expires_ms, self.revoked_ms) if ms is not None]
         return min(ends) // 1_000 + KEPT_S if ends else None
 
     def revoked(self, now_ms: int) -> AccessKey:
-        """The key, revoked at `now_ms` unless it was revoked before."""
+        """Return the key as revoked at `now_ms`, or unchanged if it was revoked before."""
         return self if self.revoked_ms is not None else replace(self, revoked_ms=now_ms)
 
 
@@ -195,13 +212,13 @@ class Credential:
 
     @classmethod
     def parse(cls, text: str) -> Credential | None:
-        """Parse the text of a key. None if the text is not a key."""
+        """Parse the text of a key. Return None if the text is not a key."""
         found = _KEY.fullmatch(text) if len(text) <= KEY_CHARACTERS else None
         return cls(found[1], found[2], found[3]) if found else None
 
     @property
     def text(self) -> str:
-        """The text that clients send."""
+        """The text of the key, as clients send it."""
         mac = "" if self.mac is None else f"_{self.mac}"
         return f"{PREFIX}_{self.id}_{self.secret}{mac}"
 
@@ -218,29 +235,31 @@ class Credential:
 
 @record(frozen=True)
 class KeyMac:
-    """The MAC secret of a deployment (hex). Detects invented keys without a read from the table.
+    """The MAC secret of a deployment (hex). It shows without a read whether a key can exist.
 
-    Until `old_until_ms` (ms since the epoch), keys without a MAC are still read from the table.
+    Until `old_until_ms` (ms since the epoch), keys without a MAC are still looked up in the table.
     """
 
     secret: str
     old_until_ms: int
 
     def sign(self, credential: Credential) -> Credential:
-        """The credential with its MAC."""
+        """Return the credential with its MAC."""
         told = f"{credential.id}{credential.secret}".encode()
         mac = hmac.digest(bytes.fromhex(self.secret), told, "sha256")[:MAC_BYTES].hex()
         return replace(credential, mac=mac)
 
     def admits(self, credential: Credential, now_ms: int) -> bool:
-        """Whether a credential can belong to this deployment."""
+        """Return whether a credential can belong to this deployment."""
         if credential.mac is None:
             return now_ms < self.old_until_ms
         return hmac.compare_digest(self.sign(credential).mac or "", credential.mac)
 
 
 def bearer(authorization: str) -> str | None:
-    """The token of an `Authorization` header, or None if it isn't exactly one bearer token."""
+    """Return the token of an `Authorization` header, or None if it isn't
+    exactly one bearer token.
+    """
     # Longer tokens are JWTs, which API Gateway validates.
     if len(authorization) > KEY_CHARACTERS + 100:
         return None
@@ -249,7 +268,7 @@ def bearer(authorization: str) -> str | None:
 
 
 def role_arn(arn: str) -> str | None:
-    """The ARN of an IAM role or user, without its path. None for other ARNs.
+    """Return the ARN of an IAM role or user, without its path, or None for other ARNs.
 
     `arn` is the ARN of a role, of a user, or of a session of an assumed role.
     """
@@ -264,8 +283,8 @@ def role_arn(arn: str) -> str | None:
 
 
 def covers(holder: Principal, scopes: Iterable[str]) -> bool:
-    """Whether a principal can create a key with these scopes.
+    """Return whether a principal can create a key with these scopes.
 
-    It must have all of them, and an unrestricted queue scope.
+    The principal must have all of them, and an unrestricted queue scope.
     """
     return holder.scopes >= frozenset(scopes) and not holder.limited

@@ -13,12 +13,12 @@ MAX_PATH = 500
 
 @record(frozen=True)
 class OperatorAction:
-    """One request of an operator that succeeded or, with a `status` of 500 or higher, might have.
+    """A request of an operator that succeeded.
 
-    `id` is a UUID that sorts by time.
+    With a `status` of 500 or higher, the outcome is unknown.
 
-    `actor` is the name of the access key, the subject of the token, or the ARN of the role. It is
-    None if the server has no authentication.
+    `id` is a UUID that sorts by time. `actor` is the name of the access key, the subject of the
+    token, or the ARN of the role. It is None if the server has no authentication.
     """
 
     id: str

@@ -36,7 +36,7 @@ class OjsError(Exception):
 
 
 class StoredError(OjsError):
-    """An error of an earlier request, read from the store and returned again."""
+    """An error of an earlier request that was stored and is returned again."""
 
     def __init__(
         self, code: str, message: str, *, retryable: bool, details: Mapping[str, Any]
@@ -452,12 +452,12 @@ class BackendTimeout(BackendError):
 
 
 def without_retry(message: str) -> str:
-    """A message without `Retry after N s.` at its end."""
+    """Return a message without `Retry after N s.` at its end."""
     return _RETRY.sub("", message)
 
 
 def with_end(text: str) -> str:
-    """A text that ends with one period or question mark."""
+    """Return a text that ends with one period or question mark."""
     return text if text.endswith((".", "?", "!")) else f"{text}."
 
 

@@ -20,7 +20,7 @@ ORDER_DIGITS = 15
 
 
 def is_uuid7(text: object) -> bool:
-    """Whether `text` is a lowercase, hyphenated UUIDv7 (RFC 9562)."""
+    """Return whether `text` is a lowercase, hyphenated UUIDv7 (RFC 9562)."""
     return isinstance(text, str) and UUID7.fullmatch(text) is not None
 
 
@@ -46,7 +46,7 @@ def uuid7(ms: int, high: int, low: int) -> str:
 
 
 def order_at(ms: int) -> str:
-    """The lowest order key in the ready index for a time (ms)."""
+    """Return the lowest order key in the ready index for a time (ms)."""
     return f"{ms:011x}{0:04x}"
 
 
@@ -65,7 +65,7 @@ class IdSource:
         self._sequence = 0
 
     def now_ms(self) -> int:
-        """The current time of its clock in milliseconds since the epoch."""
+        """Return the current time of the source's clock in milliseconds since the epoch."""
         return self._clock.now_ms()
 
     def _tick(self) -> tuple[int, int]:
@@ -80,7 +80,7 @@ class IdSource:
             return self._last_ms, self._sequence
 
     def uuid7(self) -> str:
-        """Create a lowercase UUIDv7. It sorts after all earlier ones of this process."""
+        """Create a lowercase UUIDv7 that sorts after all earlier ones of this process."""
         ms, sequence = self._tick()
         random = int.from_bytes(self._random_bytes(8), "big")
         # The top 12 bits of the sequence, its low 4 bits, 58 random bits.

@@ -139,7 +139,7 @@ def dumps(value: Any, *, sort_keys: bool = False) -> str:
 
 
 def size_of(value: Any) -> int:
-    """Size of `value` in bytes as compact UTF-8 JSON."""
+    """Return the size of `value` in bytes as compact UTF-8 JSON."""
     return len(dumps(value).encode("utf-8"))
 
 
@@ -148,7 +148,7 @@ _STRUCTURE = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
 
 
 def _depth(text: str) -> int:
-    """The maximum nesting depth of brackets outside strings."""
+    """Return the maximum nesting depth of brackets outside strings."""
     deepest = depth = 0
     # Fast path: a text with few brackets can't be deeper than the limit.
     if text.count("[") + text.count("{") <= MAX_DEPTH:

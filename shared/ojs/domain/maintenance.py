@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ojs.records import record
 
-# How long a container caches the mode (ms).
+# Time (ms) for which a container caches the mode.
 NOTICED_MS = 5_000
-# Time from the request that enables the mode until all containers know it, including the time for
-# the write (ms).
+# Time (ms) from the request that enables the mode until all containers know it, including the time
+# for the write.
 EFFECTIVE_MS = 2 * NOTICED_MS
 
 

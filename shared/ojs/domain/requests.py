@@ -50,7 +50,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _REQUIRED: Final = object()
 Unknown = Literal["refused", "ignored", "kept"]
 _Path = tuple[str | int, ...]
-# The path of an invalid value, the rule that it breaks, and the value.
+# The path of an invalid value, the rule that the value violates, and the value.
 _Broken = tuple[_Path, str, Any]
 # Parses a value at a path. Records errors of inner values, and raises ValueError for its own error.
 _Reader = Callable[[Any, _Path, list[_Broken]], Any]
@@ -165,7 +165,7 @@ class Model:
 
     @classmethod
     def unknown_rule(cls, name: str) -> str:
-        """The error text for an unknown field, if unknown fields are rejected."""
+        """Return the error text for an unknown field, if unknown fields are rejected."""
         return not_known(name, cls._readers)
 
     def agree(self) -> None:
@@ -173,7 +173,7 @@ class Model:
 
     @classmethod
     def resolved(cls) -> Mapping[str, RequestField]:
-        """The fields, with their annotations evaluated."""
+        """Return the fields, with their annotations evaluated."""
         hints = get_type_hints(cls, include_extras=True)
         for name, field in cls.model_fields.items():
             field.annotation = hints[name]
@@ -240,7 +240,7 @@ class Model:
         exclude_none: bool = False,
         exclude_unset: bool = False,
     ) -> dict[str, Any]:
-        """The fields as plain values, with the unknown fields that were kept.
+        """Return the fields as plain values, with the unknown fields that were kept.
 
         Args:
             include: Names of the fields to return. Default: all.
@@ -267,7 +267,7 @@ class Model:
         } | dict(self.model_extra)
 
     def model_copy(self, *, update: Mapping[str, Any]) -> Self:
-        """A copy with other values of some fields."""
+        """Return a copy with other values of some fields."""
         copied = copy.copy(self)
         vars(copied).update(update, model_fields_set=self.model_fields_set | set(update))
         return copied
@@ -288,14 +288,14 @@ def _shown(path: _Path, prefix: str) -> str:
 
 
 def split(annotation: Any) -> tuple[Any, list[Any]]:
-    """A type without its rules, and its rules."""
+    """Return a type without its rules, and its rules."""
     if get_origin(annotation) is Annotated:
         return annotation.__origin__, list(annotation.__metadata__)
     return annotation, []
 
 
 def _ruled(read: _Reader, rules: Collection[Any]) -> _Reader:
-    """A reader that also applies rules."""
+    """Return a reader that also applies rules."""
     before = [rule.check for rule in rules if type(rule) is Before][::-1]
     after = [rule.check for rule in rules if type(rule) is not Before]
 
@@ -333,7 +333,10 @@ def _reader(annotation: Any) -> _Reader:
 
 
 def _choice(members: Collection[Any]) -> _Reader:
-    """Reads one of several types: the first that matches the value's JSON type, or the last."""
+    """Return a reader of several types.
+
+    It uses the first one that matches the value's JSON type, otherwise the last one.
+    """
     optional = NoneType in members
     readers = [(_json_type(each), _reader(each)) for each in members if each is not NoneType]
 
@@ -353,12 +356,12 @@ def _json_type(annotation: Any) -> type:
 
 
 def is_closed(kind: Any) -> bool:
-    """Whether a type is an enumeration of strings."""
+    """Return whether a type is an enumeration of strings."""
     return isinstance(kind, type) and issubclass(kind, StrEnum)
 
 
 def _member(members: Iterable[str]) -> _Reader:
-    """Reads one of the members. For an enumeration, the result is the member."""
+    """Return a reader of members. For an enumeration, the result is the member."""
     known = {str(each): each for each in members}
     rule = "must be " + any_of(f"'{each}'" for each in known)
 
@@ -468,7 +471,7 @@ def nearest(name: str, known: Collection[str], *, least: float = _LIKE) -> str |
 
 
 def not_known(name: str, known: Collection[str]) -> str:
-    """The error text for an unknown field, with a suggestion if one exists."""
+    """Return the error text for an unknown field, with a suggestion if one exists."""
     names = sorted(known)
     meant = nearest(name, names)
     if meant is None:

@@ -91,11 +91,11 @@ class Day:
     counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def of(self, attribute: str) -> Mapping[str, int]:
-        """The counts of one counter."""
+        """Return the counts of one counter."""
         return self.counts.get(attribute, {})
 
     def total(self, attribute: str) -> int:
-        """The sum of the counts of one counter."""
+        """Return the sum of the counts of one counter."""
         return sum(self.of(attribute).values())
 
 
@@ -124,7 +124,7 @@ def rates(current: Activity, previous: Activity, now_ms: int) -> Rates:
 
 @record(frozen=True)
 class StateCounts:
-    """Number of jobs by state. `dead` of the discarded jobs are dead letters."""
+    """Number of jobs by state. `dead` is the number of discarded jobs that are dead letters."""
 
     states: Mapping[State, int] = field(default_factory=dict)
     dead: int = 0
@@ -136,12 +136,12 @@ class StateCounts:
         return StateCounts(states, self.dead + other.dead)
 
     def of(self, state: State) -> int:
-        """Number of jobs in a state."""
+        """Return the number of jobs in a state."""
         return self.states.get(state, 0)
 
     @property
     def depth(self) -> int:
-        """Number of jobs that are not in a final state (ojs-queue-config, section 3)."""
+        """The number of jobs that are not in a final state (ojs-queue-config, section 3)."""
         return sum(count for state, count in self.states.items() if state not in TERMINAL)
 
 
@@ -156,7 +156,9 @@ class Filling:
 
     @property
     def utilization(self) -> float | None:
-        """Jobs as a fraction of the limit, at most 1 (ojs-queue-config, section 10.2)."""
+        """The number of jobs as a fraction of the limit, at most 1 (ojs-queue-config, section
+        10.2).
+        """
         return None if self.max_size is None else _fraction(self.depth, self.max_size)
 
     @property
@@ -234,7 +236,7 @@ class Totals:
 
 @record(frozen=True)
 class QueueGauges:
-    """Current values of a queue, from the stream projection. Its last update was at `changed_ms`.
+    """Current values of a queue, from the projection. They were last updated at `changed_ms`.
 
     `oldest_ms` is the time at which the oldest available job became available, from the last sweep.
     `filling` is None if the queue has no size limit.
@@ -248,7 +250,7 @@ class QueueGauges:
 
     @property
     def oldest_available_ms(self) -> int | None:
-        """`oldest_ms`, unless the queue was emptied since the last sweep."""
+        """The value of `oldest_ms`, or None if the queue was emptied since the last sweep."""
         return self.oldest_ms if self.levels.of(State.AVAILABLE) else None
 
 
@@ -310,7 +312,7 @@ class Period(StrEnum):
 
     @property
     def ms(self) -> int:
-        """Its length in milliseconds."""
+        """The length of the period in milliseconds."""
         return _LENGTHS_MS[self]
 
 

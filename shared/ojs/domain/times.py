@@ -74,7 +74,7 @@ def iso_duration(text: object) -> str:
 def short_duration_ms(text: object) -> int:
     """Convert a short duration such as `1h30m`, or an ISO 8601 duration, to milliseconds.
 
-    Raises ValueError with the rule.
+    Raises ValueError with the violated rule.
     """
     found = _SHORT.fullmatch(text) if isinstance(text, str) else None
     if found is None:
@@ -92,7 +92,7 @@ def short_duration_ms(text: object) -> int:
 def timestamp_ms(text: object, *, now_ms: int) -> int:
     """Convert an RFC 3339 timestamp, or `+` and a duration from now, to ms since the epoch.
 
-    Raises ValueError with the rule.
+    Raises ValueError with the violated rule.
     """
     rule = "must be an RFC 3339 timestamp with a time zone, or '+' and an ISO 8601 duration"
     if isinstance(text, str) and text.startswith("+"):

@@ -1,8 +1,9 @@
-"""Projections of the table's stream: counters, event log, EventBridge, and metrics.
+"""Projections of the DynamoDB stream: counters, event log, EventBridge, and metrics.
 
-The stream is the outbox. `build` creates a `Projector`. Its method `run` processes records of a
-shard, in the format of Lambda or of boto3's `get_records`. Records must be in order. A call can
-split or repeat them.
+The table's stream serves as an outbox: code that writes items doesn't emit events itself. `build`
+creates a `Projector`. Its method `run` processes the records of a stream shard, in the format of
+Lambda or of boto3's `get_records`. Records must be in order. They can be split into several calls
+and repeated.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ def publish_later(
     sleep: Callable[[float], None] = time.sleep,
     chance: Callable[[], float] = random.random,
 ) -> int:
-    """Publish the events that the bus rejected earlier.
+    """Publish the events that EventBridge rejected earlier.
 
     Without such events, this is one call. Without a bus, it does nothing.
 
     Args:
         settings: Settings of the deployment. They name the bus and the selected event types.
         table: Table with the event log.
-        go_on: Returns false when the time is up. Checked before each page.
+        go_on: Returns false when the time is up. Called before each page.
         bus: Bus to publish on. Default: the bus of `settings`, or none.
         sleep: Waits for a number of seconds between attempts.
         chance: Returns a random number from 0 to 1, which varies the waits.
@@ -90,8 +91,9 @@ def build(
     sleep: Callable[[float], None] = time.sleep,
     chance: Callable[[], float] = random.random,
 ) -> Projector:
-    """Create a projector for one container. Clients of EventBridge and SQS are created on first
-    use.
+    """Create a projector for one container.
+
+    Clients of EventBridge and SQS are created on first use.
 
     Args:
         settings: Settings of the deployment.

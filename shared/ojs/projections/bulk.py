@@ -1,6 +1,6 @@
-"""Ends of bulk operations and bulk enqueues, and their events (ojs-bulk-operations, section 12.1).
+"""Events of finished bulk operations and bulk enqueues (ojs-bulk-operations, section 12.1).
 
-The items are those of `ojs.store.bulk.operations` and `ojs.store.jobs.bulk_pushes`.
+They are derived from the items of `ojs.store.bulk.operations` and `ojs.store.jobs.bulk_pushes`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from ojs.projections.changes import NewEvent, TableChange
 from ojs.records import record
 from ojs.store.table import keys
 
-# Event types by action, and the field that has the number of changed jobs. Other actions emit no
-# such event: dead letters have separate events, and an erasure must leave no trace.
+# Event types by action, and the event field with the number of changed jobs. Other actions have no
+# event of the operation: each changed dead letter has its own event, and an erasure must leave no
+# trace.
 _TOLD = {
     Action.CANCEL_JOBS.value: (EventType.BULK_CANCEL_COMPLETED, "cancelled"),
     Action.RETRY_JOBS.value: (EventType.BULK_RETRY_COMPLETED, "retried"),
@@ -28,7 +29,7 @@ _Image = Mapping[str, Any] | None
 
 @record(frozen=True)
 class OperationChange(TableChange):
-    """The end of a bulk operation on jobs."""
+    """A change by which a bulk operation on jobs finished."""
 
     operation_id: str
     action: str
@@ -40,14 +41,14 @@ class OperationChange(TableChange):
     def of(
         cls, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None
     ) -> OperationChange | None:
-        """Read the end from two images of the item.
+        """Return the change between two images of the operation's item.
 
         Returns:
-            None if no event follows: a stopped operation was not completed, and a dry run changes
-            nothing.
+            The change, or None for a stopped operation (it was not completed) and for a dry run
+            (it changes nothing).
 
         Raises:
-            KeyError: The item has no such attribute.
+            KeyError: An attribute of the item is missing.
         """
         if new is None or new["action"] not in _TOLD or "dry" in new:
             return None
@@ -75,7 +76,7 @@ class OperationChange(TableChange):
 
 @record(frozen=True)
 class BulkPushChange(TableChange):
-    """The outcome of a bulk enqueue."""
+    """A change by which the result of a bulk enqueue was stored."""
 
     request_id: str
     total: int
@@ -85,9 +86,9 @@ class BulkPushChange(TableChange):
 
     @classmethod
     def of(cls, old: _Image, new: _Image) -> BulkPushChange | None:
-        """Read the outcome from two images of the item, which is written once.
+        """Return the change between two images of the result's item, which is written once.
 
-        Return None if the item was removed. Raise KeyError if an attribute is missing.
+        Returns None if the item was removed. Raises KeyError if an attribute is missing.
         """
         if old is not None or new is None:
             return None
@@ -100,7 +101,7 @@ class BulkPushChange(TableChange):
         )
 
     def events(self, written_ms: int) -> Iterator[NewEvent]:
-        """Return the event of a request: one for all its jobs."""
+        """Return the event of a bulk enqueue: one event for all its jobs."""
         data = {
             "total": self.total,
             "succeeded": self.succeeded,

@@ -1,4 +1,4 @@
-"""The effects of a change of an item that is not a job record: events, and daily counts."""
+"""Base types for changes of items that are not job records, with their events and daily counts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ class NewEvent:
     part: str = ""
 
     def event(self, service: str, cause: str) -> Event:
-        """Return the event. The same `cause` (the projected change) always gives the same ID."""
+        """Return the event.
+
+        The same `cause` (the identity of the change) always gives the same ID.
+        """
         return Event(
             id=events.event_id(self.at_ms, self.subject, f"{cause}{self.part}", self.type),
             type=self.type,
@@ -53,8 +56,8 @@ class TableChange(ABC):
 
     @abstractmethod
     def events(self, written_ms: int) -> Iterator[NewEvent]:
-        """Return the events that follow, in order."""
+        """Return the events of the change, in order."""
 
     def counts(self, written_ms: int) -> Iterable[DayCount]:
-        """Return the daily counts that follow."""
+        """Return the additions to daily counters."""
         return ()

@@ -1,6 +1,6 @@
-"""Sums changes into differences of counters, without a write.
+"""Sums changes of jobs into additions to counters. Writes nothing.
 
-The positions of `ojs.store.derived.shards` prevent that a change is counted twice.
+The positions in `ojs.store.derived.shards` ensure that no change is counted twice.
 """
 
 from __future__ import annotations
@@ -31,19 +31,20 @@ from ojs.store.table import keys
 # one.
 MAX_TYPES = 40
 
-# Counters of frequent events, and the counter of the same event for pushed jobs.
+# Counters of frequent events, and for each the counter of the same event for jobs sent by
+# deliveries.
 _PUSHES = {"started": "pushed", "completed": "completed", "failures": "failed"}
 StatsKey = tuple[str, str]  # queue and sort key of one item of the statistics
 
 
 @record
 class Tally:
-    """Differences by item: each queue's current counts, and its counts by day and by minute."""
+    """Additions by item: each queue's current counts, and its counts by day and by minute."""
 
     counts: defaultdict[StatsKey, Counter[str]] = field(
         default_factory=lambda: defaultdict(Counter)
     )
-    # Daily counts by counter and job type, until it is known which types have a separate counter.
+    # Daily counts by counter and job type. Which types have a separate counter is decided later.
     types: defaultdict[StatsKey, Counter[tuple[str, str]]] = field(
         default_factory=lambda: defaultdict(Counter)
     )
@@ -69,7 +70,7 @@ class Tally:
                 of[dead_letters.BY_TYPE, job.type] += difference
                 of[dead_letters.BY_ERROR, job.error_type or UNKNOWN_TYPE] += difference
             if job.waiting_copy and not (job is before and after is not None and after.trimmed):
-                # The write that drops a surplus copy also counts it.
+                # The count of a discarded surplus copy is decreased by the write that discards it.
                 now[COPIES] += difference
             if job.state.terminal:
                 continue
@@ -85,7 +86,7 @@ class Tally:
     def add(self, what: JobEvent) -> None:
         """Count an event, if its type has a counter."""
         if (row := rows.DAILY.get(what.kind)) is not None:
-            # The queue whose dead letter it was. A retry can move the job to another queue.
+            # The queue of the dead letter. A retry can move the job to another queue.
             self.of_day((what.before or what.job).queue, what.at_ms, row.attribute)
             if row is rows.DROPPED:
                 policy = OverflowPolicy.DROP_OLDEST
@@ -98,7 +99,7 @@ class Tally:
         queue, name = what.job.queue, rows.OFTEN[what.kind].attribute
         minute = queue, keys.minute(times.format_ms(what.at_ms)[:16])
         self.counts[queue, keys.NOW][f"t_{name}"] += 1
-        # The same write also counts the jobs that deliveries push.
+        # The same write also counts the jobs sent by deliveries.
         if name in _PUSHES and _pushed(what):
             self.counts[queue, keys.NOW][f"{PUSHES}{_PUSHES[name]}"] += 1
         self.counts[day][name] += 1
@@ -129,7 +130,7 @@ class Tally:
         self.counts[day][name] += count
 
     def merge(self, other: Tally, queue: str) -> None:
-        """Add the differences of another tally, for this queue or pool."""
+        """Add the additions of another tally to the counters of this queue or pool."""
         for key, counts in other.counts.items():
             if key[0] == queue:
                 self.counts[key].update(counts)
@@ -140,13 +141,13 @@ class Tally:
             self.dead[queue].update(other.dead[queue])
 
     def queues(self) -> list[str]:
-        """Return the queues and pools with a difference, in the order of counting."""
+        """Return the names of queues and pools with additions, in the order of counting."""
         keys_ = (*(key for key, counts in self.counts.items() if any(counts.values())), *self.types)
         return list(dict.fromkeys((*(queue for queue, _ in keys_), *self.moved_dead)))
 
     @property
     def moved_dead(self) -> dict[str, Counter[tuple[str, str]]]:
-        """Return the changed counts of dead letters, by queue."""
+        """Return the additions to the counts of dead letters, by queue."""
         found = {
             queue: Counter({what: count for what, count in counts.items() if count})
             for queue, counts in self.dead.items()
@@ -161,8 +162,8 @@ class Tally:
         """Return the additions for each item.
 
         Args:
-            known: Job types with a separate counter, by day's item.
-            known_dead: Attributes that count each queue's dead letters.
+            known: By item of a day: job types with a separate counter.
+            known_dead: By queue: attributes with the counts of its dead letters.
         """
         found = [
             Delta(queue, keys.DEAD, _dead_delta(counts, known_dead.get(queue, set())))
@@ -195,44 +196,49 @@ def _dead_delta(counts: Counter[tuple[str, str]], known: set[str]) -> dict[str, 
     named = named_dead(counts, known)
     add = Counter({dead_letters.REVISION: 1})
     for (by, of), count in counts.items():
-        # A removed dead letter was counted before, in a separate counter or in the shared one.
+        # A removed dead letter was counted when it was added, in a separate counter or in the
+        # shared one.
         has_name = dead_letters.attribute(by, of) in named
         add[dead_letters.attribute(by, of if has_name else OTHER_TYPES)] += count
     return dict(add)
 
 
 def _pushed(what: JobEvent) -> bool:
-    """Return whether a delivery runs, or ran, the job."""
+    """Return whether a delivery sends, or sent, the job to its target."""
     jobs = (what.job, what.before)
     worker_id = next((job.worker_id for job in jobs if job is not None and job.worker_id), None)
     return delivery_of(worker_id) is not None
 
 
 def types_of(what: Iterable[JobEvent]) -> set[StatsKey]:
-    """Return the items of days that will have counters by job type."""
+    """Return the items of days that contain counters by job type."""
     return {day_of(one) for one in what if one.kind in rows.BY_TYPE}
 
 
 def _bucket(length_ms: int, bounds_s: tuple[float, ...]) -> int:
-    """Return the index of a histogram's bucket. Upper bounds are inclusive. The last bucket has
-    none.
+    """Return the index of a histogram's bucket. Upper bounds are inclusive.
+
+    The last bucket has no upper bound.
     """
     return bisect_left(bounds_s, length_ms / 1_000)
 
 
 def day_of(what: JobEvent) -> StatsKey:
-    """Return the day's item that counts this event, by its time in UTC."""
+    """Return the item of the UTC day in which this event is counted."""
     return what.job.queue, keys.day(times.format_ms(what.at_ms)[:10])
 
 
 def counted_as(what: JobEvent, named: set[str]) -> str:
-    """Return the job type that counts this event. `named` types have separate counters that day."""
+    """Return the job type under which this event is counted.
+
+    `named` types have separate counters on that day. Other types share one counter.
+    """
     room = what.job.type in named or len(named) < MAX_TYPES
     return what.job.type if room else OTHER_TYPES
 
 
 def named_types(known: set[str], types: Iterable[str]) -> set[str]:
-    """Return the types with a separate counter: the `known` ones, and more up to MAX_TYPES."""
+    """Return job types with a separate counter: the `known` ones, and others up to MAX_TYPES."""
     named = set(known)
     for of in types:
         if len(named) >= MAX_TYPES:

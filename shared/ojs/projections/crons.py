@@ -1,4 +1,4 @@
-"""Entries of the run logs of cron jobs, and their events.
+"""Events of cron jobs, derived from new entries of their run logs.
 
 ojs-cron (section 9) and ojs-events (section 4.5) use different field names. Events have both.
 """
@@ -15,18 +15,18 @@ from ojs.domain.events.types import EventType
 from ojs.projections.changes import DayCount, NewEvent, TableChange
 from ojs.records import record
 
-# The queue that would count these doesn't exist.
+# No queue has this name.
 _UNCOUNTED = frozenset({SkipReason.QUEUE_NOT_FOUND})
 
 
 @record(frozen=True)
 class CronRunChange(TableChange):
-    """A new entry of a run log."""
+    """A new entry of a cron job's run log."""
 
     run: CronRun
 
     def events(self, written_ms: int) -> Iterator[NewEvent]:
-        """Return the event of a tick that fired or was skipped."""
+        """Return the event of a tick that created a job or was skipped."""
         run = self.run
         scheduled = times.format_ms(run.at_ms if run.scheduled_ms is None else run.scheduled_ms)
         data: dict[str, Any] = {
@@ -59,10 +59,10 @@ class CronRunChange(TableChange):
         yield NewEvent(kind, run.at_ms, run.name, ("cron",), data)
 
     def counts(self, written_ms: int) -> Iterator[DayCount]:
-        """Count the ticks of a queue's cron jobs by outcome.
+        """Return the number of cron ticks of a queue by outcome.
 
-        The count also marks the queue as changed, so that the sweep reads it until the next tick
-        (ADR 24).
+        The count also marks the queue as active in the registry, so that the sweep reads it until
+        the next tick (ADR 24).
         """
         run = self.run
         if run.reason not in _UNCOUNTED:

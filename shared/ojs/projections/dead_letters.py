@@ -1,8 +1,8 @@
-"""Copies of dead letters that are due after a change, and events of pruned dead letters.
+"""Copies of dead letters that must be created after a change, and events of pruned dead letters.
 
-Dead letters of a queue that are counted in one transaction have one event. The transaction also
-stores the event, so it is in the event log once. Its ID is derived from the counted records, so a
-repeated projection gives the same event.
+All dead letters of a queue that one transaction counts as pruned have one event. The same
+transaction stores the event, so it is in the event log once. Its ID is derived from the counted
+stream records, so a repeated projection gives the same event.
 """
 
 from __future__ import annotations
@@ -23,16 +23,19 @@ _Changed = Iterable[tuple[Job | None, Job | None]]
 
 
 class CopyMaker(Protocol):
-    """Creates and drops copies (`ojs.services.jobs.dead_letter_copies`)."""
+    """Creates and discards copies of dead letters (`ojs.services.jobs.dead_letter_copies`)."""
 
     def make(self, record: Job) -> Job:
-        """Create the copy of a dead letter, if it is still due. Raise OjsError if a call fails."""
+        """Create the copy of a dead letter if it doesn't exist yet.
+
+        Raises OjsError if a call fails.
+        """
         ...
 
     def trim(self, queue: str, most: int) -> bool:
-        """Drop available copies beyond `most`. Return false if more remain to be dropped.
+        """Discard available copies beyond `most`. Return false if more must be discarded.
 
-        Raise OjsError if a call fails.
+        Raises OjsError if a call fails.
         """
         ...
 
@@ -43,7 +46,7 @@ def due(jobs: _Changed) -> Iterator[Job]:
 
 
 def new_copies(jobs: _Changed) -> Iterator[tuple[str, int]]:
-    """Yield the queues that have one more available copy, with the maximum of each."""
+    """Yield the queues with a new available copy, each with its maximum number of copies."""
     for before, job in jobs:
         if job is None or job.copy_of is None or job.copy_of.max_size is None:
             continue
@@ -54,14 +57,17 @@ def new_copies(jobs: _Changed) -> Iterator[tuple[str, int]]:
 
 @record(frozen=True)
 class Pruned:
-    """An event, and the identities of the changes that it counts."""
+    """An event about pruned dead letters, and the identities of the changes that it counts."""
 
     event: Event
     changes: frozenset[bytes]
 
 
 def pruned(what: Iterable[tuple[bytes, Sequence[JobEvent]]], service: str) -> list[Pruned]:
-    """Return the events of changes that one transaction counts. Each change has its identity."""
+    """Return the events about the dead letters that were pruned by these changes.
+
+    `what` has the changes by identity. One transaction counts all of them.
+    """
     by_queue: defaultdict[str, list[tuple[bytes, int]]] = defaultdict(list)
     for identity, things in what:
         for one in things:

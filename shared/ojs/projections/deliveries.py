@@ -1,6 +1,6 @@
-"""Changes of deliveries and their events, and wake-ups of deliveries with available jobs.
+"""Events of deliveries, and wake-up messages to deliveries whose jobs became available.
 
-The request that makes a job available might not have sent the wake-up.
+The request that made a job available might have failed to send the message.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ojs.records import record
 
 
 class DeliveryStream(Protocol):
-    """Wakes deliveries (`ojs.services.deliveries.wake`)."""
+    """Sends wake-up messages to deliveries (`ojs.services.deliveries.wake`)."""
 
     def repeat(self, jobs: Sequence[Job]) -> None:
-        """Wake the deliveries of these jobs, if the jobs are still available. Raise OjsError."""
+        """Wake the deliveries of these jobs if the jobs are still available. Raises OjsError."""
         ...
 
 
@@ -36,7 +36,10 @@ def placed(jobs: Iterable[tuple[Job | None, Job | None]]) -> Iterator[Job]:
 
 @record(frozen=True)
 class DeliveryChange(TableChange):
-    """A delivery before and after a write. None if it didn't exist before, or is deleted."""
+    """A change of a delivery.
+
+    Each image is None if the delivery doesn't exist before or after it.
+    """
 
     before: Delivery | None
     after: Delivery | None

@@ -18,20 +18,20 @@ from ojs.projections.transitions import JobEvent, replayed
 from ojs.store.derived.projection import ErrorKey, error_key
 from ojs.store.jobs import items
 
-# Maximum characters of an error in an event. A page has hundreds of events, and a bus entry at most
-# 256 KB. The job's error history has the complete error.
+# Maximum characters of an error in an event. A page has hundreds of events, and an EventBridge
+# entry has at most 256 KB. The job's error history has the complete error.
 MAX_MESSAGE = 1_000
 MAX_STACK = 2_000
-# Failures that the backend detects without a report.
+# Failures that the backend detects without a report of the worker.
 _OBSERVED = frozenset({"visibility_timeout", "timeout"})
 ANONYMOUS = "anonymous"
-# Error types of dropped jobs (`ojs.domain.job.lifecycle.drop`, `give_up`), and the additional
-# events: the queue was at capacity, or the rate limit was reached.
+# Error types of dropped jobs (`ojs.domain.job.lifecycle.drop`, `give_up`), and the additional event
+# of each: the queue was at capacity, or the rate limit was reached.
 _DROPPED = {
     "overflow": (EventType.BACKPRESSURE_DROPPED, EventType.QUEUE_OVERFLOW),
     "rate_limited": (EventType.RATE_LIMIT_DROPPED,),
 }
-# Lists of finished jobs use these events.
+# Event types that lists of finished jobs use.
 ENDS = frozenset({EventType.JOB_COMPLETED, EventType.JOB_CANCELLED, EventType.JOB_DISCARDED})
 _WITH_ERROR = frozenset(
     {
@@ -44,14 +44,16 @@ _WITH_ERROR = frozenset(
 
 
 def error_key_of(what: JobEvent) -> ErrorKey | None:
-    """Return the key of the event's error. None if it has none, or none is stored."""
+    """Return the key of the event's error, or None if it has no stored error."""
     if what.kind not in _WITH_ERROR or what.before is None or _stalled(what):
         return None
     return error_key(what.before, what.job.attempt)
 
 
 def to_read(what: Iterable[JobEvent]) -> set[ErrorKey]:
-    """Return the keys of errors that must be read: the job record has only a part of them."""
+    """Return the keys of errors that must be read, because the job record contains only part of
+    them.
+    """
     return {
         key
         for one in what
@@ -62,7 +64,7 @@ def to_read(what: Iterable[JobEvent]) -> set[ErrorKey]:
 def failures_of(
     what: Iterable[JobEvent], read: Mapping[ErrorKey, ErrorEntry]
 ) -> dict[ErrorKey, Failure]:
-    """Return the errors of events: those that were read, and those of the job records."""
+    """Return the errors of events: those in `read`, and those in the job records."""
     entries = dict(read)
     for one in what:
         if (key := error_key_of(one)) is None:
@@ -74,10 +76,13 @@ def failures_of(
 
 
 def explained(what: Iterable[JobEvent], errors: Mapping[ErrorKey, Failure]) -> Iterator[JobEvent]:
-    """Add the events of dropped jobs. Only their errors show why they were dropped."""
+    """Return the events with the additional events of dropped jobs.
+
+    Only the errors of jobs show why they were dropped.
+    """
     all_of_it = list(what)
     dropped = [(one, kinds) for one in all_of_it if (kinds := _dropped(one, errors))]
-    # Its deadline can have passed, too, but it was discarded for another reason.
+    # The job's deadline might have passed as well, but the job was discarded for another reason.
     dropped_ids = {one.job.id for one, _ in dropped}
     for one in all_of_it:
         if one.kind is not EventType.JOB_EXPIRED or one.job.id not in dropped_ids:
@@ -121,20 +126,23 @@ def of_job(
 
 
 def bare(event: Event) -> Event:
-    """Remove everything that lists don't need, so that no personal data remains."""
+    """Remove fields that lists of finished jobs don't need, so that no personal data remains."""
     kept = {name: event.data[name] for name in ("job_type", "queue")}
     return replace(event, data=kept)
 
 
 def _stalled(what: JobEvent) -> bool:
-    """Return whether a lease expired and the job continues. The error can be that of a nack."""
+    """Return whether an attempt ended with an expired lease and the job continues.
+
+    The stored error can be that of a nack.
+    """
     return (
         what.kind is EventType.JOB_FAILED and not what.job.state.terminal and what.length_ms is None
     )
 
 
 def _failure(what: JobEvent, stored: Failure | None) -> Failure:
-    """Return the stored error. If none is stored, derive it from the change."""
+    """Return the stored error. If none is stored, derive the error from the change."""
     if stored is not None and stored.occurred_ms >= what.job.created_ms:
         return stored
     if _stalled(what):
@@ -160,10 +168,10 @@ def _ran(what: JobEvent) -> bool:
     return what.before is not None and what.before.state is State.ACTIVE
 
 
-# --- a row for each type ------------------------------------------------------------------------
+# --- one row for each event type ------------------------------------------------------------
 
 _Data = Callable[[JobEvent, Failure], dict[str, Any]]
-# Component and instance of the event's source, derived from the job record.
+# Component and instance of the event's source.
 _Component = Callable[[JobEvent, Failure], tuple[str, ...]]
 
 
@@ -265,7 +273,7 @@ def _enqueuer(what: JobEvent, _failure: Failure) -> tuple[str, ...]:
     return ("scheduler",)
 
 
-# The event's data in addition to the job's type and queue, and its source.
+# Functions that return the event's source, and its data in addition to the job's type and queue.
 ROWS: Mapping[EventType, tuple[_Data, _Component]] = {
     EventType.JOB_ENQUEUED: (_enqueued, _enqueuer),
     EventType.JOB_SCHEDULED: (_scheduled, _scheduler),

@@ -1,6 +1,7 @@
-"""Changes of rate limits and their events (ojs-rate-limiting, section 11.1).
+"""Events of rate and concurrency limits (ojs-rate-limiting, section 11.1).
 
-The items are those of `ojs.store.permits.throttle_state` and `ojs.store.permits.key_limits`.
+They are derived from the items of `ojs.store.permits.throttle_state` and
+`ojs.store.permits.key_limits`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class ThrottleChange(TableChange):
     def of(
         cls, queue: str | None, old: Mapping[str, Any] | None, new: Mapping[str, Any]
     ) -> ThrottleChange:
-        """Read the change from two images of the item.
+        """Return the change between two images of the item.
 
         Args:
             queue: The queue that has this limit. None for the limit of a key.
@@ -49,7 +50,7 @@ class ThrottleChange(TableChange):
             new: The item after the change.
 
         Raises:
-            KeyError: The item has no such attribute.
+            KeyError: An attribute of the item is missing.
         """
         return cls(
             queue=queue,
@@ -76,7 +77,7 @@ class ThrottleChange(TableChange):
 
     @property
     def throttled_ms(self) -> int:
-        """How long the limit throttled, in milliseconds."""
+        """The duration of the throttling in milliseconds."""
         return max(0, self.at_ms - self.since_ms)
 
     def events(self, written_ms: int) -> Iterator[NewEvent]:
@@ -99,14 +100,14 @@ class ThrottleChange(TableChange):
         yield NewEvent(kind, self.at_ms, self.key, source, data)
 
     def counts(self, written_ms: int) -> Iterator[DayCount]:
-        """Count how often a queue's own limits started to throttle."""
+        """Return how often a queue's own limits started to throttle."""
         if self.exceeded and self.queue is not None:
             yield DayCount(self.queue, self.at_ms, EXCEEDED.attribute + self.strategy)
 
 
 @record(frozen=True)
 class Adjustment(TableChange):
-    """The pause of a key at the request of a worker."""
+    """A pause of a rate limit key that a worker requested."""
 
     key: str
     until_ms: int
@@ -116,7 +117,7 @@ class Adjustment(TableChange):
 
     @classmethod
     def of(cls, item: Mapping[str, Any]) -> Adjustment:
-        """Read the item. Raise KeyError if an attribute is missing."""
+        """Return the pause from the limiter's item. Raises KeyError if an attribute is missing."""
         return cls(item["key"], item["until"], item["reason"], item["job"], item["at"])
 
     def events(self, written_ms: int) -> Iterator[NewEvent]:

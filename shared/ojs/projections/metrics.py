@@ -1,4 +1,4 @@
-"""Metrics of events for CloudWatch (ojs-observability, sections 8.1 and 8.2)."""
+"""CloudWatch metrics derived from events (ojs-observability, sections 8.1 and 8.2)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ojs.projections.transitions import JobEvent
 from ojs.records import record
 
 NAMESPACE = "OJS"
-# Rows by attribute, or by its prefix. Rows by type, pool, or strategy are measured per event.
+# By attribute of the dimensions, or its prefix: the metrics of a job event.
 _OF_DAYS = {
     row.attribute: row for row in rows.COUNTERS if row.name and row.by in (None, "policy", "reason")
 }
@@ -35,17 +35,16 @@ class MetricsOutlet(Protocol):
         ...
 
 
-# The name of all queues without separate metrics, in the dimension. No queue can have this name.
+# Value of the queue dimension for all queues without separate metrics. No queue has this name.
 OTHERS = "(others)"
-# Maximum job types of a queue with separate metrics within an hour. The others are `other`.
+# Maximum number of job types with separate metrics per queue and hour. The others are `other`.
 MAX_TYPES = 10
 _HOUR_MS = 3_600_000
 
 
 @record
 class MeteredQueues:
-    """Selects the queues with separate metrics, because CloudWatch charges for each metric and
-    hour.
+    """Selects the queues with separate metrics, because CloudWatch charges per metric and hour.
 
     A key that can enqueue jobs can create any number of queues. The first `most` queues of each
     hour in this container have separate metrics. If `most` is None, all queues have them. If it is
@@ -58,7 +57,9 @@ class MeteredQueues:
     _types: dict[str, set[str]] = field(default_factory=dict)
 
     def shown(self, dimensions: Mapping[str, str]) -> Mapping[str, str]:
-        """Return the dimensions of a measurement."""
+        """Return the dimensions of a measurement, without those of queues that have no separate
+        metrics.
+        """
         queue = dimensions.get("queue")
         if self.most is None or queue is None:
             return dimensions
@@ -82,10 +83,10 @@ class MeteredQueues:
 
 
 class EmbeddedMetrics:
-    """Writes the embedded metric format to standard output, which CloudWatch Logs reads.
+    """Writes metrics in the embedded metric format to standard output, which CloudWatch Logs reads.
 
-    Each metric has `service` and the given dimensions, as far as queues are `metered`. Added dead
-    letters are also written without dimensions, for their alarm.
+    Each metric has the dimension `service` and the given dimensions of `metered` queues. The number
+    of added dead letters is also written without dimensions, for its alarm.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class EmbeddedMetrics:
         self._watched = watched
 
     def put(self, dimensions: Mapping[str, str], values: Mapping[str, Sequence[float]]) -> None:
-        """Write one object for each hundred values."""
+        """Write the values, one JSON object for each 100 values."""
         if self._metered is not None:
             dimensions = self._metered.shown(dimensions)
         added = rows.DEAD_ADDED.name
@@ -136,12 +137,12 @@ class EmbeddedMetrics:
             written.flush_metrics()
 
 
-# Dimensions, the name of the metric, and a value: a duration in seconds, or a count.
+# Dimensions, name of the metric, and value: a duration in seconds, or a count.
 Measurement = tuple[Mapping[str, str], str, float]
 
 
 def write(to: MetricsOutlet, measurements: Iterable[Measurement]) -> None:
-    """Record durations and sums of counts, together for each set of dimensions."""
+    """Write durations and sums of counts to `to`, with one call for each set of dimensions."""
     values: dict[tuple[tuple[str, str], ...], defaultdict[str, list[float]]] = {}
     for dimensions, name, value in measurements:
         found = values.setdefault(tuple(dimensions.items()), defaultdict(list))[name]
@@ -154,7 +155,10 @@ def write(to: MetricsOutlet, measurements: Iterable[Measurement]) -> None:
 
 
 def of_jobs(what: Iterable[tuple[JobEvent, str]]) -> Iterator[Measurement]:
-    """Measure the events of jobs. Each has the job type that counts it."""
+    """Yield the measurements of job events.
+
+    Each event has the job type under which it is counted.
+    """
     for one, kind in what:
         dimensions = {"queue": one.job.queue, "type": kind}
         if one.kind in rows.BY_TYPE:
@@ -165,7 +169,7 @@ def of_jobs(what: Iterable[tuple[JobEvent, str]]) -> Iterator[Measurement]:
 
 
 def of_pools(what: Iterable[JobEvent]) -> Iterator[Measurement]:
-    """Measure the jobs that were dispatched to worker pools."""
+    """Yield the measurements of jobs that were dispatched to worker pools."""
     for one in what:
         if one.kind is EventType.JOB_STARTED and one.job.pool is not None:
             queue = {"queue": one.job.queue}
@@ -174,14 +178,16 @@ def of_pools(what: Iterable[JobEvent]) -> Iterator[Measurement]:
 
 
 def of_days(tallies: Iterable[Tally]) -> Iterator[Measurement]:
-    """Measure daily counts: for example created or deleted queues, and rejected jobs."""
+    """Yield the measurements of daily counts, for example created or deleted queues, and rejected
+    jobs.
+    """
     for tally in tallies:
         for (queue, _), counts in tally.counts.items():
             for name, count in counts.items():
                 row = _OF_DAYS.get(name, _OF_DAYS.get(name[:2]))
                 if row in (rows.CREATED, rows.DELETED):
-                    # Without dimensions: a queue is created once, and each would be a separate
-                    # metric.
+                    # Without a queue dimension: a queue is created once, and each queue would be a
+                    # separate metric.
                     yield {}, row.name, count
                 elif row is not None:
                     label = {} if row.by is None else {row.by: name.removeprefix(row.prefix)}
@@ -189,7 +195,7 @@ def of_days(tallies: Iterable[Tally]) -> Iterator[Measurement]:
 
 
 def of_limits(changes: Iterable[ThrottleChange]) -> Iterator[Measurement]:
-    """Measure how often limits throttled and, after the throttling ended, how long.
+    """Yield how often limits started to throttle and, when throttling ended, how long it lasted.
 
     The key of a limit is not a dimension: each customer can have one, and each would cost.
     """
@@ -203,7 +209,7 @@ def of_limits(changes: Iterable[ThrottleChange]) -> Iterator[Measurement]:
 
 
 def of_crons(changes: Iterable[CronRunChange]) -> Iterator[Measurement]:
-    """Measure the delay of ticks, in total for the alarm, and by queue."""
+    """Yield the delays of cron ticks, in total for the alarm, and by queue."""
     for change in changes:
         if not change.run.manual:
             for dimensions in ({}, {"queue": change.run.queue}):

@@ -1,4 +1,4 @@
-"""Destinations of the projection other than the table and CloudWatch: a bus and a failure queue."""
+"""Destinations of the projection: EventBridge, and the queue for unreadable stream records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ojs.store.table import clients
 logger = Logger()
 
 SOURCE = "ojs"
-# EventBridge accepts ten entries and 256 KB per call. An entry counts slightly more than its text.
+# EventBridge accepts 10 entries and 256 KB per call. An entry counts slightly more than its JSON.
 MAX_ENTRIES = 10
 MAX_BYTES = 240_000
 _TRIES = 5
@@ -25,7 +25,7 @@ _LONGEST_PAUSE_S = 2.0
 
 
 class Bus(Protocol):
-    """Publishes events."""
+    """A destination for events."""
 
     def publish(self, events: Sequence[Event]) -> set[str]:
         """Publish each event at least once. Return the IDs of the events that failed."""
@@ -33,8 +33,9 @@ class Bus(Protocol):
 
 
 class EventBridge:
-    """An EventBridge bus. `detail-type` is the event's type, `source` is `ojs`, `detail` the
-    envelope.
+    """An EventBridge bus.
+
+    `detail-type` is the event's type, `source` is `ojs`, `detail` the envelope.
     """
 
     def __init__(
@@ -52,10 +53,10 @@ class EventBridge:
         self._in_trouble = False
 
     def publish(self, events: Sequence[Event]) -> set[str]:
-        """Publish events. Retry rejected ones a few times, with increasing waits.
+        """Publish events. Rejected events are retried a few times, with increasing waits.
 
-        After a failure, each call makes one attempt until the bus accepts all events again. A sweep
-        publishes the rest.
+        After a failure, each call makes one attempt until the bus accepts all events again. The
+        sweep publishes the events that are still missing.
         """
         waiting = list(events)
         for tried in range(1 if self._in_trouble else _TRIES):
@@ -69,7 +70,7 @@ class EventBridge:
         return {event.id for event in waiting}
 
     def _refused(self, call: Sequence[tuple[Event, dict[str, Any]]]) -> list[Event]:
-        """Publish the events of one call. Return the rejected ones."""
+        """Publish the events of one call. Return the rejected events."""
         if self._client is None:
             self._client = clients.client("events")
         entries = [entry | {"EventBusName": self._name} for _, entry in call]
@@ -83,7 +84,7 @@ class EventBridge:
 
 
 def _calls(events: Sequence[Event]) -> Iterator[list[tuple[Event, dict[str, Any]]]]:
-    """Yield the entries in order, grouped by call."""
+    """Yield the entries in order, in groups that fit into one call."""
     call: list[tuple[Event, dict[str, Any]]] = []
     size = 0
     for event in events:

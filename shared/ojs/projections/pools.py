@@ -1,6 +1,6 @@
-"""Changes of worker pools, of their health, and of their workers, with the events that follow.
+"""Events of worker pools, of their health alerts, and of workers.
 
-The health items are those of `ojs.store.derived.pool_health`.
+The alerts are items of `ojs.store.derived.pool_health`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class PoolChange(TableChange):
 
 @record(frozen=True)
 class AlertsChange(TableChange):
-    """The alerts of a pool before and after a change. None if it had none."""
+    """A change of a pool's alerts. Each image is None if the pool has no alerts."""
 
     pool: str
     before: PoolAlerts | None
@@ -47,12 +47,12 @@ class AlertsChange(TableChange):
 
     @property
     def _before(self) -> PoolAlerts | None:
-        """The alerts before. None if they belong to an earlier pool of the same name."""
+        """Alerts before the change. None if they belong to an earlier pool with the same name."""
         return None if self.before is None else self.before.of(self.after.pool_ms)
 
     @property
     def _starved(self) -> Mapping[str, Starved]:
-        """Queues that starve since this change."""
+        """Queues that started to starve with this change."""
         before = {} if self._before is None else self._before.starved
         return {name: what for name, what in self.after.starved.items() if name not in before}
 
@@ -79,14 +79,14 @@ class AlertsChange(TableChange):
             yield NewEvent(kind, at_ms, self.pool, ("pools", self.pool), data)
 
     def counts(self, written_ms: int) -> Iterator[DayCount]:
-        """Count how often each queue started to starve."""
+        """Return how often each queue started to starve."""
         for queue in self._starved:
             yield DayCount(queue, self.after.at_ms, STARVED.attribute)
 
 
 @record(frozen=True)
 class WorkerChange(TableChange):
-    """A worker before and after a change. `pruned` if its record expired by its time to live."""
+    """A change of a worker. `pruned` is true if its record was deleted by its time to live."""
 
     before: Worker | None
     after: Worker | None

@@ -79,8 +79,9 @@ ALWAYS = (
     "delivery.*",
 )  # fmt: skip
 
-# One event page has the events of one group. It must be small, and be written soon after its key is
-# chosen: readers that follow the log read the last ten seconds again.
+# One event page has the events of one group of changes. A group must be small, and its page must be
+# written soon after its key is chosen: readers that follow the log read only the last 10 seconds
+# again.
 _MAX_EVENTS = 500
 _MAX_BYTES = 250_000
 _MAX_NAMES = 100
@@ -95,7 +96,7 @@ _GIVE_UP_MS = (STREAM_MAX_AGE_S - 600) * 1_000
 
 @record
 class _Effect:
-    """The counts and events of one change."""
+    """The counts and events of one change of the table."""
 
     change: Change
     happened: list[JobEvent]
@@ -105,17 +106,20 @@ class _Effect:
 
     @cached_property
     def owner(self) -> str:
-        """The queue whose counters record whether the events are in the log."""
+        """The queue or pool whose counters record whether the events are in the log."""
         return next((queue for queue, _ in self.tally.counts), keys.ALL_QUEUES)
 
     @property
     def names(self) -> list[str]:
-        """The queues and pools that the change counts in."""
+        """Names of the queues and pools whose counters the change adds to."""
         return list(dict.fromkeys((self.owner, *self.tally.queues())))
 
     @property
     def may_count(self) -> set[str]:
-        """The queues and pools that it might count in, before its events are known."""
+        """Names of the queues and pools whose counters it might add to.
+
+        Its events are not known yet.
+        """
         return {self.owner, *(queue for queue, _ in self.tally.counts), *self.tally.dead}
 
     @property
@@ -140,25 +144,26 @@ class _Batch:
     failed: set[str] = field(default_factory=set)
     types: dict[StatsKey, set[str]] = field(default_factory=dict)
     dead: dict[str, set[str]] = field(default_factory=dict)
-    # IDs of published events, and whether the bus rejected them.
+    # IDs of published events, and for each whether the bus rejected it.
     published: dict[str, bool] = field(default_factory=dict)
-    # Keys of event pages, and whether the page exists. If not, it never will.
+    # Keys of event pages, and for each whether the page exists. A missing page will never be
+    # written.
     pages: dict[str, bool] = field(default_factory=dict)
-    # Changes that were counted in this invocation, and changes whose write has no response.
+    # Changes that were counted in this invocation, and changes whose count has an unknown outcome.
     counted: list[_Effect] = field(default_factory=list)
     unsure: list[_Effect] = field(default_factory=list)
 
     def fail(self, effects: Iterable[_Effect]) -> None:
-        """Report these changes as failed, so that they are redelivered."""
+        """Report these changes as failed, so that Lambda redelivers their stream records."""
         self.failed.update(one.change.sequence for one in effects)
 
     def is_new(self, effect: _Effect, name: str) -> bool:
-        """Return whether these counters don't include the change yet."""
+        """Return whether the counters of this queue or pool don't include the change yet."""
         return effect.change.place > self.known.counts[name].position
 
 
 class Projector:
-    """Counts the events of changes, stores them, and publishes them."""
+    """Projects changes of the table: updates counters, and stores and publishes events."""
 
     def __init__(
         self,
@@ -235,7 +240,8 @@ class Projector:
             try:
                 found = [self._effect(change) for change in records.parse(raw)]
             except UnknownForm as unknown:
-                # It is not counted, and nothing is lost: the item itself is not changed.
+                # Changes in an unknown format are not counted. They are not lost, because the item
+                # is not changed.
                 _log_unknown(unknown.message)
                 continue
             except Exception as error:  # noqa: BLE001 - any error would stop the shard
@@ -249,12 +255,18 @@ class Projector:
             seen.update(one.change.identity for one in found)
 
     def _put_aside(self, malformed: Malformed) -> bool:
-        """Send a record to the failure queue. Return false if it must be redelivered."""
+        """Send an unreadable stream record to the failure queue. Return false if that failed.
+
+        The record must then be redelivered.
+        """
         logger.error("Stream record skipped", extra={"record": malformed.to_dict()})
         return self._failures is None or self._failures.send(malformed.to_dict())
 
     def _given_up(self, raw: Mapping[str, Any]) -> bool:
-        """Send an old record to the failure queue. Return false if it must be redelivered."""
+        """Send a stream record that is too old to the failure queue. Return false if that failed.
+
+        The record must then be redelivered.
+        """
         written_ms = records.written_ms(raw)
         if written_ms is None or written_ms > self._clock.now_ms() - _GIVE_UP_MS:
             return False
@@ -279,7 +291,8 @@ class Projector:
             return
         batch.types |= {key: set(types) for key, types in known.types.items()}
         batch.dead |= {queue: set(names) for queue, names in known.dead.items()}
-        # Version 0.2.0 counted a record, stored its events, and marked it in one transaction.
+        # Version 0.2.0 counted a stream record, stored its events, and marked it in one
+        # transaction.
         left = [one for one in effects if one.change.identity not in known.counted]
         failures = events.failures_of(what, known.errors)
         for one in left:
@@ -299,14 +312,17 @@ class Projector:
         groups = list(_groups(left))
         for at, group in enumerate(groups):
             if not self._commit(group, batch):
-                # A position must not be behind a change that is not counted.
+                # A position must not be after a change that is not counted.
                 batch.fail(one for later in groups[at:] for one in later)
                 break
         self._measure(batch)
         self._trim(effects, batch)
 
     def _effect(self, change: Change) -> _Effect:
-        """Derive the counts and events of a change, except job events, which also need errors."""
+        """Return the counts and events of a change.
+
+        Job events follow later, because they need errors.
+        """
         effect = _Effect(change, [], Tally())
         for before, after in change.jobs:
             effect.happened += happened(before, after, written_ms=change.written_ms)
@@ -318,9 +334,9 @@ class Projector:
         return effect
 
     def _clear(self, effects: Iterable[_Effect], batch: _Batch) -> None:
-        """Remove the items that removed jobs left in the table.
+        """Remove the items that removed jobs have left in the table.
 
-        Time to live removes only the job record, and a deletion can crash after that step.
+        The time to live deletes only the job record, and a deletion can crash after that step.
         """
         for one in effects:
             try:
@@ -331,7 +347,7 @@ class Projector:
                 batch.fail([one])
 
     def _copy(self, effects: Sequence[_Effect], batch: _Batch) -> None:
-        """Create the copies of dead letters that are due."""
+        """Create the missing copies of dead letters."""
         by_job = {job.id: one for one in effects for job in due(one.change.jobs)}
         if self._copies is None or not by_job:
             return
@@ -351,7 +367,9 @@ class Projector:
                 batch.fail([by_job[job.id]])
 
     def _advance(self, effects: Sequence[_Effect], batch: _Batch) -> None:
-        """Advance the workflows of finished jobs, if the request that finished the job did not."""
+        """Advance the workflows of finished jobs, unless the requests that finished the jobs did
+        so.
+        """
         if self._workflows is None:
             return
         for one in effects:
@@ -368,7 +386,10 @@ class Projector:
                 batch.fail([one])
 
     def _wake(self, effects: Sequence[_Effect]) -> None:
-        """Wake the deliveries of jobs that are still available. If it fails, the sweep does it."""
+        """Wake the deliveries of jobs that are still available.
+
+        If this fails, the sweep wakes them.
+        """
         if self._deliveries is None:
             return
         jobs = {job.id: job for one in effects for job in placed(one.change.jobs)}
@@ -378,7 +399,10 @@ class Projector:
             logger.warning("Waking deliveries failed", extra={"reason": str(error)})
 
     def _trim(self, effects: Sequence[_Effect], batch: _Batch) -> None:
-        """Drop available copies beyond the limit. If more must be dropped, fail the changes."""
+        """Discard available copies beyond the limit.
+
+        If more copies must be discarded, the changes are reported as failed.
+        """
         if self._copies is None:
             return
         by_limit: defaultdict[tuple[str, int], list[_Effect]] = defaultdict(list)
@@ -401,7 +425,7 @@ class Projector:
     # --- counting -----------------------------------------------------------------------------
 
     def _commit(self, group: Sequence[_Effect], batch: _Batch) -> bool:
-        """Count a group and log its events. Return false if that failed."""
+        """Count a group of changes and store its events. Return false if that failed."""
         names = list(dict.fromkeys(name for one in group for name in one.names))
         for tried in range(_TRIES):
             try:
@@ -424,12 +448,12 @@ class Projector:
         return False
 
     def _look_again(self, batch: _Batch) -> None:
-        """Add the changes whose write had no response, if they are counted now."""
+        """Add the changes whose count had an unknown outcome, if they are counted by now."""
         batch.counted += [one for one in batch.unsure if not batch.is_new(one, one.owner)]
         batch.unsure.clear()
 
     def _write(self, group: Sequence[_Effect], names: Sequence[str], batch: _Batch) -> None:
-        """Make one attempt: write the counters, then the events that are not in the log."""
+        """Make one attempt to write the counters, then the events that are missing in the log."""
         told = self._untold(group, batch)
         new: dict[str, list[_Effect]] = {name: [] for name in names}
         for one in group:
@@ -455,7 +479,7 @@ class Projector:
         if not texts:
             return
         if self._clock.now_ms() - keys.instant_of(key) > _LATE_PAGE_MS:
-            # Readers that follow the log might have passed this key, so use a later one.
+            # Readers that follow the log might have read past this key, so a later key is chosen.
             raise LostRace([])
         kept_s = (thing.job.ttl_s or 0 for one in told for thing in one.happened)
         page = NewEventPage(
@@ -470,7 +494,9 @@ class Projector:
         batch.pages[key] = True
 
     def _untold(self, group: Sequence[_Effect], batch: _Batch) -> list[_Effect]:
-        """Return the changes whose events are not in the log: new ones, or ones without a page."""
+        """Return the changes whose events are not in the log: uncounted ones, or ones without a
+        page.
+        """
         untold = []
         for one in group:
             counts, place = batch.known.counts[one.owner], one.change.place
@@ -496,8 +522,8 @@ class Projector:
         for one in new:
             tally.merge(one.tally, name)
         deltas = tally.deltas(batch.types, batch.dead)
-        # Write the position also if the sum is zero: the last record can be redelivered without the
-        # first.
+        # The position is written even if all additions are zero, because the last record can be
+        # redelivered without the first.
         levels, recent, at_once = _sorted(deltas)
         last = max((one.change.place for one in new), default="")
         after = counts.counting(levels, recent, last, now_ms=self._clock.now_ms())
@@ -507,7 +533,8 @@ class Projector:
         hand_over = any(counters.is_new(delta, batch.types) for delta in deltas)
         try:
             if keys.is_queue(name):
-                # First, because sweeps don't read the counters of an idle queue.
+                # The queue is recorded as active first, because sweeps don't read the counters of
+                # an idle queue.
                 self._registry.note(name)
             after = self._store.count(after, at_once, hand_over=hand_over)
         except (LostRace, BackendUnavailable, BackendTimeout) as error:
@@ -525,7 +552,7 @@ class Projector:
             batch.dead[queue] = counters.named_dead(moved, batch.dead.get(queue, set()))
 
     def _publish(self, told: Sequence[Event], batch: _Batch) -> bool:
-        """Publish the events that belong on the bus. Return whether the bus rejected any."""
+        """Publish the events that the deployment selects. Return whether the bus rejected any."""
         if self._bus is None:
             return False
         wanted = [event for event in told if matches(event.type, self._bus_types)]
@@ -537,7 +564,10 @@ class Projector:
         return any(batch.published[event.id] for event in wanted)
 
     def _page_key(self, shard: str, first: str) -> str:
-        """Return the key of a new event page. It follows all pages that this container wrote."""
+        """Return the key of a new event page.
+
+        It is after all pages that this container has written.
+        """
         with self._lock:
             self._page_ms = max(self._clock.now_ms(), self._page_ms + 1)
             at_ms = self._page_ms
@@ -566,7 +596,7 @@ class Projector:
 
 
 def _ends(told: Iterable[_Effect]) -> bytes:
-    """Return the ends of jobs, with the fields that lists need."""
+    """Return the final events of jobs, with only the fields that lists of finished jobs need."""
     ends = (event for one in told for event in one.events if event.type in events.ENDS)
     return packed([jsontext.dumps(events.bare(each).to_dict()) for each in ends])
 
@@ -580,7 +610,7 @@ def _log_unknown(reason: str) -> None:
 def _sorted(
     deltas: Iterable[Delta],
 ) -> tuple[dict[str, int], dict[str, Mapping[str, int]], list[Delta]]:
-    """Split into current counts, counts by day and minute, and immediate additions."""
+    """Split additions into current counts, counts by day and minute, and immediate additions."""
     levels: dict[str, int] = {}
     recent: dict[str, Mapping[str, int]] = {}
     at_once: list[Delta] = []
@@ -597,7 +627,7 @@ def _sorted(
 
 
 def _groups(effects: Sequence[_Effect]) -> Iterator[list[_Effect]]:
-    """Yield the effects in order, in groups that each fit into one event page."""
+    """Yield the changes in order, in groups whose events fit into one event page."""
     group: list[_Effect] = []
     names: set[str] = set()
     events = size = 0
@@ -618,7 +648,7 @@ def _groups(effects: Sequence[_Effect]) -> Iterator[list[_Effect]]:
 
 
 def _name(raw: Any) -> str:
-    """Return the name under which a record is reported as failed, or "" if it can't be read."""
+    """Return the sequence number of a stream record, or "" if it can't be read."""
     stream = raw.get("dynamodb") if isinstance(raw, Mapping) else None
     sequence = stream.get("SequenceNumber") if isinstance(stream, Mapping) else None
     name = sequence or (raw.get("eventID") if isinstance(raw, Mapping) else None)

@@ -1,8 +1,8 @@
-"""Changes of queues and of their depth counters, with the events that follow.
+"""Events of queues and of their depth counters.
 
 In each image, a depth counter (`ojs.store.bounds.depth_counter`) is below its warning threshold,
-above it, or full. Each step between two images has an event, so a warning is cleared before the
-next one is emitted.
+above it, or full. Each transition between two of these states has an event, so a warning is cleared
+before the next one is emitted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ from ojs.records import record
 
 @record(frozen=True)
 class QueueChange(TableChange):
-    """A queue before and after a change. `explicit` if a request created it, not its first job."""
+    """A change of a queue.
+
+    Each image is None if the queue doesn't exist. `explicit` is true if a request created the
+    queue, and false if its first job did.
+    """
 
     before: Queue | None
     after: Queue | None
@@ -35,7 +39,7 @@ class QueueChange(TableChange):
             yield NewEvent(kind, at_ms, queue.name, ("api",), {"queue": queue.name, **data})
 
     def _steps(self, written_ms: int) -> Iterator[tuple[EventType, int, Mapping[str, Any]]]:
-        """Yield the types of events, their times, and their data in addition to the queue."""
+        """Yield the event types, the time of each, and its data in addition to the queue."""
         before, after = self.before, self.after
         if after is None:
             yield EventType.QUEUE_DELETED, written_ms, {}
@@ -47,7 +51,7 @@ class QueueChange(TableChange):
             names = sorted(name for name in {*was, *own} if was.get(name) != own.get(name))
             at_ms = after.configured_ms or written_ms
             yield EventType.QUEUE_CONFIG_UPDATED, at_ms, {"changed": names}
-        # A queue that is being deleted is neither paused nor active, until the deletion is undone.
+        # While a queue is being deleted, it is neither paused nor active.
         state = QueueState.ACTIVE if before is None else before.state
         if (state, after.state) == (QueueState.ACTIVE, QueueState.PAUSED):
             yield EventType.QUEUE_PAUSED, after.changed_ms or 0, {}
@@ -55,7 +59,7 @@ class QueueChange(TableChange):
             yield EventType.QUEUE_RESUMED, after.changed_ms or 0, {}
 
     def counts(self, written_ms: int) -> Iterator[DayCount]:
-        """Count the queues that were created, also by their first job, or deleted."""
+        """Return the number of queues that were created (also by their first job) or deleted."""
         if self.before is None and self.after is not None:
             yield DayCount(self.after.name, self.after.created_ms, CREATED.attribute)
         elif self.before is not None and self.after is None:
@@ -64,7 +68,9 @@ class QueueChange(TableChange):
 
 @record(frozen=True)
 class Depth:
-    """The use of one unit, with size limit and warning threshold at the last enqueue."""
+    """The use of one unit (jobs or bytes), with the size limit and warning threshold at the last
+    enqueue.
+    """
 
     unit: str
     used: int
@@ -83,7 +89,7 @@ class Depth:
 
 
 def _depths(item: Mapping[str, Any]) -> tuple[Depth, Depth]:
-    """Read a depth counter: jobs, and their bytes."""
+    """Return the use of both units from a depth counter: jobs, then bytes."""
     return (
         Depth("jobs", item.get("n", 0), item.get("bound"), item.get("warn")),
         Depth("bytes", item.get("b", 0), item.get("bound_b"), item.get("warn_b")),
@@ -92,7 +98,7 @@ def _depths(item: Mapping[str, Any]) -> tuple[Depth, Depth]:
 
 @record(frozen=True)
 class DepthChange(TableChange):
-    """A depth counter before (empty if it is new) and after a change: jobs, then bytes.
+    """A change of a depth counter: its use before (empty if it is new) and after, jobs then bytes.
 
     `at_ms` is the time of the last enqueue or completion.
     """
@@ -104,7 +110,7 @@ class DepthChange(TableChange):
 
     @classmethod
     def of(cls, queue: str, old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> DepthChange:
-        """Read the change from two images of the item.
+        """Return the change between two images of the item.
 
         Args:
             queue: Name of the queue.
@@ -124,7 +130,7 @@ class DepthChange(TableChange):
             yield NewEvent(kind, at_ms, self.queue, ("queues", self.queue), data)
 
     def _steps(self) -> Iterator[tuple[EventType, Depth]]:
-        """Yield the types of the events, in order, each with its unit: jobs before bytes."""
+        """Yield the event types, in order, each with its unit. Jobs come before bytes."""
         warned_before, warned = (_first_warned(depths) for depths in (self.before, self.after))
         if warned is not None and warned_before is None:
             yield EventType.BACKPRESSURE_WARNING, warned
@@ -132,7 +138,7 @@ class DepthChange(TableChange):
         if full is not None and not any(depth.full for depth in self.before):
             yield EventType.QUEUE_FULL, full
         if warned is None and warned_before is not None:
-            # The current values. If the size limit was removed, with the limit before.
+            # The values after the change. If the size limit was removed, the previous limit.
             (now,) = (depth for depth in self.after if depth.unit == warned_before.unit)
             bound = warned_before.bound if now.bound is None else now.bound
             yield EventType.BACKPRESSURE_CLEARED, replace(now, bound=bound)
@@ -144,7 +150,10 @@ def _first_warned(depths: tuple[Depth, ...]) -> Depth | None:
 
 @record(frozen=True)
 class PushRefusal(TableChange):
-    """`count` more rejected jobs. The other attributes are of the last rejected enqueue."""
+    """A change by which `count` more jobs were rejected.
+
+    The other attributes belong to the last rejected enqueue.
+    """
 
     queue: str
     count: int
@@ -156,7 +165,7 @@ class PushRefusal(TableChange):
 
     @classmethod
     def of(cls, queue: str, old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> PushRefusal:
-        """Read the rejection from two images of the item.
+        """Return the rejection from two images of the item.
 
         Args:
             queue: Name of the queue.
@@ -164,7 +173,7 @@ class PushRefusal(TableChange):
             new: The item after the change.
 
         Raises:
-            KeyError: The item has no such attribute.
+            KeyError: An attribute of the item is missing.
         """
         return cls(
             queue=queue,
@@ -177,7 +186,7 @@ class PushRefusal(TableChange):
         )
 
     def events(self, written_ms: int) -> Iterator[NewEvent]:
-        """Return the event of a rejected enqueue, one for all its jobs."""
+        """Return the event of a rejected enqueue: one event for all its jobs."""
         data = {
             "queue": self.queue,
             "depth": self.depth,
@@ -188,6 +197,6 @@ class PushRefusal(TableChange):
         yield NewEvent(kind, self.at_ms, self.queue, source, data)
 
     def counts(self, written_ms: int) -> Iterator[DayCount]:
-        """Count the rejected jobs, in total and by policy."""
+        """Return the number of rejected jobs, in total and by policy."""
         for name in (REJECTED.attribute, OVERFLOW.attribute + self.policy):
             yield DayCount(self.queue, self.at_ms, name, self.count)

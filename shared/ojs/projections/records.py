@@ -1,4 +1,4 @@
-"""Parses stream records into changes of domain objects.
+"""Parses the records of the DynamoDB stream into changes of domain objects.
 
 Accepts records in the format of Lambda (binary values in base64, times as numbers), and in that of
 boto3's `get_records` (bytes, datetimes).
@@ -40,10 +40,10 @@ from ojs.store.table.values import Item
 from ojs.store.workflows import workflows
 from ojs.store.workflows.workflows import WorkflowRecord
 
-# A batch's commit is split into parts of up to this many jobs of one queue. Each part fits into one
-# event page.
+# The commit of a batch is split into parts of up to this many jobs of one queue. The events of each
+# part fit into one event page.
 PART_JOBS = 500
-# The principal of deletions by time to live.
+# The principal in stream records of deletions by DynamoDB's time to live.
 _TTL_SERVICE = "dynamodb.amazonaws.com"
 
 _JOB, _QUEUE, _WORKER, _BATCH = keys.job(""), keys.queue(""), keys.worker(""), keys.batch("")
@@ -51,7 +51,7 @@ _COUNTER, _POOL = keys.counter(""), keys.pool("")
 _OPERATION, _BULK_PUSH = keys.operation(""), keys.bulk_push("")
 _CRON_RUNS, _WORKFLOW, _DELIVERY = keys.cron_runs(""), keys.workflow(""), keys.delivery("")
 _IMAGES = {"INSERT": ("NewImage",), "MODIFY": ("OldImage", "NewImage"), "REMOVE": ("OldImage",)}
-# Content is never read, only its length.
+# Attributes with content. Only their length is read.
 _CONTENT = frozenset({"body"})
 _CONTENT_BYTES = "body_bytes"
 _TEXTS = frozenset(
@@ -77,7 +77,7 @@ _NUMBERS = frozenset(
 
 
 class Malformed(Exception):
-    """A stream record that can't be read. Has its origin, but nothing of its content."""
+    """A stream record that can't be read. Contains its origin, but nothing of its content."""
 
     def __init__(self, reason: str, raw: Any) -> None:
         super().__init__(reason)
@@ -101,12 +101,12 @@ class Malformed(Exception):
 
 @record(frozen=True)
 class Change:
-    """The change of a record, or of a part of it: jobs, or an item of another kind.
+    """The change in a stream record, or in a part of it: a change of jobs, or of another item.
 
     Attributes:
-        identity: Identity of the change. Equal for each delivery of the record.
+        identity: Identity of the change. Equal for each delivery of the stream record.
         sequence: Sequence number, which is reported to Lambda if the change fails.
-        place: Text that sorts the changes of a shard.
+        place: Text that sorts the changes of a stream shard.
         second: Time of the write, in seconds since the epoch.
     """
 
@@ -129,12 +129,12 @@ class Change:
 
     @property
     def cleared(self) -> WorkflowRecord | None:
-        """A workflow that was removed, and can have other items left."""
+        """A workflow that was removed. Other items of it might still exist."""
         return self.other.removed if isinstance(self.other, WorkflowChange) else None
 
     @property
     def removed(self) -> list[Job]:
-        """Jobs whose records were removed, and that can have other items left."""
+        """Jobs whose records were removed. Other items of them might still exist."""
         return [
             before
             for before, after in self.jobs
@@ -146,7 +146,7 @@ class Change:
 
 @record(frozen=True)
 class _Record:
-    """The attributes that stream records of all kinds have."""
+    """The attributes that all kinds of stream records have."""
 
     identity: str
     sequence: str
@@ -167,7 +167,7 @@ _UNREADABLE = (KeyError, ArithmeticError, AttributeError, TypeError, ValueError,
 
 
 def parse(raw: Mapping[str, Any]) -> list[Change]:
-    """Parse the changes in a stream record. Return none if the record has no effects.
+    """Return the changes in a stream record. Empty if the record has no effect.
 
     Raises:
         Malformed: The record can't be read.
@@ -184,7 +184,9 @@ def parse(raw: Mapping[str, Any]) -> list[Change]:
 
 
 def written_ms(raw: Any) -> int | None:
-    """Return when a record was written, to the second, or None if it has no time."""
+    """Return the time (ms) when a stream record was written, to the second, or None if it has no
+    time.
+    """
     try:
         return _second(raw["dynamodb"]["ApproximateCreationDateTime"]) * 1_000
     except _UNREADABLE:
@@ -221,12 +223,12 @@ def _changes(raw: Mapping[str, Any]) -> Iterator[Change]:
 
 
 def _other(record: _Record, *, by_ttl: bool) -> TableChange | None:
-    """Return the change of an item that is not a job's, or None if it has no effects."""
+    """Return the change of an item that is not a job record, or None if it has no effect."""
     pk, images = record.pk, (record.old, record.new)
     if pk.startswith(_QUEUE):
         return _queue(record)
     if pk.startswith(_CRON_RUNS):
-        # An entry is written once, and removed when it is old.
+        # An entry of a run log is written once, and deleted when it is old.
         fresh = record.old is None and record.new is not None
         return CronRunChange(crons.RUN.of(record.new or {})) if fresh else None
     if pk.startswith(_WORKFLOW):
@@ -249,15 +251,18 @@ def _other(record: _Record, *, by_ttl: bool) -> TableChange | None:
 def _job(record: _Record) -> Iterator[Change]:
     before = None if record.old is None else _stored_job(record.old)
     after = None if record.new is None else _stored_job(record.new)
-    # A job of an uncommitted batch doesn't exist yet. The record of the commit creates it. If the
-    # batch is undone, it never exists.
+    # A job of an uncommitted batch doesn't count yet. The stream record of the commit creates it.
+    # If the batch is undone, the job never counts.
     whole = after if before is None else before if after is None else None
     if whole is None or whole.batch is None:
         yield record.change(jobs=((before, after),))
 
 
 def _commit(record: _Record) -> Iterator[Change]:
-    """A batch's item is removed by the commit, or long after the batch was undone."""
+    """Return the changes in the commit of a batch, which removes the batch's item.
+
+    The item is also removed long after the batch was undone. That has no effect.
+    """
     if record.new is not None or record.old is None or record.old["state"] != "staging":
         return
     by_queue: defaultdict[str, list[Job]] = defaultdict(list)
@@ -275,7 +280,7 @@ def _stored_job(item: Item) -> Job:
     job = items.job_of(item)
     if job.reserved_bytes is not None:
         _must(job.reserved_bytes, int)
-    # Bytes count in every place that stores them.
+    # The size of a job is in the sum of bytes of each stored state.
     return replace(job, content_bytes=job.content_bytes or int(item.get(_CONTENT_BYTES, 0)))
 
 
@@ -283,7 +288,7 @@ def _queue(record: _Record) -> QueueChange:
     name = record.pk.removeprefix(_QUEUE)
     policy = name == DEFAULT_QUEUE_POLICY
     before, after = (
-        # The policy always exists. No request creates it.
+        # The policy for new queues always exists. No request creates it.
         None if item is None and not policy else queues.from_item(name, item or {})
         for item in (record.old, record.new)
     )
@@ -301,8 +306,9 @@ def _counter(record: _Record) -> TableChange | None:
     """Parse the record of a counter or of a pool. Return None if it causes no event or metric."""
     pk, old, new = record.pk, record.old, record.new
     if new is None:
-        # A counter is removed with its queue, whose own record has the event, and alerts with their
-        # pool. All others are removed because they were unused for long.
+        # A counter is removed with its queue, whose own stream record has the event. Alerts are
+        # removed with their pool. Other items are removed because they were not used for a long
+        # time.
         return None
     queue = pk.removeprefix(_COUNTER)
     match record.sk:
@@ -322,7 +328,7 @@ def _counter(record: _Record) -> TableChange | None:
         case _ if old is not None:
             return PoolChange(pools.POOL.of(old), pools.POOL.of(new))
         case _:
-            # A new pool has no effects.
+            # The creation of a pool has no event.
             return None
 
 

@@ -63,7 +63,10 @@ def happened(before: Job | None, after: Job | None, *, written_ms: int) -> list[
 
 
 def replayed(before: Job, after: Job) -> bool:
-    """Return whether a replay rule retried a dead letter. Each replay changes `replayed`."""
+    """Return whether a replay rule retried a dead letter.
+
+    Each replay changes the field `replayed`.
+    """
     return after.replayed is not None and after.replayed != before.replayed
 
 
@@ -75,7 +78,7 @@ def _steps(before: Job | None, after: Job, written_ms: int) -> Iterator[JobEvent
             case State.AVAILABLE:
                 yield from _available(before, after)
             case State.SCHEDULED:
-                # The record of a job that is scheduled again doesn't have the time.
+                # If a job is scheduled again, its record doesn't contain the time of that change.
                 at_ms = after.created_ms if before is None else written_ms
                 yield JobEvent(EventType.JOB_SCHEDULED, at_ms, before, after)
             case State.COMPLETED:
@@ -96,7 +99,7 @@ def _steps(before: Job | None, after: Job, written_ms: int) -> Iterator[JobEvent
 
 def _available(before: Job | None, after: Job) -> Iterator[JobEvent]:
     at_ms = after.enqueued_ms or after.created_ms
-    # The attempt of a released job doesn't count. After an expired lease, it does.
+    # The attempt of a released job doesn't count. The attempt of an expired lease counts.
     ran = before is not None and before.state is State.ACTIVE
     if before is not None and ran and after.attempt >= before.attempt:
         yield JobEvent(EventType.JOB_FAILED, at_ms, before, after)
@@ -139,5 +142,8 @@ def _active(before: Job, after: Job) -> Iterator[JobEvent]:
 
 
 def _run_ms(job: Job, end_ms: int) -> int:
-    """Return the duration of an attempt. At least 0, because clocks of containers can differ."""
+    """Return the duration of an attempt (ms).
+
+    At least 0, because clocks of containers can differ.
+    """
     return 0 if job.started_ms is None else max(0, end_ms - job.started_ms)

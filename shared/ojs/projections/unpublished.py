@@ -1,7 +1,7 @@
-"""Publishes events that the bus rejected earlier. A sweep runs it once a minute.
+"""Publishes events that EventBridge rejected earlier. The sweep does this once a minute.
 
-The events are in marked pages of the event log. All events of a page that belong on the bus are
-published again, with the same IDs.
+The events are in marked pages of the event log. All events of a page that the deployment selects
+are published again, with the same IDs.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ LIMIT = 100
 def publish(
     store: ProjectionStore, bus: Bus, types: tuple[str, ...], go_on: Callable[[], bool]
 ) -> int:
-    """Publish marked pages, oldest first, until the bus rejects an event.
+    """Publish marked pages, oldest first, until EventBridge rejects an event.
 
     The call is safe to repeat and to run concurrently. Without marked pages, it is one call.
 
     Args:
         store: Store with the event pages.
         bus: Bus to publish on.
-        types: Event types that belong on the bus.
-        go_on: Returns false when the time is up. Checked before each page.
+        types: Event types that the deployment selects.
+        go_on: Returns false when the time is up. Called before each page.
 
     Returns:
         Number of published pages.

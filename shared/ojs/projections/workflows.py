@@ -1,6 +1,6 @@
-"""Changes of workflows and their events (ojs-events, section 4.4), and the ends of their jobs.
+"""Events of workflows (ojs-events, section 4.4), and finished jobs that must advance a workflow.
 
-The request that finished a job might not have advanced its workflow.
+The request that finished a job might have failed to advance its workflow.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ class WorkflowStream(Protocol):
     """Advances workflows and removes their items (`ojs.services.workflows.advance`)."""
 
     def repeat(self, job: Job) -> None:
-        """Advance the workflow of a finished job, unless that was done. Raise OjsError."""
+        """Advance the workflow of a finished job, unless it was already advanced.
+
+        Raises OjsError.
+        """
         ...
 
     def clear(self, record: WorkflowRecord) -> None:
@@ -49,14 +52,14 @@ def ended(jobs: Iterable[tuple[Job | None, Job | None]]) -> Iterator[Job]:
 
 @record(frozen=True)
 class WorkflowChange(TableChange):
-    """A workflow before and after a write of its root."""
+    """A change of a workflow's root item."""
 
     before: WorkflowRecord | None
     after: WorkflowRecord | None
 
     @property
     def removed(self) -> WorkflowRecord | None:
-        """The workflow, if it was removed."""
+        """The workflow whose root item was removed by this change, or None."""
         return self.before if self.after is None else None
 
     def events(self, written_ms: int) -> Iterator[NewEvent]:
@@ -79,7 +82,7 @@ class WorkflowChange(TableChange):
 
 
 def _generation(before: WorkflowRecord, after: WorkflowRecord) -> int:
-    """Return the generation that a workflow started, or 0 if it started none."""
+    """Return the generation that started with this change, or 0 if none did."""
     generation = after.graph_state.generation
     return generation if generation != before.graph_state.generation else 0
 

@@ -1,11 +1,12 @@
-"""Several calls at the same time, or one after the other."""
+"""Runs an action for several items, at the same time or one after the other."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
-# The SDK keeps 64 connections, and a lane of the index takes some 1,000 writes a second.
+# Maximum number of threads. The SDK keeps 64 connections, and a lane of the index allows about
+# 1,000 writes per second.
 THREADS = 8
 
 T = TypeVar("T")
@@ -16,17 +17,20 @@ class ForEach(Protocol):
     """Calls an action for each item, and returns the results in the same order."""
 
     def __call__(self, act: Callable[[T], R], each: Sequence[T], /) -> list[R]:
-        """Call `act` for each item, possibly with several calls at the same time."""
+        """Call `act` for each item, possibly with several calls at the same time.
+
+        Return the results.
+        """
         ...
 
 
 def one_by_one(act: Callable[[T], R], each: Sequence[T], /) -> list[R]:
-    """Call one after the other, in order, for reproducible simulations."""
+    """Call `act` for one item after the other, in order, for reproducible simulations."""
     return [act(one) for one in each]
 
 
 def in_threads(act: Callable[[T], R], each: Sequence[T], /) -> list[R]:
-    """Call several at the same time.
+    """Call `act` for several items at the same time.
 
     The threads end with this call, because a Lambda function is frozen between invocations.
     """
@@ -36,6 +40,6 @@ def in_threads(act: Callable[[T], R], each: Sequence[T], /) -> list[R]:
     if len(each) < 2:
         return one_by_one(act, each)
     with ThreadPoolExecutor(min(THREADS, len(each)), "for-each") as pool:
-        # With the log keys, which are in the context of the thread.
+        # The context of the thread contains the log keys of the request.
         contexts = [copy_context() for _ in each]
         return list(pool.map(lambda context, one: context.run(act, one), contexts, each))

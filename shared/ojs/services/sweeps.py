@@ -31,18 +31,18 @@ _MINUTE_MS = 60_000
 REPLACED_MS = 60 * _MINUTE_MS
 # Maximum number of failures that a run names. More failures are only counted.
 MAX_NAMED = 50
-# Returns whether there is time left.
+# A function that returns false when the time is up.
 GoOn = Callable[[], bool]
 
 
 def always() -> bool:
-    """A `GoOn` without a time limit."""
+    """Return true: a `GoOn` without a time limit."""
     return True
 
 
 @record(frozen=True)
 class SweepLimit:
-    """A `GoOn` that knows how much time (ms) is left."""
+    """A `GoOn` that has a time limit and knows the remaining time (ms)."""
 
     left_ms: Callable[[], float]
 
@@ -50,13 +50,13 @@ class SweepLimit:
         return self.left_ms() > 0
 
     def third(self) -> SweepLimit:
-        """Return the limit for a part of the work: a third of the remaining time."""
+        """Return a limit for a part of the work: a third of the remaining time."""
         kept_ms = self.left_ms() * 2 / 3
         return SweepLimit(lambda: self.left_ms() - kept_ms)
 
 
 def third_of(go_on: GoOn) -> GoOn:
-    """Return a third of the remaining time, if it is known."""
+    """Return a third of the remaining time if it is known, otherwise `go_on`."""
     return go_on.third() if isinstance(go_on, SweepLimit) else go_on
 
 
@@ -68,7 +68,7 @@ def rotated(each: Sequence[T], choose: Callable[[int], int]) -> list[T]:
 
 @record(frozen=True)
 class SweepFailure:
-    """A failed part of a run, and its error."""
+    """A part of a run that failed, and its error."""
 
     what: str
     error: Exception
@@ -98,7 +98,10 @@ class SweepRun:
     counts: SweepCounts = field(default_factory=SweepCounts)
 
     def stop(self, done: int = 0) -> bool:
-        """Whether time is up or `done` has reached the limit. Recorded as `more`."""
+        """Return whether the time is up or `done` has reached the limit.
+
+        If so, record it as `more`.
+        """
         if done >= self.limit or not self.go_on():
             self.counts["more"] = 1
         return bool(self.counts["more"])
@@ -112,7 +115,7 @@ class SweepReport(Mapping[str, int]):
     """
 
     counts: Mapping[str, int] = field(default_factory=dict)
-    # The failed parts. All other parts were done.
+    # The parts of the run that failed. All other parts were completed.
     failures: Sequence[SweepFailure] = field(default=(), kw_only=True)
 
     @property
@@ -121,7 +124,7 @@ class SweepReport(Mapping[str, int]):
         return bool(self.counts.get("more"))
 
     def has_news(self, usual: frozenset[str]) -> bool:
-        """Whether the run did other kinds of work than the `usual` ones."""
+        """Return whether the run did any work that is not of the `usual` kinds."""
         return any(count for name, count in self.counts.items() if name not in usual)
 
     def __getitem__(self, name: str) -> int:
@@ -258,13 +261,13 @@ class SweepQueues:
     def parts(
         self, counts: SweepCounts, plan: SweepPlan | None = None, *, anew: bool = False
     ) -> Iterator[list[Queue]]:
-        """Yield the queues to check, from a random one on, in lists that one call can read.
+        """Yield the queues to check, starting at a random one, in lists that one call can read.
 
         Args:
             counts: Counts each queue that can't be read as failed.
             plan: The plan to use. Default: `plan()`.
 
-        The last argument makes it read each queue again, with consistent reads.
+        The last argument makes each queue be read again, strongly consistent.
         """
         names = rotated((plan or self.plan()).names, self._choose)
         known = {} if self._shared is None else self._shared

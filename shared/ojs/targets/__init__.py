@@ -1,1 +1,1 @@
-"""Targets of push delivery: Lambda's Invoke operation, HTTPS, and SQS queues."""
+"""Targets of push delivery: Lambda functions, HTTPS endpoints, and SQS queues."""

@@ -1,7 +1,8 @@
-"""Connects to the endpoints of deliveries and blocks connections to other addresses.
+"""Opens connections to the endpoints of deliveries and blocks addresses that are not public.
 
-The connector resolves a name once, checks all its addresses, and connects to one of them. A second
-look-up could return other addresses. The certificate must match the name.
+A host name is resolved once. All its addresses are checked, and the connection uses one of them. A
+second lookup could return an address that was not checked. The certificate must match the host
+name.
 """
 
 from __future__ import annotations
@@ -48,10 +49,12 @@ class EndpointAddress:
 
 
 def place(url: str, *, loopback: bool = False) -> EndpointAddress:
-    """Parse an endpoint's URL.
+    """Parse the URL of an endpoint.
 
-    Raise Blocked if the URL is invalid, is not https, or has an address that is not public. With
-    `loopback`, loopback addresses are allowed too, and they can use http.
+    If `loopback` is true, loopback addresses are allowed, and they can use HTTP.
+
+    Raises:
+        Blocked: The URL is invalid, is not HTTPS, or has an address that is not public.
     """
     if not url.isprintable() or " " in url:
         raise Blocked("must have only printable characters, without spaces")
@@ -81,7 +84,10 @@ def place(url: str, *, loopback: bool = False) -> EndpointAddress:
 
 
 def _is_address(name: str) -> bool:
-    """Return whether a name resolves as an address. `127.1` and `2130706433` do, too."""
+    """Return whether a host name is an IP address.
+
+    `127.1` and `2130706433` are IP addresses, too.
+    """
     if addresses.literal(name):
         return True
     try:
@@ -98,9 +104,9 @@ def resolve(host: str, port: int) -> Sequence[str]:
 
 
 class TimeLimit:
-    """Limits the total time of a connection, not only the time of each read.
+    """Limits the total duration of a connection.
 
-    A socket's own timeout applies to each read, so a server that sends one byte per second never
+    The timeout of a socket applies to each read. A server that sends one byte per second never
     exceeds it.
     """
 
@@ -137,7 +143,7 @@ class TimeLimit:
         return left
 
     def watch(self, connection: socket.socket) -> None:
-        """Shut this connection down at the time limit. Reads and writes on it then fail."""
+        """Shut a connection down when the time limit is reached. Its reads and writes then fail."""
         with self._lock:
             # The TLS socket is a different object for the same connection.
             self._socket = connection.dup()

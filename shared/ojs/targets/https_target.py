@@ -1,4 +1,4 @@
-"""Targets that are endpoints: signed POST requests with the delivery's timeout."""
+"""Target for HTTPS endpoints: sends signed POST requests with the timeout of the delivery."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from ojs.domain.delivery.push import Push
 from ojs.domain.job.envelope import MAX_JOB_BYTES
 from ojs.targets.guard import Blocked, Connector, TimeLimit, place
 
-# The maximum result, and space for the fields around it.
+# Maximum size of a response: the maximum size of a result, and space for the fields around it.
 MAX_ANSWER_BYTES = MAX_JOB_BYTES + 65_536
 USER_AGENT = "ojs-backend-aws"
-# The longest time that a sender, which runs for 900 s, can wait and still process the outcome.
+# Maximum time to wait for a response. The sender runs for up to 900 s and must still process the
+# outcome.
 LONGEST_WAIT_MS = 885_000
 
-# Calls a function for each item, several at a time.
+# Calls a function for each item, with several calls at the same time.
 Each = Callable[[Callable[[Push], Outcome], Sequence[Push]], list[Any]]
 
 
 class HttpsTarget:
-    """Posts jobs to the endpoints of deliveries. Never retries: the caller decides."""
+    """Posts jobs to the endpoints of deliveries. The caller decides about retries."""
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class HttpsTarget:
         self._connector = connector or Connector()
 
     def waits_for(self, push: Push, *, delivery: Delivery) -> bool:
-        """Return true: the response is the outcome."""
+        """Return true: the response to the request is the outcome of the job."""
         return True
 
     def send(
@@ -76,13 +77,13 @@ class HttpsTarget:
             try:
                 status, headers, answer = self._exchange(push, delivery, body, limit)
                 if limit.over:
-                    # A connection that is shut down at the time limit looks like a complete
-                    # response.
+                    # When the time limit shuts down a connection, the response can look complete.
                     raise TimeoutError
             except Blocked as refusal:
                 message = f"The endpoint {refusal}."
                 return outcome.trouble(Verdict.FORBIDDEN, "endpoint_blocked", message)
-            # ValueError: a host name that look-ups reject, or that the DNS can't represent.
+            # ValueError: the lookup rejects the host name, or the host name is not valid in the
+            # DNS.
             except (OSError, http.client.HTTPException, ValueError) as error:
                 if limit.over or isinstance(error, TimeoutError):
                     message = f"The endpoint did not respond within {timeout_ms} ms."
@@ -98,9 +99,10 @@ class HttpsTarget:
     def _exchange(
         self, push: Push, delivery: Delivery, body: bytes, limit: TimeLimit
     ) -> tuple[int, dict[str, str], bytes]:
-        """Return the status, the headers by lower-case names, and the body up to its size limit.
+        """Post one job. Return the status, the headers by lowercase name, and the body.
 
-        Redirects are not followed, because their targets are not checked.
+        The body is read up to its size limit. Redirects are not followed, because their addresses
+        are not checked.
         """
         to = place(delivery.endpoint or "", loopback=self._connector.loopback)
         headers = {

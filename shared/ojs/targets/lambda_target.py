@@ -1,10 +1,10 @@
-"""Targets that are Lambda functions.
+"""Target for Lambda functions.
 
-Asynchronous invocations report their outcomes through the function's destinations. Synchronous ones
-are for events that would not fit there.
+Lambda sends the outcome of an asynchronous invocation to the function's destinations. Events that
+are too large for an asynchronous invocation are sent by synchronous ones.
 
-The SDK makes each call once. If a call has no response, its outcome is unknown, and the function
-might have run. Sending the event again would run it twice.
+The SDK makes one attempt per call. If a call has no response, its outcome is unknown, and the
+function might have run. Another attempt could run it twice.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ logger = Logger()
 
 # Additional time of a synchronous invocation, for a cold start.
 _COLD_START_S = 10
-# The longest time that one of our functions can wait for another one.
+# Maximum time that a function of this deployment can wait for a target function.
 _LONGEST_WAIT_S = 885
-# For an asynchronous invocation, which Lambda accepts before the function runs.
+# Timeout of an asynchronous invocation. Lambda responds before the target function runs.
 _ACCEPTED_S = 5
 
-# Calls a function for each item, several at a time.
+# Calls a function for each item, with several calls at the same time.
 Each = Callable[[Callable[[PushEvent], Sequence[Outcome | None]], Sequence[PushEvent]], list[Any]]
 
 
@@ -71,11 +71,11 @@ class LambdaTarget:
         self._destinations = destinations
         self._each = each
         self._make = make or (lambda config: clients.client("lambda", config))
-        # By the time for which they wait for a response.
+        # Clients by their read timeout.
         self._clients: BoundedMap[int, Any] = BoundedMap(16)
 
     def waits_for(self, push: Push, *, delivery: Delivery) -> bool:
-        """Return whether the invocation is synchronous, and lasts as long as the function."""
+        """Return whether the job needs a synchronous invocation, which lasts as long as the job."""
         return not self._destinations or forms.alone(push, delivery.form)
 
     def send(
@@ -96,7 +96,8 @@ class LambdaTarget:
             forms.events(
                 pushes,
                 delivery.form,
-                # No queue exists. The ARN names the delivery.
+                # The event has the ARN of a queue that doesn't exist. It contains the name of the
+                # delivery.
                 source=_queue_arn(delivery),
                 batch_size=delivery.batch_size,
                 now_ms=self._clock.now_ms(),
@@ -124,7 +125,12 @@ class LambdaTarget:
     def _call(
         self, event: PushEvent, delivery: Delivery, *, waits: bool
     ) -> dict[str, Any] | Outcome | None:
-        """Return the response, the outcome if there was none, or None if it arrives later."""
+        """Invoke the function.
+
+        Return its response, an outcome, or None if the outcome arrives later.
+
+        If Lambda doesn't respond, an outcome is returned.
+        """
         kind = "RequestResponse" if waits else "Event"
         try:
             client = self._client(delivery.timeout_ms if waits else None)
@@ -139,7 +145,7 @@ class LambdaTarget:
         except ClientError as error:
             return _refused(error, now_ms=self._clock.now_ms())
         except (ConnectTimeoutError, EndpointConnectionError, NoCredentialsError) as error:
-            # Nothing was sent.
+            # The request was not sent.
             return outcome.throttled(f"Lambda can't be reached: {error}")
         except ReadTimeoutError:
             message = f"The function did not respond within {delivery.timeout_ms} ms."
@@ -152,10 +158,10 @@ class LambdaTarget:
 
     @staticmethod
     def _unknown(event: PushEvent, message: str, code: str, *, waits: bool) -> Outcome | None:
-        """Return the outcome of an invocation that might not have been made.
+        """Return the outcome of an invocation whose own outcome is unknown.
 
-        An asynchronous one might have been made: its outcome arrives, or the lease of its jobs
-        expires. An earlier push could run the function twice at the same time.
+        If an asynchronous invocation was accepted, its outcome arrives later. Otherwise the lease
+        of its jobs expires. An earlier retry could run the function twice at the same time.
         """
         if waits:
             return outcome.trouble(Verdict.FAULT, code, message)
@@ -164,7 +170,7 @@ class LambdaTarget:
         return None
 
     def _client(self, timeout_ms: int | None) -> Any:
-        """Return a client that waits long enough for a function with this timeout."""
+        """Return a client whose read timeout is long enough for a function with this timeout."""
         if timeout_ms is None:
             wait_s = _ACCEPTED_S
         else:
@@ -180,7 +186,7 @@ class LambdaTarget:
 
 
 def _read(answer: dict[str, Any], event: PushEvent, form: Form) -> Sequence[Outcome]:
-    """Read the outcomes in the response to a synchronous invocation."""
+    """Return the outcomes from the response to a synchronous invocation."""
     ids = [push.job.id for push in event.pushes]
     payload: bytes = answer["payload"]
     try:
@@ -197,7 +203,7 @@ def _read(answer: dict[str, Any], event: PushEvent, form: Form) -> Sequence[Outc
 
 
 def _refused(error: ClientError, *, now_ms: int) -> Outcome:
-    """Return the outcome for an invocation that Lambda rejected."""
+    """Return the outcome of an invocation that Lambda rejected."""
     told, meta = error.response.get("Error", {}), error.response.get("ResponseMetadata", {})
     return outcome.of_invoke_error(
         str(told.get("Code", "")),
@@ -209,7 +215,7 @@ def _refused(error: ClientError, *, now_ms: int) -> Outcome:
 
 
 def _queue_arn(delivery: Delivery) -> str:
-    """Return an ARN like that of a queue, in the region and account of the function."""
+    """Return an ARN with the format of an SQS ARN, in the region and account of the function."""
     parts = (delivery.function or "").split(":")
     partition, region, account = (
         (parts[1], parts[3], parts[4]) if len(parts) > 4 else ("aws", "local", "000000000000")

@@ -39,7 +39,7 @@ _ONCE = clients.CONFIG.merge(Config(retries={"mode": "standard", "total_max_atte
 
 class _Queue:
     def __init__(self, url: str, client: Any = None, *, once: bool = False) -> None:
-        """Create a queue. With `once`, a message without a response counts as accepted."""
+        """Create a queue. If `once` is true, a message without a response counts as accepted."""
         self._url = url
         self._client = client
         self._once = once
@@ -87,23 +87,24 @@ class _Queue:
         return [int(each["Id"]) for each in failed]
 
     def _log(self, count: int, error: Mapping[str, Any]) -> None:
-        """Log why messages were rejected, with the reason of the first one."""
+        """Log the number of rejected messages, with the error of the first one."""
         told = {"code": error.get("Code", ""), "reason": error.get("Message", "")}
         extra = {"queue": self._url.rpartition("/")[2], "messages": count, **told}
         logger.warning("Sending messages to a queue failed", extra=extra)
 
 
 class SqsWakeQueue:
-    """Sends wake-up messages to deliveries: `{"delivery": name, "at_ms"?: when}`."""
+    """Sends wake-up messages to deliveries: `{"delivery": name, "at_ms"?: time in ms}`."""
 
     def __init__(self, url: str, clock: Clock, client: Any = None) -> None:
         self._queue = _Queue(url, client)
         self._clock = clock
 
     def wake(self, names: Iterable[str], *, delay_s: int = 0) -> None:
-        """Wake these deliveries up in `delay_s` seconds (0 to 900).
+        """Send a wake-up message to each of these deliveries after `delay_s` seconds (0 to 900).
 
-        Raise BackendUnavailable if SQS didn't accept one of the messages.
+        Raises:
+            BackendUnavailable: SQS didn't accept one of the messages.
         """
         at = {"at_ms": self._clock.now_ms() + 1_000 * delay_s} if delay_s > 0 else {}
         bodies = [{"delivery": name, **at} for name in dict.fromkeys(names)]
@@ -112,7 +113,7 @@ class SqsWakeQueue:
 
 
 class SqsOutcomeQueue:
-    """Accepts outcome records of Lambda destinations, to process them again."""
+    """Sends outcome records of Lambda destinations back to the queue, to process them again."""
 
     def __init__(self, url: str, client: Any = None) -> None:
         self._queue = _Queue(url, client)
@@ -123,17 +124,17 @@ class SqsOutcomeQueue:
 
 
 class SqsSendQueue:
-    """Sends claimed jobs to a sender: `{"delivery": name, "job": id, "token": of the lease}`.
+    """Sends claimed jobs to a sender: `{"delivery": name, "job": ID, "token": lease token}`.
 
     If the outcome of a message is unknown, its job stays claimed: either a sender processes it, or
-    its lease expires. An earlier claim could post the job twice at the same time.
+    its lease expires. Releasing the job earlier could post it twice at the same time.
     """
 
     def __init__(self, url: str, client: Any = None) -> None:
         self._queue = _Queue(url, client, once=True)
 
     def send(self, delivery: str, pushes: Sequence[Push]) -> Sequence[Push]:
-        """Send pushes. Return those that SQS certainly didn't accept."""
+        """Send a message for each push. Return the pushes that SQS certainly didn't accept."""
         bodies = [
             {"delivery": delivery, "job": push.job.id, "token": push.token} for push in pushes
         ]

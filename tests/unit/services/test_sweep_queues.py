@@ -26,7 +26,7 @@ class Store:
         return [RegistryQueue(name) for name in (*NAMES, "gone")]
 
     def lines(self) -> DueLines:
-        return DueLines(0, 0, {})
+        return DueLines(0, 0, [])
 
     def get_many(
         self, names: Iterable[str], *, consistent: bool, unreadable: Any

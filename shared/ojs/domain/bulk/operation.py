@@ -19,7 +19,7 @@ from ojs.domain.job.job import Job
 from ojs.domain.job.states import TERMINAL, State
 from ojs.records import record
 
-# Maximum errors that an operation stores: those of the first jobs that failed.
+# Maximum number of errors that an operation stores: those of the first jobs that failed.
 MAX_ERRORS = 20
 _MESSAGE = 200
 # Maximum difference between the clocks of two servers.
@@ -27,7 +27,7 @@ CLOCKS_MS = 5_000
 
 
 class Action(StrEnum):
-    """What an operation does to each dead letter or job.
+    """The action of an operation on each dead letter or job.
 
     Actions on jobs have separate names, so that a version without support for them skips them.
     """
@@ -37,22 +37,23 @@ class Action(StrEnum):
     RETRY_JOBS = "retry_jobs"
     CANCEL_JOBS = "cancel_jobs"
     DELETE_JOBS = "delete_jobs"
-    # Cancels jobs that are not final, deletes all jobs, and deletes archived ones, too.
+    # Cancels jobs that are not in a final state, deletes all jobs, and deletes archived jobs as
+    # well.
     ERASE_JOBS = "erase_jobs"
 
     @property
     def of_jobs(self) -> bool:
-        """Whether it acts on jobs instead of dead letters."""
+        """Whether the action applies to jobs instead of dead letters."""
         return self in _OF_STATES
 
     @property
     def shown(self) -> str:
-        """Its name in requests and responses."""
+        """The name of the action in requests and responses."""
         return self.value.removesuffix("_jobs")
 
     @property
     def states(self) -> frozenset[State]:
-        """The states of the jobs that an action on jobs covers."""
+        """The states of the jobs that an action on jobs applies to."""
         return _OF_STATES[self]
 
 
@@ -84,7 +85,7 @@ class Phase(StrEnum):
 
 @record(frozen=True)
 class Refusal:
-    """Why the action failed for one job."""
+    """The reason why the action failed for one job."""
 
     job_id: str
     code: str
@@ -96,7 +97,7 @@ class Refusal:
         return cls(job_id, error.code, error.message[:_MESSAGE])
 
     def to_dict(self) -> dict[str, str]:
-        """The JSON object in responses."""
+        """Return the JSON object in responses."""
         return {"job_id": self.job_id, "code": self.code, "message": self.message}
 
 
@@ -107,7 +108,7 @@ class JobIds:
     ids: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object in responses: only the number of IDs."""
+        """Return the JSON object in responses: only the number of IDs."""
         return {"job_ids": len(self.ids)}
 
 
@@ -140,10 +141,11 @@ class BulkOperation:
     before_round: int = 0
 
     def covers(self, job: Job) -> bool:
-        """Whether a job existed when the operation started and has not ended or failed since.
+        """Return whether the operation applies to a job.
 
-        Cancellations and erasures check the creation time only. An erasure allows `CLOCKS_MS` more,
-        because the server that stored the job might have a clock that is ahead.
+        The job must have existed when the operation started, and must not have finished or failed
+        since. Cancellations and erasures check the creation time only. An erasure allows
+        `CLOCKS_MS` more, because the clock of the server that stored the job might be ahead.
         """
         since_ms = job.created_ms
         if self.action is Action.ERASE_JOBS:
@@ -158,36 +160,39 @@ class BulkOperation:
         return self.succeeded + self.failed
 
     def passed(self, cursor: str) -> BulkOperation:
-        """The operation after it processed one more index entry."""
+        """Return the operation after it processed one more index entry, up to a new cursor."""
         return replace(self, cursor=cursor)
 
     def done(self) -> BulkOperation:
-        """The operation after one more success."""
+        """Return the operation after it processed one more job successfully."""
         return replace(self, succeeded=self.succeeded + 1)
 
     def refused(self, refusal: Refusal) -> BulkOperation:
-        """The operation after one more failure."""
+        """Return the operation after it failed for one more job."""
         errors = (*self.errors, refusal)[:MAX_ERRORS]
         return replace(self, failed=self.failed + 1, errors=errors)
 
     @property
     def needs_second_pass(self) -> bool:
-        """Whether an erasure needs another round when it reaches the end.
+        """Whether an erasure needs another round after it reaches the end.
 
-        A round can skip a job that changes its state, and the log doesn't contain a job that has
-        just ended.
+        A round can miss a job that changes its state, and the event log doesn't contain a job that
+        has just finished.
         """
         if self.action is not Action.ERASE_JOBS or self.dry_run or isinstance(self.wanted, JobIds):
             return False
         return self.round == 1 or self.succeeded > self.before_round
 
     def next_round(self) -> BulkOperation:
-        """The operation at the start of its next round."""
+        """Return the operation at the start of its next round."""
         number = self.round + 1
         return replace(self, cursor=None, round=number, before_round=self.succeeded)
 
     def ended(self, phase: Phase, *, now_ms: int) -> BulkOperation:
-        """The operation at its end. An erasure deletes its filter, which contains personal data."""
+        """Return the finished operation.
+
+        An erasure deletes its filter, which contains personal data.
+        """
         over = replace(self, phase=phase, finished_ms=now_ms, waiting_for_room=False)
         if self.action is Action.ERASE_JOBS and isinstance(self.wanted, JobFilter):
             over = replace(over, wanted=self.wanted.forgotten(), cursor=None)
@@ -202,7 +207,7 @@ class BulkOperation:
         return self.phase.value
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object in responses."""
+        """Return the JSON object in responses."""
         shown: dict[str, Any] = {
             "id": self.id,
             "action": self.action.shown,

@@ -1,8 +1,8 @@
-"""Defines metrics and counters. Each is one row.
+"""Definitions of metrics and counters, one row for each.
 
-The stream's projection uses the rows to count. The CloudWatch metrics, the Prometheus text, and the
-JSON metrics are built from them. A counter is an attribute of the item that stores one day of a
-queue. Names and buckets: ojs-observability, section 8.
+The projection of the DynamoDB stream uses the rows to count. The CloudWatch metrics, the Prometheus
+text, and the JSON metrics are built from them. A counter is an attribute of the item with the
+statistics of one day of a queue. Names and buckets: ojs-observability, section 8.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Metric:
         return f"{self.attribute}|" if self.by == "type" else self.attribute
 
     def value(self, found: QueueGauges, now_ms: int) -> Any:
-        """The value of a queue: the result of `of_queue`, or the counts."""
+        """Return the value of a queue: the result of `of_queue`, or the counts."""
         if self.of_queue is not None:
             return self.of_queue(found, now_ms)
         if not (self.attribute and isinstance(found, QueueMetrics)):
@@ -121,7 +121,10 @@ def _in_pools(found: QueueMetrics) -> bool:
 
 
 def _bounded(found: QueueMetrics, attribute: str) -> int | None:
-    """The counter of a queue that has a size limit or rejected or dropped jobs today, else None."""
+    """Return the counter of a queue that has a size limit or rejected or dropped jobs today.
+
+    Return None for other queues.
+    """
     today = found.today
     shown = found.filling is not None or today.total("rejected") or today.total("dropped")
     return today.total(attribute) if shown else None
@@ -226,7 +229,7 @@ ROWS = (
 # With the metrics level `alarms`, a gauge is written from this fraction of its alarm's threshold.
 NEAR_ALARM = 1 / 3
 COUNTERS = tuple(row for row in ROWS if row.attribute)
-# Metrics that responses contain.
+# Metrics that responses of the API contain.
 METRICS = tuple(row for row in ROWS if row.says)
 # Counters per minute and in total, by event type.
 OFTEN = {row.event: row for row in COUNTERS if row.often}

@@ -10,12 +10,13 @@ from ojs.domain.cron.definition import CronDefinition
 from ojs.domain.ids import derived_uuid7
 from ojs.records import record
 
-# Most recent jobs of a cron job that the overlap policy checks before the next one is enqueued.
+# Maximum number of recent jobs of a cron job that the overlap policy checks before the next one is
+# enqueued.
 MAX_JOBS = 5
 
 
 class SkipReason(StrEnum):
-    """Why a tick created no job: the reasons of ojs-cron, section 9.2, and more."""
+    """The reason why a tick created no job: the reasons of ojs-cron, section 9.2, and others."""
 
     OVERLAP = "overlap_skip"
     DST = "dst_skip"
@@ -43,7 +44,7 @@ class Cron:
     created_ms: int
     updated_ms: int
     enabled: bool = True
-    # When it was enabled. Jobs that were discarded before do not pause it.
+    # Time when the cron job was enabled. Jobs that were discarded earlier do not pause it.
     enabled_ms: int = 0
     tick_ms: int | None = None
     gap_ms: int | None = None
@@ -54,7 +55,7 @@ class Cron:
     last_ms: int | None = None
     # IDs of the most recent job and of earlier jobs that might not be in a final state.
     jobs: tuple[str, ...] = ()
-    # The tick whose retryable rejection, such as a full queue, is already in the run log.
+    # The tick whose temporary rejection, for example by a full queue, is already in the run log.
     full_ms: int | None = None
     # Reference to the definition if it doesn't fit into the item, and the token of the last write.
     definition_ref: str | None = None
@@ -65,11 +66,12 @@ class Cron:
 
     @property
     def last_job_id(self) -> str | None:
-        """The ID of its most recent job."""
+        """The ID of the cron job's most recent job."""
         return self.jobs[-1] if self.jobs else None
 
     def after(self, ms: int, *, anchor_ms: int) -> Cron:
-        """The cron job with its first tick later than `ms`, or without a tick if it is paused.
+        """Return the cron job with its first tick later than `ms`, or without a tick if it is
+        paused.
 
         `anchor_ms` is the time of the previous tick, or of the registration.
         """
@@ -83,27 +85,29 @@ class Cron:
         return replace(self, tick_ms=tick.at_ms, gap_ms=gap_ms, due_ms=due_ms)
 
     def after_gap(self, gap_ms: int) -> Cron:
-        """The cron job after the clocks skipped local times of its expression at `gap_ms`."""
+        """Return the cron job after the clocks skipped local times of
+        its expression at `gap_ms`.
+        """
         if self.tick_ms != gap_ms:
             return self.after(gap_ms, anchor_ms=self.tick_ms or gap_ms)
         return replace(self, gap_ms=None, due_ms=gap_ms + self._jitter_ms(gap_ms))
 
     def _jitter_ms(self, tick_ms: int) -> int:
-        """Delay of a tick in ms. The same name and tick always give the same delay."""
+        """Return the delay of a tick in ms. The same name and tick always give the same delay."""
         digest = hashlib.blake2b(f"{self.name}|{tick_ms}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") % (self.definition.jitter_ms + 1)
 
     def enable(self, now_ms: int) -> Cron:
-        """The cron job, enabled from `now_ms`."""
+        """Return the cron job as enabled from `now_ms` on."""
         fresh = replace(self, enabled=True, enabled_ms=now_ms)
         return fresh.after(now_ms, anchor_ms=now_ms)
 
     def pause(self) -> Cron:
-        """The cron job, paused."""
+        """Return the cron job as paused."""
         return replace(self, enabled=False).after(0, anchor_ms=0)
 
     def ran(self, job_id: str, running: tuple[str, ...], now_ms: int) -> Cron:
-        """The cron job after it enqueued a job.
+        """Return the cron job after it enqueued a job.
 
         Args:
             job_id: ID of the new job.
@@ -114,7 +118,7 @@ class Cron:
         return replace(self, runs=self.runs + 1, last_ms=now_ms, jobs=jobs)
 
     def job_id(self) -> str:
-        """The job ID for the current tick.
+        """Return the job ID for the current tick.
 
         Each server derives the same ID. Clients can't predict it, because it depends on the write
         token.
@@ -141,10 +145,10 @@ class CronRun:
     runs: int = 0
     job_id: str | None = None
     reason: SkipReason | None = None
-    # The job that caused the skip, if any.
+    # The job that caused the skip of the tick, or None.
     active_job_id: str | None = None
     waiting: int = 0
-    # How late the tick was processed, in ms.
+    # Delay between the tick and its processing in ms.
     late_ms: int = 0
     local: str | None = None
     count: int = 0

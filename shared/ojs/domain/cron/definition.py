@@ -27,10 +27,10 @@ from ojs.records import record
 
 NAME_PATTERN = QUEUE_PATTERN
 MAX_DESCRIPTION = 1_000
-# The path of this name belongs to another operation.
+# The URL path of a cron job with this name belongs to another operation of the API.
 RESERVED_NAME = "preview"
 MAX_JITTER_MS = 3_600_000
-# Future ticks whose distance is checked at registration.
+# Number of future ticks whose distances are checked at registration.
 CHECKED_TICKS = 100
 # Field names of the expression in requests, in order of precedence.
 EXPRESSION_NAMES = ("expression", "cron", "schedule")
@@ -42,7 +42,9 @@ _MOMENTS = ("scheduled_at", "delay_until", "expires_at")
 
 
 class OverlapPolicy(StrEnum):
-    """What happens at a tick if an earlier job is not in a final state (section 6)."""
+    """The action at a tick if an earlier job of the cron job is not in a
+    final state (section 6).
+    """
 
     SKIP = "skip"
     ALLOW = "allow"
@@ -61,7 +63,10 @@ OverlapName = Literal[
 
 
 def check_name(value: str) -> str:
-    """Return `value` if it is a valid cron job name. Raises ValueError with the rule if not."""
+    """Return `value` if it is a valid cron job name.
+
+    Raises ValueError with the violated rule if it is invalid.
+    """
     if value == RESERVED_NAME:
         raise ValueError("is reserved. Use another name")
     return envelope.check_queue(value)
@@ -182,7 +187,7 @@ def _length(duration: str | None) -> int | None:
 
 
 def _template(body: CronRequest) -> dict[str, Any]:
-    """The template fields of a request. Empty if it has none."""
+    """Return the template fields of a request. Empty if it has none."""
     template = {k: value for k, value in (body.job_template or {}).items() if value is not None}
     for name in _FLAT:
         value = getattr(body, name)
@@ -236,7 +241,7 @@ class CronDefinition:
     expression_name: str = field(default=EXPRESSION_NAMES[0], compare=False)
 
     def compact(self) -> dict[str, Any]:
-        """The stored form: the fields that differ from their defaults."""
+        """Return the stored form: the fields that differ from their defaults."""
         found = {}
         for each in fields(self):
             value = getattr(self, each.name)
@@ -257,27 +262,27 @@ class CronDefinition:
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The parsed schedule. Raises InvalidRequest that names the field."""
+        """The parsed schedule. Raises InvalidRequest with the name of the field."""
         return Schedule.parse(self.expression, self.timezone, field=self.expression_name)
 
     @property
     def follows_zone(self) -> bool:
-        """Whether new time zone rules can change its ticks."""
+        """Whether new time zone rules can change the ticks of the cron job."""
         every = self.expression.strip().lower().startswith("@every")
         return self.timezone != "UTC" and not every
 
     @property
     def queue(self) -> str:
-        """The queue of its jobs."""
+        """The queue of the cron job's jobs."""
         options = self.template.get("options") or {}
         return options.get("queue") or self.template.get("queue") or DEFAULT_QUEUE
 
     def reaches(self, queue: str) -> bool:
-        """Whether the caller that registered it has access to a queue."""
+        """Return whether the caller that registered the cron job has access to a queue."""
         return Principal(self.producer, queues=self.queues).reaches(queue)
 
     def next_after(self, ms: int, *, anchor_ms: int) -> Tick | None:
-        """The first tick later than `ms` between `starts_ms` and `ends_ms`, or None.
+        """Return the first tick later than `ms` between `starts_ms` and `ends_ms`, or None.
 
         `anchor_ms` is the time of the previous tick, or of the registration.
         """
@@ -295,8 +300,8 @@ class CronDefinition:
             least_ms: Minimum time between two ticks in milliseconds. Default: no minimum.
 
         Raises:
-            InvalidRequest: It never fires, two ticks are too close, or the template is not a valid
-                job that can be repeated.
+            InvalidRequest: The cron job never fires, two ticks are too close, or the template is
+                not a valid job that can be repeated.
         """
         following = self.schedule.next_after(now_ms, anchor_ms=now_ms)
         if following is None:
@@ -372,6 +377,6 @@ class CronDefinition:
 
 
 def limit_key(name: str) -> str:
-    """The rate limit key that allows one active job of a cron job at a time."""
+    """Return the rate limit key that allows one active job of a cron job at a time."""
     key = f"ojs:cron:{name}"
     return key if len(key) <= MAX_KEY else f"ojs:cron:{limiter_name(name)}"

@@ -51,7 +51,9 @@ class _Month(NamedTuple):
         return range(1 + (weekday - self.first) % 7, self.length + 1, 7)
 
     def nearest(self, day: int) -> Iterable[int]:
-        """The nearest day from Monday to Friday, or nothing if the month has no such `day`."""
+        """Return the nearest day from Monday to Friday, or nothing if the month
+        has no such `day`.
+        """
         if day > self.length:
             return ()
         match (self.first + day - 1) % 7:
@@ -62,7 +64,7 @@ class _Month(NamedTuple):
         return (day,)
 
 
-# Returns the days of a month that an item matches.
+# A function that returns the days of a month that a list item matches.
 _Days = Callable[[_Month], Iterable[int]]
 
 
@@ -77,7 +79,7 @@ class _Field(NamedTuple):
     def read(self, text: str) -> tuple[frozenset[int], list[_Days]]:
         """Parse a field. Returns its values, and functions for its items with `L`, `W`, or `#`.
 
-        Raises ValueError with the rule.
+        Raises ValueError with the violated rule.
         """
         values: set[int] = set()
         special: list[_Days] = []
@@ -107,7 +109,7 @@ class _Field(NamedTuple):
         return range(first, last + 1, self._step(item, step))
 
     def _end(self, first: int, text: str) -> int:
-        """The end of a range. Sunday can end a week, as in `FRI-SUN`."""
+        """Return the end of a range. Sunday can end a week, as in `FRI-SUN`."""
         last = self._value(text)
         return 7 if self is DAY_OF_WEEK and text == "SUN" and first > 0 else last
 
@@ -193,7 +195,9 @@ class CronExpression:
     starred_hours: bool
     """Whether the hours are written with `*`, which follows absolute time."""
     lacks_days: bool
-    """Whether a month named has fewer days than one of those named: it has no such day."""
+    """Whether a month in the expression is shorter than one of its days, for example day 31 in
+    April.
+    """
     _days: Callable[[_Month], tuple[int, ...]]
 
     @classmethod
@@ -232,7 +236,9 @@ class CronExpression:
         )
 
     def next_after(self, local_s: int, until_s: int) -> int | None:
-        """The first matching local time later than `local_s` and at most `until_s`, or None."""
+        """Return the first matching local time later than `local_s` and at
+        most `until_s`, or None.
+        """
         day, second = divmod(local_s + 1, DAY_S)
         found = self._day_from(day, until_s // DAY_S)
         if found == day:
@@ -250,7 +256,7 @@ class CronExpression:
         return local_s if local_s <= until_s else None
 
     def _day_from(self, day: int, until: int) -> int | None:
-        """The first matching day from `day` to `until` (days since the epoch), or None."""
+        """Return the first matching day from `day` to `until` (days since the epoch), or None."""
         until = min(until, _LAST_DAY)
         while day <= until:
             begin = date.fromordinal(_EPOCH_DAY + day)
@@ -264,7 +270,7 @@ class CronExpression:
         return None
 
     def _time_from(self, second: int) -> int | None:
-        """The first matching second of the day from `second`, or None."""
+        """Return the first matching second of the day from `second`, or None."""
         hour, rest = divmod(second, 3600)
         minute, second = divmod(rest, 60)
         if hour in self.hours:
@@ -306,7 +312,7 @@ def _days_of_week(values: frozenset[int], special: list[_Days]) -> _Days:
 
 
 def _both_or_either(both: bool, one: _Days, other: _Days) -> Callable[[_Month], tuple[int, ...]]:
-    """Returns the matching days of a month, in order. Cached: there are 28 kinds of months."""
+    """Return the matching days of a month, in order. Cached: there are 28 kinds of months."""
 
     @cache
     def days(month: _Month) -> tuple[int, ...]:

@@ -18,7 +18,8 @@ LACKS_DAYS = (
     "Some months don't have the day of the month in the expression. In these months, the cron job "
     "doesn't run on that day. Use L for the last day of each month."
 )
-# Maximum local times that are listed if one change of the clocks skips them. More are counted only.
+# Maximum number of skipped local times that are listed for one change of the clocks. Further ones
+# are only counted.
 MAX_SKIPPED = 60
 MAX_CHARACTERS = 500
 MIN_INTERVAL_MS = 1_000
@@ -41,7 +42,7 @@ class SkippedTime(NamedTuple):
     """A local time of the expression that a change of the clocks skips."""
 
     local: str
-    """Without an offset, as it has none: `2026-03-08T02:30:00`."""
+    """The local time without an offset, because it has none: `2026-03-08T02:30:00`."""
     at_ms: int
     """When the clocks jump, in ms since the epoch."""
 
@@ -52,9 +53,9 @@ class Tick(NamedTuple):
     at_ms: int
     """In ms since the epoch."""
     skipped: tuple[SkippedTime, ...] = ()
-    """At most `MAX_SKIPPED` of the local times that do not exist, the first ones."""
+    """The first local times that don't exist, at most `MAX_SKIPPED`."""
     skipped_count: int = 0
-    """How many they are in all."""
+    """The total number of skipped local times."""
 
 
 @record(frozen=True, slots=True)
@@ -106,11 +107,11 @@ class Schedule:
             return cls(named.seconds != (0,), zone, named)
 
     def next_after(self, ms: int, *, anchor_ms: int) -> Tick | None:
-        """The first tick later than `ms`, or None if there is none within eight years.
+        """Return the first tick later than `ms`, or None if there is none within eight years.
 
         `anchor_ms` is the time of the previous tick, or of the registration. `@every` adds its
-        interval to it, or to `ms` if that result is not later than `ms`. Other expressions ignore
-        `anchor_ms`.
+        interval to `anchor_ms`, or to `ms` if that result is not later than `ms`. Other expressions
+        ignore `anchor_ms`.
         """
         if self._expression is None:
             at_ms = anchor_ms + self._interval_ms
@@ -125,7 +126,7 @@ class Schedule:
         return LACKS_DAYS if self._expression and self._expression.lacks_days else None
 
     def local(self, ms: int) -> str:
-        """The local time of an instant, with its offset: `2026-03-08T03:30:00-04:00`."""
+        """Return the local time of an instant, with its offset: `2026-03-08T03:30:00-04:00`."""
         return self._zone.local(ms // 1000).isoformat()
 
 
@@ -164,7 +165,7 @@ def preview(
 
 
 def zone_data_version() -> str:
-    """The version of the time zone data that schedules use, for example `2026f`."""
+    """Return the version of the time zone data that schedules use, for example `2026f`."""
     return zones.bundled().version
 
 
@@ -190,11 +191,11 @@ def _interval_ms(words: list[str]) -> int:
 
 
 def _next(expression: CronExpression, zone: zones.TimeZone, after: int) -> Tick | None:
-    """The first tick later than an instant. Instants and local times in seconds.
+    """Return the first tick later than an instant. Instants and local times are in seconds.
 
-    The search covers one period between two changes of the clocks at a time. An hour field with
-    `*` follows absolute time: it fires in both of two equal hours. Other hours fire only in the
-    first one.
+    The search covers one period between two changes of the clocks at a time. An hour field with `*`
+    follows absolute time: it fires in both of two equal hours. Other hours fire only in the first
+    one.
     """
     end = min(after + SEARCHED_S, _END_S)
     if after >= end:
@@ -224,7 +225,7 @@ def _next(expression: CronExpression, zone: zones.TimeZone, after: int) -> Tick 
 
 
 def _shown_before(zone: zones.TimeZone, instant: int) -> int:
-    """The latest local time before the most recent change of the clocks within one day."""
+    """Return the latest local time before the most recent change of the clocks within one day."""
     change = zone.change(instant - DAY_S, instant) or instant + 1
     return change - 1 + zone.offset_s(change - 1)
 

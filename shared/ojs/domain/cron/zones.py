@@ -35,7 +35,10 @@ class TimeZones:
         self._loaded: dict[str, TimeZone] = {}
 
     def zone(self, name: str) -> TimeZone:
-        """The zone with this name. Raises ValueError with the rule if the name is invalid."""
+        """Return the zone with this name.
+
+        Raises ValueError with the violated rule if the name is invalid.
+        """
         if name != "UTC" and ("/" not in name or name.startswith("Etc/GMT")):
             raise ValueError(_RULE)
         # This check also rejects a name with `..`, so the name can't leave the folder.
@@ -54,7 +57,7 @@ class TimeZones:
 
 @cache
 def bundled() -> TimeZones:
-    """The zones that are installed with this code."""
+    """Return the time zones that are installed with this code."""
     import tzdata
 
     return TimeZones(Path(tzdata.__file__).parent, tzdata.IANA_VERSION)
@@ -77,11 +80,12 @@ class TimeZone:
         return offset.days * _DAY_S + offset.seconds
 
     def local(self, instant: int) -> datetime:
-        """The local date and time, with their offset."""
+        """Return the local date and time, with their offset."""
         return datetime.fromtimestamp(instant, self._zone)
 
     def change(self, after: int, until: int) -> int | None:
-        """The first instant after `after`, at most `until`, at which the offset changes, or None.
+        """Return the first instant after `after`, at most `until`, at which the offset changes, or
+        None.
 
         Compares the offsets every four days. No zone changes its offset and back in less time.
         """
@@ -94,7 +98,7 @@ class TimeZone:
         return None
 
     def _first(self, low: int, high: int, before: int) -> int:
-        """The first instant in (low, high] with an offset other than `before`."""
+        """Return the first instant in (low, high] with an offset other than `before`."""
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if self.offset_s(middle) == before else (low, middle)

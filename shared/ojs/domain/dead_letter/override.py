@@ -48,7 +48,7 @@ class JobOverrideRequest(Model):
             self.retry.check_aliases(f"{_AT}.retry")
 
     def override(self) -> JobOverride:
-        """The changes as a JobOverride."""
+        """Return the changes as a JobOverride."""
         return JobOverride(self.queue, self.args, self.meta, self.retry)
 
 
@@ -63,11 +63,11 @@ class JobOverride:
 
     @property
     def of_content(self) -> bool:
-        """Whether it changes the job's payload."""
+        """Whether the override changes the job's payload."""
         return self.args is not None or self.meta is not None or self.retry is not None
 
     def applied(self, job: Job) -> Job:
-        """The job with these changes. It is not assigned to a lane of its queue yet.
+        """Return the job with these changes. A lane of its queue is not assigned yet.
 
         If the payload changes, the old payload must be loaded. The new one is not offloaded yet.
         Raises ValidationFailed, PayloadTooLarge, MetadataTooLarge.
@@ -104,7 +104,7 @@ class JobOverride:
 
 
 def _shown(before: Mapping[str, Any], changes: RetryRequest) -> dict[str, Any]:
-    """The job's retry policy in responses: the previous values, replaced by the new ones."""
+    """Return the job's retry policy as in responses, with the new values."""
     new = changes.model_dump(exclude_none=True)
     # A new value under one alias of a setting replaces the values under all its aliases.
     outdated = {

@@ -17,7 +17,7 @@ from ojs.records import record
 MAX_RULES = 20
 MAX_NAME_CHARACTERS = 100
 MAX_REPLAYS = 1_000
-# Longer than the delay of the index. Rules skip jobs that were discarded less than this time ago.
+# Longer than the delay of the index (ms). Rules skip jobs that were discarded within this time.
 MARGIN_MS = 60_000
 
 
@@ -47,14 +47,16 @@ class ReplayRule:
     digest: str
 
     def due_ms(self, now_ms: int) -> int:
-        """The time in ms. Jobs that were discarded at or before it are due for replay."""
+        """Return the due time (ms): jobs that were discarded at this time or earlier must be
+        replayed.
+        """
         return now_ms - max(self.delay_ms, MARGIN_MS)
 
 
 def stored_form(requested: Iterable[ReplayRuleRequest], prefix: str) -> list[dict[str, Any]]:
-    """The rules as a queue's configuration stores and returns them.
+    """Return the rules in the form in which a queue's configuration stores and returns them.
 
-    Raises InvalidRequest that names the field.
+    Raises InvalidRequest with the name of the field.
     """
     rules: list[dict[str, Any]] = []
     names: set[str] = set()

@@ -10,8 +10,9 @@ from ojs.domain.job.retention import DEAD_LETTERS
 from ojs.domain.stats import OTHER_TYPES
 from ojs.records import record
 
-# Queues that are listed by name: those with the most dead letters. The others are counted together
-# under a name that no queue can have. `MAX_NAMES` does the same for job and error types.
+# Maximum number of queues that are listed by name: those with the most dead letters. The others are
+# counted together under a name that no queue can have. `MAX_NAMES` is the same for job types and
+# error types.
 MAX_QUEUES = 1_000
 OTHER_QUEUES = "_other"
 MAX_NAMES = 100
@@ -69,7 +70,9 @@ def _sum(parts: Iterable[Mapping[str, int]]) -> Counter[str]:
 
 
 def _most(counts: Mapping[str, int], most: int, rest: str) -> dict[str, int]:
-    """The `most` largest counts, in descending order, and the sum of the others as `rest`."""
+    """Return the `most` largest counts, in descending order, and the sum of
+    the others as `rest`.
+    """
     ordered = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
     shown = Counter({name: count for name, count in ordered[:most] if count > 0})
     if left := sum(count for _, count in ordered[most:] if count > 0):

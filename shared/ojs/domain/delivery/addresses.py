@@ -22,7 +22,10 @@ _NEVER_V4 = (IPv4Network("192.0.0.0/24"), IPv4Network("192.88.99.0/24"))
 
 
 def public(address: str) -> bool:
-    """Whether an IP address is a public Internet address. False if `address` can't be parsed."""
+    """Return whether an IP address is a public Internet address.
+
+    False if `address` can't be parsed.
+    """
     try:
         found: IPv4Address | IPv6Address = ip_address(address)
     except ValueError:
@@ -42,7 +45,7 @@ def public(address: str) -> bool:
 
 
 def loopback(address: str) -> bool:
-    """Whether an IP address is a loopback address. False if `address` can't be parsed."""
+    """Return whether an IP address is a loopback address. False if `address` can't be parsed."""
     try:
         return ip_address(address).is_loopback
     except ValueError:
@@ -50,7 +53,7 @@ def loopback(address: str) -> bool:
 
 
 def literal(host: str) -> bool:
-    """Whether the host of a URL is an IP address instead of a name."""
+    """Return whether the host of a URL is an IP address instead of a name."""
     try:
         ip_address(host)
     except ValueError:
@@ -59,7 +62,7 @@ def literal(host: str) -> bool:
 
 
 def allowed(host: str, hosts: Collection[str]) -> bool:
-    """Whether one of `hosts` allows a host: its name, `*.` and a parent domain, or `*`."""
+    """Return whether one of `hosts` allows a host: its name, `*.` and a parent domain, or `*`."""
     name = host.lower().rstrip(".")
     above = (f"*{name[at:]}" for at, character in enumerate(name) if character == ".")
     return "*" in hosts or name in hosts or any(each in hosts for each in above)

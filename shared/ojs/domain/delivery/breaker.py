@@ -46,28 +46,30 @@ class Breaker:
     trial_ms: int | None = None
 
     def state(self, now_ms: int) -> BreakerState:
-        """The state at `now_ms`."""
+        """Return the state at `now_ms`."""
         if self.until_ms is None:
             return BreakerState.CLOSED
         return BreakerState.OPEN if now_ms < self.until_ms else BreakerState.HALF_OPEN
 
     def may_try(self, now_ms: int) -> bool:
-        """Whether a trial can start: the breaker is half open and no other trial is running."""
+        """Return whether a trial can start: the breaker is half open and no
+        other trial is running.
+        """
         half_open = self.state(now_ms) is BreakerState.HALF_OPEN
         return half_open and (self.trial_ms is None or self.trial_ms <= now_ms)
 
     def free_ms(self, now_ms: int) -> int | None:
-        """Time (ms) at which to check the breaker again, or None if it allows a push now."""
+        """Return the time (ms) to check the breaker again, or None if it allows a push now."""
         if self.until_ms is None or self.may_try(now_ms):
             return None
         return self.until_ms if now_ms < self.until_ms else self.trial_ms
 
     def trying(self, until_ms: int) -> Breaker:
-        """The breaker with a trial whose outcome is expected by `until_ms`."""
+        """Return the breaker with a trial whose outcome is expected by `until_ms`."""
         return replace(self, trial_ms=until_ms)
 
     def after_fault(self, now_ms: int) -> Breaker:
-        """The breaker after a fault of the target.
+        """Return the breaker after a fault of the target.
 
         An open breaker does not change: the fault belongs to a push from before it opened.
         """
@@ -81,5 +83,5 @@ class Breaker:
         return Breaker(faults, now_ms + open_ms, open_ms)
 
     def after_success(self) -> Breaker:
-        """The breaker after an outcome that shows that the target is healthy: closed."""
+        """Return the closed breaker, after an outcome that shows that the target is healthy."""
         return Breaker()

@@ -25,7 +25,7 @@ from ojs.records import record
 DELIVERY_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._\-]*"
 MAX_DELIVERY_BYTES = 64
 MAX_DELIVERIES = 100
-# Maximum queues of one delivery, which is also the maximum of one fetch.
+# Maximum number of queues of one delivery. It is also the maximum of one fetch.
 MAX_DELIVERY_QUEUES = 50
 MAX_DELIVERY_TYPES = 100
 MAX_CONCURRENCY = 1_000
@@ -33,14 +33,14 @@ DEFAULT_CONCURRENCY = 10
 MAX_BATCH_SIZE = 10
 DEFAULT_TIMEOUT_MS = 30_000
 MAX_TIMEOUT_MS = 900_000
-# Maximum age of the event of an asynchronous invocation, as set in the function's configuration,
-# and the time allowed for its outcome to arrive.
+# Maximum age of the event of an asynchronous invocation (ms), as set in the function's
+# configuration, and time for its outcome to arrive.
 EVENT_AGE_MS = 60_000
 GRACE_MS = 60_000
 MAX_URL_BYTES = 2_048
 MAX_SECRETS = 2
 MAX_SECRET_BYTES = 256
-# Minimum for new secrets. Stored secrets can be shorter.
+# Minimum length of new secrets. Stored secrets can be shorter.
 MIN_SECRET_BYTES = 24
 
 _PREFIX = "push_worker_"
@@ -76,7 +76,7 @@ class DeliveryState(StrEnum):
 
 
 class DisabledReason(StrEnum):
-    """Why a delivery is disabled.
+    """The reason why a delivery is disabled.
 
     The target does not exist or denies access, the deployment does not allow the target, or the
     access key that configured the delivery is revoked.
@@ -89,13 +89,13 @@ class DisabledReason(StrEnum):
     KEY_ENDED = "key_ended"
 
 
-# Reasons that don't depend on the target.
+# Reasons to disable a delivery that don't depend on its target.
 OF_DEPLOYMENT = frozenset(DisabledReason) - {DisabledReason.GONE, DisabledReason.FORBIDDEN}
 
 
 @record(frozen=True)
 class Disabled:
-    """Why and since when (ms) a delivery is disabled, with the target's error message."""
+    """The reason why a delivery is disabled, since when (ms), and the target's error message."""
 
     reason: DisabledReason
     since_ms: int
@@ -151,7 +151,8 @@ class Delivery:
     # Number of configuration changes, and of all changes.
     changes: int = 0
     turn: int = 0
-    # Jobs of its queues that are due before this time have a wake-up scheduled by the sweep.
+    # The sweep has scheduled wake-up messages for the delivery's jobs that are due before this
+    # time.
     armed_ms: int = 0
 
     @property
@@ -179,12 +180,15 @@ class Delivery:
 
     @property
     def host(self) -> str | None:
-        """The host of its endpoint."""
+        """The host name of the delivery's endpoint."""
         return None if self.endpoint is None else urlsplit(self.endpoint).hostname
 
     @property
     def receiver(self) -> tuple[object, ...]:
-        """Identity of the receiver. If it changes, the delivery needs new signing secrets."""
+        """A value that identifies the receiver.
+
+        If it changes, the delivery needs new signing secrets.
+        """
         parts = urlsplit(self.endpoint or "")
         return (self.unqualified_function, self.handler, parts.scheme, parts.hostname, parts.port)
 
@@ -195,40 +199,45 @@ class Delivery:
 
     @property
     def version(self) -> int:
-        """A number that each change increases, even if the delivery is deleted and recreated."""
+        """A number that increases with each change, even if the delivery is deleted and created
+        again.
+        """
         return self.created_ms + self.changes
 
     @property
     def semaphore(self) -> str:
-        """The name of its semaphore. No queue or pool can have this name."""
+        """The name of the delivery's semaphore. No queue or pool can have this name."""
         return delivery_semaphore(self.name)
 
 
 def worker_of(name: str) -> str:
-    """The worker ID of a delivery."""
+    """Return the worker ID of a delivery."""
     return f"{_PREFIX}{name}"
 
 
 def delivery_of(worker_id: str | None) -> str | None:
-    """The name of the delivery with this worker ID, or None for other workers."""
+    """Return the name of the delivery with this worker ID, or None for other workers."""
     if worker_id is None or not worker_id.startswith(_PREFIX):
         return None
     return worker_id.removeprefix(_PREFIX)
 
 
 def delivery_semaphore(name: str) -> str:
-    """The name of a delivery's semaphore."""
+    """Return the name of a delivery's semaphore."""
     return f":>{name}"
 
 
 def unqualified(arn: str) -> str:
-    """The ARN of a function without its alias or version."""
+    """Return the ARN of a function without its alias or version."""
     match = _FUNCTION.fullmatch(arn)
     return arn if match is None else match[1]
 
 
 def check_delivery(value: str) -> str:
-    """Return `value` if it is a valid delivery name. Raises ValueError with the rule if not."""
+    """Return `value` if it is a valid delivery name.
+
+    Raises ValueError with the violated rule if it is invalid.
+    """
     if not _DELIVERY.fullmatch(value):
         raise ValueError(
             "must start with a letter or digit and contain only letters, digits, '-', '_', and '.'"
@@ -438,7 +447,7 @@ def parse(name: str | None, raw: object) -> tuple[Delivery, bool]:
 
 
 def endpoint_field(raw: object) -> str:
-    """The field in which a request body sets its endpoint."""
+    """Return the name of the field in which a request body sets the endpoint."""
     target = raw.get("target") if isinstance(raw, Mapping) else None
     return "endpoint" if target is None else "target.endpoint"
 

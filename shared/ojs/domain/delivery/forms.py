@@ -26,7 +26,10 @@ MAX_ANSWER_BYTES = 6_291_556
 
 @record(frozen=True)
 class PushEvent:
-    """An event as JSON, and its pushes. If `alone`, the sender must wait for the response."""
+    """An event as JSON, and its pushes.
+
+    If `alone` is true, the sender must wait for the response.
+    """
 
     text: bytes
     pushes: tuple[Push, ...]
@@ -34,12 +37,14 @@ class PushEvent:
 
 
 def shown(push: Push) -> dict[str, Any]:
-    """The job in the format of a fetch response."""
+    """Return the job of a push in the format of a fetch response."""
     return jobs.to_dict(push.job)
 
 
 def pushed(push: Push) -> dict[str, Any]:
-    """The event in the format of the specification (ojs-serverless, section 2.2)."""
+    """Return the event of a push in the format of the
+    specification (ojs-serverless, section 2.2).
+    """
     return {
         "job": shown(push),
         "worker_id": push.worker_id,
@@ -53,7 +58,9 @@ TELLING = frozenset({"Records", "job", "requestContext"})
 
 
 def direct(push: Push) -> dict[str, Any]:
-    """The event in the format `direct`: the job itself, with `worker_id` and `delivery_id`."""
+    """Return the event in the format `direct`: the job itself,
+    with `worker_id` and `delivery_id`.
+    """
     job = {name: value for name, value in shown(push).items() if name not in TELLING}
     return {**job, "worker_id": push.worker_id, "delivery_id": push.delivery_id}
 
@@ -103,10 +110,10 @@ def sqs_record(push: Push, *, source: str, now_ms: int) -> dict[str, Any]:
 
 
 def alone(push: Push, form: Form) -> bool:
-    """Whether the sender must wait for the response to this push.
+    """Return whether the sender must wait for the response to this push.
 
     True if the event is larger than `MAX_EVENT_BYTES`, or if the outcome of the previous attempt
-    was lost, because event and result might not have fit into one destination record.
+    was lost, because the event and the result might have been too large for one destination record.
     """
     return push.outcome_was_lost or len(_encoded(_single(push, form))) > MAX_EVENT_BYTES
 

@@ -37,19 +37,19 @@ _QUOTED = 300
 
 
 class Verdict(StrEnum):
-    """How an outcome is processed."""
+    """How the server processes an outcome."""
 
     COMPLETED = "completed"
-    # The function reported a failure: a nack.
+    # The function reported a failure. The job is nacked.
     FAILED = "failed"
-    # A timeout, a crash, a 5xx response, a failed connection, or a response that can't be parsed: a
-    # nack that can be retried. The breaker counts it.
+    # A timeout, a crash, a 5xx response, a failed connection, or a response that can't be parsed.
+    # The job is nacked and can be retried. The breaker counts this fault.
     FAULT = "fault"
-    # The target will never accept the job: a nack that is not retried.
+    # The target will never accept the job. The job is nacked and not retried.
     REFUSED = "refused"
-    # The target did not run: the job returns to `available`, and the attempt is not counted.
+    # The target did not run. The job returns to `available`, and the attempt is not counted.
     THROTTLED = "throttled"
-    # Like THROTTLED, and the delivery is disabled: the target does not exist or denies access.
+    # The target does not exist or denies access. Like THROTTLED, and the delivery is disabled.
     GONE = "gone"
     FORBIDDEN = "forbidden"
 
@@ -75,7 +75,10 @@ class Settled:
 
     @property
     def push(self) -> tuple[str, str]:
-        """Key of the push. A job can have outcomes of several pushes; only one of them counts."""
+        """The key of the push.
+
+        A job can have outcomes of several pushes, but only one of them counts.
+        """
         return self.job_id, self.lease_token
 
 
@@ -163,7 +166,11 @@ def of_answer(answer: object, *, job_id: str) -> Outcome:
 
 
 def _too_large(message: str) -> Outcome:
-    """Not retryable: the target processed the job, and a retry would give the same result."""
+    """Return the outcome of a result that is too large.
+
+    The outcome is not retryable: the target processed the job, and a retry would give the same
+    result.
+    """
     code = "result_too_large"
     error = {"code": code, "type": code, "message": message, "retryable": False}
     return Outcome(Verdict.FAILED, error=error)
@@ -407,7 +414,7 @@ def settled_by(record: object) -> Sequence[Settled]:
 def _outcomes(
     record: Mapping[str, Any], context: Mapping[str, Any], job_ids: Sequence[str], *, batch: bool
 ) -> Sequence[Outcome]:
-    """The outcome of each job of a record."""
+    """Return the outcome of each job of a destination record."""
     condition, payload = context.get("condition"), record.get("responsePayload")
     response = record.get("responseContext")
     response = response if isinstance(response, Mapping) else {}
@@ -431,7 +438,7 @@ def _outcomes(
 
 
 def _pushed(event: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """The job ID, the lease token, and the delivery of each push in an event."""
+    """Return the job ID, the lease token, and the delivery of each push in an event."""
     records = event.get("Records")
     if records is None:
         job = event.get("job", event)

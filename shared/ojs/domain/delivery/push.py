@@ -16,7 +16,10 @@ _LOST = "visibility_timeout"
 
 @record(frozen=True)
 class Push:
-    """A job with its payload and lease, sent once. `timeout_ms` is the target's time limit."""
+    """A job that is sent to a target once, with its payload and lease.
+
+    `timeout_ms` is the target's time limit.
+    """
 
     job: Job
     delivery: str
@@ -59,9 +62,9 @@ class Target(Protocol):
     """A target that receives pushes."""
 
     def waits_for(self, push: Push, *, delivery: Delivery) -> bool:
-        """Whether `send` waits until the target has processed the push.
+        """Return whether `send` waits until the target has processed the push.
 
-        A caller with too little time queues such a push for a sender (`SendQueue`).
+        If a caller has too little time, it queues such a push for a sender (`SendQueue`).
         """
         ...
 

@@ -43,7 +43,7 @@ class Event:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The envelope that consumers receive."""
+        """Return the envelope that consumers receive."""
         return {
             "specversion": SPECVERSION,
             "id": self.id,
@@ -79,7 +79,7 @@ def source(service: str, component: str, instance: str | None = None) -> str:
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
-    """Whether a name matches one of `patterns`. A pattern can end in `*` (`job.*`, `*`)."""
+    """Return whether a name matches one of `patterns`. A pattern can end in `*` (`job.*`, `*`)."""
     return any(
         name == pattern or (pattern.endswith("*") and name.startswith(pattern[:-1]))
         for pattern in patterns

@@ -51,7 +51,7 @@ class EventFilter:
     until_ms: int | None = None
 
     def matches(self, event: Mapping[str, Any]) -> bool:
-        """Whether an event matches."""
+        """Return whether an event matches the filter."""
         data = event.get("data", {})
         # All times have the same format, so they can be compared as strings.
         time = event["time"]
@@ -69,9 +69,9 @@ class EventFilter:
 class EventPage:
     """Events in the order in which they were recorded.
 
-    `cursor` continues after the newest event of the listing. If `has_more`, more events exist now.
-    `older` continues with older events. It is None if no older events are stored, or if the listing
-    is in forward order.
+    `cursor` continues after the newest event of the listing. `has_more` is true if more events
+    exist now. `older` continues with older events. It is None if no older events are stored, or if
+    the listing is in forward order.
     """
 
     events: list[dict[str, Any]]

@@ -46,22 +46,22 @@ _HASH_BYTES, _HASH_DIGITS = 9, 12
 
 
 def tagged(order: str) -> bool:
-    """Whether an order key starts with a tag."""
+    """Return whether an order key starts with a tag."""
     return len(order) > ORDER_DIGITS
 
 
 def arrival(order: str) -> str:
-    """The arrival of the job, which is part of an order key (`ojs.domain.ids.IdSource`)."""
+    """Return the arrival part of a job's order key (`ojs.domain.ids.IdSource`)."""
     return order[-ORDER_DIGITS:]
 
 
 def with_tag(ticks: int, order: str) -> str:
-    """The order key with a tag. Jobs with equal tags are sorted by arrival."""
+    """Return the order key with a tag. Jobs with equal tags are sorted by arrival."""
     return f"{ticks:0{TAG_DIGITS}x}{arrival(order)}"
 
 
 def ticks_of(order: str) -> int:
-    """The virtual time of a job: its tag, or its arrival if it has no tag."""
+    """Return the virtual time of a job: its tag, or its arrival if it has no tag."""
     if tagged(order):
         return int(order[:TAG_DIGITS], 16)
     return int(order, 16) * _PER_ORDER
@@ -73,7 +73,9 @@ def ticks_at(ms: int) -> int:
 
 
 def start(virtual: int, last: int | None) -> int:
-    """The tag of a tenant's next job: the later of virtual time and the tenant's finish tag."""
+    """Return the tag of a tenant's next job: the virtual time or the finish tag, whichever is
+    later.
+    """
     return virtual if last is None else max(virtual, last)
 
 
@@ -89,11 +91,13 @@ class Share:
 
     @property
     def step(self) -> int:
-        """The service cost of the job in ticks: the step of its tenant's finish tag."""
+        """The service cost of the job in ticks: the step by which its
+        tenant's finish tag advances.
+        """
         return round(STEP / self.weight)
 
     def compact(self) -> str:
-        """The stored form in a job record."""
+        """Return the stored form in a job record."""
         return self.tenant if self.weight == 1 else f"{self.tenant}{self.weight}"
 
     @classmethod
@@ -103,7 +107,7 @@ class Share:
 
 
 def tags(shares: Iterable[Share], first: int) -> list[int]:
-    """The tags of consecutive jobs of one tenant. The first tag is `first`."""
+    """Return the tags of consecutive jobs of one tenant. The first tag is `first`."""
     found = []
     for share in shares:
         found.append(first)
@@ -112,7 +116,7 @@ def tags(shares: Iterable[Share], first: int) -> list[int]:
 
 
 def tenant_of(content: Mapping[str, Any] | None) -> str:
-    """The tenant of a job: its `meta.tenant_id`. A value that is not a string is converted to JSON.
+    """Return the tenant of a job: its `meta.tenant_id`. Other JSON types are converted to a string.
 
     Jobs without a tenant belong to the tenant with the empty name.
     """
@@ -131,13 +135,13 @@ class Fairness:
     weights: Mapping[str, int] = field(default_factory=dict)
 
     def share(self, content: Mapping[str, Any] | None) -> Share:
-        """The share of a job with this payload."""
+        """Return the share of a job with this payload."""
         tenant = tenant_of(content)
         digest = hashlib.blake2b(tenant.encode(), digest_size=_HASH_BYTES).digest()
         return Share(_text(digest), self.weights.get(tenant, self.default_weight))
 
     def compact(self) -> str:
-        """The stored form."""
+        """Return the stored form."""
         return jsontext.dumps([self.default_weight, dict(sorted(self.weights.items()))])
 
     @classmethod
@@ -190,7 +194,7 @@ SYSTEM: Mapping[str, Any] = {"enabled": False, "strategy": FAIR_SHARE, "default_
 
 
 def in_force(configured: Mapping[str, Any]) -> Fairness | None:
-    """The weights in force for a stored configuration, or None if fairness is not enabled."""
+    """Return the weights of a stored configuration, or None if fairness is not enabled."""
     full = {**SYSTEM, **configured}
     if not full["enabled"]:
         return None
@@ -199,5 +203,5 @@ def in_force(configured: Mapping[str, Any]) -> Fairness | None:
 
 
 def shown(configured: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored configuration with its defaults, for responses."""
+    """Return a stored configuration with its defaults, for responses."""
     return {**SYSTEM, "weights": {}, **configured}

@@ -49,7 +49,10 @@ class ArgsMatch:
 
     @classmethod
     def of(cls, text: str) -> ArgsMatch:
-        """Parse a condition on args. Raises ValueError with the rule if its path is invalid."""
+        """Parse a condition on args.
+
+        Raises ValueError with the violated rule if its path is invalid.
+        """
         if not text.startswith("$"):
             return cls(text)
         path, rest = _path(text)
@@ -62,7 +65,7 @@ class ArgsMatch:
             return cls(text, path, value)
 
     def matches(self, args: Any) -> bool:
-        """Whether the args of a job match."""
+        """Return whether the args of a job match."""
         if self.path is None:
             return self.text in jsontext.dumps(args)
         found: Iterable[Any] = (args,)
@@ -79,12 +82,12 @@ class ArgsMatch:
 
 @record(frozen=True)
 class Condition:
-    """One field of a filter, and how it is applied.
+    """One field of a filter, and the functions that apply it.
 
     `matches` compares a job with a value. `read` converts the field of a request to the value, with
-    the current time in ms, and raises ValueError with the rule. `write` converts the value back to
-    a request. If `content`, the condition is on the payload. If `listed`, listings accept the field
-    as a parameter.
+    the current time in ms, and raises ValueError with the violated rule. `write` converts the value
+    back to a request. If `content` is true, the condition is on the payload. If `listed` is true,
+    listings accept the field as a parameter.
     """
 
     matches: Callable[[Job, Any], bool]
@@ -121,20 +124,20 @@ class Filter:
         return f"{type(self).__name__}({dict(self.values)})"
 
     def but(self, **values: Any) -> Self:
-        """The filter with other values of some fields. None removes a field."""
+        """Return the filter with other values of some fields. None removes a field."""
         return type(self)(**{**self.values, **values})
 
     def matches_record(self, job: Job) -> bool:
-        """Whether the record of a job matches. The payload might not."""
+        """Return whether the record of a job matches. The payload might not match."""
         return self._match(job, content=False)
 
     def matches_content(self, job: Job) -> bool:
-        """Whether the payload of a job matches. It must be loaded."""
+        """Return whether the payload of a job matches. The payload must be loaded."""
         return self._match(job, content=True)
 
     @property
     def of_content(self) -> bool:
-        """Whether it has conditions on the payload, which can be offloaded."""
+        """Whether the filter has conditions on the payload, which can be offloaded."""
         return any(self.conditions[name].content for name in self.values)
 
     def _match(self, job: Job, *, content: bool) -> bool:
@@ -142,7 +145,7 @@ class Filter:
         return all(row.matches(job, value) for row, value in rows if row.content is content)
 
     def to_dict(self) -> dict[str, Any]:
-        """An equivalent request for `read`, with times instead of durations."""
+        """Return an equivalent request for `read`, with times instead of durations."""
         return {name: self.conditions[name].write(value) for name, value in self.values.items()}
 
     @classmethod
@@ -205,7 +208,10 @@ def age(text: str, now_ms: int) -> int:
 
 
 def since(of: Callable[[Job], int | None], *, listed: bool = False) -> Condition:
-    """The condition of the start of a time range (ms). A job without the time doesn't match."""
+    """Return the condition of the start of a time range (ms).
+
+    A job without the time doesn't match.
+    """
     return Condition(
         lambda job, ms: (at_ms := of(job)) is not None and ms <= at_ms,
         moment,
@@ -220,7 +226,7 @@ def until(
     *,
     listed: bool = False,
 ) -> Condition:
-    """The condition of the exclusive end of a time range.
+    """Return the condition of the exclusive end of a time range.
 
     Args:
         of: Returns the time of a job in ms, or None. A job without the time doesn't match.
@@ -236,7 +242,7 @@ def until(
 
 
 def is_of_type(name: str, wanted: str) -> bool:
-    """Whether a type equals `wanted`, or starts with the part of `wanted` before its `*`."""
+    """Return whether a type equals `wanted`, or starts with the part of `wanted` before its `*`."""
     return name.startswith(wanted[:-1]) if wanted.endswith("*") else name == wanted
 
 
@@ -307,7 +313,7 @@ def _stepped(found: Iterable[Any], step: str | int | None) -> Iterator[Any]:
 
 
 def same(found: Any, wanted: Any) -> bool:
-    """Whether two JSON values are equal. 1 equals 1.0, but true doesn't equal 1."""
+    """Return whether two JSON values are equal. 1 equals 1.0, but true doesn't equal 1."""
     if isinstance(found, bool) or isinstance(wanted, bool):
         return found is wanted
     if isinstance(found, int | Decimal) and isinstance(wanted, int | Decimal):

@@ -80,16 +80,21 @@ class DeadLetterFilter(Filter):
 
     @property
     def everything(self) -> bool:
-        """Whether it matches all dead letters, or all of one queue."""
+        """Whether the filter matches all dead letters, or all of one queue."""
         return self.values.keys() <= {"queue"}
 
     @property
     def picky(self) -> bool:
-        """Whether it has conditions that the index can't check: all except queue and times."""
+        """Whether the filter has conditions that the index can't check: all
+        except queue and times.
+        """
         return not self.values.keys() <= {"queue", "since", "until"}
 
     def matches_record(self, job: Job) -> bool:
-        """Whether a job record is a dead letter that matches. The payload might not match."""
+        """Return whether a job record is a dead letter that matches.
+
+        The payload might not match.
+        """
         return job.dead_letter and super().matches_record(job)
 
 

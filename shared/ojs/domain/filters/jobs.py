@@ -133,8 +133,8 @@ LISTED = tuple(name for name, condition in CONDITIONS.items() if condition.liste
 class JobFilter(Filter):
     """A parsed filter of jobs. Without `states`, it matches all states.
 
-    If `unique`, it matches unique jobs only. Requests for jobs don't have this field. Requests for
-    the locks of unique jobs use it.
+    If `unique` is true, it matches unique jobs only. Requests for jobs don't have this field.
+    Requests for the locks of unique jobs use it.
     """
 
     request = JobFilterRequest
@@ -152,7 +152,7 @@ class JobFilter(Filter):
 
     @property
     def counted(self) -> bool:
-        """Whether it has no conditions except queue and states.
+        """Whether the filter has no conditions except queue and states.
 
         If true, the number of matching jobs can be read from counters, and all index entries of the
         queue and the states match.
@@ -160,15 +160,15 @@ class JobFilter(Filter):
         return self.values.keys() <= {"queue", "state"}
 
     def wants(self, *states: State) -> bool:
-        """Whether jobs in one of these states can match."""
+        """Return whether jobs in one of these states can match."""
         return (not self.states and bool(states)) or not set(states).isdisjoint(self.states)
 
     def matches_type(self, name: str) -> bool:
-        """Whether jobs of this type can match."""
+        """Return whether jobs of this type can match."""
         return is_of_type(name, self.values.get("type", "*"))
 
     def forgotten(self) -> JobFilter:
-        """The filter with the keys but without the values of its condition on `meta`."""
+        """Return the filter with the keys but without the values of its condition on `meta`."""
         meta = self.values.get("meta")
         return self if meta is None else self.but(meta=dict.fromkeys(meta))
 

@@ -15,14 +15,16 @@ TTL_MS = 30 * 86_400_000
 
 @record(frozen=True)
 class CopyTarget:
-    """Target queue of copies, the maximum number of available copies, and their lifetime (ms)."""
+    """The target queue of copies, the maximum number of available copies,
+    and their lifetime (ms).
+    """
 
     queue: str
     max_size: int | None = None
     ttl_ms: int = TTL_MS
 
     def compact(self) -> str:
-        """The stored form in a job record. Trailing defaults are omitted."""
+        """Return the stored form in a job record. Trailing defaults are omitted."""
         parts = (
             self.queue,
             "" if self.max_size is None else str(self.max_size),
@@ -45,7 +47,7 @@ class Origin:
     max_size: int | None = None
 
     def compact(self) -> str:
-        """The stored form in the record of a copy."""
+        """Return the stored form in the record of a copy."""
         return self.job_id if self.max_size is None else f"{self.job_id}|{self.max_size}"
 
     @classmethod

@@ -62,7 +62,10 @@ SYSTEM_FIELDS = frozenset(SHOWN) - {
 
 
 def check_type(value: str) -> str:
-    """Return `value` if it is a valid job type. Raises ValueError with the rule if not."""
+    """Return `value` if it is a valid job type.
+
+    Raises ValueError with the violated rule if it is invalid.
+    """
     if len(value) > MAX_NAME_BYTES:
         raise ValueError(f"must have at most {MAX_NAME_BYTES} characters")
     if not _TYPE.fullmatch(value):
@@ -74,7 +77,10 @@ def check_type(value: str) -> str:
 
 
 def check_queue(value: str) -> str:
-    """Return `value` if it is a valid queue name. Raises ValueError with the rule if not."""
+    """Return `value` if it is a valid queue name.
+
+    Raises ValueError with the violated rule if it is invalid.
+    """
     if len(value) > MAX_NAME_BYTES:
         raise ValueError(f"must have at most {MAX_NAME_BYTES} characters")
     if not _QUEUE.fullmatch(value):
@@ -86,7 +92,10 @@ def check_queue(value: str) -> str:
 
 
 def check_job_id(value: str) -> str:
-    """Return `value` if it is a valid job ID. Raises ValueError with the rule if not."""
+    """Return `value` if it is a valid job ID.
+
+    Raises ValueError with the violated rule if it is invalid.
+    """
     if not ids.is_uuid7(value):
         raise ValueError("must be a lowercase UUIDv7")
     return value
@@ -150,7 +159,10 @@ class RetryRequest(Model):
                     raise refusal(f"{field}.{name}", rule)
 
     def _plain(self, name: str) -> int | str | None:
-        """A field, with durations in ms. None if it is missing, or if `over` rejects it."""
+        """Return the value of a field, with durations in ms, or None if it is missing or invalid.
+
+        `over` reports invalid values.
+        """
         value: int | str | None = getattr(self, name)
         if isinstance(value, str) and name.endswith("_interval"):
             try:
@@ -160,12 +172,12 @@ class RetryRequest(Model):
         return value
 
     def _provided(self, setting: str) -> Any:
-        """The value of a setting, under any of its names."""
+        """Return the value of a setting, under any of its names."""
         names = (setting, *RETRY_ALIASES[setting])
         return next(filter(None, (getattr(self, name) for name in names)), None)
 
     def over(self, base: RetryPolicy, field: str = "retry") -> RetryPolicy:
-        """The policy `base` with the fields of this request. Raises ValidationFailed.
+        """Return the policy `base` with the fields of this request. Raises ValidationFailed.
 
         `field` is the path of the policy in the request, for errors.
         """
@@ -258,7 +270,7 @@ class Options(Timing):
 
     @classmethod
     def unknown_rule(cls, name: str) -> str:
-        """The error text for an unknown option, with a suggestion if one exists."""
+        """Return the error text for an unknown option, with a suggestion if one exists."""
         return foreign.rule(name, cls._readers)
 
 
@@ -276,13 +288,16 @@ class JobRequest(Timing):
     options: Options | None = None
 
     def choose(self, name: str) -> tuple[Any, str]:
-        """The value of a shared field and its path. A value in `options` takes precedence."""
+        """Return the value of a shared field and its path.
+
+        A value in `options` takes precedence.
+        """
         if self.options is not None and getattr(self.options, name) is not None:
             return getattr(self.options, name), f"options.{name}"
         return getattr(self, name), name
 
     def value_of(self, name: str) -> Any:
-        """The value of a shared field. A value in `options` takes precedence."""
+        """Return the value of a shared field. A value in `options` takes precedence."""
         return self.choose(name)[0]
 
 
@@ -312,7 +327,7 @@ def warnings(request: JobRequest, prefix: str = "") -> list[str]:
 
 
 class OnConflict(StrEnum):
-    """What happens if another job has the unique key of a new job."""
+    """The action if another job has the unique key of a new job."""
 
     REJECT = "reject"
     REPLACE = "replace"
@@ -419,7 +434,7 @@ def _check_references(request: JobRequest, prefix: str) -> None:
 
 
 def _content(request: JobRequest) -> dict[str, Any]:
-    """The payload: the fields that are only stored and returned."""
+    """Return the payload: the fields that are only stored and returned."""
     content: dict[str, Any] = {"args": request.args}
     if request.specversion not in (None, SPECVERSION):
         content["specversion"] = request.specversion
@@ -470,7 +485,10 @@ def _moment(
     now_ms: int,
     prefix: str,
 ) -> int | None:
-    """The first of `names` that is set, in ms. A relative time is stored as an absolute one."""
+    """Return the first of `names` that is set, in ms.
+
+    A relative time is stored as an absolute one.
+    """
     present = [(name, *request.choose(name)) for name in names]
     present = [one for one in present if one[1] is not None]
     if not present:
@@ -498,12 +516,12 @@ def _unique(request: JobRequest, prefix: str) -> Unique | None:
 
 
 def kept_unique(content: Mapping[str, Any]) -> Unique:
-    """The uniqueness policy in the payload of a stored job. Raises ValidationFailed."""
+    """Return the uniqueness policy in the payload of a stored job. Raises ValidationFailed."""
     return _policy_of(UniqueRequest.model_validate(content.get("unique") or {}), "unique")
 
 
 def _period_ms(unique: UniqueRequest, path: str) -> int | None:
-    """The period of a uniqueness policy in ms, under any of its names. None without an end."""
+    """Return the period of a uniqueness policy in ms, or None if the period has no end."""
     name = "period" if unique.within is None or unique.period is not None else "within"
     if (text := getattr(unique, name)) is None:
         return unique.period_ms

@@ -48,7 +48,7 @@ class Failure:
         return (self.type, *(name for name in extra if isinstance(name, str)), self.code)
 
     def to_dict(self) -> dict[str, Any]:
-        """The error object in responses."""
+        """Return the error object in responses."""
         shown: dict[str, Any] = {
             "attempt": self.attempt,
             "code": self.code,
@@ -81,7 +81,7 @@ class ErrorEntry:
 
     @property
     def final(self) -> bool:
-        """Whether this is the last failure of its attempt.
+        """Whether no other entry of the same attempt can follow.
 
         A failure that the backend detected can be followed by a worker's report of the same
         attempt.
@@ -89,7 +89,7 @@ class ErrorEntry:
         return self.reported or self.ended
 
     def replaces(self, there: ErrorEntry) -> bool:
-        """Whether it replaces `there`, an entry with the same attempt number.
+        """Return whether this entry replaces `there`, an entry with the same attempt number.
 
         If both have the same lease token, a worker's report replaces the stored entry, and a
         failure detected by the backend doesn't. If the lease tokens differ, the later failure
@@ -184,12 +184,12 @@ def reported(error: Mapping[str, Any], *, attempt: int, now_ms: int) -> Failure:
 
 
 def kept_type(kind: str) -> str:
-    """The error type for the record of a dead letter, cut to `MAX_TYPE_BYTES`."""
+    """Return the error type for the record of a dead letter, cut to `MAX_TYPE_BYTES`."""
     return kind.encode("utf-8")[:MAX_TYPE_BYTES].decode("utf-8", errors="ignore")
 
 
 def limited_until(error: Mapping[str, Any], *, now_ms: int) -> int | None:
-    """The time (ms) in `rate_limit_until` of an error, or None if it is absent.
+    """Return the time (ms) in `rate_limit_until` of an error, or None if it is absent.
 
     Until this time, an external service rejects calls of the worker. Raises InvalidRequest if the
     value is not a time.
@@ -240,7 +240,10 @@ def _name(error: Mapping[str, Any], field: str) -> str | None:
 
 
 def _frames(backtrace: Any) -> tuple[str, ...]:
-    """The frames, limited to MAX_FRAMES and MAX_BACKTRACE_CHARACTERS. A string is split by line."""
+    """Return the frames of a backtrace, up to MAX_FRAMES and MAX_BACKTRACE_CHARACTERS.
+
+    A string is split by line.
+    """
     if backtrace is None:
         return ()
     frames = backtrace.splitlines() if isinstance(backtrace, str) else backtrace
@@ -257,7 +260,10 @@ def _frames(backtrace: Any) -> tuple[str, ...]:
 
 
 def _capped(details: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The details. Above MAX_DETAILS_BYTES: `truncated` and the scalar fields that fit."""
+    """Return the details.
+
+    Above MAX_DETAILS_BYTES: only `truncated` and the scalar fields that fit.
+    """
     if not details:
         return None
     if jsontext.size_of(details) <= MAX_DETAILS_BYTES:

@@ -81,7 +81,7 @@ _IN_OPTIONS = _MISPLACED | _by_name(_BESIDE)
 
 
 def rule(name: str, known: Collection[str]) -> str:
-    """The error text for an unknown option, with a suggestion if one exists."""
+    """Return the error text for an unknown option, with a suggestion if one exists."""
     here = _IN_OPTIONS.get(name)
     return not_known(name, known) if here is None else f"{NOT_KNOWN}. Use {here}"
 

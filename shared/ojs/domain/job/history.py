@@ -19,7 +19,7 @@ _SYSTEM = "system"
 
 
 def history(job: Job) -> list[dict[str, Any]]:
-    """The events of a job. The job must be loaded with its errors."""
+    """Return the events of a job. The job must be loaded with its errors."""
     found = sorted(_events(job), key=lambda event: event[0])
     return [
         {

@@ -17,16 +17,16 @@ from ojs.records import record
 HEADER = "Idempotency-Key"
 MAX_KEY_CHARACTERS = 256
 KEY_PATTERN = rf"[\x20-\x7e]{{1,{MAX_KEY_CHARACTERS}}}"
-# How long a key refers to the same jobs.
+# Time (ms) for which a key refers to the same jobs.
 KEPT_MS = 86_400_000
 _DIGEST_BYTES = 16
 
 
 @record(frozen=True)
 class IdempotencyKey:
-    """Digests of a caller's key and of the request that it was sent with.
+    """Digests of a caller's idempotency key and of the request with this key.
 
-    Keys of two callers never have the same `name`. Requests with different bodies or operations
+    The keys of two callers never have the same `name`. Requests with different bodies or operations
     never have the same `request`. Whitespace and the order of fields in the body don't matter.
     """
 
@@ -66,7 +66,9 @@ class IdempotencyKey:
         return cls(_digest([*who, text]).hex(), _digest(sent))
 
     def steady_seed(self, at_ms: int) -> str:
-        """A seed (8 characters) for all retries of the request that was first sent at `at_ms`."""
+        """Return a seed (8 characters) for all retries of the request that was first sent at
+        `at_ms`.
+        """
         return urlsafe_b64encode(_digest([self.name, at_ms])[:6]).decode()
 
     def job_id(self, seed: str, at_ms: int, index: int) -> str:

@@ -78,10 +78,11 @@ class Job:
     visibility_ms: int | None = None
     policy: RetryPolicy = DEFAULT
     retention: Retention = RETENTION
-    # Position among jobs of equal priority. Each time the job becomes available, it gets a new one.
-    # With a share: the tag and the arrival (`ojs.domain.fair_queue.tags`).
+    # Position among jobs of equal priority. Each time the job becomes available, it gets a new
+    # position. With a share: the tag and the arrival (`ojs.domain.fair_queue.tags`).
     order: str | None = None
-    # Its tenant and weight, if tenant fairness was enabled for its queue when it was enqueued.
+    # The tenant of the job and its weight, if tenant fairness was enabled for the queue when the
+    # job was enqueued.
     share: Share | None = None
     life: int = 0
     activated_ms: int | None = None
@@ -91,7 +92,7 @@ class Job:
     discarded_ms: int | None = None
     lease: Lease | None = None
     worker_id: str | None = None
-    # Token of the expired lease, until the job is claimed again.
+    # Token of the expired lease, until another worker claims the job.
     stalled: str | None = None
     retry_at_ms: int | None = None
     retry_delay_ms: int | None = None
@@ -101,10 +102,11 @@ class Job:
     deleting: bool = False
     # The most recent entries of its error history, oldest first, as many as fit into the record.
     noted: tuple[ErrorEntry, ...] = ()
-    # The most recent automatic replay. Each replay changes this text. Kept if the job fails again.
+    # The most recent automatic replay. Each replay changes this text. It is kept if the job fails
+    # again.
     replayed: str | None = None
-    # Target of its copy if it becomes a dead letter, the ID of that copy, and whether the copy is
-    # not created yet. A copy has `copy_of` instead and is never copied again.
+    # Target of the job's copy if the job becomes a dead letter, the ID of that copy, and whether
+    # the copy must still be created. A copy has `copy_of` instead and is never copied again.
     copies_to: CopyTarget | None = None
     copy_id: str | None = None
     copy_due: bool = False
@@ -113,33 +115,36 @@ class Job:
     # request that discarded it has counted it.
     trimmed: bool = False
     unique_key: str | None = None
-    # The worker pool that it was most recently dispatched to.
+    # The worker pool that the job was most recently dispatched to.
     pool: str | None = None
-    # Its permits while it is active: of its queue, pool, worker, and rate limit key.
+    # The permits of the job while it is active: of its queue, pool, worker, and rate limit key.
     permits: RunPermits | None = None
-    # Permits of a job that version 0.2 claimed, which have no names: whether it has one of its
-    # queue, and which ones it has of its pool (`POOL_PERMIT`, `WORKER_PERMIT`).
+    # Unnamed permits of a job that version 0.2 claimed: whether it has one of its queue, and which
+    # ones it has of its pool (`POOL_PERMIT`, `WORKER_PERMIT`).
     queue_permit: bool = False
     pool_permits: str = ""
-    # Whether an ack or nack must include the lease token. Set from the queue when it is claimed.
+    # Whether an ack or nack must include the lease token. Copied from the queue when the job is
+    # claimed.
     fenced: bool = False
-    # Bytes reserved for it in the depth counter of its queue, until it is in a final state.
+    # Bytes that are reserved for the job in the depth counter of its queue, until it is in a final
+    # state.
     reserved_bytes: int | None = None
     # The period in which they were reserved (`ojs.store.bounds.depth_counter`).
     reserved_in: int | None = None
-    # Its rate limit, and, if version 0.2 claimed it, the name of its permit while it is active.
+    # The job's rate limit, and, if version 0.2 claimed the job, the name of its permit while it is
+    # active.
     limit: RateLimit | None = None
     key_permit: str | None = None
     batch: str | None = None
-    # Its place in a workflow, if it is a step of one.
+    # The job's place in a workflow, if it is a workflow step.
     workflow: WorkflowStep | None = None
     # The name of the access key that enqueued it, if known.
     producer: str | None = None
     # The caller that later changed it or moved it to its queue, if known.
     changed_by: str | None = None
-    # Token of the write that created it, if the client chose its ID or the ID was derived from
+    # Token of the write that created the job, if the client chose its ID or the ID was derived from
     # another job or an idempotency key. It never changes, so it distinguishes jobs with the same
-    # ID. With an idempotency key, it is preceded by the seed of the request.
+    # ID. With an idempotency key, the token starts with the seed of the request.
     made_by: str | None = None
     # Size of an offloaded payload in bytes, else 0.
     content_bytes: int = 0
@@ -151,7 +156,7 @@ class Job:
     ttl_s: int | None = None
     # Whether the client chose the ID. Used only while the job is created.
     chosen_id: bool = field(default=False, compare=False)
-    # Loaded on demand. Never written with the record.
+    # Errors and other parts that are loaded when they are needed. Never written with the record.
     errors: tuple[Failure, ...] | None = field(default=None, compare=False)
     progress: Mapping[str, Any] | None = field(default=None, compare=False)
     previous_state: State | None = field(default=None, compare=False)
@@ -163,12 +168,12 @@ class Job:
 
     @property
     def size(self) -> int:
-        """Size of its payload in bytes. The payload must be loaded unless it is offloaded."""
+        """Size of the job's payload in bytes. The payload must be loaded unless it is offloaded."""
         return self.content_bytes or jsontext.size_of(self.content or {})
 
     @property
     def unnamed_permits(self) -> str:
-        """The limits for which it has permits without names."""
+        """The limits for which the job has unnamed permits."""
         return (QUEUE_PERMIT if self.queue_permit else "") + self.pool_permits
 
     @property
@@ -177,12 +182,12 @@ class Job:
         return self.copy_of is not None and self.state is State.AVAILABLE
 
     def gone(self, now_ms: int) -> bool:
-        """Whether its retention has ended. The table deletes it some time later."""
+        """Return whether the job's retention has ended. DynamoDB deletes the job later."""
         return self.ttl_s is not None and self.ttl_s * 1000 <= now_ms
 
     @property
     def ended_ms(self) -> int | None:
-        """When it reached its final state (ms), or None if its state is not final."""
+        """When the job reached its final state (ms), or None if its state is not final."""
         match self.state:
             case State.COMPLETED:
                 return self.completed_ms
@@ -207,7 +212,7 @@ class Job:
 
     @property
     def due_ms(self) -> int:
-        """The time (ms) of the next transition: start, retry, end of the lease, or timeout.
+        """The time (ms) of the job's next transition: start, retry, end of the lease, or timeout.
 
         Raises ValueError if the state has no such transition.
         """
@@ -221,12 +226,12 @@ class Job:
 
 
 def expired(job: Job, now_ms: int) -> bool:
-    """Whether the deadline to start the job (`expires_at`) has passed."""
+    """Return whether the deadline to start the job (`expires_at`) has passed."""
     return job.expires_ms is not None and job.expires_ms <= now_ms
 
 
 def _time(field: str) -> Callable[[Job], str | None]:
-    """Returns a function that formats a time of a job, or returns None if it is not set."""
+    """Return a function that formats a time of a job, or returns None if the time is not set."""
     ms_of = attrgetter(field)
 
     def shown(job: Job) -> str | None:
@@ -237,9 +242,9 @@ def _time(field: str) -> Callable[[Job], str | None]:
 
 
 def _start(job: Job) -> str | None:
-    """The start time of a job that its rate limit might have rescheduled.
+    """Return the start time of a job. Its rate limit might have rescheduled the job.
 
-    If it is unchanged, the result has the client's format.
+    If the time is unchanged, the result has the client's format.
     """
     if job.state is not State.SCHEDULED or job.limit is None:
         return None
@@ -275,7 +280,7 @@ def _error(job: Job) -> Any:
 
 
 def _progress(job: Job) -> Any:
-    """The reported progress between 0 and 1. 1 for a completed job."""
+    """Return the reported progress of a job, between 0 and 1. It is 1 for a completed job."""
     if job.progress is None:
         return None
     return 1.0 if job.state is State.COMPLETED else job.progress.get("progress")
@@ -330,7 +335,7 @@ SHOWN: Mapping[str, Callable[[Job], Any]] = {
 
 
 def _from_queue(job: Job) -> dict[str, Any]:
-    """The timeout and the retry policy that a job got from its queue, for workers.
+    """Return the timeout and the retry policy that a job got from its queue, for workers.
 
     Values that the client set are in the payload, and system defaults are omitted.
     """
@@ -345,7 +350,7 @@ def _from_queue(job: Job) -> dict[str, Any]:
 
 
 def to_dict(job: Job) -> dict[str, Any]:
-    """The JSON object of a job. A field that is not set is absent, never null."""
+    """Return the JSON object of a job. A field that is not set is absent, never null."""
     content = dict(job.content or {})
     shown: dict[str, Any] = {
         "specversion": content.pop("specversion", SPECVERSION),

@@ -126,7 +126,7 @@ def stall(job: Job, *, now_ms: int, order: str) -> tuple[Job, Failure]:
 def resumable(
     job: Job, *, worker_id: str | None, attempt: int | None = None, lease_token: str | None = None
 ) -> bool:
-    """Whether a worker can still report on a job after its lease expired.
+    """Return whether a worker can still report on a job after its lease expired.
 
     That is possible until the job is claimed again. The worker ID or the lease token must match the
     expired lease.
@@ -458,7 +458,7 @@ def _observed(job: Job, kind: str, message: str, now_ms: int) -> Failure:
 
 
 def _dropped(job: Job, now_ms: int) -> Job:
-    """The job, discarded before it ran. The state of its batch no longer matters."""
+    """Return the job as discarded before it ran. The state of its batch no longer matters."""
     return replace(_discarded(job, now_ms=now_ms, dead_letter=False), batch=None)
 
 

@@ -33,7 +33,7 @@ class RunPermits:
     shards: Mapping[str, int] = field(default_factory=dict)
 
     def compact(self) -> str:
-        """The stored form in a job record, for example `x7Gq|q0|p2`."""
+        """Return the stored form in a job record, for example `x7Gq|q0|p2`."""
         return "|".join((self.run, *(f"{limit}{at}" for limit, at in self.shards.items())))
 
     @classmethod
@@ -45,7 +45,7 @@ class RunPermits:
 
 
 def permit_name(job_id: str, run: str) -> str:
-    """The name of the permits of one run of a job: 26 letters and digits."""
+    """Return the name of the permits of one run of a job: 26 letters and digits."""
     number, digits = UUID(job_id).int, ""
     for _ in range(_ID_LENGTH):
         number, digit = divmod(number, len(_DIGITS))
@@ -54,7 +54,7 @@ def permit_name(job_id: str, run: str) -> str:
 
 
 def holder_of(permit: str) -> tuple[str, str]:
-    """The job ID and the run token in the name of a permit."""
+    """Return the job ID and the run token in the name of a permit."""
     number = 0
     for digit in reversed(permit[:_ID_LENGTH]):
         number = number * len(_DIGITS) + _DIGITS.index(digit)

@@ -30,11 +30,13 @@ class Replays:
         return None if text is None else cls(*jsontext.stored(text))
 
     def compact(self) -> str:
-        """The stored form in a job record. Each replay changes it."""
+        """Return the stored form in a job record. Each replay changes it."""
         return jsontext.dumps([self.rule, self.at_ms, dict(self.counts)])
 
     def meta(self) -> dict[str, Any]:
-        """The entries in the job's `meta`: the most recent replay and the count of its rule."""
+        """Return the entries in the job's `meta`: the most recent replay and the
+        count of its rule.
+        """
         return {
             COUNT: self.counts.get(self.rule, 0),
             AT: times.format_ms(self.at_ms),
@@ -43,7 +45,7 @@ class Replays:
 
 
 def count(replayed: str | None, rule: str) -> int:
-    """The number of times that a rule has replayed a job."""
+    """Return the number of times that a rule has replayed a job."""
     replays = Replays.of(replayed)
     return 0 if replays is None else replays.counts.get(rule, 0)
 
@@ -69,6 +71,6 @@ def after(replayed: str | None, rule: str, *, now_ms: int, rules: Collection[str
 
 
 def shown(meta: Any, replayed: str | None) -> Any:
-    """A job's `meta` with the entries about its replays."""
+    """Return a job's `meta` with the entries about its replays."""
     replays = Replays.of(replayed)
     return meta if replays is None else {**meta, **replays.meta()}

@@ -28,12 +28,12 @@ PRUNED_EVERY_MS = 300_000
 
 
 def next_pruning_ms(now_ms: int) -> int:
-    """The next time (ms) at which dead letters are pruned."""
+    """Return the next time (ms) at which dead letters are pruned."""
     return now_ms - now_ms % PRUNED_EVERY_MS + PRUNED_EVERY_MS
 
 
 class PruningPolicy(StrEnum):
-    """What happens to a dead letter that is pruned."""
+    """The action on a dead letter that is pruned."""
 
     DELETE = "delete"
     ARCHIVE = "archive"

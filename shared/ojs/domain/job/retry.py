@@ -17,7 +17,7 @@ MAX_ATTEMPTS = 10_000
 
 
 class BackoffStrategy(StrEnum):
-    """How the delay grows with each failure."""
+    """The growth of the retry delay with each failure."""
 
     EXPONENTIAL = "exponential"
     LINEAR = "linear"
@@ -26,7 +26,7 @@ class BackoffStrategy(StrEnum):
 
 
 class OnExhaustion(StrEnum):
-    """What happens to a job that has no attempts left."""
+    """The action on a job that has no attempts left."""
 
     DEAD_LETTER = "dead_letter"
     DISCARD = "discard"
@@ -46,10 +46,10 @@ class RetryPolicy:
     on_exhaustion: OnExhaustion = OnExhaustion.DEAD_LETTER
 
     def delay_ms(self, failures: int, chance: float) -> int:
-        """The delay in ms before the attempt after `failures` failures.
+        """Return the delay in ms before the attempt that follows `failures` failures.
 
-        `chance` is a random number in [0, 1). With jitter, the delay is multiplied by
-        `0.5 + chance` (0.5 to 1.5) and limited to the maximum again.
+        `chance` is a random number in [0, 1). With jitter, the delay is multiplied by `0.5 +
+        chance` (0.5 to 1.5) and limited to the maximum again.
         """
         count = max(1, failures)
         try:
@@ -72,7 +72,9 @@ class RetryPolicy:
         return round(delay)
 
     def gives_up_on(self, names: Iterable[str | None]) -> bool:
-        """Whether one of a failure's names is non-retryable: listed, or covered by `Prefix.*`."""
+        """Return whether one of a failure's names is non-retryable: listed, or covered by
+        `Prefix.*`.
+        """
         return any(
             name == pattern or (pattern.endswith("*") and name.startswith(pattern[:-1]))
             for name in names
@@ -81,7 +83,7 @@ class RetryPolicy:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object of a policy, with the field names of ojs-retry."""
+        """Return the JSON object of a policy, with the field names of ojs-retry."""
         return {
             "max_attempts": self.max_attempts,
             "initial_interval": times.format_duration(self.initial_ms),
@@ -94,7 +96,7 @@ class RetryPolicy:
         }
 
     def compact(self) -> str:
-        """The fields that differ from the defaults, as JSON."""
+        """Return the fields that differ from the defaults, as JSON."""
         changed = {
             field.name: getattr(self, field.name)
             for field in fields(self)
@@ -117,7 +119,8 @@ class RetryPolicy:
 _READ: dict[str, Callable[[Any], Any]] = {
     "non_retryable": tuple,
     "coefficient": float,
-    # An unknown value of a newer version is read as the default. The stored value doesn't change.
+    # An unknown value that a newer version stored is read as the default. The stored value doesn't
+    # change.
     "strategy": lambda text: known(BackoffStrategy, text, "", BackoffStrategy.EXPONENTIAL),
     "on_exhaustion": lambda text: known(OnExhaustion, text, "", OnExhaustion.DEAD_LETTER),
 }

@@ -85,7 +85,7 @@ TRANSITIONS: dict[tuple[State, Trigger], frozenset[State]] = {
 
 
 def sources(trigger: Trigger) -> frozenset[State]:
-    """The states in which `trigger` is allowed."""
+    """Return the states in which `trigger` is allowed."""
     return frozenset(state for state, what in TRANSITIONS if what is trigger)
 
 

@@ -14,12 +14,15 @@ from ojs.domain.errors import Duplicate, ValidationFailed
 from ojs.domain.job.envelope import Specification, Unique
 from ojs.domain.job.job import Job
 
-# A fingerprint in errors and listings.
+# Format of a fingerprint in errors and listings.
 KEY_PATTERN = r"[0-9a-f]{64}"
 
 
 def check_key(value: str) -> str:
-    """Return `value` if it is a fingerprint. Raises ValueError with the rule if not."""
+    """Return `value` if it is a fingerprint.
+
+    Raises ValueError with the violated rule if it is invalid.
+    """
     if not re.fullmatch(KEY_PATTERN, value):
         raise ValueError("must be a unique key of 64 hexadecimal digits, as in responses")
     return value
@@ -78,7 +81,9 @@ def _pick(names: tuple[str, ...], holders: list[dict[str, Any]], field: str) -> 
 
 
 def _canonical(value: Any) -> Any:
-    """The value with sorted keys, NFC strings, and one form for equal numbers (as in RFC 8785)."""
+    """Return the value with sorted keys, NFC strings, and one form for equal numbers (as in RFC
+    8785).
+    """
     if isinstance(value, dict):
         normal = {unicodedata.normalize("NFC", key): _canonical(v) for key, v in value.items()}
         return dict(sorted(normal.items()))

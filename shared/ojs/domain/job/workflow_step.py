@@ -26,7 +26,7 @@ class WorkflowStep:
     slot: int = 0
 
     def compact(self) -> str:
-        """The stored form in a job record. A name can contain any characters."""
+        """Return the stored form in a job record. A name can contain any characters."""
         fan_in = "" if self.fan_in is None else f"{self.fan_in}.{self.slot}"
         kept = _KEPT if self.kept else ""
         return f"{self.workflow_id}|{self.node}|{self.generation}|{kept}|{fan_in}|{self.name}"

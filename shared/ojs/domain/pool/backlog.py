@@ -18,7 +18,9 @@ from ojs.records import record
 
 @record(frozen=True)
 class Backlog:
-    """The work of a group: available jobs that can start, active jobs, and workers that fetch."""
+    """The work of a worker group: available jobs that can start, active jobs, and workers that
+    fetch.
+    """
 
     group: str
     waiting: int = 0
@@ -37,16 +39,16 @@ class Backlog:
 
 
 def takes_from(worker: Worker, queues: Collection[str]) -> bool:
-    """Whether a worker registered for one of these queues."""
+    """Return whether a worker is registered for one of these queues."""
     told = worker.info.get("queues")
     return isinstance(told, list) and any(name in queues for name in told)
 
 
 def startable(queue: Queue, levels: StateCounts) -> int:
-    """The number of available jobs that additional workers could start.
+    """Return the number of available jobs that additional workers could start.
 
-    0 while no jobs are dispatched from the queue, and at most the free part of its concurrency
-    limit.
+    The number is 0 while no jobs are dispatched from the queue. It is at most the free part of the
+    queue's concurrency limit.
     """
     if not queue.hands_out:
         return 0

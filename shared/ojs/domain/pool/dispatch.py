@@ -34,8 +34,8 @@ class DispatchStrategy(StrEnum):
     LEAST_LOADED = "least-loaded"
 
 
-# A frame is shorter than the ratio requires by this factor, if possible. Reason: concurrent fetches
-# end in a different order than they start, and a measurement can start in the middle of a frame.
+# A frame is shorter by this factor than the ratio requires, if possible: concurrent fetches end in
+# a different order than they start, and a measurement can start in the middle of a frame.
 _MARGIN = 1.1
 
 
@@ -86,7 +86,7 @@ class DispatchSequence:
 
     @cached_property
     def frame(self) -> int:
-        """Numbers per frame. 0 without a guaranteed ratio."""
+        """Number of sequence numbers in a frame. 0 without a guaranteed ratio."""
         if not self.ratio:
             return 0
         return max(len(self.queues), math.floor(1 / (self.ratio * _MARGIN) + 1e-9), 1)
@@ -100,14 +100,14 @@ class DispatchSequence:
 
     @cached_property
     def _passed(self) -> Sequence[int]:
-        """For each number of a frame, how many reserved numbers precede it."""
+        """For each number of a frame, the number of reserved numbers before it."""
         counts = [0]
         for at in range(self.frame):
             counts.append(counts[-1] + (at in self._own))
         return counts
 
     def at(self, number: int) -> str | None:
-        """The queue of a number, or None for a free number."""
+        """Return the queue of a number, or None for a free number."""
         if self.frame:
             frames, at = divmod(number, self.frame)
             if at in self._own:
@@ -119,7 +119,7 @@ class DispatchSequence:
         return sequence[number % len(sequence)]
 
     def instead(self, number: int, queues: Collection[str]) -> str:
-        """The queue that gets a number whose own queue has no jobs.
+        """Return the queue that gets a number whose own queue has no jobs.
 
         `queues` are the queues with jobs. It must not be empty. The n-th of such numbers goes to
         the n-th queue of a sequence that contains only these queues. Without weights, it goes to
@@ -133,7 +133,7 @@ class DispatchSequence:
         return sequence[self._others_before(number, left) % len(sequence)]
 
     def _others_before(self, number: int, left: tuple[str, ...]) -> int:
-        """The number of lower numbers that don't belong to one of the queues `left`."""
+        """Return how many lower numbers belong to none of the queues `left`."""
         others = 0
         if self.frame:
             frames, at = divmod(number, self.frame)
@@ -158,8 +158,8 @@ def _sequence(queues: tuple[str, ...], weights: tuple[int, ...]) -> tuple[str, .
     divisor = math.gcd(*weights)
     parts = [weight // divisor for weight in weights]
     total = sum(parts)
-    # Open windows: closing place, queue, and places of the queue so far. Closed windows: opening
-    # place, and then the same.
+    # Heap of open windows: closing place, queue, and number of the queue's places so far. Heap of
+    # closed windows: opening place, and then the same values.
     opened = sorted((-(-total // part), at, 0) for at, part in enumerate(parts))
     closed: list[tuple[int, int, int, int]] = []
     sequence = []
@@ -178,7 +178,10 @@ def _sequence(queues: tuple[str, ...], weights: tuple[int, ...]) -> tuple[str, .
 def _before(
     queues: tuple[str, ...], weights: tuple[int, ...], left: tuple[str, ...]
 ) -> tuple[int, ...]:
-    """For each place of a sequence, the earlier places outside `left`. Last value: the total."""
+    """Return, for each place of a sequence, the number of earlier places outside `left`.
+
+    The last value is the total.
+    """
     counts = [0]
     for name in _sequence(queues, weights):
         counts.append(counts[-1] + (name not in left))

@@ -26,9 +26,11 @@ SHOWN_BACK = frozenset(
 DEFAULT_POOL = "default"
 POOL_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._\-]*"
 MAX_POOL_BYTES = 64
-# A change writes each queue that is or was in the pool, in one transaction.
+# Maximum number of queues of a pool. A change writes each queue that is or was in the pool, in one
+# transaction.
 MAX_POOL_QUEUES = 48
-# The item of a queue lists its pools, and each enqueue request reads it.
+# Maximum number of pools of a queue. The queue's item lists them, and each enqueue request reads
+# it.
 MAX_POOLS_OF_QUEUE = 16
 MAX_POOL_CONCURRENCY = 1_000_000
 MAX_WEIGHT = 1_000
@@ -41,7 +43,10 @@ _POOL = re.compile(POOL_PATTERN)
 
 
 def check_pool(value: str) -> str:
-    """Return `value` if it is a valid pool name. Raises ValueError with the rule if not."""
+    """Return `value` if it is a valid pool name.
+
+    Raises ValueError with the violated rule if it is invalid.
+    """
     if not _POOL.fullmatch(value):
         raise ValueError(
             "must start with a letter or digit and contain only letters, digits, '-', '_', and '.'"
@@ -109,7 +114,9 @@ class PoolRequest(Model):
 
 @record(frozen=True)
 class StarvationPrevention:
-    """Guarantees of each queue of a pool: a dispatch per interval, and a share of dispatches."""
+    """Guarantees of each queue of a pool: one dispatch per interval, and a
+    share of all dispatches.
+    """
 
     interval: str = DEFAULT_ROTATION
     ratio: float = DEFAULT_RATIO
@@ -140,7 +147,8 @@ class Pool:
     configured_ms: int = 0
     # Number of changes.
     changes: int = 0
-    # Active jobs acquire permits although no limit is in force yet, because one is being set.
+    # Whether active jobs acquire permits although no limit applies yet, because a limit is being
+    # set.
     limiting: bool = False
 
     @property
@@ -153,43 +161,47 @@ class Pool:
 
     @property
     def limits_concurrency(self) -> bool:
-        """Whether active jobs of the pool acquire permits of its semaphore."""
+        """Whether active jobs of the pool acquire permits of the pool's semaphore."""
         return self.limiting or self.concurrency is not None
 
     @property
     def by_load(self) -> bool:
-        """Whether its strategy is least-loaded. Each worker then has a limit."""
+        """Whether the pool's strategy is least-loaded. Each worker then has a limit."""
         return self.strategy == DispatchStrategy.LEAST_LOADED
 
     @property
     def version(self) -> int:
-        """A number that each change increases, even if the pool is deleted and recreated."""
+        """A number that increases with each change, even if the pool is
+        deleted and created again.
+        """
         return self.created_ms + self.changes
 
     @cached_property
     def fairness(self) -> Fairness | None:
-        """The tenant fairness of its queues, or None if it is not configured or not enabled."""
+        """The tenant fairness of the pool's queues, or None if it is not
+        configured or not enabled.
+        """
         return in_force(self.tenants) if self.tenants else None
 
     @property
     def semaphore(self) -> str:
-        """The name of its semaphore. No queue can have this name."""
+        """The name of the pool's semaphore. No queue can have this name."""
         return pool_semaphore(self.name)
 
     @cached_property
     def sequence(self) -> DispatchSequence:
-        """The order in which its queues are served."""
+        """The order in which the pool's queues are served."""
         ratio = self.prevention.ratio if self.prevention is not None else 0.0
         return DispatchSequence.of(self.queues, self.strategy, self.weights, ratio)
 
 
 def pool_semaphore(pool: str) -> str:
-    """The name of a pool's semaphore."""
+    """Return the name of a pool's semaphore."""
     return f":{pool}"
 
 
 def worker_semaphore(pool: str, worker_id: str) -> str:
-    """The name of the semaphore of one worker of a pool."""
+    """Return the name of the semaphore of one worker of a pool."""
     return f":{pool}:{worker_id}"
 
 
@@ -283,7 +295,7 @@ def _pool(name: str, given: PoolRequest, prefix: str) -> Pool:
 
 
 def _tenants(given: TenantFairnessRequest | None) -> dict[str, Any]:
-    """The configuration of tenant fairness as stored, without nulls."""
+    """Return the configuration of tenant fairness as stored, without null values."""
     if given is None:
         return {}
     stored = given.model_dump(exclude_none=True)
@@ -294,7 +306,7 @@ def _tenants(given: TenantFairnessRequest | None) -> dict[str, Any]:
 
 
 def _weights(given: PoolRequest, prefix: str) -> dict[str, int]:
-    """The weights by queue, from `weights` and from `queues`."""
+    """Return the weights by queue, from `weights` and from `queues`."""
     weights = dict(given.weights or {})
     if isinstance(given.queues, dict):
         for name, queue in given.queues.items():

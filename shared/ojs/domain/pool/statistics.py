@@ -13,24 +13,25 @@ from ojs.domain.queue.queue import Queue
 from ojs.domain.stats import MINUTE_MS, Activity, PoolMetrics, StateCounts
 from ojs.records import record
 
-# The window of scheduling statistics.
+# Length of the window of scheduling statistics (ms).
 WINDOW: Final = "PT1M"
-# Maximum workers that a request counts. If there are more, the count of the last sweep is used.
+# Maximum number of workers that a request counts. If there are more, the count of the last sweep is
+# used.
 MAX_COUNTED_WORKERS = 1_000
 # Time without a dispatch after which a queue is starved, in a pool without a rotation interval.
 _PATIENCE = StarvationPrevention(DEFAULT_ROTATION)
 
 
 def home_of(queue: Queue) -> str | None:
-    """The pool under which a queue is reported, or None if the queue is in no pool.
+    """Return the pool under which a queue is reported, or None if the queue is in no pool.
 
-    This is the pool that isolates the queue, or else the first of its pools by name.
+    This is the pool that isolates the queue, or otherwise the first of its pools by name.
     """
     return queue.isolated_by or min(queue.pools, default=None)
 
 
 def patience_ms(pool: Pool) -> int:
-    """Time in ms without a dispatch after which a queue of the pool is starved.
+    """Return the time in ms without a dispatch after which a queue of the pool is starved.
 
     This is the rotation interval of the pool, even if starvation prevention is not enabled.
     """
@@ -76,11 +77,16 @@ class QueueSnapshot:
         return most is not None and self.levels.of(State.ACTIVE) >= most
 
     def dispatches(self, now_ms: int) -> float:
-        """Jobs started in the last 60 s, assuming a constant rate in the previous minute."""
+        """Return the jobs started in the last 60 s, assuming a constant rate in the previous
+        minute.
+        """
         return self.minute.started + self.minute_before.started * _part(now_ms)
 
     def average_wait_ms(self, now_ms: int) -> int:
-        """Average time in ms that these jobs were available before dispatch. 0 without jobs."""
+        """Return the average time in ms that these jobs were available before dispatch.
+
+        0 without jobs.
+        """
         part = _part(now_ms)
         waits = self.minute.waits + self.minute_before.waits * part
         waited_ms = self.minute.wait_ms + self.minute_before.wait_ms * part
@@ -88,12 +94,15 @@ class QueueSnapshot:
 
 
 def _part(now_ms: int) -> float:
-    """The fraction of the previous minute that is within the last 60 s."""
+    """Return the fraction of the previous minute that is within the last 60 s."""
     return 1 - now_ms % MINUTE_MS / MINUTE_MS
 
 
 def ratios(snapshots: Iterable[QueueSnapshot], now_ms: int) -> dict[str, float]:
-    """Each queue's share of the jobs started from these queues in the last 60 s. 0 without jobs."""
+    """Return each queue's share of the jobs started from these queues in the last 60 s.
+
+    The share is 0 without started jobs.
+    """
     counts = {snapshot.queue.name: snapshot.dispatches(now_ms) for snapshot in snapshots}
     total = sum(counts.values())
     return {name: count / total if total else 0.0 for name, count in counts.items()}
@@ -134,7 +143,9 @@ class PoolAlerts:
         return bool(self.starved) or self.overload is not None
 
     def of(self, pool_ms: int) -> PoolAlerts:
-        """These alerts if they belong to the pool created at `pool_ms`, else no alerts."""
+        """Return these alerts if they belong to the pool created at
+        `pool_ms`, otherwise no alerts.
+        """
         return (
             self if self.pool_ms == pool_ms else PoolAlerts(pool_ms, at_ms=self.at_ms, rev=self.rev)
         )

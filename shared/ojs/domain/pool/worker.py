@@ -13,13 +13,16 @@ from ojs.records import record
 HEARTBEAT_INTERVAL_S = 5
 DEAD_AFTER_MS = 30_000
 MAX_ID_BYTES = 255
-# Maximum jobs of one FETCH.
+# Maximum number of jobs of one FETCH request.
 MAX_FETCH = 100
 MAX_FETCH_QUEUES = 50
 
 
 def check_worker_id(value: str) -> str:
-    """Return `value` if it is a valid worker ID. Raises ValueError with the rule if not."""
+    """Return `value` if it is a valid worker ID.
+
+    Raises ValueError with the violated rule if it is invalid.
+    """
     # Must be first: an unpaired surrogate is not printable and can't be encoded.
     if "|" in value or not value.isprintable():
         raise ValueError("must contain only printable characters, except '|'")
@@ -29,7 +32,7 @@ def check_worker_id(value: str) -> str:
 
 
 def check_new_worker_id(value: str) -> str:
-    """Like `check_worker_id`, with the additional rules for new workers."""
+    """Check a worker ID as `check_worker_id`, with the additional rules for new workers."""
     if "/" in value or "%" in value:
         # Proxies in front of this server may or may not decode these characters in a path.
         raise ValueError("must not contain '/' or '%', because paths contain worker IDs")
@@ -59,7 +62,7 @@ class Worker:
     info: Mapping[str, Any] = field(default_factory=dict)
     first_seen_ms: int = 0
     last_seen_ms: int = 0
-    # The pool that it registered for. None means the pool `default`.
+    # The pool that the worker registered for. None means the pool `default`.
     pool: str | None = None
     # Name of the access key that most recently wrote the record. None without keys, and in records
     # of versions before 0.3.
@@ -67,7 +70,7 @@ class Worker:
 
     @property
     def concurrency(self) -> int | None:
-        """The concurrency that it registered, or None if it registered none."""
+        """The concurrency that the worker registered, or None."""
         registered = self.info.get("concurrency")
         return registered if isinstance(registered, int) and registered > 0 else None
 
@@ -77,7 +80,7 @@ class Worker:
         return self.directive is Directive.RUNNING and self.state not in STOPPING
 
     def to_dict(self, now_ms: int) -> dict[str, Any]:
-        """The JSON object of the worker in listings."""
+        """Return the JSON object of the worker in listings."""
         state = self.state if self.state in STOPPING else self.directive.value
         stale = now_ms - self.last_seen_ms > DEAD_AFTER_MS
         return {

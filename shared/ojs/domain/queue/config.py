@@ -58,7 +58,7 @@ Layer = Mapping[str, Any]
 
 
 class OverflowPolicy(StrEnum):
-    """What happens to a new job if its queue is at capacity.
+    """The action on a new job if its queue is at capacity.
 
     The job is rejected, waits for capacity, or displaces the oldest available job.
     """
@@ -68,7 +68,7 @@ class OverflowPolicy(StrEnum):
     DROP_OLDEST = "drop_oldest"
 
     def allows(self, *, waiting: bool = False, dropping: bool = False) -> bool:
-        """Whether the policy can provide capacity for a new job.
+        """Return whether the policy can provide capacity for a new job.
 
         `waiting` is whether the caller can wait, and `dropping` whether jobs can be discarded.
         """
@@ -224,7 +224,7 @@ class QueueConfig:
 
     @property
     def copies_to(self) -> CopyTarget | None:
-        """The target of copies of its dead letters, or None."""
+        """The target of copies of the queue's dead letters, or None."""
         if self.dead_letter_queue is None:
             return None
         return CopyTarget(
@@ -237,11 +237,14 @@ class QueueConfig:
         return self.concurrency is not None or self.rate_limit is not None
 
     def allows_type(self, job_type: str) -> bool:
-        """Whether the queue accepts jobs of this type."""
+        """Return whether the queue accepts jobs of this type."""
         return any(fnmatch.fnmatchcase(job_type, wanted) for wanted in self.allowed_job_types)
 
     def allows_producer(self, producer: str | None) -> bool:
-        """Whether a producer can enqueue jobs. An unknown one (None) can if all producers can."""
+        """Return whether a producer can enqueue jobs.
+
+        An unknown producer (None) can if all producers can.
+        """
         return "*" in self.producers or (producer is not None and producer in self.producers)
 
 
@@ -264,7 +267,7 @@ class Layers:
 
     @property
     def max_age(self) -> str:
-        """Maximum age of dead letters. In a layer, it overrides its alias `dead_letter_ttl`."""
+        """The maximum age of dead letters. In a layer, it overrides its alias `dead_letter_ttl`."""
         for layer in (self.own, self.inherited):
             named = layer.get("dead_letter", {}).get("retention", {}).get("max_age")
             if found := named or layer.get("dead_letter_ttl"):
@@ -289,7 +292,7 @@ class Layers:
         return "max_count" in self.own.get("dead_letter", {}).get("retention", {})
 
     def in_force(self) -> QueueConfig:
-        """The configuration in force."""
+        """Return the configuration in force."""
         return self._config
 
     @cached_property
@@ -379,7 +382,7 @@ def _check_aliases(request: QueueConfigRequest, prefix: str) -> None:
 
 
 def _changes(request: QueueConfigRequest, prefix: str) -> dict[str, Any]:
-    """The fields that a request sets, by their names in the layer."""
+    """Return the fields that a request sets, by their names in the layer."""
     changes: dict[str, Any] = {}
     # Nested fields first, then top-level fields. A later one replaces an earlier one.
     for part in filter(None, (request.backpressure, request)):
@@ -396,7 +399,9 @@ def _changes(request: QueueConfigRequest, prefix: str) -> dict[str, Any]:
 
 
 def _retry_by_one_name(sent: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """A retry policy with the field names of responses, so that an alias replaces the field."""
+    """Return a retry policy with the field names of responses, so that an
+    alias replaces the field.
+    """
     named = {name: value for name, value in sent.items() if name not in _RETRY_ALIASES}
     for name, aliases in envelope.RETRY_ALIASES.items():
         given = [sent[each] for each in (name, *aliases) if each in sent]
@@ -460,7 +465,7 @@ def _merged(above: Mapping[str, Any], below: Mapping[str, Any]) -> dict[str, Any
 
 
 def _without_nulls(layer: Mapping[str, Any]) -> dict[str, Any]:
-    """The layer without null fields and without empty objects."""
+    """Return the layer without null fields and without empty objects."""
     left = {
         name: _without_nulls(value) if isinstance(value, Mapping) else value
         for name, value in layer.items()
@@ -469,10 +474,10 @@ def _without_nulls(layer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def whole(layers: Layers, *, prefix: str = "") -> QueueConfig:
-    """The configuration in force.
+    """Return the configuration in force.
 
-    Raises InvalidRequest if the layers contradict each other. If they were stored, each enqueue
-    request would fail.
+    Raises InvalidRequest if the layers contradict each other. If such layers were stored, each
+    enqueue request would fail.
     """
     try:
         return layers.in_force()
@@ -489,7 +494,7 @@ def check(before: Layers, own: Layer) -> None:
 
 
 def shown(layers: Layers) -> dict[str, Any]:
-    """The merged configuration in responses. A limit that is not set is absent."""
+    """Return the merged configuration as in responses. A limit that is not set is absent."""
     full = _merged({"dead_letter": {"retention": {"max_age": layers.max_age}}}, layers.full)
     if "tenant_fairness" in full:
         full["tenant_fairness"] = tenants.shown(full["tenant_fairness"])
@@ -520,14 +525,14 @@ def check_name(name: str, changes: Mapping[str, Any], *, prefix: str = "") -> No
 
 
 def inherited(policy: Layer, name: str) -> Layer:
-    """The layer that a new queue with this name inherits from the policy for new queues."""
+    """Return the layer that a new queue with this name inherits from the policy for new queues."""
     # The default dead-letter queue can't be its own dead-letter queue.
     own = policy.get("dead_letter_queue") == name
     return {key: value for key, value in policy.items() if not own or key != "dead_letter_queue"}
 
 
 def sources(layers: Layers) -> dict[str, str]:
-    """The layer that each field in force comes from: `queue`, `_default`, or `system`."""
+    """Return the layer that each field in force comes from: `queue`, `_default`, or `system`."""
     found = {name: "system" for name in shown(layers) if name != "backpressure"}
     # `dead_letter_ttl` is another name for a field of `dead_letter`.
     inherited, own = (
@@ -548,7 +553,7 @@ def _in_force(layers: Layers) -> QueueConfig:
     return QueueConfig(
         max_size=full.get("max_size") or None,
         max_size_bytes=full.get("max_size_bytes") or None,
-        # For a value that only a newer version supports, use a value that loses no jobs.
+        # If only a newer version supports a stored value, use a value that loses no jobs.
         overflow_policy=known(
             OverflowPolicy, full["overflow_policy"], "", otherwise=OverflowPolicy.REJECT
         ),

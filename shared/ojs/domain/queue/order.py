@@ -37,7 +37,7 @@ class QueueOrders:
     rows: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def by(self, order: QueueOrder) -> list[tuple[int, str]]:
-        """Sort the queues whose value is not 0. Returns pairs of sort value and name.
+        """Return the queues whose value is not 0, as pairs of sort value and name, in order.
 
         Queues with the same value are sorted by name.
         """
@@ -46,7 +46,7 @@ class QueueOrders:
         return sorted((sign * row[at], name) for name, row in self.rows.items() if row[at])
 
     def levels(self) -> dict[str, StateCounts]:
-        """The jobs that are not in a final state, by queue and state.
+        """Return the number of jobs that are not in a final state, by queue and state.
 
         Scheduled and retryable jobs are not counted separately. Both states have their sum.
         """
@@ -60,7 +60,7 @@ class QueueOrders:
 
 
 def ordered(queues: Iterable[QueueGauges], minute: Mapping[str, Activity]) -> QueueOrders:
-    """Collect the values of queues. `minute` is the activity of the last full minute by queue."""
+    """Return the values of queues. `minute` is the activity of the last full minute by queue."""
     rows = {}
     for each in queues:
         name, of = each.queue.name, each.levels.of

@@ -26,7 +26,7 @@ class QueueState(StrEnum):
 
 
 class DeletionStrategy(StrEnum):
-    """What happens to the jobs of a queue that is deleted.
+    """The action on the jobs of a queue that is deleted.
 
     With `reject`, a queue with jobs is not deleted. With `drain`, the queue is deleted after its
     jobs have finished.
@@ -64,15 +64,15 @@ class Deletion:
 class PoolMark:
     """Settings of a pool that are copied to its queues.
 
-    If `isolated`, only workers of the pool get jobs of the queue. `fairness` is the pool's tenant
-    fairness, or None if the pool doesn't set it.
+    If `isolated` is true, only workers of the pool get jobs of the queue. `fairness` is the pool's
+    tenant fairness, or None if the pool doesn't set it.
     """
 
     isolated: bool = False
     fairness: Fairness | None = None
 
     def compact(self) -> list[Any]:
-        """The stored form."""
+        """Return the stored form."""
         fairness = [] if self.fairness is None else [self.fairness.compact()]
         return [int(self.isolated), *fairness]
 
@@ -90,22 +90,23 @@ class Queue:
     name: str
     state: QueueState = QueueState.ACTIVE
     created_ms: int = 0
-    # When it was most recently paused or resumed, and when its configuration changed.
+    # When the queue was most recently paused or resumed, and when its configuration changed.
     changed_ms: int | None = None
     configured_ms: int | None = None
     layers: Layers = field(default_factory=Layers)
     deletion: Deletion | None = None
-    # The depth counter counts its jobs, even if its size limit is not in force yet.
+    # Whether the depth counter counts the queue's jobs, even if its size limit does not apply yet.
     tracking: bool = False
-    # Active jobs acquire permits, even if its concurrency limit is not in force yet.
+    # Whether active jobs acquire permits, even if the queue's concurrency limit does not apply yet.
     limiting: bool = False
-    # The worker pools that contain it.
+    # Entries of the worker pools that contain the queue.
     pools: Mapping[str, PoolMark] = field(default_factory=dict)
     # Number of configuration changes.
     changes: int = 0
-    # Start time of adding tags to jobs from before tenant fairness was enabled. None when finished.
+    # Time (ms) when the fairness backfill started, which adds tags to existing jobs. None when it
+    # has finished.
     backfill_since_ms: int | None = None
-    # Number of replicas of its record.
+    # Number of replicas of the queue's record.
     replicas: int = 0
 
     @cached_property
@@ -138,7 +139,9 @@ class Queue:
 
     @property
     def version(self) -> int:
-        """A number that each configuration change increases, even if the queue is recreated."""
+        """A number that increases with each configuration change, even if the queue is created
+        again.
+        """
         return self.created_ms + self.changes
 
     @property
@@ -164,7 +167,9 @@ class Queue:
             )
 
     def check_type(self, job_type: str) -> None:
-        """Like `check_job`, without a producer: for dead letters that an operator retries."""
+        """Check a job as `check_job`, but without a producer, for dead letters that an operator
+        retries.
+        """
         if self.state is QueueState.DRAINING:
             raise QueueMayStay(self.name) if self.may_stay else QueueDraining(self.name)
         self.check_allowed(job_type)
@@ -180,7 +185,7 @@ class Queue:
         return self.config.lanes
 
     def choose_lane(self, choose: Callable[[int], int]) -> int:
-        """A random lane for a new job. `choose` returns a number below its argument."""
+        """Return a random lane for a new job. `choose` returns a number below its argument."""
         return choose(self.lanes) if self.lanes > 1 else 0
 
     @property
@@ -215,7 +220,7 @@ class Queue:
 
 
 def to_dict(queue: Queue) -> dict[str, Any]:
-    """The JSON object of a queue."""
+    """Return the JSON object of a queue."""
     shown: dict[str, Any] = {
         "name": queue.name,
         "state": queue.state.value,
@@ -233,7 +238,7 @@ def to_dict(queue: Queue) -> dict[str, Any]:
 
 
 def deletion_to_dict(deletion: Deletion) -> dict[str, Any]:
-    """The JSON object of a deletion."""
+    """Return the JSON object of a deletion."""
     shown: dict[str, Any] = {"strategy": deletion.strategy.value}
     if deletion.target is not None:
         shown["target_queue"] = deletion.target

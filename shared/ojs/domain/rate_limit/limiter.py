@@ -27,8 +27,8 @@ from ojs.records import record
 
 KEY_PATTERN = r"[a-zA-Z0-9][a-zA-Z0-9._:\-]*"
 MAX_KEY = 255
-# The permits of the active jobs of a key are stored in as many items as its largest limit requires
-# (`ojs.store.permits.semaphore`). For jobs with a smaller limit, all these items are read.
+# The permits of the active jobs of a key are stored in shards. Their number depends on the key's
+# largest limit (`ojs.store.permits.semaphore`). For jobs with a smaller limit, all shards are read.
 MAX_CONCURRENCY = 1_000
 MAX_RATE = 1_000_000
 # Maximum period of a rate.
@@ -44,7 +44,7 @@ CONCURRENCY, RATE, THROTTLE, PAUSE = "concurrency", "rate", "throttle", "pause"
 
 
 class OnLimit(StrEnum):
-    """What happens to an available job while its rate limit is reached."""
+    """The action on an available job while its rate limit is reached."""
 
     WAIT = "wait"
     RESCHEDULE = "reschedule"
@@ -52,7 +52,10 @@ class OnLimit(StrEnum):
 
 
 def check_key(value: str) -> str:
-    """Return `value` if it is a valid rate limit key. Raises ValueError with the rule if not."""
+    """Return `value` if it is a valid rate limit key.
+
+    Raises ValueError with the violated rule if it is invalid.
+    """
     if len(value) > MAX_KEY:
         raise ValueError(f"must have at most {MAX_KEY} characters")
     if not _KEY.fullmatch(value):
@@ -64,18 +67,18 @@ def check_key(value: str) -> str:
 
 
 def check_any_key(value: str) -> str:
-    """Like `check_key`, but also accepts the key of a queue (`queue_key`)."""
+    """Check a key as `check_key`, but also accept the key of a queue (`queue_key`)."""
     own = queue_key("")
     return own + check_key(value[len(own) :]) if value.startswith(own) else check_key(value)
 
 
 def queue_key(queue: str) -> str:
-    """The key of jobs whose limit has no key: one key per queue."""
+    """Return the key of jobs whose limit has no key: one key per queue."""
     return f"queue:{queue}"
 
 
 def limiter_name(key: str) -> str:
-    """The short name of a key, 12 characters, for sort keys in the ready index."""
+    """Return the short name of a key, 12 characters, for sort keys in the ready index."""
     digest = hashlib.blake2b(key.encode("utf-8"), digest_size=9).digest()
     return base64.urlsafe_b64encode(digest).decode("ascii")
 
@@ -103,11 +106,11 @@ class LimitBounds:
 
     @property
     def timed(self) -> bool:
-        """Whether starts are limited."""
+        """Whether starts of jobs are limited."""
         return self.rate is not None or self.throttle is not None
 
     def compact(self) -> str:
-        """The form in job records and sort keys, for example `c5;r100/60000;t10/1000`."""
+        """Return the form in job records and sort keys, for example `c5;r100/60000;t10/1000`."""
         parts = [] if self.concurrency is None else [f"c{self.concurrency}"]
         parts += [
             f"{letter}{rate.limit}/{rate.period_ms}"
@@ -142,15 +145,17 @@ class RateLimit:
     on_limit: OnLimit = OnLimit.WAIT
 
     def key_in(self, queue: str) -> str:
-        """The key with which a job of this queue is counted."""
+        """Return the key under which a job of this queue is counted."""
         return queue_key(queue) if self.key is None else self.key
 
     def compact(self) -> str:
-        """The stored form in a job record: limits, `on_limit`, and the key."""
+        """Return the stored form in a job record: limits, `on_limit`, and the key."""
         return f"{self._rules()}|{self.key or ''}"
 
     def spec(self, queue: str) -> str:
-        """The form in a sort key of the ready index: all data for a claim except the key itself."""
+        """Return the form in a sort key of the ready index: all data for a claim except the key
+        itself.
+        """
         return ";".join(filter(None, (limiter_name(self.key_in(queue)), self._rules())))
 
     def _rules(self) -> str:
@@ -221,7 +226,7 @@ class StartsRequest(Model):
     period: Annotated[str, Before(_iso), Field(description="ISO 8601 or `1m`, at most 31 days")]
 
     def rate(self) -> Rate:
-        """The corresponding Rate."""
+        """Return the corresponding Rate."""
         return Rate(self.limit, _period_ms(self.period))
 
 
@@ -263,7 +268,7 @@ class RateLimitRequest(Model):
             raise ValueError("must have key, concurrency, rate, throttle, or max_per_second")
 
     def limit(self) -> RateLimit:
-        """The corresponding RateLimit."""
+        """Return the corresponding RateLimit."""
         rate: Rate | None = None
         if self.max_per_second is not None:
             rate = Rate(self.max_per_second, _SECOND_MS)
@@ -297,7 +302,7 @@ class OverrideRequest(Model):
             raise ValueError("must have concurrency, rate, or throttle")
 
     def override(self, until_ms: int | None) -> Override:
-        """The corresponding Override, in force until `until_ms` or without an end."""
+        """Return the corresponding Override, in force until `until_ms` or without an end."""
         rate = None if self.rate is None else self.rate.rate()
         named = self.model_fields_set & {"concurrency", "rate", "throttle"}
         if self.limit is not None:
@@ -316,16 +321,16 @@ class Override:
     until_ms: int | None = None
 
     def holds(self, now_ms: int) -> bool:
-        """Whether it is in force at `now_ms`."""
+        """Return whether the override is in force at `now_ms`."""
         return self.until_ms is None or now_ms < self.until_ms
 
     def over(self, bounds: LimitBounds) -> LimitBounds:
-        """Apply this override to the limits of a job."""
+        """Return the limits of a job after this override."""
         laid: dict[str, Any] = {name: getattr(self.bounds, name) for name in self.named}
         return replace(bounds, **laid)
 
     def compact(self) -> str:
-        """The stored form: field names, end, and limits."""
+        """Return the stored form: field names, end, and limits."""
         until = "" if self.until_ms is None else str(self.until_ms)
         return f"{','.join(sorted(self.named))}|{until}|{self.bounds.compact()}"
 
@@ -343,7 +348,10 @@ class Override:
 
 @record(frozen=True)
 class LimitDecision:
-    """Number of jobs that can start. If 0: the limit that blocks them, and its end if known."""
+    """The number of jobs that can start.
+
+    If it is 0, also the limit that blocks them, and its end if known.
+    """
 
     count: int
     strategy: str = ""
@@ -366,7 +374,8 @@ class LimiterState:
     active: int = 0
     look_ms: int | None = None
     most: int = 0
-    # Permits of jobs that version 0.2 claimed, included in `active`: job and acquisition time (ms).
+    # Permits of jobs that version 0.2 claimed, which are included in `active`: job and acquisition
+    # time (ms).
     left: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     windows: Mapping[int, RateWindow] = field(default_factory=dict)
     last_ms: int | None = None
@@ -377,23 +386,23 @@ class LimiterState:
     # Limits of the most recently enqueued job, for responses, and the queues of its jobs.
     bounds: LimitBounds = LimitBounds()
     queues: tuple[str, ...] = ()
-    # When it was first detected that it throttles jobs.
+    # When the key was found to throttle jobs.
     throttled_since_ms: int | None = None
     op: str | None = None
 
     def in_force(self, bounds: LimitBounds, now_ms: int) -> LimitBounds:
-        """The limits of a job after the override, if one is in force."""
+        """Return the limits of a job after the override, if one is in force."""
         if self.override is not None and self.override.holds(now_ms):
             return self.override.over(bounds)
         return bounds
 
     def permits(self, bounds: LimitBounds, now_ms: int) -> int | None:
-        """The number of permits from which a start acquires one. None if it acquires none."""
+        """Return the total number of permits for a start, or None if it acquires no permit."""
         most = self.in_force(bounds, now_ms).concurrency
         return MAX_CONCURRENCY if most is None and self.counted else most
 
     def counts_starts(self, bounds: LimitBounds, now_ms: int) -> bool:
-        """Whether a start of a job with these limits is counted."""
+        """Return whether a start of a job with these limits is counted."""
         return self.timed or self.in_force(bounds, now_ms).timed
 
     def room(self, bounds: LimitBounds, now_ms: int, wanted: int) -> LimitDecision:
@@ -455,15 +464,15 @@ class LimiterState:
         return LimitDecision(0, THROTTLE, rate.limit, rate.limit, next_ms)
 
     def next_ms(self, throttle: Rate) -> int:
-        """The time (ms) of the next start that a throttle allows."""
+        """Return the time (ms) of the next start that a throttle allows."""
         return 0 if self.last_ms is None else self.last_ms + throttle.interval_ms
 
     def started(self, period_ms: int, now_ms: int) -> int:
-        """The number of counted starts in the last period."""
+        """Return the number of counted starts in the last period."""
         return self._recent(now_ms).get(period_ms, RateWindow()).used
 
     def reset_ms(self, rate: Rate, now_ms: int) -> int:
-        """The time (ms) at which a rate allows one more start, `now_ms` or later."""
+        """Return the time (ms) at which a rate allows one more start, `now_ms` or later."""
         window = self._recent(now_ms).get(rate.period_ms, RateWindow())
         over = window.used - rate.limit
         for step, count in window.passed:
@@ -476,7 +485,7 @@ class LimiterState:
         return now_ms
 
     def _recent(self, now_ms: int) -> dict[int, RateWindow]:
-        """The windows with starts in their last period."""
+        """Return the windows with starts in their last period."""
         recent = {period: window.recent(now_ms, period) for period, window in self.windows.items()}
         return {period: window for period, window in recent.items() if window.passed}
 
@@ -506,7 +515,9 @@ class LimiterState:
         )
 
     def without_starts(self, started_ms: int, count: int) -> LimiterState:
-        """The state without `count` starts that were counted at `started_ms` but did not happen."""
+        """Return the state without `count` starts that were counted at `started_ms` but did not
+        happen.
+        """
         return replace(
             self,
             windows={

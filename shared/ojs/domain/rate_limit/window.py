@@ -26,12 +26,12 @@ class RateWindow:
         return sum(count for _, count in self.passed)
 
     def recent(self, now_ms: int, period_ms: int) -> RateWindow:
-        """The window without starts that are older than one period."""
+        """Return the window without starts that are older than one period."""
         step = _step(now_ms, period_ms)
         return RateWindow(tuple(pair for pair in self.passed if pair[0] >= step - STEPS))
 
     def room(self, now_ms: int, *, limit: int, period_ms: int) -> int:
-        """The number of jobs that can start now.
+        """Return the number of jobs that can start now.
 
         Args:
             now_ms: Current time in milliseconds since the epoch.
@@ -80,7 +80,7 @@ class RateWindow:
         return RateWindow(tuple(sorted(steps.items())))
 
     def pairs(self) -> list[Sequence[int]]:
-        """The stored form."""
+        """Return the stored form."""
         return [list(pair) for pair in self.passed]
 
 

@@ -36,7 +36,7 @@ class WorkflowState(StrEnum):
 
 
 class RetryMode(StrEnum):
-    """Which steps run again in a retry. With each mode, steps that never ran can run."""
+    """The steps that run again in a retry. With each mode, steps that never ran can run."""
 
     ALL = "all"
     # Completed steps keep their results.
@@ -74,12 +74,12 @@ class GraphState:
         return len(self.reruns)
 
     def generation_of(self, node: int) -> int:
-        """The generation in which a node runs or most recently ran."""
+        """Return the generation in which a node runs or most recently ran."""
         rounds = range(len(self.reruns), 0, -1)
         return next((each for each in rounds if self.reruns[each - 1] >> node & 1), 0)
 
     def state_of(self, graph: Graph, node: int) -> StepState:
-        """The state of the step of a job or an opening."""
+        """Return the state of the step of a job or an opening."""
         end = graph.exits[node]
         for ended in (StepState.COMPLETED, StepState.FAILED, *_NEVER):
             if getattr(self, ended) >> end & 1:
@@ -87,7 +87,7 @@ class GraphState:
         return StepState.STARTED if self.started >> node & 1 else StepState.WAITING
 
     def workflow(self, graph: Graph) -> WorkflowState:
-        """The state of the workflow."""
+        """Return the state of the workflow."""
         if self.stopped:
             return WorkflowState.CANCELLED
         end = graph.exits[0]
@@ -96,7 +96,7 @@ class GraphState:
         return WorkflowState.COMPLETED if self.completed >> end & 1 else WorkflowState.RUNNING
 
     def running(self, graph: Graph) -> Iterator[int]:
-        """The jobs that were started and have not ended."""
+        """Return the jobs that were started and have not ended."""
         return numbers(self.started & ~self.ended & graph.job_bits)
 
     def count(self, graph: Graph, state: StepState) -> int:
@@ -139,7 +139,7 @@ class _Change:
         """Record that a job or a settle node ended."""
         if not self._ended >> node & 1:
             if self._graph.is_job(node):
-                # This mark can be processed before the marks that started the job.
+                # The end of a job can be processed before the ends of the jobs that it depends on.
                 self._started |= 1 << node
             self._close(node, node, state)
 
@@ -192,7 +192,7 @@ class _Change:
         self.decide(graph.exits[node])
 
     def decision(self) -> Decision:
-        """The new state and the changes."""
+        """Return the new state and the changes."""
         graph, before = self._graph, self._before
         after = replace(before, started=self._started, **self._sets)
         workflow = after.workflow(graph)
@@ -210,7 +210,7 @@ class _Change:
 
 
 def _openings(graph: Graph, ended: int) -> tuple[int, ...]:
-    """The openings of the composites whose settle nodes are in `ended`."""
+    """Return the openings of the composites whose settle nodes are in `ended`."""
     return tuple(
         sorted(graph.parents[node] for node in numbers(ended) if graph.steps[node] is None)
     )
@@ -223,7 +223,7 @@ def start(graph: Graph) -> Decision:
     return change.decision()
 
 
-# A node that ended, COMPLETED or FAILED, and the generation in which it ran.
+# A node that ended, its final state (COMPLETED or FAILED), and the generation in which it ran.
 Ending = tuple[int, StepState, int]
 
 
@@ -341,7 +341,7 @@ def _check_retry(graph: Graph, state: GraphState) -> None:
 
 
 def _going_back(graph: Graph, state: GraphState, mode: RetryMode) -> int:
-    """The nodes that a retry resets, as bits."""
+    """Return the nodes that a retry resets, as a bit set."""
     if mode is RetryMode.ALL:
         return graph.all_bits
     pending = list(numbers(state.failed | state.cancelled))

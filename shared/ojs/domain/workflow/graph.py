@@ -42,7 +42,7 @@ class StepTrigger(StrEnum):
 
 
 class Callback(StrEnum):
-    """When a callback runs, after all jobs of its batch have ended."""
+    """The condition under which a callback runs, after all jobs of its batch have ended."""
 
     ON_COMPLETE = "on_complete"
     ON_SUCCESS = "on_success"
@@ -180,17 +180,17 @@ class Graph:
             self.followers[source].append((target, slot))
 
     def step(self, node: int) -> Step:
-        """The step of a job or an opening."""
+        """Return the step of a job or an opening."""
         found = self.steps[node]
         assert found is not None
         return found
 
     def is_job(self, node: int) -> bool:
-        """Whether a node is a job."""
+        """Return whether a node is a job."""
         return _is_job(self.steps[node])
 
     def marks(self, node: int, state: StepState) -> list[StepSignal]:
-        """The marks that an ended node makes.
+        """Return the marks that an ended node makes.
 
         `node` is a job, a settle node, or the opening of a composite that never starts. For an
         opening, the marks are those of its settle node.
@@ -238,7 +238,7 @@ class Graph:
         return self._masks[node]
 
     def span(self, node: int) -> range:
-        """The nodes of a step: all nodes of a composite, or only the job."""
+        """Return the nodes of a step: all nodes of a composite, or only the job."""
         return range(node, self.exits[node] + 1)
 
 
@@ -247,14 +247,14 @@ def _is_job(step: Step | None) -> bool:
 
 
 def needs_of(composite: Step, position: int) -> tuple[int, ...]:
-    """The positions of the steps that the step at `position` of a composite waits for."""
+    """Return the positions of the steps that the step at `position` of a composite waits for."""
     if composite.kind is StepKind.CHAIN:
         return (position - 1,) if position else ()
     return composite.steps[position].needs
 
 
 def _forgiven(composite: Step) -> frozenset[int]:
-    """The positions of the steps whose failure doesn't fail their composite."""
+    """Return the positions of the steps whose failure doesn't fail their composite."""
     if composite.kind is StepKind.BATCH:
         # The jobs: their failures are handled by the callbacks.
         return frozenset({0})

@@ -58,7 +58,7 @@ class PlacedSteps:
 
     @property
     def edges(self) -> int:
-        """Number of dependencies, without those of callbacks."""
+        """Number of dependencies, excluding those of callbacks."""
         return sum(len(self.needs[at]) for at in self.body)
 
 
@@ -87,7 +87,7 @@ def arrange(places: Sequence[StepSpec], path: str, note: Note) -> PlacedSteps:
 
 
 def _resolved(places: Sequence[StepSpec], note: Note) -> list[tuple[int, ...]]:
-    """The positions of the dependencies of each step, without unknown ones."""
+    """Return the positions of the dependencies of each step, without unknown ones."""
     positions = {place.id: at for at, place in enumerate(places)}
     found = []
     for place in places:
@@ -113,7 +113,9 @@ def _unknown(name: str, positions: dict[str, int]) -> str:
 def _by_id(
     places: Sequence[StepSpec], needs: Sequence[tuple[int, ...]], told: Collection[int]
 ) -> dict[int, Callback]:
-    """The callbacks that are marked by ID: they need all other steps, and no step needs them."""
+    """Return the callbacks that are marked by ID: they need all other steps, and no step needs
+    them.
+    """
     needed = {need for each in needs for need in each}
     found = {
         at: Callback(place.id.replace("-", "_"))
@@ -134,7 +136,7 @@ def _by_id(
 
 
 def _lacking(needs: Sequence[int], count: int, callbacks: set[int]) -> list[int]:
-    """The steps that a callback must depend on but doesn't."""
+    """Return the steps that a callback must depend on but doesn't."""
     have = callbacks.union(needs)
     return [at for at in range(count) if at not in have] if len(have) < count else []
 

@@ -213,7 +213,7 @@ class _Reading:
     def _options(
         self, raw: Mapping[str, Any], path: str, outer: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """The options of a workflow, merged with those of the enclosing workflow."""
+        """Return the options of a workflow, merged with those of the enclosing workflow."""
         options = raw.get("options")
         if options is None:
             return outer
@@ -347,7 +347,7 @@ class _Reading:
         return Dependency("")
 
     def _member(self, raw: object, path: str, members: Iterable[_Member]) -> _Member | None:
-        """The member of `members` that equals `raw`, or None after recording an error."""
+        """Return the member of `members` that equals `raw`, or None after recording an error."""
         for member in members:
             if raw == member:
                 return member
@@ -386,7 +386,7 @@ class _Reading:
         return _Read(Step(StepKind.JOB, step_id, template["type"]), (template,))
 
     def _queue(self, template: Mapping[str, Any], path: str) -> str | None:
-        """The queue of a job, or None after recording errors if it could not be enqueued."""
+        """Return the queue of a job, or None after recording errors if it could not be enqueued."""
         args, meta = template.get("args"), template.get("meta", {})
         # The jobs of a group often differ only in args and meta. The rest is validated once.
         like = repr([each for each in template.items() if each[0] not in ("args", "meta")])
@@ -432,7 +432,9 @@ class _Reading:
 
 
 def _usual(body: object) -> object:
-    """The request, with the field names of the admin UI's builder replaced by the API names."""
+    """Return the request, with the field names of the admin UI's builder replaced
+    by the API names.
+    """
     if not isinstance(body, dict) or "tasks" not in body or "jobs" in body:
         return body
     kind = body.get("type")
@@ -452,7 +454,7 @@ def _is_composite(raw: object) -> bool:
 
 
 def _with_options(job: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The job, with the options of its workflow that it doesn't set itself."""
+    """Return the job, with the options of its workflow that it doesn't set itself."""
     given = job.get("options") or {}
     if not options or not isinstance(given, dict):
         return job
@@ -474,7 +476,7 @@ def _holding(kind: StepKind, steps: Sequence[_Read]) -> _Read:
 
 
 def _as_callback(read: _Read, callback: Callback) -> _Read:
-    """The step as a callback of a batch. Step 0 of the batch contains its jobs."""
+    """Return the step as a callback of a batch. Step 0 of the batch contains its jobs."""
     step = replace(read.step, needs=(0,), trigger=callback.trigger, callback=callback)
     return replace(read, step=step)
 
@@ -508,7 +510,7 @@ def _arranged(
 
 
 def _inferred(graph: Step) -> Step:
-    """The graph as a group or chain if it is equivalent to one, else unchanged."""
+    """Return the graph as a group or chain if it is equivalent to one, else unchanged."""
     if not any(step.needs for step in graph.steps):
         return replace(graph, kind=StepKind.GROUP)
     for position, step in enumerate(graph.steps):

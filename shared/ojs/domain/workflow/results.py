@@ -19,7 +19,7 @@ from ojs.domain.workflow.graph import Graph, StepKind, needs_of
 
 
 def wanted(graph: Graph, node: int) -> Sequence[int]:
-    """The parents of a step, in order: jobs, and openings of composites."""
+    """Return the parents of a step, in order: jobs, and openings of composites."""
     parent = graph.parents[node]
     if parent < 0:
         return ()
@@ -48,13 +48,16 @@ def _jobs(graph: Graph, step: int) -> Iterator[int]:
 
 
 def _members(graph: Graph, opening: int) -> Sequence[int]:
-    """The steps of a composite, without callbacks."""
+    """Return the steps of a composite, without callbacks."""
     children = graph.children[opening]
     return graph.children[children[0]] if graph.step(opening).kind is StepKind.BATCH else children
 
 
 def kept(graph: Graph) -> frozenset[int]:
-    """The jobs whose results another step receives. The workflow must retain only these results."""
+    """Return the jobs whose results another step receives.
+
+    The workflow must retain only these results.
+    """
     found = set[int]()
     wanting = [(0, False)]
     while wanting:
@@ -105,7 +108,7 @@ def parent_fields(
 
 
 def _provided(graph: Graph, step: int, values: Mapping[int, Any]) -> Any:
-    """The value of a step: a job's value or null, or a composite's list of values."""
+    """Return the value of a step: a job's value or null, or a composite's list of values."""
     if graph.is_job(step):
         return values.get(step)
     return [_provided(graph, each, values) for each in _members(graph, step)]

@@ -37,7 +37,7 @@ def graph_of(text: bytes) -> Graph:
 
 
 def _tree(step: Step, types: dict[str, int]) -> Any:
-    """The step as JSON. A job without other fields is the number of its type."""
+    """Return the step as JSON. A job without other fields is the number of its type."""
     rest = [step.id, step.name, step.needs, step.ignores, step.trigger, step.callback]
     while rest and rest[-1] == _DEFAULTS[len(rest) - 1]:
         rest.pop()
@@ -101,7 +101,7 @@ def state_text(state: GraphState) -> bytes:
 
 
 def _sized(number: int) -> bytes:
-    """The number, preceded by its length in bytes."""
+    """Return the number, preceded by its length in bytes."""
     data = number.to_bytes((number.bit_length() + 7) // 8, "little")
     return len(data).to_bytes(2, "little") + data
 

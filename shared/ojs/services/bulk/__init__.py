@@ -1,1 +1,1 @@
-"""Bulk operations: one runner, what one slice does, and acts on one job."""
+"""Bulk operations: the runner, the processing of one slice, and the actions on one job."""

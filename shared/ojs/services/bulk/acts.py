@@ -170,12 +170,15 @@ class JobActs:
         return self._redrive.bring_back(job, drops=drops, known=known, reaches=reaches)
 
     def cancel(self, job: Job) -> Job:
-        """Cancel a job as read. Raises LostRace, Conflict for one that is final."""
+        """Cancel a job as read. Raises LostRace, and Conflict if the job is in a final state."""
         after = lifecycle.cancel(job, now_ms=self._clock.now_ms())
         return self._changes.replace(job, replace(after, batch=None))
 
     def remove(self, job: Job) -> None:
-        """Delete a final job as read. Raises LostRace, Conflict for one that is not final."""
+        """Delete a finished job as read.
+
+        Raises LostRace, and Conflict if its state is not final.
+        """
         if not job.state.terminal:
             raise Conflict(
                 f"Can't delete a job in state '{job.state}'. The state must be "
@@ -211,7 +214,8 @@ class JobActs:
                 details={"job_id": job.id},
             )
         after = lifecycle.hasten(job, now_ms=self._clock.now_ms(), order=self._ids.order())
-        # Race: the sweep or a fetch finds the job due, or it is cancelled. The loser reads again.
+        # Race: the sweep or a fetch processes a due transition of the job, or it is cancelled. The
+        # loser reads again.
         return self._changes.replace(
             job, self._placement.assign_position(replace(after, batch=None))
         )

@@ -101,11 +101,12 @@ class JobSlices:
                 wanted,
                 limit=size,
                 cursor=operation.cursor,
-                # Of the finished jobs, only dead letters can be retried.
+                # Among finished jobs, only dead letters can be retried.
                 log=operation.action is not Action.RETRY_JOBS,
                 # The first round of an erasure processed all jobs that finished before its start.
                 ended_since_ms=0 if operation.round == 1 else operation.started_ms - DAY_MS,
-                # Counters have the delay of the stream.
+                # Counters have the delay of the DynamoDB stream, so the operation doesn't use them
+                # to skip queues.
                 everything=operation.action is Action.ERASE_JOBS,
             )
         except InvalidRequest as error:
@@ -159,14 +160,14 @@ class JobSlices:
         run.over = len(names) < size
 
     def _known(self, run: BulkRun, jobs: list[Job]) -> dict[str, Queue]:
-        """Return the queues of the dead letters to retry. Reads them once per slice."""
+        """Return the queues of the dead letters to retry. A slice reads them once."""
         names = sorted({job.queue for job in jobs if job.dead_letter})
         if run.operation.action is not Action.RETRY_JOBS or not names:
             return {}
         return self._queues.get_many(names)[0]
 
     def _handle(self, run: BulkRun, job: Job, known: dict[str, Queue]) -> bool:
-        """Process one job; False if the time is up. Raises the errors of `handle`."""
+        """Process one job. Return false if the time is up. Raises the errors of `handle`."""
         operation = run.operation
 
         def act(found: Job) -> None:
@@ -205,7 +206,7 @@ class JobSlices:
         self._acts.remove(job if job.state.terminal else self._acts.cancel(job))
 
     def _changed(self, run: BulkRun, job_id: str, job: Job | None) -> None:
-        """Count a job that was named by ID but doesn't match the operation, or no longer does."""
+        """Count a job that was named by ID and does not match the operation."""
         operation = run.operation
         if not isinstance(operation.wanted, JobIds):
             return
@@ -219,7 +220,7 @@ class JobSlices:
 
 
 def _meant(operation: BulkOperation, job: Job) -> bool:
-    """Whether the record of a job matches the operation."""
+    """Return whether the record of a job matches the operation."""
     wanted, action = operation.wanted, operation.action
     if job.state not in action.states or not operation.covers(job):
         return False
@@ -229,7 +230,7 @@ def _meant(operation: BulkOperation, job: Job) -> bool:
 
 
 def _archived(wanted: object, shown: Mapping[str, Any]) -> bool:
-    """Whether an archived job matches the erasure."""
+    """Return whether an archived job matches the erasure."""
     if isinstance(wanted, JobIds):
         return shown["id"] in wanted.ids
     assert isinstance(wanted, JobFilter)
@@ -238,9 +239,9 @@ def _archived(wanted: object, shown: Mapping[str, Any]) -> bool:
 
 
 def _as_asked(operation: BulkOperation, job: Job) -> bool:
-    """Whether a job reached the requested state after the start of the operation.
+    """Return whether a job reached the requested state after the start of the operation.
 
-    The operation before a crash, or another request, can have changed it.
+    The operation before a crash, or another request, might have changed it.
     """
     began_ms = operation.started_ms
     if operation.action is Action.CANCEL_JOBS:

@@ -22,7 +22,7 @@ from ojs.store.bulk.operations import ClaimedOperation
 from ojs.store.jobs.records import JobStore
 from ojs.store.table.races import retry_as_found
 
-# One page of the index: one query and one BatchGet.
+# Number of index entries in a slice. One query and one BatchGetItem call read them.
 SLICE = 100
 # Maximum bytes of offloaded payloads in memory, if a filter reads args.
 MAX_ARGS_BYTES = 8_000_000
@@ -37,7 +37,7 @@ class BulkRun:
     jobs_left: int
     looks_left: int
     go_on: GoOn
-    # When the sweep continues the operation (ms).
+    # When the sweep continues the operation (ms since the epoch).
     look_at_ms: int
     job_ids: list[str] = field(default_factory=list)
     errors: list[Refusal] = field(default_factory=list)
@@ -122,7 +122,7 @@ class BulkRun:
 
     @property
     def rests(self) -> bool:
-        """Whether the operation needs no further run now."""
+        """Return whether the operation needs no further run now."""
         idle = self.troubled or self.waits
         return idle or self.operation.phase.over or self.operation.waiting_for_room
 

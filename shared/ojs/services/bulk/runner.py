@@ -46,12 +46,14 @@ from ojs.store.jobs.records import JobStore
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table.races import unless_lost, wins
 
-# Maximum number of jobs that the request processes that starts an operation.
+# Maximum number of jobs that are processed by the request that starts an operation.
 REQUEST_JOBS = 500
-# Jobs of one operation before the sweep continues with the next one; index entries read per job.
+# Maximum number of jobs of one operation before the sweep continues with the next one, and number
+# of index entries that are read per job.
 RUN_JOBS = 1_000
 LOOKS_PER_JOB = 10
-# Longer than a slice and any function run: an older claim is from a crashed run.
+# Duration of a claim (ms). It is longer than a slice and than any function runs, so an older claim
+# belongs to a run that crashed.
 CLAIM_MS = 60_000
 # Delay until a retry after a full queue.
 ROOM_MS = 20_000
@@ -220,7 +222,7 @@ class BulkRunner:
     def _run(
         self, operation_id: str, jobs: int, go_on: GoOn, counts: SweepCounts
     ) -> BulkRun | None:
-        """Run an operation; None if it has ended or another run has claimed it."""
+        """Run an operation, or None if it has ended or another run has claimed it."""
         now_ms = self._clock.now_ms()
         run = None
         # After a failure, the claim expires, and a later run continues from the saved progress.
@@ -255,7 +257,7 @@ class BulkRunner:
             try:
                 self._slice(run)
             except (BackendUnavailable, BackendTimeout, QueueMayStay):
-                # The next run detects whether the job was processed.
+                # It is unknown whether the job was processed. The next run detects that.
                 run.troubled = True
             run.now(replace(run.operation, updated_ms=self._clock.now_ms()))
             if run.over or not run.has_budget:
@@ -290,7 +292,7 @@ class BulkRunner:
         wanted, size = run.operation.wanted, min(SLICE, run.jobs_left, run.looks_left)
         entries = self._jobs.index.dead(
             wanted.queue,
-            # One more than is processed, to detect whether more entries follow.
+            # Read one more entry than is processed. It shows whether more entries follow.
             limit=size + 1,
             since_ms=wanted.since_ms,
             until_ms=min(run.operation.started_ms + 1, wanted.until_ms or times.MAX_MS),
@@ -305,7 +307,7 @@ class BulkRunner:
             for job_id, key in entries
             if f"job {job_id}" in unreadable
         }
-        # Read once per slice: a configuration change applies from the next slice on.
+        # The queues are read once per slice: a configuration change applies from the next slice on.
         known: dict[str, Queue] = {}
         if run.operation.action is Action.RETRY:
             known, _ = self._queues.get_many(sorted({job.queue for job in records.values()}))
@@ -349,7 +351,7 @@ class BulkRunner:
         yield from loaded(self._jobs, likely)
 
     def _handle(self, run: BulkRun, job: Job, key: str, known: dict[str, Queue]) -> bool:
-        """Retry or purge one job; False if the time is up. Raises as `BulkRun.handle`."""
+        """Retry or purge one job. Return false if the time is up. Raises as `BulkRun.handle`."""
 
         def act(found: Job) -> None:
             if run.operation.action is Action.PURGE:

@@ -1,1 +1,1 @@
-"""Cron jobs: registering them, and firing them when their ticks come."""
+"""Cron jobs: registration, changes, and the creation of their jobs when a tick is due."""

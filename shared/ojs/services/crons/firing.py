@@ -1,10 +1,10 @@
-"""Fires cron jobs whose tick is due (ojs-cron, sections 6 and 7).
+"""Fires cron jobs: creates the job of each tick that is due (ojs-cron, sections 6 and 7).
 
-A fetch fires the cron jobs in the due index of its queue, and the sweep fires the others, in any
-number of containers at the same time. One transaction stores the job of the tick and schedules the
-next tick, on the condition that the cron job is unchanged. Each tick therefore fires at most once,
-and a crash leaves no partial change. If several ticks are overdue, one fires, and the next one is
-in the future.
+A tick is a time at which a cron job must run. A fetch fires the cron jobs in the due index of its
+queue, and the sweep fires the others, in any number of containers at the same time. One transaction
+stores the job of the tick and schedules the next tick, on the condition that the cron job is
+unchanged. Each tick therefore fires at most once, and a crash leaves no partial change. If several
+ticks are overdue, only one fires, and the next one is in the future.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class CronFiring:
         return retry_on_race(attempt, tries=_TRIES, busy=busy)
 
     def _pass_gap(self, cron: Cron, gap_ms: int, now_ms: int) -> None:
-        """Skip ticks whose local times don't exist because of a change of the clocks."""
+        """Skip ticks whose local times don't exist, because the clocks moved forward."""
         found = cron.definition.next_after(gap_ms - 1, anchor_ms=gap_ms)
         skipped = [one for one in (found.skipped if found else ()) if one.at_ms == gap_ms]
         run = replace(
@@ -123,7 +123,7 @@ class CronFiring:
             following = replace(cron, past_ms=past_ms).after(past_ms, anchor_ms=tick_ms)
             catchable_ms = self._catchable(cron, tick_ms, now_ms)
         except InvalidRequest as error:
-            # The time zone data no longer has its zone, or a validation rule is stricter now.
+            # The time zone data no longer contains the zone, or a validation rule is stricter now.
             self._skip(cron, cron.pause(), now_ms, tick_ms, SkipReason.REFUSED, error=error)
             return None
         if catchable_ms is None:
@@ -159,7 +159,7 @@ class CronFiring:
 
     @staticmethod
     def _catchable(cron: Cron, tick_ms: int, now_ms: int) -> int | None:
-        """Return the first overdue tick that can still fire; None if all are too old."""
+        """Return the first overdue tick that can still fire, or None if all are too old."""
         window_ms = cron.definition.catchup_ms
         if window_ms is None or now_ms - tick_ms <= window_ms:
             return tick_ms
@@ -263,5 +263,8 @@ class CronFiring:
 
 
 def _is_own(error: Duplicate, cron: Cron) -> bool:
-    """Whether the ID in use is that of the job of this tick, so the tick has already fired."""
+    """Return whether the ID in use belongs to the job of this tick.
+
+    The tick has then fired already.
+    """
     return error.details.get("existing_job_id") == cron.job_id()

@@ -36,7 +36,7 @@ from ojs.store.table.races import retry_on_race
 
 _BUSY = "Concurrent requests changed this cron job."
 _TRIES = 8
-# A worker whose last heartbeat is within this time polls its queues.
+# A worker whose last heartbeat is within this time (ms) is considered to fetch from its queues.
 _POLLS_MS = 60_000
 _WORKERS = 100
 _PAGE = 100
@@ -48,7 +48,7 @@ UNREAD_SECONDS = (
 
 @record(frozen=True)
 class RegisteredCron:
-    """A cron job that was registered or changed. `created`: whether its name is new."""
+    """A cron job that was registered or changed. `created` is true if its name is new."""
 
     cron: Cron
     created: bool = False
@@ -73,8 +73,8 @@ class CronJobs:
     ) -> None:
         """Create the service.
 
-        `most` is the maximum number of cron jobs (0: no limit). `least_s` is the minimum time
-        between two ticks in seconds.
+        `max_crons` is the maximum number of cron jobs (0: no limit). `min_cron_interval_s` is the
+        minimum time between two ticks in seconds.
         """
         self._most = max_crons
         self._least_s = min_cron_interval_s
@@ -156,7 +156,7 @@ class CronJobs:
         if settings.name not in (None, name):
             rule = "can't be changed. Omit it, or send the name in the path"
             raise InvalidRequest("name", rule, value=settings.name)
-        # Only to pause it does not make it the caller's.
+        # A request that only pauses the cron job does not change which access key set it.
         pauses = settings.enabled is False and not settings.values
         line = None if pauses else self._makers.line(caller)
 
@@ -214,7 +214,8 @@ class CronJobs:
             definition.check(
                 now_ms=now_ms, path=settings.template_path, least_ms=self._least_s * 1_000
             )
-        # The following checks know the job only, not its path in the request.
+        # The following checks don't know the path of a field in the request, so the errors are
+        # converted.
         with _as_invalid(settings.template_path):
             self._enqueue.check(
                 definition.job_request(name, now_ms), producer=producer, reaches=caller.reaches
@@ -255,7 +256,7 @@ class CronJobs:
         return found
 
     def _polled(self, queue: str) -> bool:
-        """Whether a worker of the queue has sent a heartbeat recently."""
+        """Return whether a worker of the queue has sent a heartbeat recently."""
         now_ms = self._clock.now_ms()
         after: str | None = None
         while True:
@@ -414,7 +415,7 @@ class CronJobs:
 
 
 def _times(definition: CronDefinition) -> tuple[object, ...]:
-    """Return the fields that determine the ticks."""
+    """Return the fields of a definition that determine the ticks."""
     return (
         definition.expression,
         definition.timezone,
@@ -426,7 +427,7 @@ def _times(definition: CronDefinition) -> tuple[object, ...]:
 
 @contextmanager
 def _as_invalid(path: str = "") -> Iterator[None]:
-    """Turn the errors of a rejected enqueue request into InvalidRequest with the field.
+    """Convert the errors of a rejected enqueue request to InvalidRequest with the field.
 
     `path` is the prefix of the field's name.
     """

@@ -1,9 +1,9 @@
-"""Recomputes the ticks of cron jobs after a change of the time zone rules.
+"""Recomputes the next ticks of cron jobs after a change of the time zone rules.
 
 A tick is computed when the previous one fires, which can be a year earlier. A deployment with new
 rules can move it in both directions. The first sweep of a container therefore compares the version
 of its rules with the version of the last recomputation: one read. If they are not equal, all cron
-jobs are checked, a limited number in each run.
+jobs are recomputed, a limited number in each run.
 """
 
 from __future__ import annotations
@@ -62,7 +62,10 @@ class ZoneSweep:
         return SweepReport(+run.counts, failures=run.counts.failures)
 
     def _aim(self, cron: Cron, now_ms: int) -> bool:
-        """Recompute the tick of a cron job, unless it is due. Return whether it has changed."""
+        """Recompute the next tick of a cron job, unless it is due.
+
+        Return whether the tick has changed.
+        """
 
         def attempt() -> bool:
             seen = self._crons.get(cron.name)

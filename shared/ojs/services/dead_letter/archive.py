@@ -22,8 +22,8 @@ from ojs.domain.job.job import Job, to_dict
 from ojs.store.jobs.blobs import ARCHIVE, GZIP, Blobs
 from ojs.store.jobs.reading import JobReader
 
-# A slice ends with the job that reaches this size; only one compressed slice and one job are in
-# memory.
+# A slice ends with the job that reaches this size (bytes). Only one compressed slice and one job
+# are in memory.
 MAX_BYTES = 8_000_000
 
 
@@ -48,7 +48,7 @@ class Archive:
         kept: list[Job] = []
         looked = size = 0
         packed = BytesIO()
-        # Without a timestamp, so that the same jobs result in the same bytes.
+        # The object has no timestamp, so that the same jobs give the same bytes.
         with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as lines:
             for dying in dead:
                 if size >= MAX_BYTES:
@@ -69,7 +69,9 @@ class Archive:
     def names(
         self, *, after: str, limit: int, queue: str | None = None, since_ms: int = 0
     ) -> list[tuple[str, bool]]:
-        """Return the next objects after a name, and whether each was written since a day. One call.
+        """Return the next objects after a name, and whether each was written since a day.
+
+        Makes one call.
 
         Args:
             after: Name of the previous object.
@@ -122,7 +124,8 @@ def _day(ms: int) -> str:
 
 def _key(queue: str, kept: Sequence[Job], now_ms: int) -> str:
     day = _day(now_ms)
-    # The jobs and their versions, so that each slice has a unique name.
+    # The name contains a digest of the jobs and their versions, so that each slice has a unique
+    # name.
     versions = "\n".join(f"{job.id} {job.op}" for job in kept)
     digest = hashlib.sha256(versions.encode()).hexdigest()[:16]
     first_ms = kept[0].discarded_ms or 0

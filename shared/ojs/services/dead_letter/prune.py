@@ -36,7 +36,8 @@ from ojs.store.jobs.records import JobStore
 from ojs.store.table import keys
 
 _SLICE = 100
-# Maximum index keys in memory, over all partitions, in the search for the last one to keep.
+# Maximum number of index keys in memory, for all partitions, while the last dead letter to keep is
+# searched.
 _PAGE = 2_000
 _SMALLEST_PAGE = 10
 
@@ -68,7 +69,8 @@ class _RetentionCount:
 
 @record
 class _PruneRun(SweepRun):
-    # Number of deleted jobs of this run, by queue. The projected counts might still include them.
+    # Number of jobs that this run deleted, by queue. The counts of the projection might still
+    # include them.
     pruned: Counter[str] = field(default_factory=Counter)
 
     def over(self) -> bool:
@@ -154,7 +156,7 @@ class PruneSweep:
             step(run, *what)
         return not run.counts["more"]
 
-    # --- which dead letters -------------------------------------------------------------------
+    # --- which dead letters to delete ------------------------------------------------------------
 
     def _by_count(
         self,
@@ -170,8 +172,8 @@ class PruneSweep:
         counted = sum(kept.queue.dead - run.pruned[kept.queue.name] for kept in some)
         if counted <= most:
             return
-        # The counts can include deleted jobs. To delete not too many, the last dead letter to keep
-        # is found in the index.
+        # The counts can include deleted jobs. The index shows which dead letter is the last one to
+        # keep, so that not too many are deleted.
         last = next(islice(self._latest_first(run, names), most - 1, None), None)
         if last is None or run.counts["more"]:
             return

@@ -35,7 +35,7 @@ from ojs.store.table.errors import LostRace
 
 _SLICE = 100
 _TRIES = 3
-# Skipped jobs that the report names.
+# Maximum number of skipped jobs that the report names.
 MAX_SKIPPED = 100
 
 
@@ -220,8 +220,8 @@ class ReplaySweep:
             yield key
 
     def _matches(self, rule: ReplayRule, job: Job, key: str) -> bool:
-        """Whether a job is still the listed dead letter, and one that the rule replays."""
-        # If the job was retried and discarded again, it is due later.
+        """Return whether a job is still the listed dead letter, and matches the rule."""
+        # If the job was retried and discarded again, its new dead letter is due later.
         if not still_listed(job, key) or job.deleting:
             return False
         if replay.count(job.replayed, rule.name) >= rule.max_replays:

@@ -16,7 +16,9 @@ class DeadLetterStatistics:
         self._clock = clock
 
     def read(self) -> DeadLetterStats:
-        """Return the counts of all queues together, as of the last metrics sweep. Three calls.
+        """Return the counts of all queues together, as of the last metrics sweep.
+
+        Makes three calls.
 
         The retention is that of new queues (`_default`). A queue can have its own.
         """
@@ -32,9 +34,9 @@ class DeadLetterStatistics:
         )
 
     def total(self, queue: str | None, *, least: int = 0) -> int:
-        """Return the number of dead letters of a queue, or of all queues. One call.
+        """Return the number of dead letters of a queue, or of all queues. Makes one call.
 
-        For a queue, this is the projected number. For all queues, it is that of the last sweep.
-        The result is at least `least`, the number that the caller has seen.
+        The number of a queue comes from the projection, that of all queues from the last metrics
+        sweep. The result is at least `least`, the number that the caller has seen.
         """
         return max(least, self._store.total(queue))

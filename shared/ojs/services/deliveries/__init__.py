@@ -1,1 +1,1 @@
-"""Pushing jobs to targets: configuration, dispatch, outcomes, wake-ups."""
+"""Push delivery: configuration, dispatch, outcomes, and wake-up messages."""

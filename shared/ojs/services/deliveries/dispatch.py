@@ -46,7 +46,7 @@ from ojs.store.table.races import unless_lost
 
 # Maximum number of jobs per claim. If dispatch crashes before it sends them, their leases expire.
 _AT_ONCE = 20
-# No filter: all permit shards of the delivery.
+# Value of `room` for all permit shards of the delivery.
 _ALL: Mapping[int, int] = {}
 
 
@@ -56,7 +56,7 @@ def _always() -> bool:
 
 @record
 class DispatchReport:
-    """Number of jobs that one run sent, and of those that were settled immediately."""
+    """Number of jobs that one run sent, and of jobs whose outcomes were processed immediately."""
 
     pushed: int = 0
     settled: int = 0
@@ -64,10 +64,11 @@ class DispatchReport:
 
 @record(frozen=True)
 class _DispatchRound:
-    """Result of one claim and send.
+    """Result of one claim and the sending of its jobs.
 
-    `over` stops the run. `idle`: no job was claimed. `in_doubt`: jobs can still be available, so
-    the run wakes the delivery. `trial`: the jobs were the trial of a half-open breaker.
+    `over` is true if the run must stop. `idle`: no job was claimed. `in_doubt`: jobs might still be
+    available, so the run wakes the delivery. `trial`: the jobs were the trial of a half-open
+    breaker.
     """
 
     delivery: Delivery | None
@@ -143,8 +144,8 @@ class DeliveryDispatcher:
                 self._wake.wake([name])
                 break
             found = self._round(delivery, wanted, room, report, go_on)
-            # Another run can have stopped because this one briefly held the last permits, so this
-            # run claims a second time before it stops.
+            # Another run might have stopped because this run had the last permits for a short time.
+            # Therefore, this run claims a second time before it stops.
             if found.over or (looked and found.idle):
                 if found.in_doubt:
                     self._wake.wake([name])
@@ -166,7 +167,8 @@ class DeliveryDispatcher:
             try:
                 self.run(name, room=room, go_on=go_on)
             except OjsError:
-                # The outcomes are settled and must not be redelivered. The wake-up dispatches.
+                # The outcomes are processed and must not be redelivered. The wake-up message starts
+                # the dispatch.
                 self._wake.wake([name])
         return report
 
@@ -237,19 +239,24 @@ class DeliveryDispatcher:
         if not jobs:
             if trial:
                 self._end_trial(delivery)
-            # If only its own permits filled the delivery, this claim has released them since.
+            # If only the permits of this run filled the delivery, this claim has released them in
+            # the meantime.
             doubt = fetch.left and (fetch.freed or not fetch.full)
             return _DispatchRound(delivery, over=over or trial, idle=True, in_doubt=doubt)
         before = report.settled
         after, back = self._send(delivery, jobs, report)
-        # Settled jobs released permits. For jobs that were given back, a wake-up was sent.
+        # Jobs with outcomes released permits. For jobs that were released without an attempt, a
+        # wake-up message was sent.
         settled = report.settled > before
         return _DispatchRound(after, over=not settled and (over or trial or back), trial=trial)
 
-    # --- whether and what -----------------------------------------------------------------------
+    # --- whether a delivery can send --------------------------------------------------------------
 
     def _permitted(self, delivery: Delivery | None) -> Delivery | None:
-        """Disable the delivery if its target is not allowed or its access key is revoked."""
+        """Return the delivery if its target is allowed and its access key is valid.
+
+        Otherwise disable it.
+        """
         if delivery is None or delivery.disabled is not None or delivery.paused:
             return delivery
         reason = self._allowed.refused(delivery)
@@ -269,7 +276,7 @@ class DeliveryDispatcher:
         return after
 
     def _may_push(self, delivery: Delivery) -> bool:
-        """Check whether a delivery can send now. During a backoff, arm a timer."""
+        """Return the delivery if it can send now. During a backoff, schedule a wake-up message."""
         now_ms = self._clock.now_ms()
         if delivery.state is not DeliveryState.ACTIVE:
             return False
@@ -281,7 +288,7 @@ class DeliveryDispatcher:
 
     def _claim(self, fetch: DeliveryFetch, count: int, go_on: Callable[[], bool]) -> Sequence[Job]:
         delivery = fetch.delivery
-        # `InvalidRequest`: the pool of the delivery no longer has queues.
+        # `InvalidRequest`: the delivery's pool has no queues.
         with suppress(InvalidRequest):
             return self._fetch.fetch(
                 None if delivery.pool else delivery.queues,
@@ -302,7 +309,7 @@ class DeliveryDispatcher:
         return unless_lost(lambda: self._deliveries.note(delivery, trying))
 
     def _end_trial(self, delivery: Delivery) -> None:
-        """End a trial without a job."""
+        """End a trial for which no job was claimed."""
         ended = replace(delivery, breaker=replace(delivery.breaker, trial_ms=None))
         # Race: an operator or an earlier outcome. The trial then expires.
         with suppress(LostRace):
@@ -326,7 +333,7 @@ class DeliveryDispatcher:
         after: Delivery | None = delivery
         for at, part in enumerate(parts := list(_parts(pushes, delivery))):
             if after is None or not self._may_push_on(after):
-                # The delivery stopped: these jobs were not sent, and their attempts don't count.
+                # The delivery stopped. These jobs were not sent, and their attempts don't count.
                 for push in (push for rest in parts[at:] for push in rest):
                     self._transitions.give_back(push.job)
                 back = True
@@ -349,9 +356,9 @@ class DeliveryDispatcher:
     def _left_to_senders(
         self, target: Target, delivery: Delivery, pushes: Sequence[Push]
     ) -> tuple[Sequence[Push], bool]:
-        """Queue the pushes that wait for their target.
+        """Queue the pushes that must wait for the response of their target.
 
-        Returns the other pushes, and whether the queue rejected any. Rejected jobs are given back.
+        Return the other pushes, and whether the queue rejected any. Rejected jobs are released.
         """
         if self._sends is None:
             return pushes, False
@@ -363,7 +370,7 @@ class DeliveryDispatcher:
         return [push for push in pushes if push.delivery_id not in ids], bool(refused)
 
     def _may_push_on(self, delivery: Delivery) -> bool:
-        """Check whether claimed jobs can still be sent. Allows the job of a trial."""
+        """Return whether claimed jobs can still be sent. The job of a trial is allowed."""
         now_ms = self._clock.now_ms()
         if delivery.disabled is not None or delivery.paused:
             return False

@@ -48,7 +48,7 @@ from ojs.store.queues.pools import PoolStore
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table.races import retry_on_race
 
-# The class below has a method `list`.
+# The class below has a method with the name `list`.
 _Deliveries = list[Delivery]
 _BUSY = "Concurrent requests changed this delivery."
 # Maximum time (ms) to wait for the target in a test request.
@@ -294,7 +294,10 @@ class Deliveries:
                 )
 
     def _counted(self, deliveries: Sequence[Delivery]) -> _Deliveries:
-        """Add the counts of the stream consumer to deliveries. One call per 20 queues."""
+        """Return the deliveries with the counts of the stream consumer.
+
+        Makes one call per 20 queues.
+        """
         names = {each.pool for each in deliveries if each.pool is not None}
         pools = {pool.name: pool.queues for pool in self._pools.get_many(names)} if names else {}
         queues_of = {
@@ -313,7 +316,8 @@ class Deliveries:
         now_ms = self._clock.now_ms()
         return Job(
             id=self._ids.uuid7(),
-            # Not one of the job types of the delivery: a test must not run anything real.
+            # This job type is not one of the delivery's job types, because a test must not run real
+            # work.
             type=request.type or TEST_TYPE,
             queue=next(iter(delivery.queues), delivery.pool or "default"),
             state=State.ACTIVE,
@@ -327,7 +331,10 @@ class Deliveries:
 
 
 def _replacing(before: Delivery | None, wanted: Delivery, *, says_secrets: bool) -> Delivery:
-    """Return the delivery to store: keeps omitted secrets, and the state of the same target."""
+    """Return the delivery to store.
+
+    It keeps omitted secrets, and the state of an unchanged target.
+    """
     if before is None:
         return wanted
     after = replace(
@@ -340,7 +347,7 @@ def _replacing(before: Delivery | None, wanted: Delivery, *, says_secrets: bool)
         return after
     disabled = before.disabled
     if disabled is not None and disabled.reason in OF_DEPLOYMENT:
-        # This request sets it with a key that is valid, and its target is allowed.
+        # A valid access key sets the delivery with this request, and its target is allowed.
         disabled = None
     return replace(
         after,
@@ -352,12 +359,12 @@ def _replacing(before: Delivery | None, wanted: Delivery, *, says_secrets: bool)
 
 
 def _begun(delivery: Delivery) -> Delivery:
-    """Reset the breaker and the backoff of a delivery."""
+    """Return the delivery with a closed breaker and without backoff."""
     return replace(delivery, breaker=Breaker(), backoff_until_ms=None, throttles=0)
 
 
 def _sum(delivery: Delivery, pushes: Iterable[Mapping[str, int]]) -> DeliveryCounts:
-    """Add the job counts of the stream to the target counts of a delivery."""
+    """Return the delivery with the job counts of the stream consumer added to its target counts."""
     total: dict[str, Any] = {"pushed": 0, "completed": 0, "failed": 0}
     for each in pushes:
         for name in total:

@@ -36,10 +36,10 @@ from ojs.services.permits.lifecycle import Permits
 from ojs.store.deliveries.deliveries import DeliveryStore
 from ojs.store.table.races import retry_on_race
 
-# Verdicts after which the job returns to `available` and the attempt doesn't count.
+# Outcomes after which the job returns to `available` and the attempt doesn't count.
 _NO_ATTEMPT = frozenset({Verdict.THROTTLED, Verdict.GONE, Verdict.FORBIDDEN})
 _DISABLING = {Verdict.GONE: DisabledReason.GONE, Verdict.FORBIDDEN: DisabledReason.FORBIDDEN}
-# Verdicts of a healthy target, whether or not the job completed.
+# Outcomes of a healthy target, whether or not the job completed.
 _WORKING = frozenset({Verdict.COMPLETED, Verdict.FAILED, Verdict.REFUSED})
 # First and maximum backoff (ms) of a target that throttles without a Retry-After.
 FIRST_BACKOFF_MS, MOST_BACKOFF_MS = 1_000, 60_000
@@ -103,8 +103,8 @@ class OutcomeProcessor:
             if delivery is None:
                 continue
             after = report.deliveries[name] = self._note(delivery, told)
-            # An earlier process can have settled an outcome without a dispatch. And a delivery
-            # that changed can send more jobs than before, or must arm a timer.
+            # An earlier process might have processed an outcome without a dispatch. A delivery that
+            # changed can send more jobs than before, or must schedule a wake-up message.
             unknown = len(stopped) < report.settled[name] or after != delivery
             if unknown or released.others:
                 report.room[name] = {}

@@ -1,6 +1,7 @@
-"""Wakes deliveries whose wake-ups or timers were lost, and arms timers for jobs that are due later.
+"""Wakes deliveries whose wake-up messages were lost, and schedules messages for jobs due later.
 
-A request arms a timer only if the job is due within the maximum delay of an SQS message.
+A request schedules a wake-up message only if the job is due within the maximum delay of an SQS
+message.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from ojs.store.table import keys
 if TYPE_CHECKING:
     from ojs.domain.queue.queue import Queue
 
-# Period (ms) in which the sweep arms timers: 1 minute shorter than the period of requests.
+# Period (ms) for which the sweep schedules wake-up messages: 1 minute shorter than the period of
+# requests.
 _AHEAD_MS = ARMED_MS - 60_000
 # Maximum number of due entries per lane and run. The next run continues after them.
 _ENTRIES = 1_000
@@ -61,7 +63,9 @@ class DeliverySweep:
         self._wake = wake
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
-        """Check the queues of deliveries, except idle queues. Makes one call without deliveries.
+        """Check the queues of deliveries, except idle queues.
+
+        Without deliveries, makes one call.
 
         Args:
             now_ms: Current time in milliseconds since the epoch.
@@ -69,7 +73,7 @@ class DeliverySweep:
             go_on: Returns whether enough time is left to continue.
 
         Returns:
-            The counts woken (deliveries), armed (timers), failed, and `more`.
+            The counts woken (deliveries), armed (scheduled wake-up messages), failed, and `more`.
         """
         run = SweepRun(now_ms, limit, go_on)
         serving = served(self._deliveries.directory(consistent=False), self._pools)
@@ -106,9 +110,9 @@ class DeliverySweep:
         run: SweepRun,
         armed: dict[str, int],
     ) -> None:
-        """Arm a timer for each second in which a job of a queue is due.
+        """Schedule a wake-up message for each second in which a job of a queue is due.
 
-        Starts after the timers of earlier runs. Stores the end of the armed period in `armed`.
+        Starts after the messages of earlier runs. Stores the end of the period in `armed`.
         """
         if not deliveries:
             return
@@ -121,7 +125,7 @@ class DeliverySweep:
             for due_ms in sorted({ms // 1_000 * 1_000 for ms in found}):
                 self._wake.schedule_wakeup([each.name for each in deliveries], due_ms)
                 run.counts["armed"] += 1
-            # The next run arms the timers of later entries.
+            # The next run schedules the messages of later entries.
             reached_ms = found[-1] - 1 if len(found) == _ENTRIES else until_ms
             for each in deliveries if found else ():
                 armed[each.name] = min(armed.get(each.name, reached_ms), reached_ms)
@@ -133,6 +137,7 @@ def _is_looked_at(name: str, plan: SweepPlan, due: set[str]) -> bool:
         return False
     rest = plan.resting.get(name)
     if rest is not None and rest.levels.of(State.AVAILABLE):
-        # An idle queue with available jobs: the wake-up was lost, or the delivery couldn't send.
+        # An idle queue has available jobs: the wake-up message was lost, or the delivery couldn't
+        # send.
         return True
     return rest is None or name in due

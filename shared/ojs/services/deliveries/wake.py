@@ -32,7 +32,7 @@ MOST_DELAY_S = 900
 ARMED_MS = MOST_DELAY_S * 1_000
 # Time (ms) between two wake-ups of a delivery.
 _EVERY_MS = 1_000
-# By how much (ms) the clocks of two containers can differ.
+# Maximum difference (ms) between the clocks of two containers.
 _CLOCKS_MS = 100
 # Delay (ms) before a retry if a concurrency key is at its limit and its release time is unknown.
 KEY_AGAIN_MS = 5_000
@@ -57,13 +57,13 @@ class DeliveryWake:
         self._jobs = jobs
         self._queue = queue
         self._clock = clock
-        # The time (ms) of the last wake-up of each delivery, as this container knows it.
+        # Per-container cache of the time (ms) of each delivery's last wake-up.
         self._woken: BoundedMap[str, int] = BoundedMap(_REMEMBERED)
-        # Deliveries and the seconds for which this container has armed a timer.
+        # Deliveries and the seconds for which this container has scheduled a wake-up message.
         self._armed: BoundedSet[tuple[str, int]] = BoundedSet(_REMEMBERED)
 
     def job_placed(self, job: Job) -> None:
-        """Wake the deliveries of an available job, or arm a timer if the job is due soon."""
+        """Wake the deliveries of an available job, or schedule a wake-up if the job is due soon."""
         names = self._directory.serving(job.queue)
         if names and job.state is State.AVAILABLE:
             self.wake(names)
@@ -105,7 +105,7 @@ class DeliveryWake:
             self.queue_opened(job.queue)
 
     def held_back(self, queue: Queue) -> None:
-        """Arm a timer for the time at which the rate limit of a queue allows the next job."""
+        """Schedule a wake-up for the time when the rate limit of a queue allows the next job."""
         config = queue.config
         if config.rate_limit is not None and (names := self._directory.serving(queue.name)):
             apart_ms = -(-config.rate_period_ms // config.rate_limit)
@@ -114,7 +114,7 @@ class DeliveryWake:
             )
 
     def keys_wait(self, name: str, free_ms: Sequence[int | None]) -> None:
-        """Arm a timer for the time at which the first of several limited keys allows a job.
+        """Schedule a wake-up for the time at which the first of several limited keys allows a job.
 
         `free_ms` has the time of each key, or None if another job must finish first. That job can
         be in a queue that the delivery doesn't serve, so the delay is then `KEY_AGAIN_MS`.
@@ -139,18 +139,21 @@ class DeliveryWake:
             self._woken.put(name, last_ms)
 
     def _wake(self, name: str, now_ms: int, since_ms: int) -> int:
-        """Send a wake-up `since_ms` after the last one. Returns its time (ms), 0 on error."""
+        """Send a wake-up message, `since_ms` after the last one.
+
+        Return its time (ms), or 0 on an error.
+        """
         at_ms = now_ms + (_EVERY_MS if since_ms < _EVERY_MS else 0)
         if not self._send([name], (at_ms - now_ms) // 1_000):
             return 0
-        # Rare wake-ups are not stored, so two containers can both wake a delivery.
+        # Wake-ups with long intervals are not stored, so two containers can both wake a delivery.
         if since_ms < 2 * _EVERY_MS:
             with suppress(BackendError):
                 self._deliveries.record_wake(name, at_ms)
         return at_ms
 
     def schedule_wakeup(self, names: Iterable[str], at_ms: int) -> None:
-        """Arm a timer at the end of the second of `at_ms`, once per container and second."""
+        """Schedule a wake-up at the end of the second of `at_ms`, once per container and second."""
         second = at_ms // 1_000
         late = [name for name in names if (name, second) not in self._armed]
         # The delay is in whole seconds, rounded up: SQS delivers late rather than early.
@@ -160,7 +163,7 @@ class DeliveryWake:
                 self._armed.add((name, second))
 
     def changed(self, name: str) -> None:
-        """Wake a changed delivery now, and again after all containers reread the directory."""
+        """Wake a changed delivery now, and again after all containers have reread the directory."""
         self._directory.forget()
         self._send([name], 0)
         self._send([name], REMEMBERED_MS // 1_000 + 1)
@@ -172,11 +175,11 @@ class DeliveryWake:
             self._send(names, NOTICED_MS // 1_000 + 1)
 
     def forget(self) -> None:
-        """Reread the directory at its next use."""
+        """Discard the cached directory. The next use reads the table."""
         self._directory.forget()
 
     def _send(self, names: list[str], delay_s: int) -> bool:
-        """Send a wake-up. Returns false instead of an error, so that the request doesn't fail."""
+        """Send a wake-up message. Return false on an error, so that the request doesn't fail."""
         with suppress(BackendError):
             self._queue.wake(names, delay_s=delay_s)
             return True

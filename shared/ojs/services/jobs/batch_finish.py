@@ -20,7 +20,7 @@ from ojs.services.sweeps import GoOn, always
 from ojs.store.jobs.records import JobStore
 from ojs.store.table.errors import UnreadableItem
 
-# The ID of a job, and the arguments of `JobFinisher.ack` or `JobFinisher.nack`.
+# A job ID, and the keyword arguments of `JobFinisher.ack` or `JobFinisher.nack`.
 Ending = tuple[str, Mapping[str, Any]]
 
 
@@ -42,7 +42,7 @@ class _Step:
 
 
 class BatchFinish:
-    """Ends the attempts of many jobs at a worker's request."""
+    """Finishes attempts of many jobs at a worker's request."""
 
     def __init__(self, *, jobs: JobStore, finish: JobFinisher, for_each: ForEach) -> None:
         self._jobs = jobs
@@ -104,7 +104,7 @@ class BatchFinish:
         return outcomes[: len(acks)], outcomes[len(acks) :]
 
     def _barred(self, job_ids: Collection[str], reaches: Reaches | None) -> Mapping[str, OjsError]:
-        """Return the errors of the jobs whose queue the caller can't use, or is unknown.
+        """Return an error for each job whose queue the caller can't use, or whose queue is unknown.
 
         Jobs that don't exist are rejected by the ack or nack.
         """

@@ -53,7 +53,7 @@ PushOutcome = Pushed | OjsError
 
 @record(frozen=True)
 class _Entry:
-    """One job of a request: its push, unless it is invalid, and its error, if it is rejected.
+    """One job of a request: its prepared push if the job is valid, and its error if it is rejected.
 
     A job that the middleware rejects has both, because an earlier attempt might have stored it.
     """
@@ -172,7 +172,7 @@ class BulkPush:
         )
 
     def note(self, outcomes: Sequence[PushOutcome], atomicity: str) -> None:
-        """Record the outcome of a request for the event log. One call.
+        """Record the outcome of a request for the event log. Makes one call.
 
         Does nothing if no job was stored, or if an earlier attempt completed the request. A failure
         of the table is only logged, because the jobs are stored.
@@ -254,7 +254,7 @@ class BulkPush:
         if not first:
             left = record.seed
             record = self._keys.join(record, anew=True)
-            # The earlier batch can no longer be committed, so its capacity is released immediately.
+            # The earlier batch can no longer be committed, so its capacity is released now.
             self._jobs.batches.undo(left, now_ms=self._clock.now_ms())
         keyed = _Keyed(key, record)
         entries = [
@@ -267,7 +267,9 @@ class BulkPush:
         return self._store(entries, until_ms, keyed, stored)
 
     def _stands(self, record: IdempotencyRecord) -> bool:
-        """Whether the staged batch of a completed request is committed, or it has none."""
+        """Return whether the staged batch of a completed request is committed, or the request had
+        none.
+        """
         return record.done and self._jobs.batches.commit(record.seed)
 
     def _store(
@@ -277,7 +279,7 @@ class BulkPush:
         keyed: _Keyed | None = None,
         stored: Mapping[int, Pushed] | None = None,
     ) -> list[PushOutcome]:
-        """Store the valid jobs that earlier attempts have not `stored` (None: no earlier attempt).
+        """Store the valid jobs, without those in `stored`: the jobs of earlier attempts.
 
         Raises:
             BackendError: Only with a key. The outcome might be unknown.
@@ -362,10 +364,11 @@ class BulkPush:
     def _alone(
         self, pushes: Mapping[int, PushRequest], until_ms: int, keyed: _Keyed | None
     ) -> dict[int, PushOutcome]:
-        """Enqueue jobs one by one, several at the same time, with sort keys in their order.
+        """Enqueue jobs one by one, several at the same time, with sort keys in the order of the
+        request.
 
         Jobs with the same unique key are enqueued in their order. If a queue has less space than
-        jobs, the excess jobs follow one after the other, until one is rejected.
+        jobs, the excess jobs are enqueued one after the other, until one is rejected.
         """
         pushes = {index: self._enqueue.positioned(push) for index, push in pushes.items()}
         queues: dict[str, list[int]] = {}
@@ -407,7 +410,7 @@ class BulkPush:
             if isinstance(error, BackendError):
                 raise
             if isinstance(error, Duplicate) and (job := self._own(push)) is not None:
-                # A concurrent attempt was faster.
+                # A concurrent attempt stored the job first.
                 return Pushed(job)
             return error
         same = keyed is not None and pushed.job.id == push.ids[0]
@@ -440,12 +443,12 @@ class BulkPush:
         *,
         alone: bool,
     ) -> None:
-        """Record the outcome of each job. Jobs without an outcome will be stored."""
+        """Record the outcome of each job. Jobs without an outcome are about to be stored."""
         existing: list[str | None] = [None] * len(entries)
         refused: dict[int, OjsError] = {}
         for index, outcome in outcomes.items():
             if isinstance(outcome, OjsError):
-                # An invalid request is invalid in each attempt, so its error is not recorded.
+                # An invalid job is invalid in each attempt, so its error is not recorded.
                 if entries[index].push is not None:
                     refused[index] = outcome
             elif outcome.deduplicated:
@@ -501,14 +504,14 @@ def _chosen(push: PushRequest) -> str | None:
 
 
 def _group(wanted: Mapping[int, PushRequest], keyed: _Keyed | None) -> dict[int, PushRequest]:
-    """Return the jobs that are stored together."""
+    """Return the jobs that can be stored together as one batch."""
     free_ones = {index: push for index, push in wanted.items() if not _tied(push)}
     never = len(free_ones) < STAGED_FROM or (keyed is not None and keyed.record.alone)
     return {} if never else free_ones
 
 
 def _tied(push: PushRequest) -> bool:
-    """Whether a job can conflict with another one, by its ID or its unique key."""
+    """Return whether a job can conflict with another one, by its ID or its unique key."""
     return _chosen(push) is not None or push.specifications[0].unique is not None
 
 

@@ -130,8 +130,8 @@ class DeadLetterCopies:
             order=self._ids.order(),
         )
         copy = self._placement.with_share(copy, queue)
-        # Races: another container makes the same copy, or the dead letter is retried or deleted.
-        # Each changes the job record; the loser stores no copy and reads the record again.
+        # Races: another container creates the same copy, or the dead letter is retried or deleted.
+        # Each of these changes the job record. The loser stores no copy and reads the record again.
         made, recording = self._jobs.replacing(record, replace(record, copy_due=False))
         try:
             with self._bounds.room([copy], {queue.name: queue}, copies=True) as reservation:
@@ -146,15 +146,16 @@ class DeadLetterCopies:
         return made
 
     def _without(self, record: Job) -> Job:
-        """Record that the dead letter has no copy. Raises LostRace."""
+        """Record that no copy of the dead letter will be created. Raises LostRace."""
         return self._jobs.replace(record, replace(record, copy_id=None, copy_due=False))
 
     def trim(self, queue: str, most: int) -> bool:
-        """Drop the oldest waiting copies of a queue above `most`; False if some are left.
+        """Drop the oldest available copies of a queue above `most`. Return false if some are left.
 
-        The projection counts the copies and must have counted the new ones. It can still count
-        newly claimed copies. If more than MAX_DROPS copies wait, a few might therefore be dropped
-        too early. Safe to repeat and to run twice at the same time. Raises OjsError.
+        The projection counts the copies, and must have counted the new ones before this call. It
+        might still count copies that were just claimed. If there are more than MAX_DROPS copies, a
+        few might therefore be dropped too early. Safe to repeat and to run twice at the same time.
+        Raises OjsError.
         """
         over = self._waiting.waiting(queue) - most
         if over <= 0:
@@ -163,7 +164,7 @@ class DeadLetterCopies:
         lanes = 1 if there is None else there.lanes
         found = self._jobs.index.oldest(queue, lanes, limit=MAX_DROPS, copies=True)
         if len(found) < MAX_DROPS:
-            # The page holds the whole line, which is more exact than the counter.
+            # The page contains all available copies, so its length is more exact than the counter.
             over = min(over, len(found) - most)
         dropped = found[: max(0, over)]
         records = self._jobs.read_records(dropped)
@@ -177,7 +178,7 @@ class DeadLetterCopies:
             except store.NothingToTrim:
                 return True
             except LostRace:
-                # It was claimed or cancelled, so one copy less waits.
+                # The copy was claimed or cancelled, so there is one available copy less.
                 continue
         return over <= len(dropped)
 

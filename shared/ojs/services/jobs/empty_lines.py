@@ -1,11 +1,12 @@
 """Reads the index partitions of many lanes and queues: in parallel, and empty ones less often.
 
 A fetch of up to `FEW` lanes reads their partitions one after the other, each time. A fetch of more
-lanes reads several at the same time. It skips partitions that its container recently read as empty:
+lanes reads several at the same time. It skips partitions that were empty in a recent read of its
+container:
 
-    ready index   for at most 3.5 s. A worker that polls once per second gets a new job within 4 s.
-    due index     for at most 30 s, by the read budget. Jobs that this container read or wrote
-                  before are claimed when they are due.
+- ready index: for at most 3.5 s. A worker that polls once per second gets a new job within 4 s.
+- due index: for at most 30 s, depending on the read budget. Jobs that this container read or wrote
+  before are claimed when they are due.
 
 Other containers, and fetches of fewer lanes, read the partitions themselves.
 """
@@ -34,7 +35,7 @@ _LOOKS = 18
 _LEAST_LOOKS = 2.3
 _REMEMBERED = 10_000
 
-# A lane of a queue.
+# A lane of a queue: queue name and lane number.
 Lane = tuple[str, int]
 Found = TypeVar("Found")
 
@@ -46,9 +47,10 @@ class EmptyIndexCache:
         """Create the cache. `placed` is called with each job that this container adds."""
         self._placed = placed
         self._clock = clock
-        # When the line was seen empty, in ms.
+        # By lane: when the ready partition was read as empty (ms).
         self._ready: BoundedMap[Lane, int] = BoundedMap(_REMEMBERED)
-        # That, and when the first of its jobs is due, as far as that is known.
+        # By lane: when the due partition had no due jobs (ms), and when the first of its jobs is
+        # due, if known.
         self._due: BoundedMap[Lane, tuple[int, int | None]] = BoundedMap(_REMEMBERED)
 
     def note(self, job: Job) -> None:
@@ -79,15 +81,15 @@ class EmptyIndexCache:
         """
         return IndexReader(self, index, self._clock, lanes, for_each, remembers=remembers)
 
-    # --- for `IndexReader`, with the numbers of ready and due partitions of the fetch -----------
+    # --- for `IndexReader`, which passes the numbers of ready and due partitions of the fetch -----
 
     def ready_is_empty(self, lane: Lane, lanes: int, _: int) -> bool:
-        """Whether to skip a ready partition, because it was empty recently."""
+        """Return whether to skip a ready partition, because a recent read found it empty."""
         seen_ms = self._ready.get(lane)
         return seen_ms is not None and self._clock.now_ms() - seen_ms < _ready_ms(lanes)
 
     def due_is_empty(self, lane: Lane, lanes: int, due_lanes: int) -> bool:
-        """Whether to skip a due partition, because it had no due jobs recently."""
+        """Return whether to skip a due partition, because a recent read found no due jobs."""
         now_ms = self._clock.now_ms()
         seen_ms, next_ms = self._due.get(lane, (None, None))
         if seen_ms is None or (next_ms is not None and next_ms <= now_ms):
@@ -159,7 +161,8 @@ class _Prefetcher(Generic[Found]):
         return wanted
 
     def _safely(self, lane: Lane, limit: int) -> Found | OjsError:
-        # The error of a partition is raised when that partition is requested. It delays no other.
+        # An error of a partition is raised when that partition is requested. It does not affect
+        # other partitions.
         try:
             return self._look(lane, limit)
         except OjsError as error:

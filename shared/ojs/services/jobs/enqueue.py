@@ -1,4 +1,7 @@
-"""PUSH: enqueues one job or many (ojs-http-binding, sections 9.1 and 9.2)."""
+"""PUSH: enqueues one job or many (ojs-http-binding, sections 9.1 and 9.2).
+
+A push is one request.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +110,10 @@ class TransactionExtras:
 
 
 class StaleRead(Exception):
-    """An additional change of a push was based on an outdated read. Nothing is stored."""
+    """An additional write of a push failed, because it was based on an outdated read.
+
+    Nothing is stored.
+    """
 
 
 @record(frozen=True)
@@ -139,12 +145,13 @@ class PushRequest:
     stored: Mapping[str, Job] = field(default_factory=dict)
     before_commit: Callable[[], None] = lambda: None
     alongside: TransactionExtras | None = None
-    # The sort key of its single job in the ready index. Default: by the time of the write.
+    # Sort key in the ready index, for a push of one job. Default: derived from the time of the
+    # write.
     position: str | None = None
 
     @cached_property
     def staged(self) -> bool:
-        """Whether its jobs are a staged batch, and not one transaction."""
+        """Whether the jobs are stored as a staged batch, and not in one transaction."""
         count = len(self.specifications)
         if any(specification.unique for specification in self.specifications):
             return False
@@ -155,8 +162,8 @@ class PushRequest:
     def mark(self, specification: Specification) -> str | None:
         """Return the prefix of the job's `made_by`.
 
-        It distinguishes the job from another job with the same ID. The IDs of a staged batch are
-        used by one attempt only, so its jobs have no mark.
+        The prefix distinguishes the job from another job with the same ID. The IDs of a staged
+        batch are used by one attempt only, so its jobs have no prefix.
         """
         if self.seed is None or (self.staged and specification.id is None):
             return None
@@ -190,7 +197,7 @@ class _Plan:
 
     @property
     def seen(self) -> list[Mapping[str, Any]]:
-        """The values in the conditions of the writes, as read for this plan."""
+        """The values that this plan is based on, which the conditions of the writes check."""
         return [write.values for write in self.also]
 
 
@@ -285,7 +292,7 @@ class JobEnqueuer:
     def _push(self, push: PushRequest) -> Pushed:
         """Store the single job of a push, with the current configuration of its queue.
 
-        Raises NoRoomYet, and what `push` raises.
+        Raises CapacityPending, and what `push` raises.
         """
         resolved = self._resolve(push)
         self._check_ids_free(resolved)
@@ -342,7 +349,7 @@ class JobEnqueuer:
                 self._room(resolved, [plan]) as reservation,
             ):
                 if entering.order is not None:
-                    # Only once: after a lost race, the job keeps its sort key.
+                    # The sort key is determined only once. After a lost race, the job keeps it.
                     (job,) = self._with_positions(resolved, reservation, [job])
                     entering = replace(entering, order=job.order)
                 try:
@@ -357,7 +364,7 @@ class JobEnqueuer:
         return retry_on_race(attempt, tries=_TRIES, busy=busy, pause=self._bounds.pause)
 
     def _alongside(self, resolved: _ResolvedPush) -> list[Put | Update]:
-        """Return the additional writes of a push."""
+        """Return the additional writes of a push, and those that cancel other jobs."""
         if resolved.push.alongside is None:
             return []
         # Race: a job to cancel finishes, or its worker reports. The loser stores nothing, and the
@@ -386,7 +393,10 @@ class JobEnqueuer:
         )
 
     def _release(self, plans: Iterable[_Plan], now_ms: int) -> None:
-        """Release the permits of replaced jobs. The reservation has reused their capacity."""
+        """Release the permits of replaced jobs.
+
+        New jobs already use the capacity of the replaced jobs.
+        """
         for job in _replaced(plans):
             self._permits.release(replace(job, reserved_bytes=None), ended_ms=now_ms)
             self._ended(lifecycle.cancel(job, now_ms=now_ms))
@@ -501,11 +511,16 @@ class JobEnqueuer:
         )
 
     def positioned(self, push: PushRequest) -> PushRequest:
-        """Return the push of one job with a sort key before later ones, whenever it is stored."""
+        """Return the push of one job, with a sort key before those of later jobs.
+
+        The sort key doesn't depend on the time when the job is stored.
+        """
         return replace(push, position=self._ids.order())
 
     def space(self, name: str) -> int | None:
-        """Return the number of jobs that still fit into a queue; None if unlimited or unknown."""
+        """Return the number of jobs that still fit into a queue, or None
+        if unlimited or unknown.
+        """
         try:
             found, _ = self._placement.read([(name, None, {})])
             return None if name not in found else self._bounds.space(found[name])
@@ -521,7 +536,7 @@ class JobEnqueuer:
     def _push_all(self, push: PushRequest) -> list[Pushed]:
         """Store a batch, with the current configuration of its queues.
 
-        Raises NoRoomYet, and what `push_batch` raises.
+        Raises CapacityPending, and what `push_batch` raises.
         """
         resolved = self._resolve(push)
         self._check_ids_free(resolved)
@@ -566,7 +581,7 @@ class JobEnqueuer:
                 check_size(queue, job.reserved_bytes or 0, field)
             specifications.append(under)
             jobs.append(job)
-        # A repeated call writes nothing, because the keys are cached.
+        # If the keys were registered recently, this call writes nothing, because it is cached.
         self._limits.register(registered(jobs))
         return _ResolvedPush(push, jobs, specifications, queues, finish_tags, now_ms)
 
@@ -604,7 +619,7 @@ class JobEnqueuer:
                 raise LostRace([])
 
     def _store_batch(self, resolved: _ResolvedPush) -> list[Pushed]:
-        # Only the additional writes have conditions that concurrent requests can break.
+        # Only the conditions of the additional writes can fail because of concurrent requests.
         with losing_as(lambda _: StaleRead()):
             return self._store_all(resolved)
 
@@ -616,7 +631,8 @@ class JobEnqueuer:
                 if not resolved.push.staged:
                     stored = self._jobs.create_all(jobs, also)
                 else:
-                    # From here on, undoing the batch releases its capacity, by its item.
+                    # From now on, undoing the batch releases the capacity, which is recorded in the
+                    # batch's item.
                     reservation.keep(jobs)
                     alongside = resolved.push.alongside
                     stored = self._jobs.batches.create(
@@ -752,7 +768,7 @@ class JobEnqueuer:
             for s in specifications
         ]
         found, finish_tags = self._placement.read(coming)
-        # A queue is created on first use.
+        # A missing queue is created by its first job.
         made = self._new_queues.make({s.queue for s in specifications} - found.keys())
         return {**found, **made}, finish_tags
 
@@ -803,7 +819,7 @@ def _check_reach(queue: str, reaches: Reaches, error: OjsError | None = None) ->
 def _resolved(
     request: JobRequest, trace: TraceContext | None, *, now_ms: int, prefix: str
 ) -> tuple[JobRequest, Specification]:
-    """Return a request with the trace of its call, and its specification."""
+    """Return a request with the trace context of its call, and its specification."""
     if trace is not None:
         traced = trace.into(request)
         # A job is not rejected because of a trace header that a library added.
@@ -826,7 +842,7 @@ def _with_queue_defaults(
     now_ms: int,
     prefix: str = "",
 ) -> Specification:
-    """Return a specification with the defaults of its queue. The job keeps these values."""
+    """Return a specification with the defaults of its queue. The job record stores these values."""
     config = queue.config
     if config.retry != retry.DEFAULT:
         resolved = envelope.resolve(request, now_ms=now_ms, base=config.retry, prefix=prefix)

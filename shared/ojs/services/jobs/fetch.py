@@ -45,7 +45,7 @@ from ojs.store.table.keys import Position
 if TYPE_CHECKING:
     from ojs.domain.delivery.delivery import Delivery
 
-# Entries queried beyond those wanted, so that a few lost races need no second query.
+# Number of additional entries per query, so that a few lost races need no second query.
 _SPARE = 5
 _MAX_PAGES = 12
 # Maximum number of skipped pages that have only jobs of uncommitted batches.
@@ -55,20 +55,21 @@ _MAX_STAGED_PAGES = 30
 _LOST_CLAIMS = 20
 # After this many failed index partitions, the fetch skips the queue.
 _FAILED_LINES = 2
-# How often each container reads the due index while the ready index has enough jobs. Jobs that
-# became due are then dispatched by their priority.
+# Minimum time between two reads of the due index by a container, if the ready index has enough
+# jobs. Due jobs are then dispatched according to their priority.
 _DUE_EVERY_MS = 1_000
-# After a lost claim, a fetch starts at a random job: for this time, among this number of jobs.
+# After a lost claim, fetches start at a random job: for this time (ms), and among this number of
+# jobs.
 _ASIDE_MS = 5_000
 _FIRST_ASIDE, _MOST_ASIDE = 32, 400
-# A partition is read again after the first lost claim, and then after this many. By then, the index
-# has dropped most of the jobs that other fetches claimed.
+# A partition is read again after the first lost claim, and then after this number of lost claims.
+# By then, the index no longer lists most of the jobs that other fetches claimed.
 _LOST_A_PAGE = 4
 # A Lambda response has at most 6 MB. The body is a JSON text in a JSON text, so quotes and
 # backslashes count twice. Jobs that don't fit are not claimed.
 _MAX_ANSWER_KIB = 2_900
 _SMALL_JOB_KIB = 2
-# For how long fetches continue after a sequence of rate-limited jobs.
+# Time (ms) for which fetches remember where to continue after a sequence of rate-limited jobs.
 _RESUME_MS = 10_000
 _REMEMBERED = 20_000
 _MAX_ROTATIONS = 1_000
@@ -104,7 +105,7 @@ class _FetchState:
     """The state of one fetch."""
 
     plan: DispatchPlan
-    # Number of queues of the fetch.
+    # Number of queues that the fetch reads.
     queues: int
     count: int
     worker_id: str | None
@@ -112,28 +113,29 @@ class _FetchState:
     lines: IndexReader
     go_on: Callable[[], bool] = lambda: True
     jobs: list[Job] = field(default_factory=list)
-    # Whether it claimed jobs of cancelled workflows. Their permits are released.
+    # Whether the fetch claimed jobs of cancelled workflows. The permits of these jobs are released.
     dropped: bool = False
     kib: int = 0
-    # Jobs it has tried to claim, each once. A short lease can expire during the fetch that created
-    # it, and the permits of the job are released then.
+    # Jobs that the fetch has tried to claim. It tries each job once: a short lease can expire
+    # during the fetch that created it, and the permits of the job are released then.
     tried: set[str] = field(default_factory=set)
     # Jobs in lease notes of this fetch, and when each note was written (ms).
     noted: dict[str, int] = field(default_factory=dict)
     # Records of due jobs that are not in the ready index, by `Candidate.entry`.
     due: dict[str, Job] = field(default_factory=dict)
-    # Lanes of jobs from due partitions, which several lanes share, by `Candidate.entry`.
+    # Lanes of jobs that were found in due partitions, which several lanes share, by
+    # `Candidate.entry`.
     lanes: dict[str, int] = field(default_factory=dict)
     lost: int = 0
-    # Whether the last claim was lost to another fetch, not to the deadline of the job.
+    # Whether the last claim was lost to another fetch, and not because of the job's deadline.
     contended: bool = False
     # Whether the last claim used permits for a job that can't be dispatched.
     spent: bool = False
     # Whether reading ended before the end of a partition, although permits might be free.
     cut: bool = False
-    # Job types of the fetch; empty for all.
+    # Job types that the fetch accepts. Empty: all types.
     types: Collection[str] = ()
-    # Errors of the partitions that were closed.
+    # Errors of index partitions that this fetch no longer reads.
     errors: list[OjsError] = field(default_factory=list)
 
     @property
@@ -150,11 +152,14 @@ class _FetchState:
 
     @property
     def freed(self) -> bool:
-        """Whether it released permits without a job. Other fetches might have been rejected."""
+        """Whether the fetch released permits without a job.
+
+        They might have blocked other fetches.
+        """
         return self.permits.freed or self.dropped
 
     def has_room(self, position: Position) -> bool:
-        """Whether the response stays below the size limit with one more job."""
+        """Return whether the response stays below the size limit with one more job."""
         return not self.jobs or self.kib + _kib(position) <= _MAX_ANSWER_KIB
 
 
@@ -164,12 +169,15 @@ def _kib(position: Position) -> int:
 
 
 def _takes(state: _FetchState, job: Job) -> bool:
-    """Whether the fetch accepts the job's type."""
+    """Return whether the fetch accepts the job's type."""
     return not state.types or job.type in state.types
 
 
 def _position(key: str) -> Position | None:
-    """Parse the position of an index entry; None if it is damaged. The fetch skips it then."""
+    """Return the position of an index entry, or None if the entry is damaged.
+
+    The fetch skips it then.
+    """
     try:
         return Position.parse(key)
     except (ValueError, KeyError):
@@ -206,7 +214,8 @@ class _CandidateSource:
 
     def __init__(self, parts: Sequence[Iterator[_IdsOrJob]], errors: list[OjsError]) -> None:
         """Create the source. The errors of all queues are appended to `errors`."""
-        # Each part yields the available jobs first and claims one when it is resumed.
+        # Each part yields the IDs of available jobs first. When it is resumed, it claims one of
+        # them.
         self._parts = list(parts)
         self.known: list[str] = []
         self._errors = errors
@@ -302,13 +311,13 @@ class JobFetcher:
         self._permits = permits
         self._clock = clock
         self._choose = choose
-        # Jobs that this container knows to be claimed. The index can still list them.
+        # Jobs that this container knows to be claimed. The index might still list them.
         self._claimed: BoundedSet[str] = BoundedSet(_REMEMBERED)
-        # Types of jobs, for fetches of certain types.
+        # Per-container cache of the job types of jobs, for fetches that accept only certain types.
         self._types: BoundedMap[str, str] = BoundedMap(_REMEMBERED)
         self._promoted_ms: BoundedMap[tuple[str, int], int] = BoundedMap(_MAX_ROTATIONS)
-        # Partitions with a recent lost claim: until when, and among how many jobs, a fetch starts
-        # at a random job.
+        # Partitions with a recently lost claim: the time until which fetches start at a random job,
+        # and the number of jobs to select from.
         self._crowded: BoundedMap[tuple[str, int], tuple[int, int]] = BoundedMap(_MAX_ROTATIONS)
         # Where to continue in a ready partition whose first jobs are blocked by their rate limits.
         self._resume_at: BoundedMap[tuple[str, int], tuple[int, Any]] = BoundedMap(_MAX_ROTATIONS)
@@ -362,7 +371,8 @@ class JobFetcher:
         plan = self._plan(read, strategy, weights)
         if delivery is not None:
             plan.permits.delivery, plan.permits.shards = delivery.delivery, delivery.shards
-        # A wake-up of a delivery is for new jobs, which another container might have enqueued.
+        # A wake-up message of a delivery is sent for new jobs, which another container might have
+        # enqueued. So the cache of empty partitions is not used.
         lines = self._line_reader(plan, read.queues, remembers=delivery is None)
         state = _FetchState(
             plan,
@@ -395,7 +405,7 @@ class JobFetcher:
                     self._opened(queue.name)
         return self._with_contents(state)
 
-    # --- order ------------------------------------------------------------------------------
+    # --- order of the queues ---------------------------------------------------------------------
 
     def _plan(
         self, read: FetchContext, strategy: str | None, weights: Mapping[str, int] | None
@@ -415,8 +425,9 @@ class JobFetcher:
     ) -> IndexReader:
         """Return a reader of the index partitions of these queues.
 
-        It skips no empty partition if that could break a guarantee: with the strategy `strict`, new
-        jobs of the first queue come before all jobs of the next one, and a starved queue is served.
+        The reader does not skip partitions that were empty recently if that could break a
+        guarantee: with the strategy `strict`, new jobs of the first queue come before all jobs of
+        the next one, and a starved queue is served.
         """
         strict = plan.strategy == DispatchStrategy.STRICT and len(queues) > 1
         lanes = [(queue.name, lane) for queue in queues for lane in range(queue.lanes)]
@@ -426,7 +437,7 @@ class JobFetcher:
         )
 
     def _claim_running(self, state: _FetchState, queues: Sequence[Queue]) -> None:
-        """Claim jobs, and others for those that belong to cancelled workflows."""
+        """Claim jobs. Replace those of cancelled workflows by other jobs."""
         self._claim_all(state, queues)
         while self._drop_stopped(state) and state.wanted and state.plan.plain:
             self._claim_all(state, queues)
@@ -481,7 +492,8 @@ class JobFetcher:
     def _candidates(self, state: _FetchState, queue: Queue, lane: int) -> Iterator[_IdsOrJob]:
         """Claim jobs of one ready partition in order, one each time it is resumed."""
         after: Any = None
-        # To find the partition with most jobs, a full page of each is read.
+        # The queue with most jobs is served next. To find it, a full page of each partition is
+        # read.
         deep = state.plan.strategy == DispatchStrategy.LEAST_LOADED
         aside = self._random_offset(queue.name, lane)
         limit = PAGE if deep else max(aside, min(state.wanted + _SPARE, PAGE))
@@ -496,7 +508,7 @@ class JobFetcher:
             joined, joining, more_due = joining, [], False
             staged_pages, pages = staged_pages + staged, pages + (not staged)
             after, limit = following, max(aside, PAGE)
-            # Whether the whole page is of other types, or rate limits block it.
+            # Whether all jobs of the page have other types or are blocked by rate limits.
             blocked = bool(waiting) or others
             lost = False
             self._step_aside(waiting, aside)
@@ -514,7 +526,7 @@ class JobFetcher:
                 elif state.contended:
                     aside = self._lost(queue.name, lane)
                     self._step_aside(waiting, aside)
-                    # From a wider page.
+                    # The jobs come from a larger page, which was read before.
                     lost, losses = losses % _LOST_A_PAGE == 0, losses + 1
             if lost:
                 after, joining = None, joined
@@ -537,8 +549,8 @@ class JobFetcher:
         Also returns whether all new jobs are still being stored, and whether the page has jobs of
         other types.
         """
-        # Race: a due job was placed in the ready index after it was read. It is claimed from there:
-        # its former position would be remembered as claimed.
+        # Race: a due job was moved to the ready index after its due entry was read. It is claimed
+        # at its new position, because its former position is remembered as claimed.
         entries = sorted(dict([*joining, *found]).items(), key=itemgetter(1)) if joining else found
         unclaimed = [
             candidate
@@ -553,7 +565,10 @@ class JobFetcher:
         return waiting, bool(unclaimed) and not stored, len(waiting) < len(stored)
 
     def _next(self, state: _FetchState, queue: Queue, waiting: list[Candidate]) -> Acquired | None:
-        """Return the permits of the next job to claim. None at the end of the page or fetch."""
+        """Acquire the permits for the next job to claim.
+
+        Return None at the end of the page or the fetch.
+        """
         while waiting:
             first = waiting[0]
             if not state.wanted or not state.has_room(first.position):
@@ -572,7 +587,10 @@ class JobFetcher:
         return None
 
     def _random_offset(self, queue: str, lane: int) -> int:
-        """Return the number of first jobs to choose the start from. 0: start at the first."""
+        """Return the number of first jobs among which a fetch starts.
+
+        0: it starts at the first job.
+        """
         until_ms, jobs = self._crowded.get((queue, lane), (0, 0))
         return jobs if self._clock.now_ms() < until_ms else 0
 
@@ -587,7 +605,8 @@ class JobFetcher:
         return jobs
 
     def _step_aside(self, waiting: list[Candidate], aside: int) -> None:
-        """Start at a random one of the first jobs, so that fetches don't compete for the same jobs.
+        """Return the jobs from a random one of the first jobs on, to avoid competition between
+        fetches.
 
         No job of a lower priority moves before the first job.
         """
@@ -629,7 +648,7 @@ class JobFetcher:
         return ([], False) if last_ms is None else self._due(state, queue, lane)
 
     def _committed_only(self, entries: list[Candidate]) -> list[Candidate]:
-        """Remove the jobs of uncommitted batches, which do not exist yet."""
+        """Return the entries without those of uncommitted batches, whose jobs do not exist yet."""
         tokens = {position.batch for _, position, _ in entries if position.batch is not None}
         staged = self._jobs.batches.uncommitted(tokens)
         return [entry for entry in entries if entry[1].batch not in staged]
@@ -653,11 +672,12 @@ class JobFetcher:
         queue, permits = acquired.queue, acquired.noted
         job_id, position, _ = acquired.candidate
         entry = acquired.candidate.entry
-        # A held permit delays other fetches, so a claim with permits makes no call first. A
-        # delivery holds its permit much longer than one call takes, and the call saves 1 or 2 WU.
+        # While a fetch has a permit, other fetches might wait. So no call is made between the
+        # permit and the claim. A delivery keeps its permit much longer than one call takes, and the
+        # call saves 1 or 2 WU.
         free = permits.run is None or permits.run.shards.keys() == {DELIVERY_PERMIT}
         noted = free and self._note(state, queue, acquired.candidate, following)
-        # A rate-limited job starts when its start was counted.
+        # A rate-limited job starts at the time when its start was counted.
         now_ms = self._clock.now_ms() if acquired.start_ms is None else acquired.start_ms
         self._permits.commit(acquired)
         state.tried.add(job_id)
@@ -708,19 +728,22 @@ class JobFetcher:
         candidate: Candidate,
         following: Sequence[Candidate],
     ) -> bool:
-        """Record the job of the next claim in a lease note; False if it gets a due entry instead.
+        """Record the job of the next claim in a lease note.
+
+        Return false if it gets a due entry instead.
 
         Raises:
             OjsError: The job must not be claimed.
         """
-        # The sweep recounts a queue with a size limit from the index.
+        # The sweep counts the jobs of a queue with a size limit from the index, so the job gets a
+        # due entry.
         if queue.tracks_depth or self._ends_in_ms(state, queue, candidate) < SHORT_MS:
             return False
         now_ms = self._clock.now_ms()
         if 0 <= now_ms - state.noted.get(candidate.job_id, -VALID_MS) < VALID_MS:
             return True
-        # The share of this queue in the fetch. After a lost claim a few more, because another
-        # claim can be lost.
+        # The remaining jobs of this queue's part of the fetch. After a lost claim, a few more,
+        # because another claim might be lost.
         share = -(-state.wanted // state.queues)
         most = min(MOST_JOBS, max(1, share + min(state.lost, _SPARE)))
         listed = [
@@ -735,7 +758,7 @@ class JobFetcher:
             now_ms=now_ms,
         )
         if self._clock.now_ms() - now_ms >= VALID_MS:
-            # The note can be checked before this claim.
+            # The note is not checked before this claim.
             raise BackendTimeout(
                 "DynamoDB took too long to store a claim intent. The job was not claimed."
             )
@@ -815,7 +838,7 @@ class JobFetcher:
         return ready, len(found.jobs) == limit
 
     def _starts_now(self, queue: Queue, lane: int, job: Job) -> bool:
-        """Whether a job of the due index can be claimed before it becomes `available`."""
+        """Return whether a job of the due index can be claimed before it becomes `available`."""
         now_ms = self._clock.now_ms()
         return (
             job.state in (State.SCHEDULED, State.RETRYABLE)
@@ -838,9 +861,9 @@ class JobFetcher:
                 self._transitions.apply(due)
 
     def _fired(self, state: _FetchState, names: Sequence[str], queue: str, lane: int) -> list[Job]:
-        """Fire cron jobs until there are enough jobs. The sweep fires the others.
+        """Fire cron jobs until the fetch has enough jobs. The sweep fires the others.
 
-        Returns the jobs that are available in this lane.
+        Return the created jobs that are available in this lane.
         """
         found: list[Job] = []
         for name in names[: state.wanted + _SPARE]:

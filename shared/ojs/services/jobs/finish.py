@@ -182,7 +182,8 @@ class JobFinisher:
                 failure = failures.reported(error or {}, attempt=job.attempt, now_ms=now_ms)
                 pause_ms = failures.limited_until(error or {}, now_ms=now_ms)
                 if pause_ms is not None:
-                    # Before the job ends, so that no other job of the key starts in between.
+                    # The key is paused before the job finishes, so that no other job of the key
+                    # starts in between.
                     self._limits.pause(job, pause_ms, failure.message)
                 after = lifecycle.fail(job, failure, now_ms=now_ms, chance=self._chance())
             stored = self._changes.replace(
@@ -197,7 +198,9 @@ class JobFinisher:
     def _resumed(
         self, job: Job, worker_id: str | None, attempt: int | None, lease_token: str | None
     ) -> bool:
-        """Restore the expired lease of a worker, if the job was not claimed since."""
+        """Restore the expired lease of a worker, if no other worker has claimed the job in the
+        meantime.
+        """
         return self._changes.resume(
             job,
             worker_id=worker_id,
@@ -214,7 +217,7 @@ class JobFinisher:
         attempt: int | None,
         lease_token: str | None,
     ) -> Conflict:
-        """Return the error for a worker that may not finish this job."""
+        """Return the error for a worker that can't finish this job."""
         try:
             states.check(job.state, trigger, job.id)
         except Conflict as conflict:

@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from ojs.domain.job.trace import TraceContext
 
 BUSY = "A request with the same idempotency key is in progress."
-# How often a request reads the record of a key that another request uses, with pauses in between:
-# 3 s in total. After that, it starts its own attempt.
+# Maximum number of times that a request reads the record of a key that another request uses. With
+# the pauses in between, this takes 3 s. After that, the request starts its own attempt.
 _LOOKS = 12
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.025, 0.4
-# No function runs longer: a request that started before this time has ended.
+# No function runs longer than this (ms). A request that started earlier has ended.
 _OVER_MS = 30_000
 
 
@@ -142,7 +142,8 @@ class IdempotentPush:
         try:
             push = self._enqueue.prepare(requests, producer, reaches, batch=batch, trace=trace)
         except (MiddlewareRefusal, MiddlewareError):
-            # A repeated request enqueues nothing, so an error of the middleware is ignored then.
+            # If the jobs were stored before, this request enqueues nothing, and an error of the
+            # middleware is ignored.
             push = self._enqueue.prepare(requests, producer, reaches, batch=batch, as_sent=True)
             if (pushed := self._stored_already(key, push)) is None:
                 raise
@@ -195,7 +196,7 @@ class IdempotentPush:
     def _derived(
         self, key: IdempotencyKey, push: PushRequest, record: IdempotencyRecord
     ) -> PushRequest:
-        """Return the push with the IDs from its key and the time of its first attempt."""
+        """Return the push with job IDs derived from its key and the time of its first attempt."""
         if push.came_ms != record.at_ms:
             push = self._enqueue.with_start_time(push, record.at_ms)
         ids = [
@@ -214,8 +215,8 @@ class IdempotentPush:
             pushed = self._enqueue.store(push, wait_ms)
         except OjsError as error:
             if isinstance(error, Duplicate | QueueFull) and self._stored(push, record):
-                # A concurrent attempt was faster, and might have used the last space. The next
-                # attempt finds its jobs.
+                # A concurrent attempt stored the jobs first, and might have used the last space.
+                # The next attempt finds its jobs.
                 raise LostRace([]) from None
             if record.untouched() and not isinstance(error, BackendError):
                 free(self._keys, record)
@@ -302,7 +303,7 @@ def free(keys: IdempotencyKeys, record: IdempotencyRecord) -> None:
 
 
 def made_under(job: Job, mark: str | None) -> bool:
-    """Whether a push with this mark created the job, not another job with the same ID."""
+    """Return whether a push with this mark created the job, not another job with the same ID."""
     if mark is None or job.made_by is None:
         return mark is None and job.made_by is None
     return job.made_by.startswith(mark)

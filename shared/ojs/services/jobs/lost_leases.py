@@ -1,13 +1,13 @@
-"""Finds lost leases of jobs that are not in the index: a part of the job sweep.
+"""Detects expired leases of jobs that are not in the index. The job sweep calls it.
 
 It reads the lease notes that are due (`ojs.store.jobs.lease_notes`). Most of their jobs are
-finished by then. A job whose lease has expired becomes available again. A job that still runs gets
-a new note, which is due when its lease expires.
+finished by then. A job whose lease has expired becomes available again. A job that is still active
+gets a new note, which is due when its lease expires.
 
-A second search finds running jobs without a note. The cause can be a clock difference above the
-tolerance of the notes, or a write that takes effect too late. Every 10 minutes the search reads
-the event log. It checks the jobs that started more than 30 minutes ago and are still active, and
-writes a new note for those without one.
+A second search finds active jobs without a note. Such a job can exist if clocks differ by more than
+the notes tolerate, or if a write takes effect too late. The search reads the event log every 10
+minutes. It checks the jobs that started more than 30 minutes ago and are still active, and writes a
+new note for those without one.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ from ojs.store.table.values import Item
 if TYPE_CHECKING:
     from ojs.store.derived.event_log import EventLog
 
-# Jobs that are read in one call, and before each check of the time limit.
+# Maximum number of jobs that are read in one call, before each check of the time limit.
 _JOBS = 100
-# Notes that are read in one call, and notes between two writes of a slot's position.
+# Number of notes that are read in one call, and number of notes between two writes of a slot's
+# position.
 _NOTES = 500
 _PART = 100
 # How often (minutes) the event log is searched for running jobs without a note, how old (ms) an
@@ -48,7 +49,7 @@ _FIRST_MS = 120 * _MINUTE_MS
 # Pages of one slot in one run. The next run continues after them.
 _PAGES = 4
 
-# After these a job does not run.
+# Events after which a job is not active.
 _OVER = frozenset({EventType.JOB_COMPLETED, EventType.JOB_FAILED, EventType.JOB_CANCELLED})
 
 
@@ -78,8 +79,8 @@ class LostLeases:
 
         Args:
             now_ms: Current time in milliseconds since the epoch.
-            counts: Receives `stalled_or_timed_out` (jobs), `failed`, and `more` if another pass
-                should follow.
+            counts: Receives `stalled_or_timed_out` (jobs), `failed`, and `more` if another run must
+                follow.
             go_on: Returns whether enough time is left to continue.
 
         Raises:
@@ -122,7 +123,8 @@ class LostLeases:
             if seen == begin:
                 return
             self._give_notes(list(started), counts)
-            # Only now: if the process dies before, the next search reads the pages again.
+            # The position is stored last: if the process crashes before, the next search reads the
+            # pages again.
             self._notes.advance_search(seen)
         counts["more"] = 1
 
@@ -134,7 +136,8 @@ class LostLeases:
                     unnoted[job_id] = str(record["queue"])
         if not unnoted:
             return
-        # Before the notes: a job that gets a new note now is in the earlier one or in that.
+        # The slots are read before the notes. A job that gets a new note now is then in the earlier
+        # note or in the new one.
         slots = self._notes.slots()
         for job_id in self._notes.noted(slots):
             unnoted.pop(job_id, None)
@@ -155,7 +158,8 @@ class LostLeases:
                 part = page[start : start + _PART]
                 done = self._page(part, slot, counts, go_on)
                 if done:
-                    # Only now: if the process dies before, the next sweep processes the part again.
+                    # The position is stored last: if the process crashes before, the next sweep
+                    # processes the notes again.
                     seen = part[done - 1].key
                     self._notes.advance(slot.number, seen)
                 if done < len(part):
@@ -180,16 +184,16 @@ class LostLeases:
                 end += 1
             again |= self._unsettled(notes[done:end], counts)
             done = end
-        # The new notes come before `advance`: dying in between leaves a job in two notes, which
-        # costs a read.
+        # The new notes are written before `advance`. After a crash in between, a job is in two
+        # notes, which costs one more read.
         self._notes.again(slot, again.values(), self._clock)
         return done
 
     def _unsettled(self, notes: Sequence[LeaseNote], counts: SweepCounts) -> Mapping[str, NotedJob]:
-        """Process the jobs of some notes. Return the jobs that must be processed again.
+        """Process the jobs of some notes. Return the jobs that need a new note.
 
-        These are jobs that run, that a fetch can still claim, that failed, or that only a newer
-        version can read.
+        These are jobs that are active, that a fetch can still claim, that failed, or that only a
+        newer version can read.
         """
         records = self._notes.records(
             dict.fromkeys(job_id for note in notes for job_id in note.jobs)
@@ -204,7 +208,7 @@ class LostLeases:
                     continue
                 claimable = note.may_be_claimed(job_id, record, now_ms)
                 if claimable or (record["state"] == State.ACTIVE.value and "wpk" not in record):
-                    # A job in trouble is read again a minute later.
+                    # A job whose processing failed is read again one minute later.
                     again[job_id] = NotedJob(note.queue, job_id, seen, note.at_ms, now_ms + LOOK_MS)
                     if not claimable:
                         running[job_id] = record
@@ -218,8 +222,8 @@ class LostLeases:
                 continue
             before, after = found
             if after is not None and after.state is State.ACTIVE:
-                # Its lease is not over. Or it already runs again, and has a note of that run: then
-                # it is in two notes.
+                # The job's lease has not ended, or the job runs again and has a note of that run.
+                # In the second case, it is then in two notes.
                 again[job_id] = replace(again[job_id], look_ms=after.due_ms)
                 continue
             del again[job_id]
@@ -231,6 +235,6 @@ class LostLeases:
         try:
             job = items.job_of(record)
             return job, self._transitions.apply(job)
-        # As `counting_failures` does, which does not work with threads.
+        # Catches the same errors as `counting_failures`, which is not thread-safe.
         except Exception as error:  # noqa: BLE001
             return error

@@ -1,4 +1,4 @@
-"""INFO, CANCEL, ACTIVATE and progress: operations on one job by its id."""
+"""INFO, CANCEL, ACTIVATE, and progress: operations on one job by its ID."""
 
 from __future__ import annotations
 
@@ -81,14 +81,14 @@ class JobManagement:
         return current
 
     def queue_of(self, job_id: str) -> str:
-        """Return the queue that contains a job. Raises NotFound."""
+        """Return the name of a job's queue. Raises NotFound."""
         record = self._jobs.read_record(job_id)
         if record is None:
             raise NotFound("job", job_id)
         return record.queue
 
     def queues_of(self, job_ids: Sequence[str]) -> set[str]:
-        """Return the queues of these jobs, without the jobs that don't exist."""
+        """Return the queues of these jobs by job ID. Jobs that don't exist are skipped."""
         return {record.queue for record in self._jobs.read_records(job_ids).values()}
 
     def state(self, job_id: str) -> State:
@@ -96,14 +96,16 @@ class JobManagement:
         return self._current(self._jobs.read_record, job_id).state
 
     def cancel(self, job_id: str) -> Job:
-        """Cancel a job that is not terminal. The worker of a running job hears it at its heartbeat.
+        """Cancel a job that is not in a final state.
+
+        The worker of an active job is informed by its next heartbeat.
 
         Raises NotFound, Conflict.
         """
         return self._change(job_id, lambda job, now_ms: lifecycle.cancel(job, now_ms=now_ms))
 
     def activate(self, job_id: str) -> Job:
-        """Release a pending job. Raises NotFound, Conflict."""
+        """Activate a pending job. Raises NotFound, Conflict."""
         return self._change(
             job_id,
             lambda job, now_ms: lifecycle.activate(job, now_ms=now_ms, order=self._ids.order()),

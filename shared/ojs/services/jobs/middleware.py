@@ -34,8 +34,8 @@ from ojs.records import record
 
 logger = Logger()
 
-# Maximum number of threads per container that still run after their deadline. At the maximum, no
-# call is started.
+# Maximum number of threads per container that still run after their deadline. If this number is
+# reached, no further call starts.
 MAX_OVERDUE = 8
 MAX_REASON_CHARACTERS = 1_000
 FAILED = "ojs.middleware.failed"
@@ -230,7 +230,7 @@ class MiddlewareChain:
                 reason = f"{MAX_OVERDUE} earlier calls have not returned"
                 raise self._late(reason, jobs[0])
         called = _MiddlewareRun(self._links, jobs)
-        # The context contains log keys, for example.
+        # The context contains values such as the log keys of the request.
         thread = threading.Thread(
             target=copy_context().run, args=(called.run,), name="middleware", daemon=True
         )
@@ -280,14 +280,15 @@ class MiddlewareChain:
         name: str | None = None,
         cause: BaseException | None = None,
     ) -> None:
-        # Also logged, not only returned: a cron job that fires has no client.
+        # The failure is also logged, because a cron job that fires has no client.
         logger.error(
             "Middleware failed",
             middleware=name or ",".join(self.names),
             reason=shorten(reason, MAX_REASON_CHARACTERS),
             job_type=job.type,
             queue=job.queue,
-            # A validation error can quote confidential values, and its stack is not useful.
+            # The text of a validation error can quote confidential values, and its stack trace is
+            # not useful.
             exc_info=None if isinstance(cause, OjsError) else cause,
         )
         namespace = EphemeralMetrics().namespace or _NAMESPACE

@@ -11,9 +11,9 @@ from ojs.records import record
 from ojs.store.queues.queues import QueueStore
 from ojs.store.queues.registry import QueueRegistry
 
-# How long a container relies on its count of the registry.
+# Time (ms) for which a container uses its count of the registry.
 COUNTED_MS = 60_000
-# It counts again before it creates more than this part (1/_PART) of the remaining queues.
+# A container counts again before it creates more than this part (1/_PART) of the remaining queues.
 _PART = 100
 
 
@@ -52,7 +52,7 @@ class NewQueues:
             registry: Registry of all queues.
             clock: Clock.
             strict_queues: Whether queues are never created on first use.
-            max_queues: Maximum number of queues; 0 for no limit.
+            max_queues: Maximum number of queues, or 0 for no limit.
         """
         self._queues = queues
         self._registry = registry

@@ -1,12 +1,13 @@
-"""Assigns sort-key positions to jobs that become available.
+"""Assigns positions in the ready index to jobs that become available.
 
-In a fair queue, the position is a tag (`ojs.domain.fair_queue.tags`). It costs one write for each
-tenant, ready partition, and call. In other queues, the position is the time, which costs nothing. A
-retried or released job gets a new tag. With its old tag, a job that no worker can process would
-stay first permanently. Storing the tag would make each claim more expensive.
+In a fair queue, the position is a tag (`ojs.domain.fair_queue.tags`), which costs one write for
+each tenant, ready partition, and call. In other queues, the position is the time, which costs
+nothing. A retried or released job gets a new tag. If it kept its previous tag, a job that no worker
+can process would always be first. To store the tag in the job record would make each claim more
+expensive.
 
 The tag is assigned before the job is stored. A crash or a lost race in between leaves an unused
-tag: the tenant's next job is one step later, and nothing is lost.
+tag. The tenant's next job then has a position that is one step later, and no job is lost.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from ojs.store.jobs.reading import JobReader
 from ojs.store.queues.queues import QueueStore
 
 Key = tuple[str, str]
-# Finish tags of tenants, as read: None for a tenant without one.
+# Finish tags of tenants, as read. None for a tenant without one.
 FinishTags = Mapping[Key, int | None]
-# Fair queues that a container remembers.
+# Maximum number of fair queues in the per-container cache.
 _REMEMBERED = 1_000
 
 
@@ -41,16 +42,18 @@ class FairQueuePlacement:
         self._queues = queues
         self._tenants = finish_tags
         self._clock = clock
-        # Fair queues of one lane: with several, a job's lane is unknown before the queue is read.
+        # Per-container cache of fair queues with one lane. If a queue has several lanes, a job's
+        # lane is unknown before the queue is read.
         self._fair: BoundedMap[str, Fairness] = BoundedMap(_REMEMBERED)
 
     def read(
         self, coming: Iterable[tuple[str, int | None, Mapping[str, object]]]
     ) -> tuple[dict[str, Queue], FinishTags]:
-        """Read the queues of coming jobs, and their tenants' finish tags in queues known as fair.
+        """Read the queues of new jobs, and the finish tags of their tenants in queues known as
+        fair.
 
-        One call for each hundred of both. Each job is given as queue, priority (None if it is not
-        available at once) and content.
+        Makes one call for 100 queues and tags. Each job is given as its queue, priority (None if
+        the job does not become available immediately), and content.
         """
         names: list[str] = []
         wanted: list[Key] = []

@@ -1,6 +1,6 @@
-"""Time transitions: starts, retries, lost leases, timeouts and deadlines of jobs.
+"""Time transitions of jobs: starts, retries, expired leases, timeouts, and deadlines.
 
-Fetches, reads, and the sweep use this module, so they all change a job identically.
+Fetches, reads, and the sweep use this module, so they all change a job in the same way.
 """
 
 from __future__ import annotations
@@ -52,11 +52,13 @@ class TimeTransitions:
         self._chance = chance
 
     def apply(self, job: Job | None) -> Job | None:
-        """Apply all transitions of a job that are due. Returns the job, or None if there is none.
+        """Apply all transitions of a job that are due.
 
-        Takes a job record as read. Each step is one conditional write; after a lost race the record
-        is read again. A job of an uncommitted batch does not exist. In maintenance mode nothing
-        starts: scheduled and retryable jobs stay so. Raises BackendUnavailable.
+        Return the job, or None if it no longer exists.
+
+        `job` is a job record as read. Each step is one conditional write. After a lost race, the
+        record is read again. A job of an uncommitted batch does not exist. In maintenance mode no
+        job starts: scheduled and retryable jobs keep their state. Raises BackendUnavailable.
         """
         job_id = "" if job is None else job.id
         return retry_as_found(self._step, job, lambda _: self._jobs.read_record(job_id))
@@ -82,7 +84,7 @@ class TimeTransitions:
             ):
                 return job
             if job.batch is not None:
-                # Its batch is committed: no later reader needs to check that again.
+                # The batch of the job is committed. No later reader must check this again.
                 after = changed(after, batch=None)
             after = self._placement.assign_position(after)
             job = self._changes.replace(job, after, failure=failure)
@@ -105,11 +107,12 @@ class TimeTransitions:
             return
 
     def end_without_content(self, claimed: Job) -> None:
-        """Fail a job that was just claimed and whose content is not in the store.
+        """Fail a job that was just claimed and whose content does not exist.
 
         Usually, the job finished and was deleted after the claim. If it still has the lease of the
         claim, its attempt fails with the non-retryable type `content_missing`, so that its policy
-        applies and an operator finds it. If that fails, the attempt ends when the lease expires.
+        applies and an operator finds it. If this write fails, the attempt ends when the lease
+        expires.
         """
         with suppress(LostRace, OjsError):
             job = self._jobs.read_record(claimed.id)

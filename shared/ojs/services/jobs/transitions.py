@@ -1,4 +1,4 @@
-"""Changes of a job's state: the write of its record, and then the release of its permits."""
+"""Changes the states of jobs: writes the job record, and then releases the permits of the job."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from ojs.store.jobs.records import JobStore
 from ojs.store.table.errors import LostRace, WriteNotApplied
 from ojs.store.table.table import Put, Update
 
-# Called with each changed job. If the job finished, it processes the consequences.
+# Called with each changed job. If the job finished, it processes the effects, such as the next
+# workflow step.
 JobEnded = Callable[[Job], None]
 
 
 def ends_nothing(_job: Job) -> None:
-    """Do nothing: a `JobEnded` for jobs without consequences."""
+    """Do nothing: a `JobEnded` for jobs whose end has no effects."""
 
 
 class JobChanges:
@@ -178,7 +179,8 @@ class JobChanges:
             self._permits.undo_reacquire(resumed)
             raise
         except LostRace as lost:
-            # After a repeated request, the job can have changed and its permits can be released.
+            # The request was repeated, so the job might have changed and its permits might be
+            # released.
             if not lost.repeated:
                 self._permits.undo_reacquire(resumed)
             return False

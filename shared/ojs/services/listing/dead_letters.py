@@ -22,25 +22,26 @@ from ojs.store.table.races import retry_on_race
 
 # A sort key in an index partition of dead letters.
 POSITION = re.compile(r"\d{15}\|" + UUID7.pattern)
-# Index entries that one request reads. The limit is the same for each page, so only the last
-# numbered page can be short, and no job is missed between two pages. The deepest numbered page
-# (ojs.http.parameters: 1,000 skipped, 200 listed) is within this limit.
+# Maximum number of index entries that one request reads. The limit is the same for each page, so
+# only the last numbered page can be short, and no job is missed between two pages. The deepest
+# numbered page (ojs.http.parameters: 1,000 skipped, 200 listed) is within this limit.
 MAX_READ = 1_500
-# Bytes of offloaded payloads that a search of args reads: about 30 calls to the bucket.
+# Maximum bytes of offloaded payloads that a search of args reads: about 30 calls to the bucket.
 MAX_ARGS_BYTES = 8_000_000
-# Entries that a filter reads at a time: one BatchGet.
+# Number of entries that a filter reads at a time, by one BatchGetItem call.
 _ROUND = 100
 # Maximum total size of the offloaded payloads in a response.
 MAX_PAGE_BYTES = 2_000_000
-# Errors of each job in a listing. They can have about 100 KB in total. `get` returns all errors.
+# Maximum number of errors of each job in a listing. They can have about 100 KB in total. `get`
+# returns all errors.
 ERRORS_LISTED = 10
 
 
 def still_listed(job: Job, key: str) -> bool:
-    """Whether a job is still the dead letter that the index lists at a key.
+    """Return whether a job is still the dead letter that the index lists at a key.
 
-    The index can be behind. A job that was retried or deleted does not count as a dead letter. A
-    job that was discarded again is listed with its new key only.
+    The index is eventually consistent. A job that was retried or deleted does not count as a dead
+    letter. A job that was discarded again is listed with its new key only.
     """
     return job.dead_letter and items.index_entries(job)["wsk"] == key
 
@@ -60,19 +61,19 @@ class _SearchPage:
 
     @property
     def missing(self) -> int:
-        """Number of missing matches, including those to skip."""
+        """Number of matches that are still to be found, including those to skip."""
         return self.skip + self.limit - self.matched
 
     @property
     def next_round(self) -> int:
-        """Number of entries to read next; 0 if the page is full."""
+        """Return the number of entries to read next, or 0 if the page is full."""
         if not self.missing:
             return 0
         wanted = max(self.missing, _ROUND) if self.wanted.picky else self.missing
         return min(wanted, MAX_READ - self.read)
 
     def may_match(self, key: str, job: Job) -> bool:
-        """Whether an index entry might match, by the current job record."""
+        """Return whether an index entry might match, by the current job record."""
         return self.wanted.matches_record(job) and still_listed(job, key)
 
     def passed(self, key: str) -> None:
@@ -137,7 +138,7 @@ class DeadLetterSearch:
         """
         wanted = look.wanted
         while size := look.next_round:
-            # One more than is processed, to detect whether more entries follow.
+            # Read one more entry than is processed. It shows whether more entries follow.
             entries = self._jobs.index.dead(
                 wanted.queue,
                 limit=size + 1,
@@ -164,7 +165,7 @@ class DeadLetterSearch:
         If args are searched, the jobs have their payloads. The result then also contains the key
         of the first job whose payload is too large for one request.
         """
-        # The other entries of the page are returned.
+        # `read_records` skips records that can't be read, so that the other entries are returned.
         records = self._jobs.read_records((job_id for job_id, _ in entries), ignore_unreadable)
         likely = {
             key: records[job_id]
@@ -194,7 +195,7 @@ class DeadLetterSearch:
                 room -= job.content_bytes
                 loaded.append(job)
         by_id = {job.id: job for job in self._jobs.with_contents(loaded, ignore_unreadable)}
-        # A search of args can have read the payload of a job above the limit.
+        # A search of args might have read the payload of a job above the limit.
         jobs = [by_id[job.id] if job.id in by_id else replace(job, content=None) for job in found]
         return self._jobs.with_errors(jobs, latest=ERRORS_LISTED)
 

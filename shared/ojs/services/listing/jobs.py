@@ -56,35 +56,36 @@ from ojs.store.table.table import MAX_BATCH_GET
 
 CALLS = 4
 UNITS = 60
-# The same limits for a response across queues.
+# Limits of a response across queues: calls and read units.
 ALL_CALLS = 60
 ALL_UNITS = 120
-# A page that is not full is continued while at least these calls and read units are left.
+# Another round of reads starts only if at least this number of calls and read units are left.
 _SPARE_CALLS = 6
 _SPARE_UNITS = 10
-# Calls for one part of a bulk operation's jobs, which can be in as many index partitions.
+# Number of calls for one part of a bulk operation's jobs. The jobs can be in as many index
+# partitions.
 _PART_CALLS = 60
-# Job records that one response reads, half a unit each.
+# Maximum number of job records that one response reads, at half a read unit each.
 MAX_RECORDS = 90
-# Entries that a query reads if the partition also has entries of other states.
+# Maximum number of entries that a query reads if the partition also has entries of other states.
 _LOOKS = 1_000
-# Entries of the registry in a read unit, at least.
+# Minimum number of entries of the queue registry in a read unit.
 _QUEUES_A_UNIT = 40
-# Read units for the counters of queues, if a page is across queues; and calls for the counters and
-# the reads that accompany them.
+# Read units for the counters of queues, if a page is across queues. Calls for the counters and for
+# the reads in the same step.
 _SURVEY_UNITS = 50
 _SURVEY_CALLS = 10
-# Read units that are left for visits to queues.
+# Read units that must be left before more queues are read.
 _VISIT_UNITS = 30
-# Queues whose number of lanes is read in one step.
+# Number of queues whose lanes are read in one step.
 _SIZED = 50
-# Minimum number of queues, ordered by a sweep, in a read unit.
+# Minimum number of queues in a read unit of the sorted list that the metrics sweep stores.
 _ORDERED_A_UNIT = 100
-# Read units for the lanes and counters of queues, if a bulk operation applies to all queues, and
-# the number of queue names that are read for it.
+# For a bulk operation on all queues: read units for the lanes and counters of queues, and number of
+# queue names that are read.
 _OUTLINE_UNITS = 25
 _NAMES = 25
-# Bytes, and minimum number of index entries, in one read unit of an eventually consistent read.
+# Bytes, and minimum number of index entries, in a read unit of an eventually consistent read.
 _BYTES_A_UNIT = 8_192
 _ENTRIES_A_UNIT = 60
 # Maximum bytes of the keys of an item.
@@ -106,10 +107,11 @@ _AHEAD_MS = 60_000
 _COUNTED_MS = 60_000
 # Days whose sums one query reads to find the most recent day on which jobs finished.
 _DAYS = 10
-# After every lane of a queue.
+# A lane number that is greater than all lanes of a queue.
 _LAST_LANE = 1_000_000
 _MAX_CURSOR = 2_000
-# Lease notes that one query reads, and the maximum read units of that query, if consistent.
+# Number of lease notes that one query reads, and maximum read units of that query, if it is
+# strongly consistent.
 _NOTES = 100
 _NOTES_UNITS = 25
 _NOTE_KEY = re.compile(r"[!-~]{1,64}")
@@ -119,7 +121,7 @@ _LINE_KEY = re.compile(r"[!-~]{1,900}")
 
 
 class _JobSource(StrEnum):
-    """A part of a listing."""
+    """The sources of a listing, in the order in which they are read."""
 
     RECENT = "recent"
     NOTED = "noted"
@@ -142,7 +144,8 @@ _STATES: Mapping[_JobSource, tuple[State, ...]] = {
     _JobSource.DEAD: (State.DISCARDED,),
     _JobSource.ENDED: tuple(TERMINAL),
 }
-# States of the jobs of a due entry, by its kind. Entries of version 0.1.0 have no kind.
+# States of the jobs of a due entry, by the letter in its sort key. Entries of version 0.1.0 have no
+# letter.
 _WAITS: Mapping[str, tuple[State, ...]] = {
     keys.START: (State.SCHEDULED,),
     keys.RETRY: (State.RETRYABLE,),
@@ -155,9 +158,9 @@ _LINES = (
     _JobSource.PENDING,
     _JobSource.RUNNING,
 )
-# The parts that exist once per lane of a queue.
+# The sources that exist once per lane of a queue.
 _OF_LANES = frozenset(_LINES) - {_JobSource.NOTED}
-# The order of a bulk operation. Jobs mostly move in this direction, or finish.
+# The order of a bulk operation. Jobs usually change their states in this direction, or finish.
 _ONWARD = (
     _JobSource.PENDING,
     _JobSource.DUE,
@@ -178,7 +181,7 @@ _COUNTED = {
 }
 # The states that a job can have reached, by event type.
 _CAME_TO: Mapping[str, tuple[State, ...]] = {
-    # A job that its rate limit postponed is found by the event of its creation.
+    # A job that was postponed by its rate limit is found by the event of its creation.
     EventType.JOB_ENQUEUED: (State.AVAILABLE, State.SCHEDULED),
     EventType.JOB_SCHEDULED: (State.SCHEDULED,),
     EventType.JOB_STARTED: (State.ACTIVE,),
@@ -195,14 +198,16 @@ _IN_ORDER: Mapping[tuple[State, str], bool] = {
 
 @record(frozen=True)
 class _ListCursor:
-    """The position where a listing continues: in a part, after a key. Without a key: at its start.
+    """The position where a listing continues: in a source, after a key.
+
+    Without a key: at its start.
 
     Attributes:
         lane: Lane of the queue. For lease notes: their slot. For finished jobs of a queue: the
             number of jobs on the previous pages.
         queue: Queue of the position. Lease notes without a queue are those of all queues.
-        left: Events of the page `key` that are not read yet, or jobs of the note `key` that were
-            read.
+        left: Number of events of the page `key` that are not read yet, or of jobs of the note `key`
+            that were read.
         over: Whether this partition or queue is read completely. The next position is not known
             yet.
     """
@@ -222,17 +227,18 @@ class _ListCursor:
 
 @record(frozen=True)
 class _Entry:
-    """A job that might match, the position of the read that found it, and the position after it."""
+    """A job that might match, with the position of its read and the position after it."""
 
     job_id: str
     begin: _ListCursor
     behind: _ListCursor
-    # Its sort key in the index; or the time of the event and the states that it can have reached.
+    # The sort key of the job in the index; or the time of the event and the states that the job can
+    # have.
     position: str
     states: tuple[State, ...] = ()
 
     def still(self, job: Job) -> bool:
-        """Whether the job record still agrees with the entry."""
+        """Return whether the job record still agrees with the entry."""
         if self.states:
             listed = self.begin.part is _JobSource.RECENT or not job.dead_letter
             came_ms = _came_ms(job)
@@ -249,12 +255,15 @@ class _Entry:
         stored = items.index_entries(job)
         if job.state not in _STATES[self.begin.part] or stored["wpk"] != _line(self.begin):
             return False
-        # A heartbeat leaves the entry of a running job where it is.
+        # A heartbeat does not move the entry of an active job.
         return job.state is State.ACTIVE or str(stored["wsk"]).startswith(self.position)
 
     @property
     def may_be_staged(self) -> bool:
-        """Whether its batch might be uncommitted. Entries of the ready index include the batch."""
+        """Return whether the job's batch might be uncommitted.
+
+        An entry of the ready index includes the batch.
+        """
         if self.begin.part is _JobSource.READY:
             return keys.Position.parse(self.position).batch is not None
         return self.begin.part in (_JobSource.DUE, _JobSource.PENDING)
@@ -270,73 +279,78 @@ class _PageRead:
     calls: int = CALLS
     units: float = UNITS
     page_bytes: int = _PAGE_BYTES
-    # The lanes of queues, in order of name, and the jobs of each by state, if that is known.
+    # The lanes of queues, in order of name, and the jobs of each queue by state, if known.
     lanes: Mapping[str, int] = field(default_factory=dict)
     levels: Mapping[str, StateCounts] = field(default_factory=dict)
     total: StateCounts | None = None
     # When all jobs were last counted (ms), if they were.
     total_ms: int | None = None
-    # No queue comes after those of `lanes`.
+    # Whether `lanes` includes the last queue by name.
     last: bool = False
     # The queues that might have matching jobs, by name, if known; and the queues that are not idle.
     names: Sequence[str] | None = None
     busy: Sequence[str] = ()
     # Number of queues, from the last sweep.
     queues: int = 0
-    # Whether the page can read many queues, within ALL_CALLS and ALL_UNITS.
+    # Whether the page can read many queues, up to ALL_CALLS and ALL_UNITS.
     wide: bool = False
     # Whether the numbers of jobs are those of the last sweep.
     swept: bool = False
-    # Whether only the partitions are read that are empty by their counters.
+    # Whether only those partitions are read that are empty according to the counters.
     doubted: bool = False
     # The queues whose number of lanes is known. Other queues have at least one lane.
     sized: set[str] = field(default_factory=set)
-    # Matching jobs that are still to be skipped, and the IDs of the jobs that are shown.
+    # Number of matching jobs that must still be skipped, and IDs of the jobs on this page.
     skip: int = 0
     shown: set[str] = field(default_factory=set)
-    # Whether to include jobs that only the event log has.
+    # Whether to include jobs that are only in the event log.
     log: bool = True
     # The log lists the events since this time (ms); 0 for none.
     recent_ms: int = 0
     # The log is searched only for jobs that finished since this time (ms).
     ended_since_ms: int = 0
-    # Whether no job may be missed: no partition is skipped because of its counters, and no job
+    # Whether no job may be missed. No partition is then skipped because of its counters, and no job
     # because its state changed after it was found.
     everything: bool = False
-    # The used slots of lease notes, if they were read; and whether notes had jobs.
+    # The slots of lease notes that are in use, if they were read; and whether notes contained jobs.
     slots: Sequence[LeaseSlot] | None = None
     noted: bool = False
-    # Activity per day of the requested queue, from its shards, if it was read.
+    # Activity per day of the requested queue, from the counters of stream shards, if they were
+    # read.
     recent: ShardActivity | None = None
-    # The day (ms) for which the log is read, on which jobs finished.
+    # The day (ms) on which jobs finished and for which the log is being read.
     day_ms: int | None = None
     # Number of jobs on the previous pages, for a list of finished jobs of a queue.
     before: int = 0
 
     @property
     def exact(self) -> bool:
-        """Whether each entry is a job of the page. Most jobs in lease notes are finished."""
+        """Whether each entry is a job of the page.
+
+        Most jobs in lease notes are finished already.
+        """
         return self.wanted.counted and not self.recent_ms and not self.noted
 
     @property
     def at_once(self) -> bool:
         """Whether lease notes are read once for all queues.
 
-        A bulk operation reads them for each queue, between the other parts. It then misses no job
+        A bulk operation reads them for each queue, between the other sources. It then misses no job
         that is claimed while it runs.
         """
         return self.wanted.queue is None and self.order is _LINES
 
     @property
     def by_queue(self) -> bool:
-        """Whether the log is read only for days on which the queue's counters have finished jobs.
+        """Whether the log is read only for days on which the queue's counters include finished
+        jobs.
 
         A bulk operation does not rely on these counters.
         """
         return self.wanted.queue is not None and self.order is _LINES
 
     def ends_on(self, day: Activity) -> bool:
-        """Whether requested jobs might have finished on a day."""
+        """Return whether requested jobs might have finished on a day."""
         return any(
             sum(getattr(day, name) for name in names) > 0 and self.wanted.wants(state)
             for state, names in _COUNTED.items()
@@ -351,7 +365,7 @@ class _PageRead:
             )
 
     def shows(self, entry: _Entry, job: Job) -> bool:
-        """Whether the page lists a job because of this entry."""
+        """Return whether the page lists a job because of this entry."""
         if self.everything:
             return True
         came_ms = _came_ms(job)
@@ -359,7 +373,7 @@ class _PageRead:
         return entry.still(job) and recent == (entry.begin.part is _JobSource.RECENT)
 
     def parts(self) -> list[_JobSource]:
-        """Return the parts of each queue that can have matching jobs."""
+        """Return the sources that can have matching jobs, for each queue."""
         return [
             part
             for part in self.order
@@ -367,10 +381,10 @@ class _PageRead:
         ]
 
     def lines(self) -> Iterator[_ListCursor]:
-        """Yield the partitions of the known queues, in order, without the empty ones."""
+        """Yield the partitions of the known queues, in order. Empty ones are skipped."""
         parts = self.parts()
-        # Counters lag by seconds. If only one partition is requested, or for a bulk operation, the
-        # jobs of a single queue are read regardless of them.
+        # Counters have a delay of some seconds. If only one partition is requested, or for a bulk
+        # operation, the jobs of a single queue are read regardless of its counters.
         single = len({_STATES[part] for part in parts}) == 1
         sure = self.wanted.queue is not None and (single or self.order is _ONWARD)
         sure = sure or self.everything
@@ -389,34 +403,43 @@ class _PageRead:
         return 2 if self.live else 1
 
     def may_rest(self, queue: str) -> bool:
-        """Whether a queue has no jobs for any part of this listing by the counters."""
+        """Return whether a queue has no jobs in any source of this listing, according to its
+        counters.
+        """
         return not self.everything and not any(self.may_have(queue, part) for part in self.parts())
 
     def choose(self) -> None:
-        """Choose the queues that can have matching jobs, among the known queues."""
+        """Select the queues that can have matching jobs, among the known queues."""
         names = {*self.levels, *self.busy}
         self.names = sorted(name for name in names if not self.may_rest(name))
 
     def goes_on(self, entries: Sequence[_Entry]) -> bool:
-        """Whether calls and units are left for more than the records of these entries."""
+        """Return whether calls and read units are left for more than the
+        records of these entries.
+        """
         needed = sum(self.of_each + entry.may_be_staged for entry in entries) / 2
         return self.calls >= _SPARE_CALLS and self.units >= _SPARE_UNITS + needed
 
     def level(self, queue: str, part: _JobSource) -> int | None:
-        """Return the counted requested jobs in a part of a queue. None if unknown."""
+        """Return the number of requested jobs in a source of a queue, by the counters.
+
+        None if unknown.
+        """
         known = self.levels.get(queue)
         if known is None:
             return None
         return sum(known.of(state) for state in _STATES[part] if self.wanted.wants(state))
 
     def may_have(self, queue: str, part: _JobSource) -> bool:
-        """Whether a part of a queue might have requested jobs, by the counters."""
+        """Return whether a source of a queue might have requested jobs,
+        according to the counters.
+        """
         return self.level(queue, part) != 0
 
     def short(self, line: _ListCursor, found: int) -> bool:
-        """Whether `found` entries are fewer than the queue has, or that is not known.
+        """Return whether a queue has more jobs than the `found` entries, or might have.
 
-        Always False if the lanes of the queue are known.
+        Always false if the lanes of the queue are known.
         """
         level = self.level(line.queue, line.part)
         return line.queue not in self.sized and (level is None or found < level)
@@ -427,9 +450,9 @@ class _PageRead:
         return next((line for line in self.lines() if self.place(line) > place), None)
 
     def side_by_side(self, at: _ListCursor, enough: int) -> list[_ListCursor]:
-        """Return this partition and the next ones to read concurrently.
+        """Return this partition and the next ones to read at the same time.
 
-        Returns as many as have `enough` jobs together, by their counters.
+        Returns as many partitions as have `enough` jobs together, by their counters.
         """
         place, lines, expected = self.place(at), list[_ListCursor](), 0
         for line in self.lines():
@@ -441,7 +464,7 @@ class _PageRead:
         return lines
 
     def behind_lines(self) -> _ListCursor | None:
-        """Return the position after the index partitions of the queues."""
+        """Return the position after the index partitions of all queues."""
         return (
             _ListCursor(_JobSource.DEAD)
             if self.wanted.wants(State.DISCARDED)
@@ -454,7 +477,7 @@ class _PageRead:
         return _ListCursor(_JobSource.ENDED) if ended else None
 
     def place(self, at: _ListCursor) -> tuple[str, int, int]:
-        """Return the sort key of a partition."""
+        """Return the values by which partitions are sorted: queue, source, and lane."""
         return at.queue, self.order.index(at.part), at.lane
 
     def taken(self, entry: _Entry, likely: dict[str, Job]) -> Job | None:
@@ -469,16 +492,16 @@ class _PageRead:
 
     @property
     def count(self) -> int | None:
-        """Number of all matching jobs, or None if the counters don't include it."""
+        """The number of all matching jobs, or None if the counters don't include it."""
         if self.total is None or not self.wanted.counted:
             return None
         return sum(max(0, self.total.of(state)) for state in self.wanted.states or State)
 
     def has_all(self, found: Sequence[Job], after: _ListCursor | None) -> bool:
-        """Whether the first page has all jobs, although the log continues after `after`.
+        """Return whether the first page has all jobs, although the log continues after `after`.
 
-        It has all if it includes every job since the last count, and as many older jobs as were
-        counted.
+        This is true if the page includes every job since the last count, and as many older jobs as
+        were counted.
         """
         if (
             after is None
@@ -638,8 +661,8 @@ class JobListing:
     ) -> JobPage:
         """Return some of the jobs whose records match a filter, in the order of `_ONWARD`.
 
-        The result can be empty and have a cursor. Takes one query for each partition and two
-        calls, or four across queues.
+        The result can be empty and have a cursor. Takes one query for each partition and two calls,
+        or four across queues.
 
         Args:
             wanted: Filter of the jobs.
@@ -647,8 +670,8 @@ class JobListing:
             cursor: Cursor of the previous part.
             log: Whether to include finished jobs. Otherwise the result has only jobs of the index.
             ended_since_ms: Earliest end of the finished jobs, in milliseconds since the epoch.
-            everything: Whether to read partitions that are empty by their counters, too, and to
-                include jobs that changed their state after they were found.
+            everything: Whether to read partitions that are empty according to their counters, too,
+                and to include jobs that changed their state after they were found.
 
         Returns:
             The jobs, each with a cursor, and the cursor of the next part.
@@ -713,15 +736,15 @@ class JobListing:
         """
         wanted = look.wanted
         most = limit if look.exact else MAX_RECORDS
-        # Half a unit for each record, and as much for the progress of each.
+        # Half a read unit for each record, and the same for the progress of each job.
         items_of_each = look.of_each
         room = max(1, min(most, MAX_RECORDS // items_of_each, int(2 * look.units) // items_of_each))
         read = _first_jobs(entries, room)
         likely = self._likely(look, read, consistent=False, progress=look.live)
         look.calls -= bool(read)
         look.units -= len(read) * items_of_each / 2
-        # If no call is left, the page ends before the first job that may not exist yet. The next
-        # page starts in this partition, with new calls.
+        # If no call is left, the page ends before the first job that might belong to an uncommitted
+        # batch. The next page starts in this partition, with new calls.
         doubtful = _doubtful(read, likely)
         staged = self._uncommitted(doubtful) if doubtful and look.calls > 0 else set[str]()
         if doubtful:
@@ -791,7 +814,10 @@ class JobListing:
         }
 
     def _uncommitted(self, jobs: Iterable[Job]) -> set[str]:
-        """Return the tokens of batches that are not committed. Their jobs do not exist yet."""
+        """Return the tokens of the jobs' uncommitted batches.
+
+        Jobs of these batches do not exist yet.
+        """
         return self._jobs.batches.uncommitted({job.batch for job in jobs if job.batch is not None})
 
     # --- where jobs are found -----------------------------------------------------------------
@@ -814,7 +840,7 @@ class JobListing:
         entries: list[_Entry] = []
         staged = False
         while at is not None and len(entries) < enough:
-            # One call is left for the records, and one to see which batches are committed.
+            # One call is reserved for the records, and one to find which batches are committed.
             spare = look.calls - (2 if staged else 1)
             if at.part is _JobSource.ENDED and not at.key and look.recent is not None and spare > 1:
                 at = self._earlier(look, self._clock.now_ms() + _AHEAD_MS)
@@ -855,9 +881,9 @@ class JobListing:
     def _read_lines(
         self, look: _PageRead, lines: Sequence[_ListCursor], size: int
     ) -> tuple[list[_Entry], _ListCursor]:
-        """Read partitions of several queues concurrently, one query each.
+        """Read partitions of several queues at the same time, one query each.
 
-        Omits the entries after the first partition that has more.
+        Entries after the first partition with more than one page are skipped.
         """
         read = self._for_each(lambda line: self._read_line(look, line, size, len(lines)), lines)
         look.calls -= len(lines)
@@ -919,7 +945,7 @@ class JobListing:
         look.units -= _NOTES_UNITS * len(page) / _NOTES / (1 if bulk else 2)
 
         def behind(note: LeaseNote, left: int = 0) -> _ListCursor:
-            # A note that is listed in part is read again.
+            # If only some jobs of a note were listed, the note is read again.
             place = note.key if left else f"{note.key}!" if bulk else keys.just_before(note.key)
             return replace(at, key=(place, last) if bulk else (first, place), left=left)
 
@@ -974,8 +1000,8 @@ class JobListing:
             return found, _ListCursor(at.part, key=(keys.upto(day_ms - 1),))
         if day_ms <= _first_ms(look, now_ms):
             return found, None
-        # A sweep writes the daily sums, so today and yesterday are always read. The sums of a queue
-        # are current. They are read if the queue seems to have no jobs on the day before.
+        # The sweep writes the daily sums, so today and yesterday are always read. The sums of a
+        # queue are current. They are used if the queue seems to have no jobs on the previous day.
         over = day_ms < now_ms - DAY_MS
         if look.by_queue:
             over = not found and (look.day_ms is None or look.day_ms >= day_ms)
@@ -1031,7 +1057,7 @@ class JobListing:
         )
         for point in points:
             if look.ends_on(point.activity):
-                # An event can be stored on the day after.
+                # An event can be stored one day later than it occurred.
                 end_ms = min(last_ms, point.start_ms + 2 * DAY_MS - 1)
                 look.day_ms = point.start_ms
                 return _ListCursor(_JobSource.ENDED, key=(keys.upto(end_ms),))
@@ -1044,7 +1070,10 @@ class JobListing:
         return None
 
     def _read_queues(self, look: _PageRead, at: _ListCursor, spare: int) -> bool:
-        """Read the next queues by name, and their counters; False if too few calls are left."""
+        """Read the next queues by name, and their counters.
+
+        Return false if too few calls are left.
+        """
         if look.wanted.queue is not None:
             names, look.last = [look.wanted.queue], True
         elif spare < (_SURVEY_CALLS if look.wide and look.names is None else 2):
@@ -1054,8 +1083,8 @@ class JobListing:
                 self._survey(look)
             if look.wide:
                 look.lanes, look.last = dict.fromkeys(look.names or (), 1), True
-                # The queue where the last page ended can have more lanes to read. Active jobs can
-                # be in lease notes, so the number found in the first lane is not conclusive.
+                # The queue where the last page ended might have more lanes. Active jobs can be in
+                # lease notes, so the number of jobs in the first lane does not show that.
                 running = (
                     name
                     for name in look.lanes
@@ -1101,7 +1130,10 @@ class JobListing:
         look.choose()
 
     def _count(self, look: _PageRead) -> bool:
-        """Read the counters of the queues that are not idle; False if that takes too many units."""
+        """Read the counters of the queues that are not idle.
+
+        Return false if that needs too many units.
+        """
         units = self._stats.levels_units(len(look.busy), max(look.queues, len(look.busy)))
         if not look.busy or look.calls < _SURVEY_CALLS or units > look.units - _VISIT_UNITS:
             return False
@@ -1116,9 +1148,10 @@ class JobListing:
         return True
 
     def _doubts(self, look: _PageRead, found: Sequence[Job]) -> bool:
-        """Whether a listing also reads queues without counted jobs, if its first page is not full.
+        """Return whether a listing also reads queues without counted jobs, if its first page is not
+        full.
 
-        Counters can be behind. If the page has jobs, this is done only for few queues.
+        Counters can be delayed. If the page has jobs, this is done only for few queues.
         """
         if not look.wide:
             return False
@@ -1140,7 +1173,7 @@ class JobListing:
         return bool(look.lanes)
 
     def _size(self, look: _PageRead, names: Sequence[str]) -> None:
-        """Read the number of lanes of queues. One call for 100 queues."""
+        """Read the number of lanes of queues. Makes one call for 100 queues."""
         if names:
             look.lanes = {**look.lanes, **self._stats.lanes(names)}
             look.sized.update(names)
@@ -1148,7 +1181,10 @@ class JobListing:
             look.units -= len(names) / 2
 
     def _outline(self, look: _PageRead, names: Sequence[str]) -> None:
-        """Read the lanes and counters of queues. One call, or two for a queue with a new shard."""
+        """Read the lanes and counters of queues.
+
+        Makes one call, or two for a queue with a new shard.
+        """
         now_ms = self._clock.now_ms()
         noted = _JobSource.RUNNING in look.parts()
         other = SLOTS_ITEM if noted else None
@@ -1197,7 +1233,7 @@ class JobListing:
         return at
 
     def _is_place(self, at: _ListCursor, look: _PageRead) -> bool:
-        """Whether a listing can have this position."""
+        """Return whether a position is possible in this listing."""
         if not all(isinstance(part, str) for part in at.key):
             return False
         latest_ms = self._clock.now_ms() + _AHEAD_MS
@@ -1248,7 +1284,10 @@ def _line(at: _ListCursor) -> str:
 def _told(
     wanted: JobFilter, part: _JobSource, page: StoredPage, left: int | None
 ) -> Iterator[_Entry]:
-    """Yield the jobs of an event page, last event first; if `left` is set, of its first events."""
+    """Yield the jobs of an event page, in descending order of the events.
+
+    If `left` is set, only the first `left` events are used.
+    """
     # Most pages have no matching event. Searching their text is cheaper than parsing them.
     kinds = [kind for kind, state in _ENDS.items() if wanted.wants(state)]
     if part is _JobSource.ENDED and not page.names_any(kinds):
@@ -1263,7 +1302,7 @@ def _told(
 
 
 def _meant(wanted: JobFilter, part: _JobSource, event: Mapping[str, Any]) -> tuple[State, ...]:
-    """Return the possible states of the job of an event; none if the job can't match."""
+    """Return the possible states of an event's job. Empty if the job can't match."""
     states = _CAME_TO.get(event["type"], ())
     if part is _JobSource.ENDED and event["type"] not in _ENDS:
         return ()
@@ -1275,7 +1314,7 @@ def _meant(wanted: JobFilter, part: _JobSource, event: Mapping[str, Any]) -> tup
 
 
 def _came_ms(job: Job) -> int | None:
-    """Return when a job reached its state (ms), by the event time; None without an event."""
+    """Return when a job reached its state (ms), by the event time, or None without an event."""
     match job.state:
         case State.PENDING:
             return None
@@ -1308,7 +1347,10 @@ def _first_jobs(entries: Sequence[_Entry], most: int) -> Sequence[_Entry]:
 
 
 def _first_ms(look: _PageRead, now_ms: int) -> int:
-    """Return the time before which no event is of a matching job: jobs end after their creation."""
+    """Return the time before which no event belongs to a matching job.
+
+    A job finishes after its creation.
+    """
     since_ms = max(look.wanted.since_ms or 0, look.ended_since_ms)
     return max(now_ms - KEPT_MS, since_ms - DAY_MS)
 

@@ -1,4 +1,4 @@
-"""Lists unique locks by the jobs that hold them: no index has the locks, and none costs more."""
+"""Lists unique locks. The jobs that hold them are listed, because no index contains the locks."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class UniqueListing:
         return Page(holders, found.next_cursor)
 
     def find(self, key: str, wanted: JobFilter) -> Page[UniqueHolder]:
-        """Return the lock of this key, if a matching job holds it. Two calls."""
+        """Return the lock of this key, if a matching job holds it. Makes two calls."""
         now_ms = self._clock.now_ms()
         lock = self._locks.get(key)
         job = None if lock is None else self._jobs.read_record(lock.job_id)

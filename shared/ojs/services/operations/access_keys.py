@@ -167,7 +167,7 @@ class AccessKeys:
         return key
 
     def of_role(self, role: str) -> AccessKey | None:
-        """Return the active record of a role, in the format of `role_arn`. None if it has none."""
+        """Return the active record of a role, or None. `role` is in the format of `role_arn`."""
         key_id = self._keys.id_of_role(role)
         key = None if key_id is None else self._keys.get(key_id)
         return key if key is not None and key.state(self._clock.now_ms()) == "active" else None

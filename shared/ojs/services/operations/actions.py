@@ -25,7 +25,7 @@ class Actions:
         self._ids = ids
 
     def add(self, who: Principal, operation: str, method: str, path: str, status: int) -> None:
-        """Record an action. One call.
+        """Record an action. Makes one call.
 
         If the write fails, the action isn't affected, and only the API's log contains it.
 

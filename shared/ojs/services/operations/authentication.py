@@ -21,10 +21,10 @@ class Authentication:
         self._clock = clock
 
     def who(self, authorization: str | None) -> Principal | None:
-        """Return the holder of the key in this `Authorization` header. None without a valid key.
+        """Return the holder of the key in an `Authorization` header, or None without a valid key.
 
-        Makes no call for a header without a key or with an incorrect MAC, and otherwise one. The
-        first lookup of a container reads the secret of the MACs. Raises BackendUnavailable and
+        A header without a key, or with an incorrect MAC, needs no call. Other headers need one. The
+        first lookup of a container also reads the secret of the MACs. Raises BackendUnavailable and
         BackendTimeout: a failed lookup must not count as an invalid key.
         """
         token = bearer(authorization or "")
@@ -35,11 +35,11 @@ class Authentication:
         return None if key is None else key.principal
 
     def _admits(self, credential: Credential) -> bool:
-        """Return whether a lookup may find the key."""
+        """Return whether the credential can exist, so that a lookup is necessary."""
         try:
             mac = self._keys.mac()
         except OjsError:
-            # The lookup decides, like for keys without a MAC.
+            # The MAC secret can't be read. The lookup decides, as for keys without a MAC.
             return True
         return mac is None or mac.admits(credential, self._clock.now_ms())
 
@@ -54,11 +54,13 @@ class PrincipalLookup:
         self._authentication = authentication
         self._clock = clock
         self._remembered_ms = remembered_ms
-        # By the digest of a header: when it was looked up (ms), and its principal.
+        # By digest of the header: the time of the lookup (ms), and the principal.
         self._known: BoundedMap[bytes, tuple[int, Principal | None]] = BoundedMap(_REMEMBERED)
 
     def who(self, authorization: str | None) -> Principal | None:
-        """Same as `Authentication.who`, with at most one call in `remembered_ms` per header."""
+        """Return the holder as `Authentication.who`, with at most one call in `remembered_ms` per
+        header.
+        """
         if not authorization:
             return None
         digest = hashlib.sha256(authorization.encode("utf-8", "surrogatepass")).digest()

@@ -27,13 +27,13 @@ HOLD_BACK_MS = 10_000
 # Maximum number of pages in the last HOLD_BACK_MS that a cursor can list. If more are written,
 # followers lag by up to HOLD_BACK_MS.
 MAX_NAMED = 50
-# If the stream is delayed and an event is older than its page by more than this, `until` does not
-# find it.
+# Maximum difference (ms) between the time of an event and that of its page. If the DynamoDB stream
+# has a longer delay, `until` does not find the event.
 LATE_MS = 3_600_000
-# Maximum size of the events in one response, in bytes of JSON. A Lambda response has at most 6 MB,
-# it contains the events twice, and quoting can double them.
+# Maximum size of the events in one response, in bytes of JSON. A Lambda response has at most 6 MB
+# and contains the events twice. Quoting can double their size.
 MAX_ANSWER_BYTES = 1_300_000
-# Maximum time by which clocks of writers can be ahead of this one.
+# Maximum time (ms) by which the clocks of writers can be ahead of the reader's clock.
 _AHEAD_MS = 60_000
 _ALL = -1
 
@@ -130,7 +130,8 @@ class Events:
     ) -> EventPage:
         """Return matching events: the most recent ones, older ones, or those after a position.
 
-        A response can have few events, or none, although more exist. Its cursors always advance.
+        A response can have few events, or none, although more exist. The cursor of each response is
+        beyond the previous one.
 
         Args:
             wanted: The filter.

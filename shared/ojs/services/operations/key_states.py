@@ -31,7 +31,7 @@ class KeyStates:
         self._known: BoundedMap[str, tuple[int, bool]] = BoundedMap(_REMEMBERED)
 
     def line(self, caller: Principal) -> tuple[str, ...]:
-        """Return the IDs of the ancestors of the caller's key, and its own ID. One call.
+        """Return the IDs of the ancestors of the caller's key, and its own ID. Makes one call.
 
         Empty for a caller without a key. Raises OjsError.
         """

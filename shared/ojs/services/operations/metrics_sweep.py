@@ -54,7 +54,8 @@ from ojs.store.queues import workers as worker_store
 from ojs.store.queues.registry import QUIET_MS, RegistryQueue
 from ojs.store.table import keys
 
-# Longer than the lag of the stream. Minutes that ended less than this ago are summed again.
+# Longer than the delay of the DynamoDB stream (ms). Minutes that ended within this time are summed
+# again.
 LATE_MS = 3 * MINUTE_MS
 # Maximum number of workers that one run counts.
 MAX_WORKERS = 20_000
@@ -86,7 +87,7 @@ class MetricsReport(SweepReport):
     at_ms: int = 0
     queues: Sequence[QueueGauges] = ()
     totals: Totals | None = None
-    # Of the worker groups that are scaled. Empty if not all queues could be read.
+    # Backlogs of the worker groups that are scaled. Empty if not all queues could be read.
     backlogs: Sequence[Backlog] = ()
 
 
@@ -118,7 +119,7 @@ class _MetricsRun(SweepRun):
     left: dict[str, int] = field(default_factory=dict)
     # Queues without changes.
     resting: set[str] = field(default_factory=set)
-    # Workers that fetch jobs, by the group whose queues they fetch from.
+    # Number of workers that fetch jobs, by the group whose queues they fetch from.
     by_group: Counter[str] = field(default_factory=Counter)
     # What the open shards of the stream have counted, of each queue that is not idle.
     counted: Mapping[str, Sequence[ShardCounts]] = field(default_factory=dict)
@@ -218,7 +219,10 @@ class MetricsSweep:
         )
 
     def _read(self, run: _MetricsRun) -> bool:
-        """Read the counters of all queues that are not idle. Return false if time is up before."""
+        """Read the counters of all queues that are not idle.
+
+        Return false if the time is up before the end.
+        """
         plan = self._every.plan()
         # Their counters have not changed since.
         for name, rest in plan.resting.items():
@@ -252,7 +256,10 @@ class MetricsSweep:
         return self._read_left(run)
 
     def _read_left(self, run: _MetricsRun) -> bool:
-        """Read the dead letters of deleted queues. Return false if time is up before."""
+        """Read the dead letters of deleted queues.
+
+        Return false if the time is up before the end.
+        """
         after: str | None = None
         while True:
             if run.stop():
@@ -292,11 +299,11 @@ class MetricsSweep:
     # --- totals -------------------------------------------------------------------------------
 
     def _together(self, run: _MetricsRun) -> Totals | None:
-        """Compute and store totals and points. Return None if time is up before."""
+        """Compute and store totals and points. Return None if the time is up before the end."""
         workers = self._count_workers(run)
         stored, through_ms = self._stats.totals()
         now_ms = run.now_ms
-        # Minute points are kept for one day, so there is nothing to sum before that.
+        # Minute points are kept for one day, so older minutes can't be summed.
         oldest_ms = now_ms - KEPT_MS[MINUTE_MS]
         first_ms = oldest_ms if through_ms is None else through_ms - LATE_MS
         first_ms = max(oldest_ms, min(first_ms, now_ms))
@@ -331,7 +338,7 @@ class MetricsSweep:
         )
         self._write_points(run, minutes, first_ms)
         self._add_up_dead(run)
-        # Last, so that the next run repeats the writes after a crash.
+        # The totals are written last, so that the next run repeats all writes after a crash.
         self._stats.save_totals(totals, through_ms=this_minute, now_ms=now_ms)
         self._complete_ms = now_ms
         return totals
@@ -362,7 +369,7 @@ class MetricsSweep:
             if after is None:
                 break
         if counts.total() > MAX_COUNTED_WORKERS:
-            # Requests for a pool would have to count too many workers, so store the counts.
+            # A request for a pool would have to count too many workers, so the counts are stored.
             self._health.save_workers(dict(pools.most_common(_POOLS)), now_ms=run.now_ms)
         return WorkerCounts(running=counts["running"], quiet=counts["quiet"], stale=counts["stale"])
 
@@ -455,7 +462,7 @@ class MetricsSweep:
     def _sums(
         self, run: _MetricsRun, of_ms: int, length_ms: int, news: Mapping[int, Activity]
     ) -> dict[int, Activity]:
-        """Return the complete sums of the hours (days) that contain these minutes (hours)."""
+        """Return the complete sums of the hours (or days) that contain these minutes (or hours)."""
         sums = {}
         for start in sorted({start - start % length_ms for start in news}):
             # Skip an hour if some of its minutes are already deleted.

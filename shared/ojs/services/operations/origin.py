@@ -1,4 +1,4 @@
-"""Accepts only requests of the distribution in front, which adds a secret header to them."""
+"""Rejects requests that did not pass the distribution in front, which adds a secret header."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ojs.clock import Clock
 from ojs.domain.errors import BackendUnavailable, PermissionDenied
 
 HEADER = "x-origin-verify"
-# How long a secret is cached, and the time until the next attempt after a failed read.
+# Time (ms) for which the secret is cached, and time until the next attempt after a failed read.
 REMEMBERED_MS = 600_000
 RETRY_MS = 5_000
 

@@ -31,7 +31,7 @@ class Roles:
         Args:
             keys: Store of the role records.
             clock: Source of the current time.
-            iam_operators: ARNs of roles with all permissions, whatever their records. EVERY_ROLE
+            iam_operators: ARNs of roles with all permissions, even without a record. EVERY_ROLE
                 represents all roles that never had a record.
             remembered_ms: Time in milliseconds for which results are cached.
         """

@@ -1,4 +1,4 @@
-"""Deployment steps before the functions are updated: check the table, create the first key."""
+"""Deployment steps before the functions are updated: check the table, create the bootstrap key."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WRITE = "ojs-first-key-0000000000000000000"
 
 
 class SecretStore(Protocol):
-    """The secret that contains the first key. It has no value initially."""
+    """The secret that contains the bootstrap key. It has no value initially."""
 
     def read(self) -> str | None:
         """Return the value. None if it has no value yet."""
@@ -142,7 +142,7 @@ class Setup:
         scopes: Iterable[str],
         queues: Iterable[str] | None,
     ) -> str:
-        """Create a key, and store its text in the secret, whatever the secret contains.
+        """Create a key, and store its text in the secret. Replaces the text in the secret.
 
         With the same token, this is safe to repeat after a crash, because the secret is written
         first.

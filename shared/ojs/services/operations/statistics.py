@@ -46,8 +46,8 @@ from ojs.store.queues import queues as queue_store
 from ojs.store.queues.pools import PoolStore
 from ojs.store.table import keys
 
-# Read units for the items of one page of queues. A response has at most 60. The rest is for names
-# and for items larger than usual.
+# Number of read units for the items of one page of queues. A response has at most 60. The rest is
+# for names and for items that are larger than usual.
 _LIST_UNITS = 48
 # Metrics include this number of queues, ordered by name. A scrape reads four items of each.
 MAX_METRIC_QUEUES = 500
@@ -104,13 +104,13 @@ class Statistics:
         )
         ready = ready.without(counters.staged)
         if counters.queue is not None and counters.queue.lanes != 1:
-            # Other lanes have separate partitions of the index, which were not read.
+            # The index partitions of other lanes were not read.
             ready, waiting = ReadyLine((), whole=False), None
         last_hour = Activity()
         if hour:
             since_ms = now_ms - now_ms % MINUTE_MS - HOUR_MS + MINUTE_MS
-            # The shards were read before, so activity that is moved from them in between counts
-            # once.
+            # The items of shards were read before, so activity that is moved from them in between
+            # is counted once.
             points = self._stats.points(
                 name, MINUTE_MS, since_ms, now_ms + 1, recent=counters.recent, consistent=True
             )
@@ -148,7 +148,7 @@ class Statistics:
         return stats
 
     def most_listed(self, *, days: bool = False) -> int:
-        """Return the maximum number of queues, or `days` of queues, per page. One call."""
+        """Return the maximum number of queues, or `days` of queues, per page. Makes one call."""
         items = store.DAY_ITEMS if days else store.SUMMARY_ITEMS
         return self._stats.fitting(_LIST_UNITS, items)
 
@@ -219,21 +219,21 @@ class Statistics:
         if cursor is not None:
             with naming_field("cursor", cursor, BAD_CURSOR):
                 envelope.check_queue(cursor)
-        # Names are small, so skipped names are read too, and one more to find whether there is a
-        # next page.
+        # Names are small, so skipped names are read as well, and one more to detect whether there
+        # is a next page.
         end = skip + limit
         names, _ = self._queues.names(limit=end + 1, after=cursor)
         return names[skip:end], names[end - 1] if len(names) > end else None
 
     def totals(self) -> Totals:
-        """Return the totals of all queues, as stored by the last metrics sweep. One call."""
+        """Return the totals of all queues, as stored by the last metrics sweep. Makes one call."""
         totals, _ = self._stats.totals()
         return totals
 
     def history(
         self, period: Period, *, since_ms: int, until_ms: int, queue: str | None = None
     ) -> Sequence[Point]:
-        """Return points of activity, oldest first. One call.
+        """Return points of activity, oldest first. Makes one call.
 
         Deleted points and points in the future are omitted. A period without activity is a point
         of zeros.
@@ -323,13 +323,13 @@ class Statistics:
 
 
 def _oldest(ready: ReadyLine, counters: Counters) -> int | None:
-    """Return when the oldest available job became available (ms), as far as known."""
+    """Return when the oldest available job became available (ms), if known."""
     shown = [store.ready_since_ms(position) for position in ready.positions]
     if ready.whole:
         return min(shown, default=None)
     first = ready.positions[0].priority if ready.positions else None
-    # With one priority, the oldest job is the first, or among the first ones in a fair queue.
-    # Otherwise only the sweep has read the whole index.
+    # If all jobs have one priority, the oldest job is the first one, or one of the first jobs of a
+    # fair queue. Otherwise only the sweep has read the whole index.
     if shown and set(counters.priorities) <= {first}:
         return min(shown)
     return counters.oldest_ms if counters.oldest_ms is not None else min(shown, default=None)

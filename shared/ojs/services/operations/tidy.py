@@ -1,4 +1,4 @@
-"""Deletes orphans: parts of jobs and cron jobs whose writers crashed before they used them."""
+"""Deletes orphans: stored payloads and definitions without a record, because the writer crashed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable
 from ojs.records import record
 from ojs.store.jobs.orphans import OrphanCandidate, Orphans
 
-# A writer stores a part before the record that references it. The record may follow later: a
-# function runs for at most one minute.
+# Time (s) between the two checks. A writer stores a part before the record that refers to it. The
+# record might follow later, because a function runs for at most one minute.
 WAIT_S = 120.0
 
 
@@ -30,8 +30,8 @@ class Tidy:
     def run(self, *, remove: bool = True) -> Tidied:
         """Check all parts, wait, check the unreferenced ones again, and delete them.
 
-        Costs half a read unit per 4 KB of the table, and one per record with parts. Without
-        `remove`, it only counts.
+        Costs half a read unit per 4 KB of the table, and one read unit per record with parts. If
+        `remove` is false, the parts are only counted.
         """
         parts, suspects = 0, list[OrphanCandidate]()
         for page in self._orphans.pages():

@@ -1,1 +1,1 @@
-"""Bounds and limits: taking and giving back permits, and repairing what crashes left."""
+"""Limits and queue capacity: reserves and releases permits, and repairs counters."""

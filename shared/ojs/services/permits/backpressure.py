@@ -43,20 +43,20 @@ from ojs.store.table.table import MAX_TRANSACTION
 MAX_BLOCK_MS = 25_000
 _FIRST_PAUSE_MS = 100
 _LONGEST_PAUSE_MS = 1_000
-# A batch has at most this many jobs, so one enqueue never drops more.
+# Maximum number of jobs in a batch. One enqueue never needs to drop more.
 _MOST_DROPPED = 1_000
 # Jobs dropped in one transaction: each is two writes.
 _AT_ONCE = MAX_TRANSACTION // 2
 # Maximum number and duration of an enqueue's attempts to drop jobs before other requests do.
 _TRIES = 16
 _DROPPING_MS = 20_000
-# After a conflict, an enqueue chooses randomly among 4, 16, or 64 times the jobs that it must
-# drop.
+# After lost races, an enqueue drops jobs that it selects at random among 4, 16, or 64 times the
+# required number.
 _SPREAD, _LARGEST_SPREAD = 4, 64
 _FIRST_RETRY_S, _LONGEST_RETRY_PAUSE_S = 0.02, 0.4
 _UNKNOWN_RETRY_S, _LONGEST_RETRY_S = 5, 60
-# After a write of new jobs without a response: the time after which it can no longer take effect,
-# and the time after the reservation during which a removal of their records is noted.
+# Times (ms) for a write of new jobs without a response: the time after which the write can't take
+# effect, and the time after the reservation during which a removal of the job records is recorded.
 IN_DOUBT_MS, DOUBTED_MS = 30_000, 90_000
 _MOST_DOUBTS = 100
 T = TypeVar("T")
@@ -77,7 +77,10 @@ class _CapacityRequest:
     wanted: CapacityUse
 
     def beyond(self, value: DepthValue, taken: CapacityUse) -> tuple[int, int]:
-        """Return the jobs and bytes that must leave the queue first, given `taken`."""
+        """Return how many jobs and bytes must leave the queue first, if the counter has `value`.
+
+        `taken` is the space that is already reserved for this request.
+        """
         config = self.queue.config
         return (
             _beyond(value.count, self.wanted.count - taken.count, config.max_size),
@@ -114,7 +117,8 @@ class Reservation:
     def keep(self, stored: Sequence[Job], freed: Sequence[Job] = ()) -> None:
         """Keep the space of the stored jobs, and release all other space.
 
-        The space of the `freed` jobs is released too, unless stored jobs took it over.
+        The space of the `freed` jobs is released as well, except the part that stored jobs use
+        again.
         """
         self.kept, self.freed = stored, freed
 
@@ -149,9 +153,9 @@ class Reservation:
 
 @record(frozen=True)
 class _UnresolvedReservation:
-    """A reservation whose outcome is unknown: the jobs are stored or not.
+    """A reservation with unknown outcome: the jobs might be stored or not.
 
-    `job` is the first of the jobs. From `ripe_ms` on, the write of the jobs can't take effect.
+    `job` is the first of the jobs. From `ripe_ms` (ms) on, the write of the jobs can't take effect.
     """
 
     reservation: Reservation
@@ -202,7 +206,7 @@ class QueueBounds:
         self._clock = clock
         self._sleep = sleep
         self._chance = chance
-        # Oldest first.
+        # Reservations with unknown outcome, the oldest first.
         self._doubts: deque[_UnresolvedReservation] = deque(maxlen=_MOST_DOUBTS)
 
     def enter(
@@ -225,7 +229,7 @@ class QueueBounds:
             waits: Whether the caller can wait. Applies to queues with the policy `block`.
             drops: Whether `drop_oldest` may discard other jobs.
             copies: Whether the jobs are copies of dead letters. Copies displace only other copies,
-                whatever the policy.
+                regardless of the policy.
             may_enter: Called before a job is discarded. Can raise an error to reject the request.
 
         Returns:
@@ -233,7 +237,7 @@ class QueueBounds:
 
         Raises:
             QueueFull: A queue is full and its policy rejects the jobs.
-            NoRoomYet: A queue is full, its policy is `block`, and `waits` is true.
+            CapacityPending: A queue is full, its policy is `block`, and `waits` is true.
             BatchTooLarge: The jobs don't fit into the empty queue by number.
             PayloadTooLarge: The jobs don't fit into the empty queue by bytes.
             BackendUnavailable: DynamoDB rejected a write. Nothing is reserved.
@@ -274,11 +278,11 @@ class QueueBounds:
     def pause(self, tried: int) -> None:
         """Wait before the next attempt, after `tried` attempts that lost a race."""
         longest = min(_LONGEST_RETRY_PAUSE_S, _FIRST_RETRY_S * 2**tried)
-        # Random, so that the competing requests don't collide again.
+        # A random pause, so that the competing requests don't conflict again.
         self._sleep(longest * (0.5 + self._chance() / 2))
 
     def wait(self, attempt: Callable[[], T], wait_ms: int) -> T:
-        """Call `attempt` repeatedly while it raises NoRoomYet, and return its result.
+        """Call `attempt` repeatedly while it raises CapacityPending, and return its result.
 
         The first call is immediate. The pauses grow from about 100 ms to about 1 s. The last call
         is made when `wait_ms` milliseconds have passed. If it fails too, raises QueueFull with the
@@ -293,7 +297,7 @@ class QueueBounds:
                 left_ms = until_ms - self._clock.now_ms()
                 if left_ms <= 0:
                     raise self._refusal(full.request, full.value) from None
-            # Random, so that blocked requests don't all retry at the same time.
+            # A random pause, so that blocked requests don't all retry at the same time.
             self._sleep(min(left_ms, pause_ms * (0.5 + self._chance() / 2)) / 1_000)
             pause_ms = min(2 * pause_ms, _LONGEST_PAUSE_MS)
 
@@ -309,7 +313,7 @@ class QueueBounds:
         copies: bool = False,
         may_enter: Callable[[], None] = lambda: None,
     ) -> Iterator[Reservation]:
-        """Reserve space while the jobs are stored, and release what isn't kept afterwards.
+        """Reserve space while the jobs are stored, and release unused space afterwards.
 
         If the store fails without a response, it is unknown whether the jobs are stored. The
         space then stays reserved until a later request of this container, or a sweep, finds
@@ -329,7 +333,7 @@ class QueueBounds:
 
         Raises:
             OjsError: The errors of `enter`.
-            NoRoomYet: A queue is full, its policy is `block`, and `waits` is true.
+            CapacityPending: A queue is full, its policy is `block`, and `waits` is true.
         """
         reserved_ms = self._clock.now_ms()
         reservation = self.enter(
@@ -359,7 +363,7 @@ class QueueBounds:
         self.leave(reservation)
 
     def leave(self, reservation: Reservation, *, doubted_since_ms: int | None = None) -> None:
-        """Release the space that isn't kept.
+        """Release the space of the reservation that was not kept.
 
         For a reservation with unknown outcome, `doubted_since_ms` is its time
         (`DepthCounter.release`).
@@ -370,22 +374,28 @@ class QueueBounds:
                 self._depth.release(queue, room, now_ms=now_ms, doubted_since_ms=doubted_since_ms)
 
     def _doubt(self, reservation: Reservation, jobs: Sequence[Job], reserved_ms: int) -> None:
-        """Note that the outcome of the write of these new jobs is unknown, if it is."""
+        """Store a reservation as unresolved, if the outcome of the write of its new jobs is
+        unknown.
+        """
         job = self._jobs.unsettled.get(jobs[0].id) if jobs else None
         if job is not None and not reservation.kept:
             ripe_ms = self._clock.now_ms() + IN_DOUBT_MS
             self._doubts.append(_UnresolvedReservation(reservation, job, reserved_ms, ripe_ms))
 
     def note_leaving(self, job: Job) -> None:
-        """Record that a job's record is about to move to another queue, as if it was removed."""
+        """Record that a job's record is about to move to another queue.
+
+        Has the effect of a removal.
+        """
         if job.reserved_in is not None:
             now_ms = self._clock.now_ms()
             self._depth.note_removal(job.queue, job.reserved_in, now_ms=now_ms)
 
     def _settle(self) -> None:
-        """Release the space of new jobs that were not stored and can't be stored any longer.
+        """Release the space of unresolved reservations whose jobs were not stored.
 
-        If the outcome can't be determined, the sweep corrects the counter.
+        Only reservations whose write can't take effect are processed. If the outcome can't be
+        determined, the sweep corrects the counter.
         """
         while True:
             try:
@@ -414,7 +424,7 @@ class QueueBounds:
         copies: bool,
         may_enter: Callable[[], None],
     ) -> tuple[Reservation | BoundReached, _CapacityRequest]:
-        """Reserve space in all queues, or return which queue is full with nothing reserved."""
+        """Reserve space in all queues. If a queue is full, return it, with nothing reserved."""
 
         def may_drop(request: _CapacityRequest) -> bool:
             policy = request.queue.config.overflow_policy
@@ -451,7 +461,7 @@ class QueueBounds:
                         reservation, left = Reservation(requests), requests
                     lost = self._lost(lost, until_ms)
         except (OjsError, LostRace):
-            # Nothing is stored. Dropped jobs stay dropped.
+            # No new job is stored. Dropped jobs are not restored.
             self.leave(reservation)
             raise
 
@@ -474,15 +484,15 @@ class QueueBounds:
     ) -> list[tuple[_CapacityRequest, BoundReached]]:
         """Reserve the missing space in each queue, or release the excess.
 
-        Returns the full queues. If one of them may not drop jobs, returns only that queue.
+        Return the full queues. If dropping is not allowed in one of them, return only that queue.
         """
         full: list[tuple[_CapacityRequest, BoundReached]] = []
         for request in requests:
             name, config = request.queue.name, request.queue.config
             missing = request.wanted.with_all(reservation.room(name), -1)
             try:
-                # Also if nothing is missing in total: a job that takes over the space of
-                # another job counts in a different period.
+                # This write is made even if nothing is missing in total, because a job that uses
+                # the space of another job can be counted in a different period.
                 reservation.values[name] = self._depth.reserve(
                     name,
                     missing,
@@ -541,7 +551,8 @@ class QueueBounds:
             if len(line) < len(some):
                 return ()
             if len(some) == len(found) and (len(found) < limit or limit == _MOST_DROPPED):
-                # Space without stored jobs: of other requests in progress, and of this one.
+                # Space without stored jobs, which belongs to other requests in progress and to this
+                # one.
                 coming = value.count - taken.count - self._stored(request.queue, value.count)
                 return () if coming >= max(1, jobs - len(line)) else None
             wanted = min(4 * wanted, _MOST_DROPPED)
@@ -588,7 +599,8 @@ class QueueBounds:
                 untracked, untracked_bytes = untracked + 1, untracked_bytes + job.size
             else:
                 reservation.take(name, CapacityUse.of([job]))
-        # Jobs stored before the queue had a size limit are in the untracked part of the counter.
+        # Jobs that were stored before the queue had a size limit are in the untracked part of the
+        # counter.
         untracked = min(untracked, value.untracked)
         untracked_bytes = min(untracked_bytes, value.untracked_bytes)
         if untracked and self._depth.take_over(name, value, count=untracked, size=untracked_bytes):
@@ -625,7 +637,7 @@ class QueueBounds:
             left = [job for job, met in zip(jobs, lost.items, strict=False) if met is None]
             if len(left) < len(jobs):
                 return self._drop_some(left) if left else []
-            # The item of a history entry blocked the transaction. It is left unchanged.
+            # The item of an error blocked the transaction. The job is not dropped.
             return [dropped for job in jobs for dropped in self._drop_some([job])]
         except OjsError:
             return []
@@ -686,7 +698,8 @@ def _requests(
         room = wanted = CapacityUse.of(entering)
         for job in _leaving(replaced, entering):
             if job.queue == name and job.reserved_bytes is not None:
-                # At most the required space. The rest is released when the job has left.
+                # At most the required space is used again. The rest is released when the job has
+                # left.
                 count, size = min(1, wanted.count), min(job.reserved_bytes, wanted.size)
                 wanted = wanted.plus(-count, -size, job.reserved_in or 0)
         first = entering[0].type
@@ -713,7 +726,7 @@ def _bytes(job: Job) -> int:
 
 
 def _retry_after_s(value: DepthValue, count: int) -> int:
-    """Return in how many seconds space may be free, based on the recent rate of departures."""
+    """Return the time (s) until space is probably free, based on the recent rate of departures."""
     if not value.drain:
         return _UNKNOWN_RETRY_S
     return max(1, min(_LONGEST_RETRY_S, math.ceil(60 * count / value.drain)))

@@ -1,14 +1,14 @@
-"""Job-level rate limits: the permits and starts of the jobs that one fetch claims.
+"""Job-level rate limits: acquires the permits and starts for the jobs that one fetch claims.
 
-Jobs without a limit need no request here. For limited jobs, a fetch reads the state of their keys,
-in one call per page of the index. Before a claim, it acquires permits where a concurrency limit
-applies, and counts starts where a rate applies. It makes one write of each kind for all jobs of
-the page with the same limit. At its end it releases unused permits and starts.
+Jobs without a limit need no request here. For jobs with a limit, a fetch reads the state of their
+keys, with one call per page of the index. Before a claim, it acquires permits if there is a
+concurrency limit, and counts starts if there is a rate. It makes one write of each kind for all
+jobs of the page with the same limit. At its end it releases unused permits and starts.
 
-A key's permits are those of a semaphore with the shards of its largest limit. A job with a smaller
-limit can take permits of the first shards only, so all of them are read before. The job starts if
-fewer jobs of the key run than its limit allows, except for jobs that start at the same moment. If
-all jobs have the same limit, the limit is never exceeded.
+A key's permits are stored in a semaphore with the shards of the key's largest limit. A job with a
+smaller limit can use only permits of the first shards. All shards are read before, and the job
+starts if fewer jobs of the key are active than its limit allows. Jobs that start at the same moment
+are not counted by this read. If all jobs have the same limit, the limit is never exceeded.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ from ojs.store.permits.semaphore import SHARD_PERMITS
 from ojs.store.permits.throttle_state import LimitName, ThrottleStates
 from ojs.store.table import keys
 
-# Jobs that one fetch postpones or drops, if their limit is configured to do so.
+# Maximum number of jobs that one fetch postpones or drops, if their limit is configured to do so.
 _ENDED_AT_ONCE = 10
-# Jobs for which one write acquires permits: DynamoDB accepts expressions of up to 4 KB.
+# Maximum number of jobs for which one write acquires permits. DynamoDB accepts expressions of up to
+# 4 KB.
 _ACQUIRED_AT_ONCE = 25
-# Shards that one fetch repairs if it found all of them full.
+# Maximum number of shards that one fetch repairs, if it found all of them full.
 _HEALED_AT_ONCE = 2
 
 
@@ -87,7 +88,8 @@ class KeyPermits:
         if limit is None or limit not in fetch.blocked:
             return False
         if candidate.job_id in fetch.open:
-            # The limit is reached because this job, later in the index, already has a permit.
+            # The limit is reached, because this job already has a permit. It is listed again, later
+            # in the index.
             return False
         self._pass_over(fetch, candidate.job_id, limit, fetch.blocked[limit])
         return True
@@ -134,7 +136,7 @@ class KeyPermits:
             fetch.uses[at] = semaphore
             grant = self._semaphores.acquire(semaphore, granted)
             granted = [job_id for job_id in granted if job_id in semaphore.permits]
-            # If some were granted, shards that were not tried can have more.
+            # If the shard granted some permits, shards that were not tried might have more.
             known = not granted or most <= SHARD_PERMITS
             current = grant.current if known else 0
             active = max(active + len(granted), current + len(limiter.left))
@@ -175,7 +177,7 @@ class KeyPermits:
         decision = limiter.room(bounds, now_ms, wanted)
         full = decision.strategy == CONCURRENCY and not decision.count
         if full and limiter.look_ms is not None and limiter.look_ms <= now_ms:
-            # A permit that no job runs with must not block other jobs.
+            # Release permits that no job runs with, so that they don't block other jobs.
             shards = {"limit": max(limiter.most, decision.limit), "most": _HEALED_AT_ONCE}
             if self._semaphores.store.heal_all(keys.limiter(name), now_ms=now_ms, **shards):
                 limiter = self._store.get_many({name: decision.limit})[name]
@@ -186,16 +188,17 @@ class KeyPermits:
     def _seen(
         self, name: str, limiter: LimiterState, bounds: LimitBounds, now_ms: int
     ) -> LimiterState:
-        """Return the limiter with all permits read that matter for a job with these bounds."""
+        """Return the limiter with all the permits that count for a job with these bounds."""
         limit = limiter.permits(bounds, now_ms)
         if limit is None or limit <= SHARD_PERMITS >= limiter.most:
             return limiter
         if limit == limiter.most and limiter.throttled_since_ms is None:
-            # The limit is probably not reached. The write to the shards decides.
+            # The limit is probably not reached. The write of the shards decides.
             return limiter
         if limit <= limiter.most:
             return self._store.get_many({name: limit})[name]
-        # Must happen before a permit is acquired that a job with a smaller limit would not read.
+        # Store the larger limit first. Otherwise a job with a smaller limit would not read this
+        # permit.
         self._store.raise_most(name, limit)
         return replace(limiter, most=limit)
 
@@ -217,7 +220,7 @@ class KeyPermits:
 
     @staticmethod
     def _pass_over(fetch: FetchPermits, job_id: str, limit: str, decision: LimitDecision) -> None:
-        """Record a job to postpone or to drop, because its limit is reached."""
+        """Record that a job must be postponed or dropped, because its limit is reached."""
         waits = LimitSpec.of(limit).on_limit is OnLimit.WAIT
         if not waits and len(fetch.overdue) < _ENDED_AT_ONCE and decision.strategy:
             fetch.overdue[job_id] = decision
@@ -242,9 +245,9 @@ class KeyPermits:
             self._store.roll_back(grant.starts, 1)
 
     def close(self, fetch: FetchPermits, end: Callable[[Job, LimitDecision], None]) -> None:
-        """Uncount unused starts, and record limits that start or stop throttling.
+        """Undo unused counted starts, and record limits that start or stop throttling.
 
-        Then `end` postpones or drops the jobs whose limit is configured to do so.
+        Then call `end` for the jobs that must be postponed or dropped.
         """
         starts = [grant.starts for grant in fetch.open.values() if grant.starts is not None]
         for grant in {id(each): each for each in starts}.values():

@@ -1,6 +1,6 @@
-"""The kinds of permits that running jobs have, and the permits that one fetch acquires.
+"""The kinds of permits that active jobs have, and the permits that one fetch has acquired.
 
-`KINDS` has a row for each concurrency limit: of the job's queue, its worker pool, its worker in
+`KINDS` has one row for each concurrency limit: of the job's queue, its worker pool, its worker in
 this pool, its rate limit key, and its push delivery. To add a limit, add a row.
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ojs.domain.queue.queue import Queue
     from ojs.store.permits.counter_items import PermitGrant
 
-# The semaphore of a worker or delivery is deleted after this time without a job.
+# Time (s) without a job after which the semaphore of a worker or delivery is deleted.
 WORKER_KEPT_S = 30 * 86_400
 
 
@@ -84,7 +84,10 @@ class Candidate(NamedTuple):
 
     @property
     def entry(self) -> str:
-        """The job at this position. Differs from the same job at another position."""
+        """A value that identifies the job at this position.
+
+        It differs for the same job elsewhere.
+        """
         return self.job_id + self.key
 
 
@@ -102,19 +105,19 @@ class KeyGrant:
 
 @record
 class QueueGrant:
-    """How many jobs of a queue a fetch may claim, and how many it claimed.
+    """The number of jobs of a queue that a fetch can claim, and the number that it claimed.
 
-    If `closed` is true, the queue granted fewer jobs than requested. The fetch then doesn't
-    request more.
+    If `closed` is true, the queue granted fewer jobs than requested. The fetch then doesn't request
+    more.
     """
 
     queue: Queue
     granted: int = 0
     used: int = 0
     closed: bool = False
-    # By strategy: the last grant, and the job that had to wait, if there was one.
+    # By strategy: the last grant, and a job that had to wait, or None.
     grants: dict[str, tuple[PermitGrant, str | None]] = field(default_factory=dict)
-    # Candidates seen by the fetch that were granted nothing.
+    # Candidates for which the fetch got no grant.
     waiting: int = 0
     started: str | None = None
 
@@ -132,19 +135,18 @@ class FetchPermits:
     worker: Worker | None = None
     delivery: Delivery | None = None
     shards: Sequence[int] = ()
-    # By kind, and by queue or key limit where the kind has several.
+    # By kind of limit, and by queue or key limit if the kind has several.
     uses: dict[tuple[str, str], SemaphoreUse | None] = field(default_factory=dict)
     queues: dict[str, QueueGrant] = field(default_factory=dict)
-    # By key.
+    # Limiters as read, by key.
     limiters: dict[str, LimiterState] = field(default_factory=dict)
-    # By limit of a key: this fetch claims no more jobs with these limits.
+    # Limits of keys that are reached. This fetch claims no more jobs with these limits.
     blocked: dict[str, LimitDecision] = field(default_factory=dict)
-    # By job that can be claimed.
+    # Grants, by job that can be claimed.
     open: dict[str, KeyGrant] = field(default_factory=dict)
-    # Jobs to postpone or drop, because their limit is reached.
+    # Jobs that must be postponed or dropped, because their limit is reached.
     overdue: dict[str, LimitDecision] = field(default_factory=dict)
-    # By key: the reason why a job of the key had to wait, and this job. Then a job that may run
-    # although other jobs had to wait before.
+    # By key: why a job of the key had to wait, and that job. Then a job that can start after all.
     waiting: dict[str, tuple[LimitDecision, str]] = field(default_factory=dict)
     cleared: dict[str, str] = field(default_factory=dict)
 
@@ -155,10 +157,10 @@ class FetchPermits:
 
     @cached_property
     def held(self) -> dict[str, SemaphoreUse]:
-        """The uses of the limits that apply to each job of this fetch, whatever its queue.
+        """The uses of the limits that apply to all jobs of this fetch, regardless of the queue.
 
-        The narrowest limit is first: other fetches of the same worker or delivery may have its
-        permits.
+        The most specific limit comes first: the permits of a worker or delivery might be used by
+        its other fetches.
         """
         kinds = (DELIVERY_PERMIT, WORKER_PERMIT, POOL_PERMIT)
         return {kind: use for kind in kinds if (use := self.use(kind)) is not None}
@@ -237,7 +239,8 @@ def _of_delivery(fetch: FetchPermits, _queue: Queue | None) -> SemaphoreUse | No
     delivery = fetch.delivery
     if delivery is None:
         return None
-    # A fetch without a permit stops. The release of a permit of a full shard starts the next one.
+    # If no permit is free, a fetch stops. The release of a permit of a full shard starts the next
+    # fetch.
     return SemaphoreUse(
         DELIVERY_PERMIT,
         delivery.semaphore,
@@ -250,7 +253,7 @@ def _of_delivery(fetch: FetchPermits, _queue: Queue | None) -> SemaphoreUse | No
 
 
 def _by_position(_fetch: FetchPermits, _queue: Queue | None) -> None:
-    """Return None: each position has its own limit (`ojs.services.permits.key_permits`)."""
+    """Return None, because each job has its own limit (`ojs.services.permits.key_permits`)."""
 
 
 def _name_of_worker(job: Job) -> str | None:
@@ -270,7 +273,7 @@ def _name_of_delivery(job: Job) -> str | None:
     return name and delivery_semaphore(name)
 
 
-# By the letter that job records contain.
+# By the letter of the kind in job records.
 KINDS = {
     QUEUE_PERMIT: Kind(lambda job: job.queue, _of_queue),
     POOL_PERMIT: Kind(lambda job: job.pool and pool_semaphore(job.pool), _of_pool),

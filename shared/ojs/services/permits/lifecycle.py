@@ -116,13 +116,15 @@ class Permits:
     def hold(self, fetch: FetchPermits, job_ids: Sequence[str]) -> int:
         """Acquire the receiver's permits for the first of these jobs, or for other jobs instead.
 
-        Returns the number of jobs for which there are enough permits. Raises OjsError.
+        Return the number of jobs for which there are enough permits. Raises OjsError if a call
+        fails.
         """
         count = len(job_ids)
         for kind, use in fetch.held.items():
             spare = len(use.unused)
             missing = [job_id for job_id in job_ids if job_id not in use.permits]
-            # If a delivery was found full, the request that releases a permit uses it.
+            # If all permits of a delivery are in use, the request that releases one of them
+            # dispatches.
             full = kind == DELIVERY_PERMIT and use.full
             if count > spare and not full:
                 self._semaphores.acquire(use, missing[: count - spare])
@@ -130,7 +132,10 @@ class Permits:
         return count
 
     def prefetch(self, fetch: FetchPermits, candidates: Iterable[Candidate]) -> None:
-        """Read the state of the candidates' limits in one call, except states read before."""
+        """Read the state of the candidates' limits in one call.
+
+        State that was read before is not read again.
+        """
         self._keys.prefetch(fetch, candidates)
 
     def is_blocked(self, fetch: FetchPermits, candidate: Candidate) -> bool:
@@ -225,7 +230,7 @@ class Permits:
                     self._count_starts(grant.queue, -unused)
         self._keys.close(fetch, end)
 
-    # --- of a queue's own limits --------------------------------------------------------------
+    # --- a queue's own limits -------------------------------------------------------------------
 
     def _admits(
         self, fetch: FetchPermits, queue: Queue, job_ids: Sequence[str], wanted: int
@@ -269,7 +274,10 @@ class Permits:
         return starts
 
     def _count_starts(self, queue: Queue, count: int) -> PermitGrant | None:
-        """Count starts of a queue's jobs, or uncount them. None if the queue has no rate limit."""
+        """Count starts of a queue's jobs, or undo them.
+
+        Return None if the queue has no rate limit.
+        """
         config, now_ms = queue.config, self._clock.now_ms()
         if config.rate_limit is None:
             return None
@@ -284,12 +292,12 @@ class Permits:
             since_ms = grant.throttled_since_ms
             if blocked is not None and grant.full and since_ms is None:
                 self._states.mark_throttled(limiter, strategy, grant, job_id=blocked, now_ms=now_ms)
-            # Still throttled: do not emit another event.
+            # The limit is still throttling, so no second event is emitted.
             still = blocked is not None or (grant.full and of_queue.waiting > 0)
             if since_ms is not None and of_queue.started is not None and not still:
                 self._states.clear(limiter, grant, job_id=of_queue.started, now_ms=now_ms)
 
-    # --- for a job --------------------------------------------------------------------------
+    # --- permits of one job ---------------------------------------------------------------------
 
     def release(self, job: Job, *, ended_ms: int, stopped: list[Job] | None = None) -> bool:
         """Release the space and the permits of a job, after the write that finished it.
@@ -308,7 +316,7 @@ class Permits:
         return self._release_run(job, ended_ms, stopped)
 
     def release_unused(self, before: Job, after: Job, stopped: list[Job] | None = None) -> bool:
-        """Release what a job no longer needs after a written change.
+        """Release the permits and space that a job no longer needs after a written change.
 
         Args:
             before: The job before the change.
@@ -316,7 +324,7 @@ class Permits:
             stopped: See `release`.
 
         Returns:
-            Whether other jobs may wait for the released permits.
+            Whether other jobs might wait for the released permits.
         """
         if after.state.terminal and not before.state.terminal:
             ended_ms = after.discarded_ms or after.cancelled_ms or after.completed_ms or 0
@@ -329,7 +337,7 @@ class Permits:
         return False
 
     def release_stopped(self, jobs: Sequence[Job], *, now_ms: int) -> ReleasedPermits:
-        """Release the permits of jobs that stopped running. One write per shard."""
+        """Release the permits of jobs that stopped running. Makes one write per shard."""
         released = self._semaphores.release(jobs, now_ms=now_ms)
         for job in jobs:
             self._keys.release_left(job)
@@ -349,7 +357,7 @@ class Permits:
         return replace(after, permits=resumed if resumed.shards else None)
 
     def _reacquire(self, job: Job, now_ms: int) -> RunPermits | None:
-        """Acquire the permits of all limits of a job again. None if one limit is reached."""
+        """Acquire the permits of all limits of a job again. Return None if any limit is reached."""
         pool = self._pools.get(job.pool) if job.pool is not None else None
         fetch, queue = FetchPermits(self.new_run, pool), self._queues.get(job.queue)
         uses = [use for kind in KINDS if (use := self._to_resume(kind, fetch, queue, job, now_ms))]

@@ -23,17 +23,20 @@ from ojs.store.jobs.records import JobStore
 from ojs.store.permits.key_limits import KeyLimits
 from ojs.store.table.keys import Position
 
-# How often each container registers a key, per kind of limit.
+# Time between two registrations of a key by one container, per kind of limit.
 _REGISTER_EVERY_MS = 86_400_000
 _REMEMBERED = 10_000
 _LINE_PAGES = 5
-# Characters.
+# Maximum length of a pause's reason in characters.
 _MAX_REASON = 1_000
 
 
 @record(frozen=True)
 class RateLimitStatus:
-    """A key's limits and their use at `now_ms`. `waiting` is None if it was not counted."""
+    """A key's limits and their use at `now_ms`.
+
+    `waiting` is the number of available jobs, or None if they were not counted.
+    """
 
     key: str
     limiter: LimiterState
@@ -43,7 +46,7 @@ class RateLimitStatus:
 
     @property
     def bounds(self) -> LimitBounds:
-        """The bounds in force: those of the most recently created job, changed by the override."""
+        """The limits that apply: those of the most recently created job, with the override."""
         return self.limiter.in_force(self.limiter.bounds, self.now_ms)
 
 
@@ -130,7 +133,7 @@ class RateLimits:
     def waiting(self, name: str, queues: Sequence[str]) -> tuple[int, bool]:
         """Count the available jobs of a key in the first pages of its queues.
 
-        Returns the number, and whether all pages were read.
+        Return the number, and whether all pages were read.
         """
         count, exact = 0, True
         for queue in queues:
@@ -151,5 +154,5 @@ class RateLimits:
 
 
 def registered(jobs: Iterable[Job]) -> list[tuple[RateLimit, str]]:
-    """Return the limits of the jobs that have one, with their queues."""
+    """Return the rate limits of the jobs that have one, each with the job's queue."""
     return [(job.limit, job.queue) for job in jobs if job.limit is not None]

@@ -51,13 +51,13 @@ from ojs.store.queues.pools import PoolStore
 from ojs.store.queues.queues import QueueStore
 from ojs.store.queues.workers import WorkerStore
 
-# Longer than any function takes from reserving space to the last write of its jobs, and from the
-# end of a job to the release of its space. A request ends after 29 s, and other functions do both
-# immediately, for each job or batch. The remaining time covers clock differences.
+# Longer than any function needs from reserving space to the last write of its jobs, and from the
+# end of a job to the release of its space. A request ends after 29 s. Other functions do both
+# immediately, for each job or batch. The rest of the time covers clock differences.
 SETTLED_MS = 50_000
-# Time to wait between two recounts, per job in the queue.
+# Minimum time between two recounts, per job in the queue.
 _PAUSE_MS = 100
-# For this time after a size limit was set, untracked jobs may still be stored. The sweep counts
+# Time after a size limit was set in which untracked jobs might still be stored. The sweep counts
 # them.
 _CONFIGURED_MS = 600_000
 # Maximum number of jobs of one queue that are read. Each costs up to one read unit.
@@ -126,7 +126,7 @@ class ReconcileSweep:
         return SweepReport(counts, failures=counts.failures)
 
     def _counted(self, counts: SweepCounts) -> Iterator[list[str]]:
-        """Yield the names of the queues that have counters, in parts that one call can read."""
+        """Yield the names of the queues that have counters, in groups that one call can read."""
         # Idle queues have no size limit.
         plan = self._every.plan()
         counts["unbounded"] += len(plan.queues) - len(plan.names)
@@ -157,7 +157,7 @@ class ReconcileSweep:
         counts: SweepCounts,
         go_on: GoOn,
     ) -> bool:
-        """Repair the semaphores of these queues. Return false if no time is left."""
+        """Repair the semaphores of these queues. Return false if the time is up."""
         limited = [
             CountedPermits.of_queue(known.queue)
             for known in found
@@ -188,8 +188,8 @@ class ReconcileSweep:
         in_batches: Collection[str] | None = None
         if suspected or self._may_have_untracked(known, now_ms):
             counts["counted"] += 1
-            # A queue that is about to get its limit is not configured yet. Untracked jobs that run
-            # are in lease notes only, whatever their duration.
+            # The configuration of the queue does not have the new limit yet. All active untracked
+            # jobs are in lease notes, regardless of their lease duration.
             noted = (
                 not known.queue.config.bounded
                 or now_ms - (known.queue.configured_ms or 0) < _CONFIGURED_MS
@@ -230,7 +230,8 @@ class ReconcileSweep:
         if shown == others:
             return False
         if max(value.until(_last_closed_period(now_ms))) <= 0:
-            # Under traffic the projection lags slightly. In an idle queue it includes all jobs.
+            # Under traffic, the projection has a short delay. In an idle queue, it includes all
+            # jobs.
             at_rest = read_ms - value.changed_ms >= SETTLED_MS
             return at_rest and any(_minus(others, shown))
         last = value.recount
@@ -243,7 +244,9 @@ class ReconcileSweep:
 
     @staticmethod
     def _may_have_untracked(known: RecountedQueue, now_ms: int) -> bool:
-        """Return whether untracked jobs may exist, or the counter includes deleted ones."""
+        """Return whether untracked jobs might exist, or the counter still includes jobs that were
+        deleted.
+        """
         configured_ms = known.queue.configured_ms or known.queue.created_ms
         value = known.value
         if value.untracked or value.untracked_bytes or known.projected.untracked:
@@ -262,7 +265,7 @@ class ReconcileSweep:
         untracked, size = _most_untracked(found, known.projected)
         configured_ms = known.queue.configured_ms or 0
         if not whole and now_ms - configured_ms < SETTLED_MS:
-            # The projection may not include all of them yet.
+            # The projection might not include all of these jobs yet.
             return max(untracked, value.untracked), max(size, value.untracked_bytes)
         return untracked, size
 
@@ -380,7 +383,9 @@ class PoolPermitSweep:
 
 
 def _most_untracked(counted: Occupancy, projected: Occupancy) -> tuple[int, int]:
-    """Return the untracked jobs and their bytes, from the source that has more of them."""
+    """Return the untracked jobs and their bytes, from the count or the projection, whichever has
+    more.
+    """
     return (
         max(counted.untracked, projected.untracked),
         max(counted.untracked_bytes, projected.untracked_bytes),
@@ -388,7 +393,7 @@ def _most_untracked(counted: Occupancy, projected: Occupancy) -> tuple[int, int]
 
 
 def _last_closed_period(now_ms: int) -> int:
-    """Return the last period for which no process stores jobs any longer."""
+    """Return the last period for which no process can store jobs now."""
     return period_of(now_ms - SETTLED_MS) - 1
 
 
@@ -403,5 +408,5 @@ def _comparable(last: LastRecount, value: DepthValue, read_ms: int) -> bool:
 
 
 def _minus(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
-    """Return the jobs and bytes by which the first is larger."""
+    """Return by how many jobs and bytes the first value is larger than the second."""
     return max(0, one[0] - other[0]), max(0, one[1] - other[1])

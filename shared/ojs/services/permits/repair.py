@@ -1,12 +1,12 @@
-"""Repairs semaphores: releases leaked permits, and gives permits to jobs that run without one.
+"""Repairs semaphores: releases leaked permits, and gives permits to active jobs that have none.
 
-Permits have names, so the job records show which permits no job runs with
-(`ojs.store.permits.semaphore`). A fetch that finds no free permit checks them, and so does the
-sweep here.
+Each permit has a name, so the job records show which permits no job runs with
+(`ojs.store.permits.semaphore`). A fetch that finds no free permit checks the permits. The sweep
+here checks them as well.
 
 Jobs that started before a limit was set have no permits. They get one before the limit applies
-(`PermitRepair.count_running`). After that they don't differ from other jobs. The operator's
-request returns when all fetches have ended that started before the limit was set (`wait`).
+(`PermitRepair.count_running`). After that, they are like other jobs. The operator's request returns
+after all fetches have ended that started before the limit was set (`wait`).
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from ojs.store.table.values import Item
 # Time to wait for fetches that started before the limit was set, in seconds.
 GRACE_S = 1.0
 _ROUNDS = 4
-# For this time after the limit was set, the sweep checks for fetches that took longer, and for
-# jobs that the index did not list.
+# Time after the limit was set in which the sweep searches for jobs of slower fetches, and for jobs
+# that the index did not list.
 _CONFIGURED_MS = 180_000
 # Maximum number of running jobs of one queue that are read. Each costs up to one read unit.
 MOST_COUNTED = 20_000
-# Maximum number of running jobs that one request gives a permit. Two writes each.
+# Maximum number of active jobs to which one request gives a permit. Two writes each.
 MOST_TAKEN = 1_000
 
 
 @record(frozen=True)
 class CountedPermits:
-    """The running jobs that a semaphore counts: those of a queue, or of a pool in its queues.
+    """The active jobs that a semaphore counts: those of a queue, or those of a pool in its queues.
 
-    `kind` identifies the permits in job records. `stats` is the name under which the running jobs
-    are projected. `configured_ms` is when the limit was changed.
+    `kind` identifies the permits in job records. `stats` is the name under which the projection
+    counts the active jobs. `configured_ms` is when the limit was changed.
     """
 
     semaphore: str
@@ -123,7 +123,7 @@ class PermitRepair:
 
     @staticmethod
     def of_queue(queue: Queue, limit: int | None = None) -> CountedPermits:
-        """Same as `CountedPermits.of_queue`, for callers that import this module on first use."""
+        """Return `CountedPermits.of_queue`, for callers that import this module on first use."""
         return CountedPermits.of_queue(queue, limit)
 
     def count_running(self, counted: CountedPermits, *, now_ms: int) -> int:
@@ -244,9 +244,10 @@ class PermitRepair:
     def _give_all(
         self, counted: CountedPermits, now_ms: int, *, most: int
     ) -> tuple[int, list[Job] | None]:
-        """Give permits to up to `most` running jobs that have none.
+        """Give permits to up to `most` active jobs that have none.
 
-        Returns how many got one, and the running jobs. None instead if there are too many.
+        Return the number of jobs that got one, and the active jobs. The list is None if there are
+        too many.
         """
         given = tried = 0
         running: list[Job] = []
@@ -262,13 +263,13 @@ class PermitRepair:
         return given, running
 
     def _give(self, counted: CountedPermits, job: Job, now_ms: int) -> bool:
-        """Give a running job a permit even if none is free. Return false if it needs none."""
+        """Give an active job a permit even if none is free. Return false if the job needs none."""
         if job.lease is None:
             return False
         had = job.permits or RunPermits(self._semaphores.new_run())
         name = permit_name(job.id, had.run)
-        # The permit first, then the job record. After a crash in between, a check detects that the
-        # job does not run with the permit.
+        # The permit is acquired first, and then stored in the job record. After a crash in between,
+        # a check detects that the job does not run with the permit.
         acquired = self._store.acquire(
             counted.semaphore,
             [name],

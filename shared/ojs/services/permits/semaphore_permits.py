@@ -115,8 +115,8 @@ class SemaphorePermits:
     def release(self, jobs: Sequence[Job], *, now_ms: int) -> ReleasedPermits:
         """Release the permits of jobs that stopped running, for all their limits.
 
-        One write per shard. If a release fails, a later check detects that no job runs with the
-        permit.
+        Makes one write per shard. If a release fails, a later check detects that no job runs with
+        the permit.
         """
         found = ReleasedPermits()
         named: defaultdict[tuple[str, str, int], list[str]] = defaultdict(list)

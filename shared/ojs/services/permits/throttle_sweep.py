@@ -86,13 +86,16 @@ class ThrottleSweep:
         return self._states.clear(state.limiter, grant, job_id=None, now_ms=now_ms)
 
     def _of_key(self, state: ThrottleState, now_ms: int) -> tuple[int, bool]:
-        """Count the key's waiting jobs in the first pages. Return whether one may start now."""
+        """Count the key's available jobs in the first pages.
+
+        Return whether one of them can start now.
+        """
         name = limiter_name(state.limiter.key)
         limiter = self._key_limits.get(name)
         if limiter is None:
             return 0, True
         waiting, _ = self._rate_limits.waiting(name, limiter.queues)
-        # Only the bound that throttled matters, with its current value.
+        # Only the limit that throttled is checked, with its current value.
         bounds = limiter.bounds
         if state.strategy == CONCURRENCY:
             bounds = replace(LimitBounds(), concurrency=state.limit)

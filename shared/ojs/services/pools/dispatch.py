@@ -35,12 +35,13 @@ from ojs.store.permits.sequencer import (
 )
 from ojs.store.table import keys
 
-# Numbers to look ahead, as a multiple of the number of queues.
+# Number of sequence numbers to look ahead, as a multiple of the number of queues.
 _AHEAD = 4
-# How long a queue that this container found empty is skipped when the number of another queue is
-# given away. The queue still gets its own numbers.
+# Time (ms) for which a queue that this container found empty is skipped when the number of another
+# queue is reassigned. The queue still gets its own numbers.
 _EMPTY_MS = 1_000
-# Entries of a queue's ready index that are read to measure its depth. The projection counts more.
+# Number of entries of a queue's ready index that are read to measure its depth. For longer queues,
+# the count of the projection is used.
 PAGE = 100
 # A page with at least this many entries may belong to a longer queue: recently claimed jobs are
 # omitted.
@@ -73,9 +74,9 @@ class DispatchPlan:
     strategy: DispatchStrategy
     permits: FetchPermits
     state: SequencerState = field(default_factory=SequencerState)
-    # The sequence number that probably comes next.
+    # The sequence number that is probably assigned next.
     next_number: int = 0
-    # Projected number of remaining jobs, for queues with more jobs than one page.
+    # Number of remaining jobs from the projection, for queues with more jobs than one page.
     deep: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -342,7 +343,9 @@ class DispatchPlanner:
         override: StarvationOverride | None,
         empty: Sequence[str],
     ) -> SequenceRange:
-        """Return sequence numbers for `count` jobs, if the order of the queues needs any."""
+        """Return sequence numbers for `count` jobs, or none if the order of the queues needs no
+        numbers.
+        """
         pool, numbered = plan.permits.pool, plan.sequence.counted
         if pool is None:
             return self._own_numbers(plan, count)
@@ -371,7 +374,9 @@ class DispatchPlanner:
             self._empty.forget(name)
 
     def _likely(self, names: Iterable[str]) -> list[str]:
-        """Return the queues not found empty in the last second. All queues if none is left."""
+        """Return the queues that were not found empty in the last second, or
+        all if none remains.
+        """
         since_ms = self._clock.now_ms() - _EMPTY_MS
         known = list(names)
         likely = [name for name in known if self._empty.get(name, since_ms) <= since_ms]

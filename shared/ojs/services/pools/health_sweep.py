@@ -147,7 +147,7 @@ class PoolHealthSweep:
                 self._save(run, pool, health, of_pool, starved)
 
     def _throttled(self, snapshots: Sequence[QueueSnapshot]) -> set[str]:
-        """Return the queues that their own limits throttle. One call if any has limits."""
+        """Return the queues that their own limits throttle. Makes one call if any has limits."""
         limiters = [
             LimitName.of_queue(snapshot.queue.name, counts)
             for snapshot in snapshots
@@ -194,7 +194,7 @@ class PoolHealthSweep:
         return starved
 
     def _since(self, name: str, oldest_ms: int, now_ms: int) -> int:
-        """Return since when (ms) no job of a queue with waiting jobs was started. One call.
+        """Return since when (ms) no job of a queue with waiting jobs was started. Makes one call.
 
         This is the time when the oldest job was enqueued, or the end of the last minute with a
         start.

@@ -50,7 +50,7 @@ class FetchContext:
     pool: Pool | None
     sequencer_state: SequencerState
     errors: Sequence[UnreadableItem] = ()
-    # If true, no jobs are dispatched.
+    # Whether no jobs are dispatched, because maintenance mode is enabled.
     maintenance: bool = False
 
 

@@ -61,12 +61,12 @@ class _DeletionRun:
 
     queue: Queue
     deletion: Deletion
-    # The IDs of its waiting jobs, read on demand.
+    # The IDs of the queue's waiting jobs, which are read when they are needed.
     waiting: Iterator[str]
     target: Queue | None = None
     # Whether all waiting jobs were processed.
     over: bool = False
-    # Whether the target is at capacity.
+    # Whether the target queue is at capacity.
     full: bool = False
     # Whether the queue can't be read. The next run tries again.
     troubled: bool = False
@@ -168,7 +168,7 @@ class QueueDeletion:
         if done["queues_deleted"]:
             return replace(deletion, affected=done["ended"]), True
         remaining = self._waiting(queue, pages=_PAGES, running=True)
-        # The counted number can lag. Only _PAGES * _PAGE of the remaining jobs are read.
+        # The counted number can be delayed. Only _PAGES * _PAGE of the remaining jobs are read.
         left = sum(1 for _ in islice(remaining, _PAGES * _PAGE))
         affected = max(counted, done["ended"] + left) if left else done["ended"]
         return replace(deletion, affected=affected, refused=done["refused"]), False
@@ -235,7 +235,7 @@ class QueueDeletion:
             # The request crashed before its decision. Make the same decision now.
             counts["queues_deleted"] += self._delete_if_empty(run.queue, run.deletion)
             return
-        # Jobs may have arrived in a lane that was read before. The queue is deleted only if one
+        # Jobs might have arrived in a lane that was read before. The queue is deleted only if one
         # check finds all lanes empty.
         now_ms = self._clock.now_ms()
         if not self._occupied(run.queue):
@@ -387,7 +387,7 @@ class QueueDeletion:
 
         The depth counter includes jobs that are being stored or that the index does not show yet.
         The sweep corrects a counter that a crash left too high. Statistics are not used, because
-        they lag by seconds.
+        they are delayed by some seconds.
         """
         counted = queue.tracks_depth and self._counter.value(queue.name).tracked > 0
         return counted or self._occupied(queue)
@@ -452,7 +452,7 @@ class QueueDeletion:
         """Discard or move the next jobs of several queues concurrently. Return their number."""
         slices: list[list[tuple[_DeletionRun, Job]]] = []
         for run in turn:
-            # Reset when the slice is read.
+            # The flag is reset when the slice is read.
             run.troubled = True
             with counting_failures(counts, f"deletion of queue {run.queue.name}"):
                 ids = list(islice(run.waiting, size))

@@ -5,7 +5,7 @@ time, the job would wait until no tagged job is left. So the write that enables 
 the queue, and passes then visit all its jobs. Available jobs get tags, in order. Jobs that become
 available later get the share that makes them request a tag.
 
-A request in progress may still enqueue a job without a tag, and the index lags. So passes are
+A request in progress may still enqueue a job without a tag, and the index is delayed. So passes are
 repeated until one that started SETTLED_MS after the change finds no such job. Then the mark is
 removed. The request that enables fairness starts the first pass. The sweep continues it, with one
 run at a time. Each step is a conditional write of one job record: a concurrent claim or
@@ -40,10 +40,10 @@ from ojs.store.table import keys
 from ojs.store.table.errors import readable
 from ojs.store.table.keys import Position
 
-# Longer than any request, and longer than the lag of the index.
+# Longer than any request and the delay of the index (ms).
 SETTLED_MS = 180_000
-# How long a run has exclusive access to a queue. Longer than any function runs. After a crash the
-# next run waits until this time has passed.
+# Time (ms) for which a run has exclusive access to a queue. It is longer than any function runs.
+# After a crash, the next run waits until this time has passed.
 ALONE_MS = 60_000
 # Maximum number of jobs that the request itself updates.
 AT_ONCE = 500
@@ -141,8 +141,8 @@ class FairnessBackfill:
             self._cursors.save(queue.name, under_way, now_ms=now_ms, until_ms=until_ms)
         counts["passes"] += 1
         if not under_way.found and under_way.began_ms - since_ms >= SETTLED_MS:
-            # The mark first: after a crash in between, the cursor belongs to a removed mark and
-            # expires automatically.
+            # The mark is removed first. After a crash in between, the cursor belongs to a removed
+            # mark and expires.
             self._queues.end_backfill(queue)
             self._cursors.forget(queue.name)
             counts["settled"] += 1
@@ -174,7 +174,7 @@ class FairnessBackfill:
             for job_id, _ in found
             if job_id in records and _lacks_tag(records[job_id], queue)
         ]
-        # Also the jobs that were claimed recently.
+        # Includes the jobs that were claimed recently.
         noted = readable(job_of, self._jobs.notes.running(queue.name, slots), counts.fail)
         jobs += [
             job

@@ -38,8 +38,9 @@ _PAGE = 100
 _FEW = 25
 _BATCHES = 10
 _MINUTE_MS = 60_000
-# In maintenance mode: entries of a partition that one run reads to find active jobs; entries per
-# call; and how often (ms) a container starts again at the beginning of the partition.
+# For maintenance mode: maximum number of entries of a partition that one run reads to find active
+# jobs; entries per call; and time (ms) after which a container starts again at the beginning of the
+# partition.
 _LOOKS = 10_000
 _LOOK = 1_000
 _AGAIN_MS = 10 * 60_000
@@ -216,9 +217,9 @@ class JobSweep:
         return found
 
     def _overdue(self, queue: str, lane: int, now_ms: int) -> list[str]:
-        """Return active jobs whose lease or timeout has expired, between other due jobs.
+        """Return active jobs whose lease or timeout has expired, without the other due jobs.
 
-        Reads at most _LOOKS entries, and continues after them in the next run.
+        Reads at most _LOOKS entries. The next run continues after them.
         """
         began_ms, after = self._looked.get((queue, lane)) or (now_ms, None)
         found: list[str] = []
@@ -233,7 +234,8 @@ class JobSweep:
                 after = {"pk": keys.job(job_id), "sk": keys.RECORD, **line}
                 break
             if last is None or keys.instant_of(last["wsk"]) > now_ms:
-                # Jobs that failed come before this key. They are read again after _AGAIN_MS.
+                # Jobs whose processing failed come before this key. They are read again after
+                # _AGAIN_MS.
                 if now_ms - began_ms >= _AGAIN_MS:
                     began_ms, after = now_ms, None
                 break
@@ -249,7 +251,7 @@ class JobSweep:
         def fire(name: str) -> Exception | None:
             try:
                 self._fire(name)
-            # As in `counting_failures`, which is not thread-safe.
+            # Catches the same errors as `counting_failures`, which is not thread-safe.
             except Exception as error:  # noqa: BLE001
                 return error
             return None
@@ -270,11 +272,12 @@ class JobSweep:
         """Apply the time transitions of jobs; return how many have no due entry now."""
         ids, settled = list(job_ids), 0
         records = self._jobs.read_records(ids, counts.fail)
-        # In index order, so that delayed jobs start in the order in which they were due.
+        # Jobs are processed in index order, so that delayed jobs start in the order in which they
+        # were due.
         for job in (records[job_id] for job_id in ids if job_id in records):
             after = None
             with counting_failures(counts, f"job {job.id}"):
-                # Only jobs found in the due index have an entry there to update.
+                # Only jobs that were found in the due index have an entry to update.
                 apply = (
                     self._transitions.apply_indexed if job.id in due else self._transitions.apply
                 )
@@ -299,7 +302,7 @@ class JobSweep:
             if not go_on():
                 counts["more"] = 1
                 return
-            # A batch that fails must not delay the others, nor the jobs of the queues.
+            # A failure of one batch must not affect the others, or the jobs of the queues.
             with counting_failures(counts, f"staged batch {token}"):
                 undone = self._jobs.batches.undo(token, now_ms=now_ms)
                 # A batch that is undone again counts only if some of its jobs were stored late.

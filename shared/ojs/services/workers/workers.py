@@ -31,14 +31,14 @@ from ojs.store.queues import workers as store
 from ojs.store.table.races import losing_as, lost_race
 
 MAX_INFO_BYTES = 4_096
-# How often (ms) the record of a busy worker is written at most. A worker receives a new directive
-# after at most this time and one heartbeat.
+# Minimum time (ms) between two writes of a busy worker's record. A worker receives a new directive
+# at most this time and one heartbeat later.
 RECORD_EVERY_MS = 10_000
 # The time to the next heartbeat (ms): a third of the lease, within these bounds. A worker that
 # sends no heartbeat for `DEAD_AFTER_MS` counts as dead.
 _INTERVAL_MS = (5_000, 20_000)
 _REMEMBERED = 10_000
-# Jobs that one call reads.
+# Number of jobs that one call reads.
 _JOBS = 100
 
 
@@ -54,7 +54,7 @@ class HeartbeatAnswer:
 
 
 class WorkerRegistry:
-    """Keeps records of workers, and tells them which directive and cancellations to follow."""
+    """Manages the records of workers, and sends directives and cancellations to workers."""
 
     def __init__(
         self,
@@ -86,9 +86,9 @@ class WorkerRegistry:
     ) -> HeartbeatAnswer:
         """Extend the leases of a worker's jobs, and return which of them were cancelled.
 
-        One call reads 100 jobs, at half a read unit each. A job with more than two thirds of its
-        lease left is not written: it costs nothing more. A job that is not active, or belongs to
-        another worker, is skipped without an error. The worker's own record is written at most
+        Makes one call reads 100 jobs, at half a read unit each. A job with more than two thirds of
+        its lease left is not written: it costs nothing more. A job that is not active, or belongs
+        to another worker, is skipped without an error. The worker's own record is written at most
         every 10 s.
 
         Args:
@@ -111,7 +111,7 @@ class WorkerRegistry:
         now_ms = self._clock.now_ms()
         directive = None
         if pool is not None and self._recent(worker_id, now_ms, pool, caller) is None:
-            # Before any lease: a worker that is refused extends none.
+            # This check precedes all leases: if a worker is rejected, no lease is extended.
             count = active_count if active_count is not None else len(set(active_jobs))
             worker = self._touch(worker_id, now_ms, state, count, info, pool, caller)
             directive = self._remember(worker, caller)
@@ -140,9 +140,9 @@ class WorkerRegistry:
         return HeartbeatAnswer(directive, times.format_ms(now_ms), interval_ms, extended, cancelled)
 
     def _read(self, job_ids: Sequence[str]) -> dict[str, Job]:
-        """Return the records of jobs, without those that this version can't read.
+        """Return job records, without those that this version can't read.
 
-        A record can be stale. See `_fresh`.
+        A record can be outdated, because the read is eventually consistent. See `_fresh`.
         """
         records: dict[str, Job] = {}
         for start in range(0, len(job_ids), _JOBS):
@@ -198,7 +198,11 @@ class WorkerRegistry:
     def _recent(
         self, worker_id: str, now_ms: int, pool: str | None, caller: Principal
     ) -> Directive | None:
-        """Return the directive, if this container wrote the record recently with the same pool."""
+        """Return the worker's directive, if this container recently wrote its record with the same
+        pool.
+
+        Otherwise return None.
+        """
         worker = self._heard.get(store.key_of(worker_id, caller))
         if worker is None or now_ms - worker.last_seen_ms >= RECORD_EVERY_MS:
             return None
@@ -207,7 +211,7 @@ class WorkerRegistry:
         return worker.directive
 
     def _remember(self, worker: Worker, caller: Principal) -> Directive:
-        # The information that the worker reports can be long.
+        # The information from the worker can be long, so only its hash is cached.
         self._heard.put(store.key_of(worker.id, caller), replace(worker, info={}))
         return worker.directive
 

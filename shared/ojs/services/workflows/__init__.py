@@ -1,1 +1,1 @@
-"""Workflows: creating them, advancing them when their jobs end, cancelling and retrying them."""
+"""Workflows: creating, advancing, cancelling, and retrying them."""

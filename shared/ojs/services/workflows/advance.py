@@ -1,10 +1,11 @@
 """Advances a workflow after one of its jobs has finished (ADR 36).
 
-The request that finishes a job advances the workflow, and the stream repeats this. Each change of
-a workflow is one write of its root record, on the condition that the record hasn't changed since
-it was read. The jobs that start are stored in the same transaction. So each step starts once, or
-not at all if the workflow was cancelled in between. If more jobs start than one transaction can
-store, the root lists them, and they are stored in slices.
+The request that finishes a job advances the workflow. The stream consumer repeats this if the
+request failed to do so. Each change of a workflow is one write of its root item, on the condition
+that the item hasn't changed since it was read. The jobs that start are stored in the same
+transaction. So each step starts once, or not at all if the workflow was cancelled in between. If
+more jobs start than one transaction can store, the root item lists them, and they are stored in
+slices.
 """
 
 from __future__ import annotations
@@ -39,25 +40,26 @@ from ojs.store.workflows.workflows import StoredDefinition, WorkflowRecord, Work
 
 _TRIES = 16
 _BUSY = "Concurrent requests changed this workflow."
-# Regular checks of a workflow: the first one 5 minutes after its creation, later ones after an
-# interval that equals its age, up to one hour.
+# Times of the regular checks of a workflow: the first one 5 minutes after its creation, later ones
+# after an interval that equals its age, up to one hour.
 FIRST_CHECK_MS, LAST_CHECK_MS = 300_000, 3_600_000
-# Next check of a workflow with pending starts or cancellations, after a crash or because of a full
-# queue.
+# Delay (ms) of the next check if starts or cancellations are pending, after a crash or because of a
+# full queue.
 SOON_MS = 20_000
-# How long one request starts or cancels slices of jobs; and how long a request that finishes a job
-# starts slices, because a worker waits for it.
+# Time (ms) for which one request starts or cancels slices of jobs. A request that finishes a job
+# starts slices for a shorter time, because a worker waits for it.
 SLICES_MS = 8_000
 _SLICES_AT_END_MS = 2_000
-# If more jobs than this start, the root is written before them, with `starter_ms`.
+# If more jobs than this start, the root item with `starter_ms` is written before the jobs.
 _STARTED_AT_ONCE = 99
 # Maximum number of jobs that one check reads.
 _CHECKED = 1_000
-# Maximum number of jobs that an advance itself finishes, because a full queue drops them. The
-# stream processes the others.
+# Maximum number of jobs that an advance itself processes because a full queue dropped them. The
+# stream consumer processes the others.
 _MOST_DEFERRED = 100
 _MAX_MESSAGE = 200
-# Maximum number of ends in the event of one write. Jobs of a fan-in have separate job events.
+# Maximum number of finished jobs in the event of one write. The jobs of a fan-in have separate job
+# events.
 _MOST_TOLD = 10
 _RETENTION_S = {
     WorkflowState.COMPLETED: RETENTION.completed_s,
@@ -68,14 +70,14 @@ _RETENTION_S = {
 
 @record(frozen=True)
 class _Reported:
-    """The reported end of one job: its error message, and by node its duration in ms."""
+    """The reported end of one job: its error message, and its duration in ms by node."""
 
     message: str | None = None
     lengths: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, job: Job, node: int) -> _Reported:
-        """Return the end that is stored in a job record."""
+        """Return the outcome of a job, the step with number `node`, from its record."""
         said = job.noted[-1].failure.message if job.noted else f"The job is {job.state}."
         lengths = {}
         if job.started_ms is not None and job.ended_ms is not None:
@@ -128,7 +130,7 @@ class _WorkflowTransition:
         return False
 
 
-# Returns the root to write, given the root that was read.
+# Function that returns the root item to write, from the root item that was read.
 Decide = Callable[[StoredDefinition, WorkflowRecord], WorkflowRecord]
 
 
@@ -166,14 +168,14 @@ class WorkflowAdvance:
     def job_ended(self, job: Job) -> None:
         """Advance the workflow of a finished job, if the job is a step.
 
-        Suppresses store errors: the job has finished whatever happens to the workflow, and the
+        Suppresses store errors: the job has finished regardless of the workflow, and the
         stream repeats the advance.
         """
         if job.workflow is None or not job.state.terminal:
             return
         if self._deferred.jobs is not None:
-            # A start has dropped this job from a full queue. Process it after the current one,
-            # without recursion.
+            # The start of another step has dropped this job from a full queue. It is processed
+            # after the current job, without recursion.
             if len(self._deferred.jobs) < _MOST_DEFERRED:
                 self._deferred.jobs.append(job)
             return
@@ -200,10 +202,12 @@ class WorkflowAdvance:
             self._close(step)
 
     def repeat(self, job: Job) -> None:
-        """Do the parts of `job_ended` that are missing. Called by the stream.
+        """Advance the workflow of a finished job as far as `job_ended` did not.
 
-        A job that was deleted before it finished counts as failed. If this raises OjsError, call
-        it again.
+        The stream consumer calls this.
+
+        A job that was deleted before it finished counts as failed. If this raises OjsError, call it
+        again.
         """
         step = _step_of(job)
         if step.fan_in is not None:
@@ -403,7 +407,7 @@ class WorkflowAdvance:
         return course.after
 
     def _share(self, course: _WorkflowTransition) -> None:
-        """Reserve the slices of a start for this request, or leave them to the one that has them.
+        """Reserve the slices of a start for this request, if no other request has reserved them.
 
         Raises LostRace: another request changed the workflow first.
         """
@@ -487,7 +491,7 @@ class WorkflowAdvance:
         if duplicate and self._is_started(course, node, error):
             return course.overtaken()
         if error.retryable:
-            # Other jobs for this queue need not be tried.
+            # No other jobs of this queue are tried.
             course.full.add(queue_of(template))
         else:
             course.after = self._refused(course.definition, course.after, node, error)
@@ -526,7 +530,7 @@ class WorkflowAdvance:
             return None
         return record.check_ms or now_ms + FIRST_CHECK_MS
 
-    # --- what an end was missed of ----------------------------------------------------------------
+    # --- finished jobs that were missed -----------------------------------------------------------
 
     def check(self, workflow_id: str) -> WorkflowRecord:
         """Process missed ends of a workflow's jobs, and continue pending starts.
@@ -544,7 +548,7 @@ class WorkflowAdvance:
         return self.change(workflow_id, checked)
 
     def _missed(self, workflow_id: str) -> list[Ending]:
-        """Return the jobs that have finished although they run according to the root."""
+        """Return the jobs that have finished although the root item lists them as active."""
         record = self._workflows.get(workflow_id)
         if record is None:
             raise NotFound("workflow", workflow_id)

@@ -24,7 +24,7 @@ from ojs.store.jobs.records import JobStore
 from ojs.store.table.errors import LostRace
 from ojs.store.workflows.workflows import StoredDefinition, WorkflowRecord, WorkflowStore
 
-# Jobs that are checked together: one read, and one write of the root.
+# Number of jobs that are checked together, by one read and one write of the root item.
 _SLICE = 100
 _TRIES = 5
 
@@ -89,7 +89,7 @@ class WorkflowControl:
             self.leave(record)
         definition, now = self._advance.current(workflow_id)
         running, ended = self._running(definition, now)
-        # The started jobs that are neither active nor completed since the cancellation.
+        # Number of started jobs that are neither active nor completed since the cancellation.
         stopped = started - running - (now.completed - record.completed) - ended
         return CancelledWorkflow(now, record.completed, never + stopped, running)
 

@@ -22,7 +22,7 @@ from ojs.services.workflows.advance import WorkflowAdvance
 from ojs.store.jobs.records import JobStore
 from ojs.store.workflows.workflows import StoredDefinition, WorkflowRecord, WorkflowStore
 
-# The key of a workflow in the list of all workflows.
+# Sort key of a workflow in the list of all workflows.
 _LISTED = re.compile(rf"\d{{15}}\|{UUID7.pattern}")
 # Maximum number of failed jobs that are read to show why a workflow failed.
 MAX_FAILED = 20
@@ -60,7 +60,10 @@ class WorkflowPart:
 
 
 def _stored(record: WorkflowRecord) -> int:
-    """Return the nodes whose jobs are stored, as bits. Some started jobs are not stored yet."""
+    """Return the nodes whose jobs are stored, as a bit set.
+
+    Some started jobs are not stored yet.
+    """
     return record.graph_state.started & ~record.starting
 
 
@@ -120,7 +123,7 @@ class WorkflowReading:
                 if not record.gone(now_ms)
             ]
             if caller.limited:
-                # Only callers with a limited scope pay for these reads.
+                # Only callers with a limited queue scope cause these reads.
                 shown = [
                     record
                     for record in shown

@@ -1,1 +1,1 @@
-"""The store of the bounds of queues."""
+"""Storage of the depth counters of queues with a size limit."""

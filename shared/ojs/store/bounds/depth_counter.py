@@ -33,17 +33,17 @@ from ojs.store.table.table import Table, Update
 from ojs.store.table.values import Item, Value, number
 
 PERIOD_MS = 20_000
-# CLOCKS_MS: more than the difference between two clocks. NOTED_MS: how long after the end of its
-# period a reservation can have an unknown outcome (`ojs.services.permits.backpressure.DOUBTED_MS`),
-# plus a margin.
+# CLOCKS_MS: an upper limit of the difference between two clocks. NOTED_MS: the longest time after
+# the end of its period in which a reservation can have an unknown outcome
+# (`ojs.services.permits.backpressure.DOUBTED_MS`), plus a margin.
 CLOCKS_MS, NOTED_MS = 5_000, 120_000
-# The number of periods whose buckets are kept exactly: four minutes. A bucket takes about 27 bytes
-# of the item, and a slot 13. With up to about 30 slots the item stays within 1 KB, one write unit.
-# With all slots it takes two units.
+# Number of periods whose buckets are kept: four minutes. A bucket takes about 27 bytes of the item,
+# and a slot 13 bytes. With up to about 30 slots, the item has at most 1 KB, and a write costs one
+# write unit. With all slots, a write costs two units.
 KEPT_PERIODS = 12
-# Older buckets are removed when the item has this number of them.
+# If the item has this number of buckets, older ones are removed.
 _PARTS_REMOVED = 8
-# The bounds at the last enqueue, from which the projection derives events.
+# The queue's size limits at the last enqueue. The projection derives events from them.
 _BOUNDS = ("bound", "warn", "bound_b", "warn_b")
 _UNTRACKED = ("loose", "loose_b")
 # A write stores its marker in one of these slots. A slot without a write for `_IDLE_S` seconds is
@@ -53,7 +53,7 @@ _IDLE_S = 60
 _UNIQUE = 10**8
 _CHOICE = 8
 _VIEWS = 6
-# What functions of earlier versions left.
+# Attributes that earlier versions wrote.
 _FORMER_MARKS = tuple(f"m{number}" for number in range(8))
 _MOST_OWED = 100
 _REMEMBERED = 1_000
@@ -66,15 +66,18 @@ def period_of(ms: int) -> int:
 
 @record(frozen=True)
 class CapacityUse:
-    """Space for jobs and their bytes, by the period in which it was reserved; 0 if that is unknown.
-    Either can be negative: less space than before.
+    """Space for jobs and their bytes, by the period in which it was reserved.
+
+    An unknown period is 0.
+
+    The numbers can be negative, if space is released.
     """
 
     parts: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, jobs: Iterable[Job]) -> CapacityUse:
-        """Return the space of these jobs, without jobs that have none reserved."""
+        """Return the space of these jobs. Jobs without reserved space are not counted."""
         return cls.sum(
             (job.reserved_in or 0, 1, job.reserved_bytes)
             for job in jobs
@@ -83,7 +86,7 @@ class CapacityUse:
 
     @classmethod
     def sum(cls, all_of: Iterable[tuple[int, int, int]]) -> CapacityUse:
-        """Return the sum of these rows: period, jobs, bytes."""
+        """Return the sum of rows. Each row is a period, a number of jobs, and a number of bytes."""
         parts: dict[int, tuple[int, int]] = {}
         for period, count, size in all_of:
             jobs, space = parts.get(period, (0, 0))
@@ -92,12 +95,12 @@ class CapacityUse:
 
     @property
     def count(self) -> int:
-        """All jobs."""
+        """Number of all jobs."""
         return sum(count for count, _ in self.parts.values())
 
     @property
     def size(self) -> int:
-        """Their bytes."""
+        """Number of bytes of all jobs."""
         return sum(size for _, size in self.parts.values())
 
     def plus(self, count: int, size: int, period: int) -> CapacityUse:
@@ -111,7 +114,7 @@ class CapacityUse:
         return self.with_all(CapacityUse({period: (count, size)}))
 
     def with_all(self, other: CapacityUse, sign: int = 1) -> CapacityUse:
-        """Add the other space, or subtract it with `sign` -1."""
+        """Return the sum of this space and the other one, or their difference if `sign` is -1."""
         mine = ((period, *part) for period, part in self.parts.items())
         theirs = ((p, sign * count, sign * size) for p, (count, size) in other.parts.items())
         return CapacityUse.sum(chain(mine, theirs))
@@ -121,7 +124,7 @@ class CapacityUse:
         return CapacityUse({one: part for one, part in self.parts.items() if one <= period})
 
     def added(self, now_ms: int) -> dict[str, int]:
-        """Return what a write of this space adds to each attribute of the item."""
+        """Return the number that a write of this space adds to each attribute of the item."""
         added = {"n": self.count, "b": self.size}
         oldest = period_of(now_ms) - KEPT_PERIODS
         for period, part in self.parts.items():
@@ -132,8 +135,10 @@ class CapacityUse:
 
 @record(frozen=True)
 class LastRecount:
-    """The last recount of a sweep: tracked jobs, and their bytes, whose space was reserved in
-    `period` or before, and the time of the count (ms).
+    """The last recount of the sweep.
+
+    It has the number of tracked jobs, and their bytes, whose space was reserved in `period` or
+    before, and the time of the recount (ms).
     """
 
     period: int
@@ -144,12 +149,12 @@ class LastRecount:
 
 @record(frozen=True)
 class DepthValue:
-    """The values of a counter: jobs and their bytes.
+    """The values of a depth counter: jobs and their bytes.
 
-    `untracked` and `untracked_bytes` are for jobs that were stored before the queue had a bound, as
-    of the last recount. `changed_ms` is the last time the counter was raised or lowered. `drain` is
-    the recent number of jobs per minute that left the queue, None if unknown. `parts` are the
-    buckets that the item still has.
+    `untracked` and `untracked_bytes` are for jobs that were stored before the queue had a size
+    limit, as of the last recount. `changed_ms` is the last time when the counter was changed by a
+    reservation or a release. `drain` is the recent number of jobs per minute that left the queue,
+    None if unknown. `parts` are the buckets that the item still has.
     """
 
     count: int = 0
@@ -163,12 +168,12 @@ class DepthValue:
 
     @property
     def tracked(self) -> int:
-        """Jobs that were counted one by one."""
+        """Number of jobs that were counted when they were enqueued."""
         return self.count - self.untracked
 
     @property
     def tracked_room(self) -> tuple[int, int]:
-        """Those jobs, and their bytes."""
+        """The space of the tracked jobs: their number and bytes."""
         return self.tracked, self.size - self.untracked_bytes
 
     def until(self, period: int) -> tuple[int, int]:
@@ -181,7 +186,7 @@ class DepthValue:
 
 
 class BoundReached(Exception):
-    """The queue doesn't have enough space for the request. `value` is the current counter."""
+    """The queue doesn't have enough space for the request. `value` is the current depth counter."""
 
     def __init__(self, value: DepthValue) -> None:
         super().__init__("no room")
@@ -190,8 +195,10 @@ class BoundReached(Exception):
 
 @record(frozen=True)
 class _Marked:
-    """A write that takes effect at most once: it sets a slot to its `mark`, if the slot is still as
-    it was `seen`.
+    """A write that takes effect at most once, although it can be retried.
+
+    The write sets a slot of the item to its `mark`. The condition is that the slot still has the
+    marker `seen`.
     """
 
     update: Update
@@ -202,8 +209,8 @@ class _Marked:
     @classmethod
     def of(cls, update: Update, slot: str, mark: int, seen: int) -> _Marked:
         """Return this write with a marker in a slot. `seen` is 0 for an empty slot."""
-        # Race: another container takes over the slot. The loser has written nothing, unless an
-        # earlier try of it had no response.
+        # Race: another container takes over the slot. The write of the container that loses had no
+        # effect, unless an earlier attempt of it had no response.
         as_seen = f"#{slot} = :mark" if seen else f"attribute_not_exists(#{slot})"
         marked = replace(
             update,
@@ -222,23 +229,24 @@ class _Marked:
 
 
 class DepthCounter:
-    """The store of depth counters.
+    """Reads and writes depth counters.
 
-    A counting write takes effect once, however often it is tried. Each concurrent write has a slot
-    of the item. It sets the slot to a new marker, on the condition that the slot still has the last
-    marker of this container. If an earlier try took effect, its marker is in the slot; if the slot
-    is unchanged, no try took effect. No other container writes to the slot, unless all are in use:
-    then it takes over the slot with the oldest write.
+    A write that counts takes effect once, even if it is retried. Each concurrent write has a slot
+    of the item. The write sets the slot to a new marker, on the condition that the slot still has
+    the last marker of this container. If the slot has the new marker, an earlier attempt succeeded.
+    If the slot is unchanged, no attempt succeeded. Other containers write to the slot only if all
+    slots are in use: the slot with the oldest write is then taken over.
     """
 
     def __init__(self, table: Table, ids: IdSource) -> None:
         self._repeating = table
         self._table = table.without_repeats()
         self._ids = ids
-        # All marks of a queue as this container saw them last, and its own slots not in use now.
+        # All markers of a queue as last read by this container, and the container's own slots that
+        # are not in use now.
         self._seen: BoundedMap[str, Mapping[str, int]] = BoundedMap(_REMEMBERED)
         self._idle: BoundedMap[str, deque[str]] = BoundedMap(_REMEMBERED)
-        # Releases that failed, each with the form in which it may have taken effect.
+        # Releases that failed, each with the write that might have succeeded.
         self._owed: deque[tuple[str, Update, _Marked | None]] = deque(maxlen=_MOST_OWED)
 
     def reserve(
@@ -277,8 +285,8 @@ class DepthCounter:
         conditions: list[str] = []
         values: dict[str, Value] = {}
         setting: dict[str, Value] = {"at": now_ms}
-        # Race: any number of concurrent enqueues. Each is counted only while the sum stays within
-        # the bound; the losers get the counter's value.
+        # Race: any number of concurrent enqueues. Each is counted only if the sum stays within the
+        # limit. A rejected enqueue receives the current value of the counter.
         if max_count is not None:
             if count > 0:
                 conditions.append("(attribute_not_exists(#n) OR #n <= :room)")
@@ -297,7 +305,7 @@ class DepthCounter:
                     keys.DEPTH,
                     set=setting,
                     add=room.added(now_ms),
-                    # A bound that was lifted must not lead to warnings.
+                    # A size limit that was removed must not cause warnings.
                     remove=[name for name in _BOUNDS if name not in setting],
                     condition=" AND ".join(conditions) or None,
                     values=values,
@@ -325,12 +333,12 @@ class DepthCounter:
                 released. Default: the jobs finished.
         """
         self._settle()
-        # Race: the queue is deleted, and its counter with it. Nothing is left to lower.
+        # Race: the queue is deleted with its counter. Nothing remains to be subtracted.
         condition = "attribute_exists(pk)"
         values: dict[str, Value] = {}
         if doubted_since_ms is not None:
-            # Race: the job was stored late after all, finished, which released its space, and its
-            # record was removed before this check. The removal is noted before the record is
+            # Race: the job was stored late, then it finished and its space was released, and its
+            # record was removed before this check. The removal is recorded before the record is
             # removed.
             condition += " AND (attribute_not_exists(#removed) OR #removed < :since)"
             values[":since"] = doubted_since_ms - CLOCKS_MS
@@ -357,14 +365,17 @@ class DepthCounter:
                 self._owed.append((queue, update, None))
 
     def _settle(self) -> None:
-        """Make those releases that have failed."""
+        """Retry the releases that failed."""
         for _ in range(len(self._owed)):
             with suppress(IndexError):  # another thread took the entry
                 self._release(*self._owed.popleft())
 
     def _count(self, queue: str, update: Update, tried: list[_Marked]) -> Item:
-        """Make a write once. `tried` takes the form in which it was tried; if it has one, that may
-        have taken effect. Raises LostRace when the write's own condition failed, OjsError.
+        """Make a counting write with a marker. It takes effect at most once.
+
+        `tried` receives the attempted write. If `tried` has a write already, that write
+        might have succeeded. Raises LostRace if the condition of `update` failed, otherwise
+        OjsError.
         """
         again = bool(tried)
         for _ in range(_VIEWS):
@@ -395,7 +406,9 @@ class DepthCounter:
             raise
 
     def _marked(self, queue: str, update: Update) -> _Marked:
-        """Return this write with a slot of this container, or with one that it takes over."""
+        """Return the write with a marker in a slot of this container, or in a slot that it takes
+        over.
+        """
         seen = self._seen.get(queue) or {}
         now_s = self._ids.now_ms() // 1_000
         chance = int.from_bytes(base64.urlsafe_b64decode(self._ids.token()), "big")
@@ -409,7 +422,7 @@ class DepthCounter:
                 return (0 if idle else 2 if mark else 1), mark
 
             slot = sorted(SLOTS, key=order)[chance % _CHOICE]
-        # Random, so that two containers that take over one slot set different marks.
+        # Random markers, so that two containers that take over one slot set different markers.
         mark = now_s * _UNIQUE + chance // _CHOICE % _UNIQUE
         return _Marked.of(update, slot, mark, seen.get(slot, 0))
 
@@ -421,7 +434,7 @@ class DepthCounter:
         idle.append(slot)
 
     def _see(self, queue: str, item: Item) -> Item:
-        """Note the marks of a queue."""
+        """Store the markers of a queue's item in the container's cache."""
         self._seen.put(queue, {name: number(item, name) for name in SLOTS if name in item})
         return item
 
@@ -440,7 +453,7 @@ class DepthCounter:
         """
         if period < period_of(now_ms - NOTED_MS):
             return
-        # Race: the queue is deleted, and its counter with it.
+        # Race: the queue is deleted with its counter.
         with suppress(LostRace):
             self._repeating.update(
                 Update(
@@ -516,8 +529,8 @@ class DepthCounter:
         setting: dict[str, Value] = {"loose": untracked, "loose_b": untracked_bytes}
         if drain is not None:
             setting["drain"] = drain
-        # Race: another sweep, or the queue gets a bound; the loser counts again. Concurrent
-        # enqueues and completions change the tracked part only, and don't conflict.
+        # Race: another sweep, or the queue gets a size limit. The loser counts again. Concurrent
+        # enqueues and completions change only the tracked part, and don't conflict.
         return self._change(
             queue,
             seen,
@@ -527,8 +540,9 @@ class DepthCounter:
         )
 
     def take_over(self, queue: str, seen: DepthValue, *, count: int, size: int) -> bool:
-        """Turn untracked space into space of the caller, which finished those jobs. Totals don't
-        change.
+        """Convert untracked space to space of the caller, which finished those jobs.
+
+        The totals don't change.
 
         Args:
             queue: Name of the queue.
@@ -539,8 +553,8 @@ class DepthCounter:
         Returns:
             False if the counter was recounted since `seen`.
         """
-        # Race: a sweep recounts, or another enqueue takes untracked space over. Only the winner
-        # knows the remaining space: the loser has none, and tries to reserve it.
+        # Race: a sweep recounts, or another enqueue takes over untracked space. Only the winner
+        # knows the remaining space. The loser takes over nothing and tries to reserve space.
         left = {"loose": seen.untracked - count, "loose_b": seen.untracked_bytes - size}
         return self._change(queue, seen, _UNTRACKED, left)
 
@@ -559,7 +573,7 @@ class DepthCounter:
         Returns:
             False if another recount was recorded since `seen`.
         """
-        # Race: another sweep that found the same. Its recount is noted by then, and the loser
+        # Race: another sweep with the same result. Its recount was recorded before, and the loser
         # subtracts nothing. Enqueues and finished jobs in between don't change the space that no
         # job uses.
         noted = {
@@ -582,16 +596,16 @@ class DepthCounter:
         Returns:
             False if the counter has changed since `seen`.
         """
-        # Race: an enqueue or a finished job, which the recount might have seen or not. Then nothing
-        # is written, and the next sweep counts again.
+        # Race: a job was enqueued or finished, and it is unknown whether the recount includes the
+        # job. Nothing is written, and the next sweep counts again.
         return self._change(queue, seen, ("at", "n", "b"), {}, {"n": count, "b": size})
 
     def remove(self, queue: str, *, before_ms: int) -> None:
         """Delete the counter of a deleted queue, unless it changed since `before_ms`."""
         for sort_key in (keys.DEPTH, keys.REFUSED):
-            # Race: the queue is created again, and a job is counted. Then the item belongs to the
-            # new queue and stays. The sweep corrects counts of the old queue, like those after a
-            # crash.
+            # Race: the queue is created again, and a job is counted. The item then belongs to the
+            # new queue and is not deleted. The sweep corrects the counts of the old queue, as it
+            # does after a crash.
             with suppress(LostRace):
                 self._table.delete(
                     keys.counter(queue),
@@ -608,7 +622,10 @@ class DepthCounter:
         setting: Mapping[str, Value],
         added: Mapping[str, int] | None = None,
     ) -> bool:
-        """Change the item if these attributes are as they were `seen`; a missing one is 0."""
+        """Change the item if the attributes `names` still have the values of `seen`.
+
+        A missing attribute is 0.
+        """
         stored = {
             "n": seen.count,
             "b": seen.size,
@@ -635,18 +652,20 @@ class DepthCounter:
         return wins(lambda: self._table.update(update))
 
     def _remove_old_parts(self, queue: str, value: DepthValue, room: CapacityUse) -> None:
-        """Remove buckets that no sweep reads now, if there are many and this enqueue is the first
-        of its period. This costs one write unit for many minutes of enqueues.
+        """Remove buckets that the sweep no longer reads, if there are many of them.
+
+        Only the first enqueue of a period does this. It costs one write unit for many minutes of
+        enqueues.
         """
         period = max(room.parts, default=0)
-        # A period more than is needed, as clocks differ.
+        # One period more than necessary, because clocks differ.
         old = [one for one in value.parts.parts if one < period - KEPT_PERIODS]
         if len(old) < _PARTS_REMOVED or value.parts.parts.get(period) != room.parts[period]:
             return
         names = [name for one in old[: 10 * _PARTS_REMOVED] for name in _part_names(one)]
         # Race: the queue is deleted. The space is reserved, whether or not this write succeeds.
-        # Finished jobs write no old buckets, so a removed bucket isn't written again. If it were,
-        # no total would include it.
+        # Finished jobs don't write to old buckets, so a removed bucket isn't created again. If it
+        # were, it would not change any total.
         with suppress(LostRace, OjsError):
             self._table.update(
                 Update(
@@ -659,7 +678,7 @@ class DepthCounter:
 
 
 def value_from(item: Item) -> DepthValue:
-    """Read the values of a counter's item."""
+    """Return the values of a depth counter from its item."""
     parts: dict[int, tuple[int, int]] = {}
     for name in item:
         if name[:1] == "n" and name[1:].isdigit():

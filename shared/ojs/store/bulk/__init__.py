@@ -1,1 +1,1 @@
-"""The store of bulk operations."""
+"""Storage of bulk operations."""

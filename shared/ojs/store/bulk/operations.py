@@ -1,9 +1,9 @@
-"""Bulk operations in the table: one small item each, changed only by the container that claimed it.
+"""Storage of bulk operations: one small item each. Only the container with the claim changes it.
 
-    O|{id}  @   filter, progress, and the claim: by which container and until when
+    O|{id}  @   filter, progress, and the claim: its container and its end
 
-While an operation is not over, the index `work` lists it by when it needs attention: at once, or
-when the current claim expires. The index `expiry` lists all operations that are kept.
+The index `work` lists each unfinished operation by the time when it is due: immediately, or when
+the current claim expires. The index `expiry` lists all retained operations.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from ojs.store.table.record import Attribute, Record, flag, member
 from ojs.store.table.table import Put, Table, Update
 from ojs.store.table.values import Item, Value
 
-# How long an operation is kept after its end.
+# Retention of a finished operation.
 KEPT_S = 7 * 86_400
-# The fields of a stored filter of dead letters, and those of the filter.
+# Names of the fields in a stored filter of dead letters, and the fields of the filter.
 _STORED = {name: name for name in ("queue", "type", "error_type")} | {
     "since_ms": "since", "until_ms": "until", "args": "args",
 }  # fmt: skip
@@ -40,14 +40,14 @@ _STORED = {name: name for name in ("queue", "type", "error_type")} | {
 
 @record(frozen=True)
 class ClaimedOperation:
-    """An operation that one container has claimed, and the token of the claim."""
+    """An operation that a container has claimed, and the token of the claim."""
 
     operation: BulkOperation
     token: str
 
 
 class BulkOperationStore:
-    """The store of bulk operations."""
+    """Reads and writes bulk operations."""
 
     def __init__(self, table: Table, ids: IdSource) -> None:
         self._table = table
@@ -72,8 +72,8 @@ class BulkOperationStore:
             that only a newer version can read.
         """
         token = self._ids.token()
-        # Race: two sweeps, or a sweep and the request that began it. One claims it; the other skips
-        # it.
+        # Race: two sweeps, or a sweep and the request that created the operation. One of them
+        # claims it, and the other skips it.
         item = unless_lost(
             lambda: self._table.update(
                 Update(
@@ -92,22 +92,27 @@ class BulkOperationStore:
         try:
             return ClaimedOperation(OPERATION.of(item), token)
         except UnknownForm:
-            # Only a newer version can read it: it is due again when this claim expires.
+            # Only a newer version can read the operation. It is due again when this claim expires.
             return None
 
     def save(self, claim: ClaimedOperation, *, until_ms: int) -> ClaimedOperation:
-        """Store the progress and extend the claim. Raises LostRace when another container has
-        claimed it.
+        """Store the progress and extend the claim.
 
-        The returned claim shows if the operation is to stop.
+        Returns:
+            The claim as stored. It shows whether the operation must stop.
+
+        Raises:
+            LostRace: Another container has claimed the operation.
         """
         return self._save(claim, _hold(claim.token, until_ms))
 
     def release(self, claim: ClaimedOperation, *, look_at_ms: int) -> BulkOperation:
-        """Store the progress and release the claim: the operation has finished, or is due again at
-        `look_at_ms`.
+        """Store the progress and release the claim.
 
-        Raises LostRace as `save` does.
+        The operation has finished, or is due again at `look_at_ms`.
+
+        Raises:
+            LostRace: Another container has claimed the operation.
         """
         if claim.operation.phase.over:
             ended = _ended(claim.operation)
@@ -119,9 +124,10 @@ class BulkOperationStore:
         self, claim: ClaimedOperation, changes: dict[str, Value], remove: Sequence[str] = ()
     ) -> ClaimedOperation:
         new = _progress(claim.operation)
-        # Race: the claim expired and another container claimed it. The loser stops; its work is
-        # done, and the other finds it done. A release leaves the token in place, so that a repeated
-        # write succeeds; `held_until` shows whether the claim holds.
+        # Race: the claim expired and another container claimed the operation. The loser stops. Its
+        # work is stored, and the other container finds the jobs changed. A release keeps the token,
+        # so that a retry of the write succeeds. The attribute `held_until` shows whether the claim
+        # is valid.
         item = self._table.update(
             Update(
                 keys.operation(claim.operation.id),
@@ -135,12 +141,13 @@ class BulkOperationStore:
         return replace(claim, operation=OPERATION.of(item))
 
     def stop(self, operation: BulkOperation, *, now_ms: int) -> BulkOperation:
-        """Stop an operation: at once if it is not claimed, else after the current slice.
+        """Stop an operation: immediately if it is not claimed, otherwise after the current slice.
 
-        Raises LostRace when it is stopping or over already.
+        Raises:
+            LostRace: The operation is stopping or has finished.
         """
         running: dict[str, Value] = {":running": Phase.RUNNING.value}
-        # Race: a container claims it. Then that container is to stop.
+        # Race: a container claims the operation. That container must then stop it.
         stop = Update(
             keys.operation(operation.id),
             keys.RECORD,
@@ -149,7 +156,7 @@ class BulkOperationStore:
             condition="#state = :running AND #held_until <= :now",
             values=running | {":now": now_ms},
         )
-        # Race: it finishes first. The caller gets LostRace.
+        # Race: the operation finishes first. The caller receives LostRace.
         stop_later = Update(
             keys.operation(operation.id),
             keys.RECORD,
@@ -166,7 +173,10 @@ class BulkOperationStore:
         return None if item is None or _gone(item, now_ms) else OPERATION.of(item)
 
     def due(self, *, now_ms: int, limit: int) -> list[str]:
-        """Return the IDs of due operations, the longest due first. Eventually consistent."""
+        """Return the IDs of due operations, the longest due first.
+
+        The read is eventually consistent.
+        """
         found = self._table.query(
             "wpk = :line AND wsk <= :now",
             {":line": keys.OPERATIONS, ":now": keys.upto(now_ms)},
@@ -191,7 +201,7 @@ class BulkOperationStore:
         if before is not None:
             condition += " AND esk < :before"
             values[":before"] = before
-        # One more than the page: DynamoDB returns a position also after the very last item.
+        # Read one more than the page, because DynamoDB returns a position even after the last item.
         found = self._table.query(
             condition, dict(values), index="expiry", limit=limit + 1, forward=False
         )
@@ -219,19 +229,19 @@ def _hold(token: str, until_ms: int) -> dict[str, Value]:
 def _ended(operation: BulkOperation) -> dict[str, Value]:
     """Return the attributes of a finished operation."""
     item, at_ms = OPERATION.item(operation), operation.finished_ms or 0
-    # What an erasure was for is personal itself.
+    # The purpose of an erasure can contain personal data.
     names = ("state", "ids", "wanted") if operation.action is Action.ERASE_JOBS else ("state",)
     over = {name: item[name] for name in names if name in item}
     return over | {"finished": at_ms, "ttl": at_ms // 1000 + KEPT_S}
 
 
 def _gone(item: Item, now_ms: int) -> bool:
-    """Return whether its time to live has ended. DynamoDB removes it some time later."""
+    """Return whether an operation's time to live has ended. DynamoDB deletes the item later."""
     return "ttl" in item and int(item["ttl"]) * 1000 <= now_ms
 
 
 def _progress(operation: BulkOperation) -> dict[str, Value]:
-    """Return the attributes that change with its progress."""
+    """Return the attributes that change with the progress of an operation."""
     item = OPERATION.item(operation)
     new = {name: item[name] for name in _PROGRESS if name in item}
     return new | ({"before_round": operation.before_round} if operation.round > 1 else {})

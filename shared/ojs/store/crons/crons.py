@@ -1,13 +1,12 @@
-"""Cron jobs in the table: one item each, which is listed in the due index partition of its queue,
-and a run log.
+"""Storage of cron jobs: one item each in the due index partition of its queue, and a run log.
 
-    C|{name}    @              its attributes, its next tick, its latest jobs; at most 1 KB
-    C|{name}    def|{token}    its definition, if it does not fit there
+    C|{name}    @              attributes, next tick, latest jobs; at most 1 KB
+    C|{name}    def|{token}    the definition, if it is too large for the item above
     CR|{name}   {ms}|{runs}|{token}   an entry of the run log, kept for 30 days
 
-Because of the entry in the due index, the next fetch, or else the sweep, fires it when its tick
-comes; it is not read before. The condition on `op` decides which one fires it. The index `expiry`
-lists all cron jobs.
+A tick is the time of a scheduled run. When the tick is due, the next fetch, or otherwise the sweep,
+finds the entry in the due index and runs the cron job. The record is not read before. The condition
+on the attribute `op` ensures that only one process runs it. The index `expiry` lists all cron jobs.
 """
 
 from __future__ import annotations
@@ -32,10 +31,11 @@ from ojs.store.table.table import Put, Table, Update
 from ojs.store.table.values import Item, Value, pack, size
 
 ITEM_BYTES = 1_024
-# What the item gains later: times, counts, the ids of its jobs.
+# Space for attributes that are added later: times, counts, and the IDs of jobs.
 GROWTH_BYTES = 260
 LOG_KEPT_S = 30 * 86_400
-# Characters of a name by which the list is sorted: more would make the item too large.
+# Maximum length of the name in the sort key of the list. A longer one would make the item too
+# large.
 _SORTED = 64
 _TRIES = 3
 _DEFINITION, _REF = "definition", "apart"
@@ -94,7 +94,7 @@ RUN = Record(
 
 
 class CronStore:
-    """The store of cron jobs."""
+    """Reads and writes cron jobs."""
 
     def __init__(
         self, table: Table, payloads: PayloadStore, ids: IdSource, due_notes: DueNotes
@@ -105,16 +105,19 @@ class CronStore:
         self._due_notes = due_notes
 
     def get(self, name: str) -> Cron | None:
-        """Return one cron job, read consistently. One call, or two if its definition is a separate
-        item.
+        """Read one cron job, strongly consistent.
 
-        Raises UnknownForm, UnreadableItem.
+        Makes one call, or two if the definition is a separate item.
+
+        Raises:
+            UnknownForm: Only a newer version can read the cron job.
+            UnreadableItem: The cron job is damaged.
         """
         for _ in range(_TRIES):
             item = self._table.get(keys.cron(name), keys.RECORD)
             if item is None:
                 return None
-            # Race: its definition is replaced between the two reads, and the old one no longer
+            # Race: the definition is replaced between the two reads, and the old one no longer
             # exists.
             (whole,) = self._with_definitions([item])
             if _DEFINITION in whole:
@@ -132,7 +135,8 @@ class CronStore:
         """Store a new cron job. Raises LostRace when there is one of this name."""
         self._note(cron)
         cron = self._prepared(cron)
-        # Race: two registrations of one name. The loser reads the winner's item and updates it.
+        # Race: two requests create a cron job with the same name. The loser reads the winner's item
+        # and updates it.
         put = Put(_item(cron), condition="attribute_not_exists(pk)")
         with self._removing(cron):
             self._table.put(put, own=("op", str(cron.op)))
@@ -187,7 +191,7 @@ class CronStore:
             RUN.item(
                 run,
                 pk=keys.cron_runs(run.name),
-                # Two may happen in one moment: they keep their order.
+                # Two entries can have the same time. The number of runs keeps their order.
                 sk=f"{keys.instant(run.at_ms)}|{run.runs:09d}|{after.op}",
                 ttl=run.at_ms // 1_000 + LOG_KEPT_S,
             )
@@ -199,9 +203,9 @@ class CronStore:
             self._due_notes.note([(keys.due(cron.definition.queue, 0), cron.due_ms)])
 
     def remove(self, cron: Cron) -> None:
-        """Delete a cron job as read. Raises LostRace when it has changed."""
-        # Race: it fires, or is changed, at the same time. The loser reads again, so that the
-        # response shows the deleted cron job.
+        """Delete a cron job as read. Raises LostRace if the cron job has changed."""
+        # Race: the cron job runs, or is changed, at the same time. The loser reads it again, so
+        # that the response contains the cron job that was deleted.
         lost = lost_race(
             lambda: self._table.delete(
                 keys.cron(cron.name),
@@ -210,14 +214,17 @@ class CronStore:
                 values={":seen": cron.op or ""},
             )
         )
-        # It no longer exists after a lost response: deleted by this call, or by another.
+        # The response was lost, and the cron job no longer exists. This call or another one deleted
+        # it.
         if lost is not None and (lost.item or not lost.repeated):
             raise lost
         self._discard(cron)
 
     def page(self, *, limit: int, after: str | None) -> Page[Cron]:
         """Return a page of all cron jobs in order of name, and the name at which the next page
-        begins. The index is eventually consistent.
+        starts.
+
+        The index is eventually consistent.
         """
         start = None if after is None else pack({**_key(after), **_listed(after)})
         found = self._table.query(
@@ -231,8 +238,10 @@ class CronStore:
         return Page(list(readable(CRON.of, whole, ignore_unreadable)), more)
 
     def count(self, key_id: str | None, *, most: int) -> tuple[int, int]:
-        """Return the number of cron jobs, and the number of them that this key set last, which is
-        read only if it can be `most`. The index is eventually consistent.
+        """Return the number of cron jobs, and how many of them this access key changed last.
+
+        The second number is read only if it can be at least `most`. The index is eventually
+        consistent.
         """
         found, after = [], None
         while True:
@@ -273,17 +282,22 @@ class CronStore:
         return Page([RUN.of(item) for item in found.items], last)
 
     def zones_seen(self) -> tuple[str | None, str | None]:
-        """Return the version of the time zone rules that cron jobs were last computed with.
+        """Return the version of the time zone rules that the ticks of cron jobs were computed with.
 
-        Also return the name up to which they were computed, if not all.
+        Also return the name of the last cron job that was computed, or None if all were computed.
         """
         item = self._table.get(keys.CRONS, keys.ZONES) or {}
         version, after = (str(item.get(name, "")) or None for name in ("version", "after"))
         return version, after
 
     def see_zones(self, version: str, after: str | None) -> None:
-        """Record that cron jobs up to this name, None for all, were aimed under this version."""
-        # Race: containers of two versions. Each checks all cron jobs, and the last one counts.
+        """Record that ticks up to the cron job `after` were computed with this version of the
+        rules.
+
+        If `after` is None, the ticks of all cron jobs were computed.
+        """
+        # Race: containers of two versions. Each computes all cron jobs, and the last record is
+        # kept.
         item: Item = {"pk": keys.CRONS, "sk": keys.ZONES, "version": version}
         self._table.put(Put(item if after is None else {**item, "after": after}))
 
@@ -301,7 +315,7 @@ class CronStore:
 
     @contextmanager
     def _removing(self, cron: Cron) -> Iterator[None]:
-        """Remove the definition again, where the write that was to refer to it is not made."""
+        """Remove the new definition if the block fails, because no cron job then refers to it."""
         try:
             yield
         except (LostRace, WriteNotApplied):

@@ -1,1 +1,1 @@
-"""Stored data about dead letters in addition to their job records."""
+"""Storage of data about dead letters that is not part of their job records."""

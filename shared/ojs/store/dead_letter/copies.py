@@ -1,9 +1,9 @@
-"""Waiting copies of dead letters: their number, and the dropping of those beyond the limit.
+"""Available copies of dead letters: counts them, and discards copies beyond the limit.
 
-The projection counts them with the other statistics of their queue
-(`ojs.store.derived.projection`); dropping one decreases the count in the same transaction. So the
-count lags only for copies that workers have just claimed. It never misses a drop, and two
-containers never drop two copies for one excess.
+The projection counts copies with the other statistics of their queue
+(`ojs.store.derived.projection`). A discard decreases the count in the same transaction. The count
+is therefore too high only for copies that workers have just claimed. Two containers can't discard
+two copies if only one is above the limit.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ojs.store.table.table import Put, Table, Update
 
 
 class NothingToTrim(Exception):
-    """The count does not exceed the limit, so nothing is to be dropped."""
+    """The number of available copies is not above the limit. Nothing is discarded."""
 
 
 class WaitingCopies:
-    """The store of waiting copies."""
+    """Reads and changes the number of available copies."""
 
     def __init__(self, table: Table, jobs: JobStore) -> None:
         self._table = table
@@ -48,7 +48,8 @@ class WaitingCopies:
             NothingToTrim: At most `most` copies are counted.
             LostRace: The copy has changed.
         """
-        # Race: another projection drops a copy for the same excess. The loser gets NothingToTrim.
+        # Race: another projection discards a copy for the same excess. The loser gets
+        # NothingToTrim.
         counted = Update(
             keys.stats(copy.queue),
             keys.NOW,
@@ -56,8 +57,8 @@ class WaitingCopies:
             condition="#copies > :most",
             values={":most": most},
         )
-        # In the same transaction: a copy that was claimed since it was read must not get this
-        # error.
+        # The copy must be discarded in the same transaction: a copy that was claimed since it was
+        # read must not get this error.
         after, apart = self._jobs.noting(copy, replace(after, trimmed=True), failure)
         errors = [] if apart is None else [Put(apart.item)]
         with losing_as(lambda lost: NothingToTrim() if lost.item is None else lost):

@@ -1,10 +1,9 @@
-"""Counts of dead letters by type of job and by error, and when the oldest and newest were
-discarded.
+"""Counts of dead letters by job type and by error, and the times of the oldest and newest ones.
 
-    S|{queue}  dead   by the projection: counts by type of job, `t|…`, and by error, `e|…`
-    S|*        dead   all queues together, as the last metrics sweep counted them
+    S|{queue}  dead   written by the projection: counts by job type, `t|…`, and by error, `e|…`
+    S|*        dead   sums of all queues, written by the metrics sweep
 
-Items stay small: a queue counts by at most MAX_NAMES names of each kind.
+Items stay small: a queue has at most MAX_NAMES names of each kind.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from ojs.store.table.table import Put, Table
 from ojs.store.table.values import Item
 
 BY_TYPE, BY_ERROR = "t", "e"
-# Further names in a queue are counted as `OTHER_TYPES`.
+# Name that counts all job types or errors beyond the limit of names of a queue.
 MAX_NAMES = 40
-# A revision that changes with each write of a queue's counts.
+# A revision number that each write of a queue's counts increases.
 REVISION = "rev"
 _TOGETHER = keys.stats(keys.ALL_QUEUES), keys.DEAD
 
 
 @record(frozen=True)
 class DeadLetterCounts:
-    """A queue's dead letters by type of job and by error, as stored."""
+    """A queue's dead letters by job type and by error, as stored."""
 
     queue: str
     item: Item
@@ -49,9 +48,10 @@ class DeadLetterCounts:
         }
 
     def tidied(self) -> Item | None:
-        """Return the item without names whose count is zero, if it has many names, or None.
+        """Return the item without names whose count is zero, if it has many names, otherwise None.
 
-        Names stay while anything is counted as `other`, because it might belong to them.
+        Names are kept while any dead letter is counted as `other`, because it might belong to one
+        of them.
         """
         gone: set[str] = set()
         for by in (BY_TYPE, BY_ERROR):
@@ -64,12 +64,12 @@ class DeadLetterCounts:
 
 
 def attribute(by: str, name: str) -> str:
-    """Return the attribute that counts a name."""
+    """Return the attribute with the count of a name."""
     return f"{by}|{name}"
 
 
 def named(known: Iterable[str], wanted: Iterable[tuple[str, str]]) -> set[str]:
-    """Return the attributes of a queue's counts: existing ones, and wanted ones up to the limit."""
+    """Return the attributes of a queue's counts: existing ones, and new ones up to the limit."""
     there = set(known)
     taken = {by: sum(name.startswith(f"{by}|") for name in there) for by in (BY_TYPE, BY_ERROR)}
     for by, name in wanted:
@@ -80,7 +80,7 @@ def named(known: Iterable[str], wanted: Iterable[tuple[str, str]]) -> set[str]:
 
 
 class DeadLetterCounters:
-    """The store of dead-letter counts."""
+    """Reads and writes the counts of dead letters."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -88,9 +88,9 @@ class DeadLetterCounters:
     # --- the metrics sweep --------------------------------------------------------------------
 
     def named(self, queues: Sequence[str]) -> tuple[list[DeadLetterCounts], Counts]:
-        """Return the counts of these queues, without zeros, and the stored counts across queues.
+        """Return the counts of these queues, without zeros, and the stored sums of all queues.
 
-        One call for about a hundred queues.
+        Makes one call for about 100 queues.
         """
         wanted = {queue: (keys.stats(queue), keys.DEAD) for queue in queues}
         found = self._table.batch_get([*wanted.values(), _TOGETHER], consistent=False)
@@ -100,12 +100,13 @@ class DeadLetterCounters:
         return named, _counts(found.get(_TOGETHER), None)
 
     def tidy(self, counted: DeadLetterCounts) -> bool:
-        """Remove names whose count is zero; False when nothing was removed."""
+        """Remove names whose count is zero. Return false if nothing was removed."""
         item = counted.tidied()
         if item is None:
             return False
         revision = int(item[REVISION])
-        # Race: the projection counts, or another sweep tidies. The loser tries again next minute.
+        # Race: the projection counts, or another sweep removes names. The loser retries in the next
+        # minute.
         return wins(
             lambda: self._table.put(
                 Put(
@@ -117,7 +118,7 @@ class DeadLetterCounters:
         )
 
     def save(self, counts: Counts, *, now_ms: int) -> bool:
-        """Store the counts of all queues together; False when a later sweep did already."""
+        """Store the sums of all queues. Return false if a later sweep has stored them already."""
         texts = jsontext.dumps([counts.by_queue, counts.by_error_type, counts.by_type])
         item: Item = {
             "pk": keys.stats(keys.ALL_QUEUES),
@@ -126,7 +127,7 @@ class DeadLetterCounters:
             "total": counts.total,
             "at": now_ms,
         }
-        # Race: two sweeps at once. The one that began later wins; the other's counts are dropped.
+        # Race: two sweeps. The one that started later wins. The counts of the other are dropped.
         return wins(
             lambda: self._table.put(
                 Put(
@@ -140,17 +141,20 @@ class DeadLetterCounters:
     # --- reads --------------------------------------------------------------------------------
 
     def counts(self) -> tuple[Counts, Layers]:
-        """Return the counts across queues, and the policy for new queues. One call."""
+        """Return the sums of all queues, and the policy for new queues. Makes one call."""
         policy = keys.queue(DEFAULT_QUEUE_POLICY), keys.RECORD
         swept = keys.stats(keys.ALL_QUEUES), keys.NOW
         found = self._table.batch_get([_TOGETHER, policy, swept])
         layers = from_item(DEFAULT_QUEUE_POLICY, found.get(policy, {})).layers
-        # The counts are written only when they change, the totals by each sweep.
+        # A queue's counts are written only when they change, the sums by each sweep.
         at_ms = found.get(swept, {}).get("at")
         return _counts(found.get(_TOGETHER), None if at_ms is None else int(at_ms)), layers
 
     def ends(self) -> tuple[int | None, int | None]:
-        """Return when the oldest and the newest were discarded (ms), from the index. Two calls."""
+        """Return when the oldest and the newest dead letters were discarded (ms).
+
+        Makes two queries of the index.
+        """
         oldest, newest = (self._end(forward=forward) for forward in (True, False))
         return oldest, newest
 
@@ -161,7 +165,11 @@ class DeadLetterCounters:
         return keys.instant_of(str(found.items[0]["esk"])) if found.items else None
 
     def total(self, queue: str | None) -> int:
-        """Return the number in a queue, as projected, or in all, as the sweep counted. One call."""
+        """Return the number of dead letters of a queue (from the projection) or of all (from the
+        sweep).
+
+        Makes one call.
+        """
         pk = keys.stats(keys.ALL_QUEUES if queue is None else queue)
         item = self._table.get(pk, keys.NOW, consistent=False) or {}
         return max(0, int(item.get("dead", 0)))

@@ -1,7 +1,9 @@
 """The schedule and lock of pruning, and the queues that have dead letters.
 
-PRUNING  @   done: the five-minute mark (ms) up to which everything was pruned
-             holder, until: the sweep that prunes now, and when its lock expires
+The item `PRUNING`/`@` has these attributes:
+
+- done: the five-minute mark (ms) up to which all dead letters were pruned
+- holder, until: the sweep that prunes now, and the end of its lock
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from ojs.store.table.races import wins
 from ojs.store.table.table import Table, Update
 from ojs.store.table.values import Value, projected
 
-# A little longer than the function that prunes may run.
+# Slightly longer than the maximum duration of the function that prunes.
 LOCKED_MS = 60_000
 _PAGE = 1_000
 _QUEUES = 50  # one call
@@ -28,7 +30,7 @@ _QUEUES = 50  # one call
 
 @record(frozen=True)
 class DeadQueue:
-    """A queue with dead letters: its configuration, and their number as projected.
+    """A queue with dead letters: its configuration, and their number from the projection.
 
     A deleted queue has the configuration that it had when it was deleted.
     """
@@ -40,8 +42,9 @@ class DeadQueue:
 
 @record
 class DeadQueues:
-    """All queues with dead letters. `own_counts`: whether a queue configures a separate number of
-    dead letters to keep.
+    """All queues with dead letters.
+
+    `own_counts` is true if any queue configures its own maximum number of dead letters.
     """
 
     queues: list[DeadQueue] = field(default_factory=list)
@@ -49,7 +52,7 @@ class DeadQueues:
 
 
 class Pruning:
-    """The store of the pruning schedule and of the queues to prune."""
+    """Reads and writes the pruning schedule, and reads the queues to prune."""
 
     def __init__(self, table: Table, queues: QueueStore, ids: IdSource) -> None:
         self._table = table
@@ -61,15 +64,15 @@ class Pruning:
     def lock(self, due_ms: int, *, now_ms: int) -> str | None:
         """Lock the pruning that is due at a time (ms), and return the token of the lock.
 
-        Return None if it is done, or another sweep has the lock. One read, and one write if pruning
-        is due.
+        Return None if the pruning is done, or if another sweep has the lock. Makes one read, and
+        one write if pruning is due.
         """
         item = self._table.get(keys.PRUNING, keys.RECORD) or {}
         if int(item.get("done", 0)) >= due_ms or int(item.get("until", 0)) > now_ms:
             return None
         token = self._ids.token()
-        # Race: another sweep. One gets the lock; the other leaves the work to it, or takes over
-        # when the lock expires after a crash.
+        # Race: another sweep. One of them gets the lock. The other does nothing, or takes over the
+        # lock after it expires because of a crash.
         if not wins(
             lambda: self._table.update(
                 Update(
@@ -87,9 +90,10 @@ class Pruning:
         return token
 
     def unlock(self, token: str, *, done_ms: int | None) -> None:
-        """Release the lock; if `done_ms` is given, everything was pruned up to that time."""
+        """Release the lock. If `done_ms` is given, record that all was pruned up to that time."""
         done: Mapping[str, Value] = {} if done_ms is None else {"done": done_ms}
-        # Race: the lock expired and another sweep took over. That one records its progress.
+        # Race: the lock expired and another sweep took it over. That sweep records its own
+        # progress.
         with suppress(LostRace):
             self._table.update(
                 Update(
@@ -107,7 +111,7 @@ class Pruning:
     def queues(self) -> DeadQueues:
         """Return all queues with dead letters, including deleted queues.
 
-        One query for a thousand names, one call for 50 queues.
+        Makes one query for a thousand names, one call for 50 queues.
         """
         found = DeadQueues()
         there = dict.fromkeys(self._queues.all_names())
@@ -115,13 +119,13 @@ class Pruning:
         after: str | None = None
         while True:
             left, after = self._queues.deleted(limit=_PAGE, after=after)
-            # A queue that was created again has its own configuration.
+            # A queue that was created again is listed with its new configuration.
             self._read({name: layers for name, _, layers in left if name not in there}, found)
             if after is None:
                 return found
 
     def _read(self, wanted: Mapping[str, Layers | None], found: DeadQueues) -> None:
-        """Add the queues with dead letters; configurations that are None are read."""
+        """Add the queues with dead letters to `found`. Configurations that are None are read."""
         names = list(wanted)
         for at in range(0, len(names), _QUEUES):
             part = names[at : at + _QUEUES]

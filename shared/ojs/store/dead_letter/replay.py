@@ -1,9 +1,9 @@
 """Cursors of replay rules: the last dead letter of its queue that each rule has checked.
 
     V|{queue}  {rule}   upto: the index key of the dead letter that was checked last
-                        mark: a digest of the rule; a changed rule begins again
+                        mark: a digest of the rule; a changed rule starts from the beginning
 
-Dead letters become due in index order, so a rule never checks one again, whether it matched or not.
+Dead letters become due in index order, so a rule checks each of them only once.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ojs.store.table.races import won_or
 from ojs.store.table.table import Put, Table
 from ojs.store.table.values import Item
 
-# Time to live of a cursor whose queue was deleted; existing rules renew theirs daily.
+# Time to live of a cursor, for queues that are deleted. Existing rules renew it daily.
 _KEPT_S = 30 * 86_400
 _RENEWED_S = 86_400
 
 
 @record(frozen=True)
 class ReplayCursor:
-    """How far a rule has looked."""
+    """The position up to which a replay rule has checked the dead letters of its queue."""
 
     queue: str
     rule: str
@@ -34,18 +34,18 @@ class ReplayCursor:
     ends_s: int
 
     def lapses(self, now_ms: int) -> bool:
-        """Return whether the cursor must be written again before its time to live ends."""
+        """Return whether the cursor must be written again to renew its time to live."""
         return self.ends_s - now_ms // 1000 < _KEPT_S - _RENEWED_S
 
 
 class ReplayCursors:
-    """The store of cursors."""
+    """Reads and writes cursors of replay rules."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
 
     def cursors(self, queue: str) -> dict[str, ReplayCursor]:
-        """Return the cursors of a queue's rules, by the name of the rule. One query."""
+        """Return the cursors of a queue's rules, by the name of the rule. Makes one query."""
         found = self._table.query_all("pk = :queue", {":queue": keys.replays(queue)})
         return {str(item["sk"]): _cursor(queue, item) for item in found}
 
@@ -73,8 +73,9 @@ class ReplayCursors:
             "ttl": now_ms // 1000 + _KEPT_S,
         }
         cursor = _cursor(queue, item)
-        # Race: another sweep checks the same jobs. The condition on the job record lets only one
-        # replay each job; the sweep that loses here leaves the other jobs to the winner.
+        # Race: another sweep checks the same jobs. The condition on each job record ensures that
+        # only one of them replays the job. The sweep that loses here leaves the other jobs to the
+        # winner.
         condition = "attribute_not_exists(pk)" if seen is None else "#rev = :seen"
         put = Put(item, condition, {} if seen is None else {":seen": seen.rev})
         stored = won_or(lambda: self._table.put(put), lambda lost: lost.item)

@@ -1,1 +1,1 @@
-"""Deliveries in the table."""
+"""Storage of push deliveries."""

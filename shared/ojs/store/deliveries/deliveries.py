@@ -1,10 +1,12 @@
-"""Deliveries in the table, and the directory that maps queues to deliveries.
+"""Storage of deliveries, and the directory that maps queues to deliveries.
 
-A delivery is one item: the configuration by an operator, and the state of its target as recorded by
-dispatch and outcomes. The directory is one item as well. It is written in one transaction with the
-delivery, so no queue has two deliveries. A function that makes a job available reads there which
-delivery to wake. A container reads it once in REMEMBERED_MS, so a deployment without deliveries has
-almost no cost, and items of queues and jobs have no data about deliveries.
+A delivery is one item: its configuration, and the state of its target as recorded by dispatch and
+outcomes. The directory is one item for all deliveries. It is written in one transaction with a
+delivery, so no queue has two deliveries.
+
+A function that makes a job available reads the directory to find the delivery to wake. Each
+container caches the directory for REMEMBERED_MS, so it has almost no cost in a deployment without
+deliveries. Items of queues and jobs have no data about deliveries.
 """
 
 from __future__ import annotations
@@ -32,14 +34,14 @@ from ojs.store.table.record import Attribute, Record, member, rewriting
 from ojs.store.table.table import Delete, Put, Table, Update
 from ojs.store.table.values import Item, Value, number
 
-# How long a container uses the directory that it has read.
+# Time for which a container caches the directory (ms).
 REMEMBERED_MS = 15_000
-# Bytes of the directory: it is read as a whole.
+# Maximum size of the directory in bytes. The directory is read as a whole.
 MAX_DIRECTORY_BYTES = 100_000
-# How long (s) the time of the last wake-up is kept.
+# Time to live of the time of the last wake-up (s).
 _WAKE_KEPT_S = 86_400
 _KEY = (keys.DELIVERIES, keys.RECORD)
-# What an operator configured, in one text.
+# The configuration of a delivery, stored as one JSON text.
 CONFIGURED = (
     "function", "endpoint", "handler", "queues", "pool", "job_types", "concurrency", "batch_size",
     "timeout_ms", "form", "signing_secrets", "paused", "line",
@@ -56,22 +58,23 @@ class DirectoryEntry:
 
 @record(frozen=True)
 class Directory:
-    """All deliveries by name. `revision` grows with each change, and is at least the version of
-    each deleted delivery.
+    """All deliveries by name.
+
+    `revision` increases with each change. It is at least the version of each deleted delivery.
     """
 
     entries: Mapping[str, DirectoryEntry] = field(default_factory=dict)
     revision: int = 0
 
     def text(self) -> str:
-        """Return the stored text."""
+        """Return the directory as stored JSON."""
         return jsontext.dumps(
             {name: each.pool or list(each.queues) for name, each in sorted(self.entries.items())}
         )
 
 
 class DeliveryStore:
-    """The store of deliveries."""
+    """Reads and writes deliveries and their directory."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -84,14 +87,14 @@ class DeliveryStore:
     def get_many(self, names: Iterable[str]) -> list[Delivery]:
         """Read several deliveries in the order given, without those that don't exist.
 
-        Eventually consistent. One call for a hundred.
+        The read is eventually consistent. Makes one call for a hundred.
         """
         wanted = [(keys.delivery(name), keys.RECORD) for name in names]
         found = self._table.batch_get(wanted, consistent=False)
         return [DELIVERY.of(found[key]) for key in wanted if key in found]
 
     def directory(self, *, consistent: bool = True) -> Directory:
-        """Read the directory. One call."""
+        """Read the directory. Makes one call."""
         item = self._table.get(*_KEY, consistent=consistent)
         return Directory() if item is None else _directory(item)
 
@@ -106,8 +109,8 @@ class DeliveryStore:
         Raises:
             LostRace: The delivery or the directory has changed.
         """
-        # A version must be later than those of an earlier delivery of this name, though the clock
-        # may be behind.
+        # A version must be higher than the versions of an earlier delivery with this name, even if
+        # the clock is behind.
         first_ms = max(wanted.updated_ms, directory.revision + 1)
         created_ms = first_ms if before is None else before.created_ms
         changes, turn = (0, 0) if before is None else (before.changes + 1, before.turn + 1)
@@ -116,11 +119,12 @@ class DeliveryStore:
         entries = {**directory.entries, stored.name: entry}
         writes: list[Put | Update | Delete] = []
         if before is None:
-            # Race: another request creates it. The loser reads again, and changes it.
+            # Race: another request creates the delivery. The loser reads again and changes that
+            # delivery.
             writes.append(Put(_item(stored), condition="attribute_not_exists(pk)"))
         else:
-            # Race: another operator, or dispatch notes something of the target. The loser reads
-            # again.
+            # Race: another operator changes the delivery, or dispatch records the state of its
+            # target. The loser reads again.
             writes.append(_rewriting(before, stored))
         if directory.entries.get(stored.name) != entry:
             writes.append(_directing(directory, entries))
@@ -128,9 +132,9 @@ class DeliveryStore:
         return stored
 
     def remove(self, delivery: Delivery, directory: Directory) -> None:
-        """Delete a delivery and its entry. Raises LostRace."""
+        """Delete a delivery and its entry in the directory. Raises LostRace."""
         entries = {name: it for name, it in directory.entries.items() if name != delivery.name}
-        # Race: another operator deletes it and makes it again. The loser reads again.
+        # Race: another operator deletes the delivery and creates it again. The loser reads again.
         self._table.transact(
             [
                 Delete(
@@ -143,26 +147,28 @@ class DeliveryStore:
         )
 
     def note(self, before: Delivery, after: Delivery) -> Delivery:
-        """Store the state of the target as seen by dispatch or an outcome, counts included. One
-        write. Raises LostRace.
+        """Store the state and the counts of a delivery's target after dispatch or an outcome.
+
+        Makes one write. Raises LostRace if the delivery has changed since `before` was read.
         """
         after = replace(after, turn=before.turn + 1)
-        # Race: other outcomes, an operator. The loser reads again: each fault in a row counts.
+        # Race: other outcomes, or an operator. The loser reads again, because each consecutive
+        # fault counts.
         self._table.update(_rewriting(before, after))
         return after
 
     def last_wake(self, name: str) -> int:
-        """Return the time (ms) of the last wake-up of a delivery that any container sent, or 0.
+        """Return the time (ms) of a delivery's last wake-up message from any container, or 0.
 
-        The time can be in the future. Eventually consistent.
+        The time can be in the future. The read is eventually consistent.
         """
         item = self._table.get(keys.delivery_wake(name), keys.RECORD, consistent=False)
         return 0 if item is None else number(item, "armed")
 
     def record_wake(self, name: str, at_ms: int) -> None:
-        """Record that a wake-up of a delivery arrives at a time (ms)."""
-        # Race: another container sent a later wake-up. Its time stays: the earlier wake-up is one
-        # too many.
+        """Record that a wake-up message for a delivery arrives at a time (ms)."""
+        # Race: another container sent a later wake-up message. Its time is kept, and the earlier
+        # message is superfluous.
         with suppress(LostRace):
             self._table.update(
                 Update(
@@ -176,9 +182,9 @@ class DeliveryStore:
             )
 
     def armed(self, delivery: Delivery, until_ms: int) -> None:
-        """Note until when a sweep has armed timers of a delivery."""
-        # Race: it is deleted, or another sweep was further. The loser changes nothing: a timer that
-        # is armed twice only wakes twice.
+        """Record the time (ms) up to which a sweep has sent wake-up messages with a delay."""
+        # Race: the delivery is deleted, or another sweep recorded a later time. The loser changes
+        # nothing. A second wake-up message for the same time has no effect.
         with suppress(LostRace):
             self._table.update(
                 Update(
@@ -192,7 +198,7 @@ class DeliveryStore:
 
 
 class DeliveryDirectory:
-    """Which deliveries serve a queue, as this container has read it. One for each container."""
+    """A per-container cache of the directory: which deliveries serve each queue."""
 
     def __init__(self, deliveries: DeliveryStore, pools: PoolStore, clock: Clock) -> None:
         self._store = deliveries
@@ -201,17 +207,21 @@ class DeliveryDirectory:
         self._seen: BoundedMap[str, tuple[int, Mapping[str, tuple[str, ...]]]] = BoundedMap(1)
 
     def serving(self, queue: str) -> tuple[str, ...]:
-        """Return the names of the deliveries that serve a queue. At most two calls in
-        REMEMBERED_MS. Returns none if the table can't be read, so that an enqueue doesn't fail.
+        """Return the names of the deliveries that serve a queue.
+
+        Makes at most two calls in REMEMBERED_MS. If the table can't be read, the result is empty,
+        so that an enqueue doesn't fail.
         """
         return self._queues().get(queue, ())
 
     def names(self) -> set[str]:
-        """Return the names of all deliveries of a queue, as `serving` returns them."""
+        """Return the names of all deliveries that serve a queue, in the form that `serving`
+        returns.
+        """
         return {name for names in self._queues().values() for name in names}
 
     def forget(self) -> None:
-        """Read the directory again on its next use."""
+        """Discard the cached directory. The next use reads the table."""
         self._seen.forget("")
 
     def _queues(self) -> Mapping[str, tuple[str, ...]]:
@@ -219,8 +229,8 @@ class DeliveryDirectory:
         read_ms, queues = self._seen.get("", (None, {}))
         if read_ms is not None and 0 <= now_ms - read_ms < REMEMBERED_MS:
             return queues
-        # After an error, the directory is unchanged: the stream or the sweep wakes the other
-        # deliveries.
+        # After an error, the cached directory is kept. The stream consumer or the sweep wakes
+        # deliveries that are missing in it.
         with suppress(OjsError):
             queues = served(self._store.directory(consistent=False), self._pools)
         self._seen.put("", (now_ms, queues))
@@ -228,9 +238,9 @@ class DeliveryDirectory:
 
 
 def served(directory: Directory, pools: PoolStore) -> dict[str, tuple[str, ...]]:
-    """Return the deliveries of each queue. One call if one of them selects a pool.
+    """Return the deliveries of each queue, by queue name.
 
-    Raise OjsError if the call fails.
+    Makes one call if a delivery selects a pool. Raises OjsError if the call fails.
     """
     names = {entry.pool for entry in directory.entries.values() if entry.pool is not None}
     of_pool = {pool.name: pool.queues for pool in pools.get_many(names)} if names else {}
@@ -254,8 +264,10 @@ def _rewriting(before: Delivery, after: Delivery) -> Update:
 def _directing(
     directory: Directory, entries: Mapping[str, DirectoryEntry], deleted: int = 0
 ) -> Put:
-    """The write of the directory. Race: another delivery is changed. The loser reads and checks
-    again: no queue may have two.
+    """Return the write of the directory.
+
+    Race: another delivery is changed. The loser reads and checks again, because no queue can have
+    two deliveries.
     """
     after = Directory(entries, max(directory.revision + 1, deleted))
     item: Item = {"pk": _KEY[0], "sk": _KEY[1], "of": after.text(), "rev": after.revision}
@@ -288,7 +300,7 @@ def _disabled(stored: Any) -> Disabled:
     return Disabled(reason, int(stored["since_ms"]), stored["message"])
 
 
-# The fields of the configuration are attributes of the text in `config`.
+# The fields of the configuration are stored in the JSON text of the attribute `config`.
 DELIVERY = Record(
     Delivery,
     "delivery",

@@ -1,1 +1,1 @@
-"""Access keys, and the record of the latest deployment."""
+"""Storage of access keys, the audit log, maintenance mode, and the deployment record."""

@@ -1,16 +1,16 @@
-"""Access keys in the table: one item each, which never holds the secret.
+"""Storage of access keys: one item each, which never contains the secret.
 
-    A|mac   mac          the secret that MACs of keys are made with, and until when keys without a
-                         MAC work
+    A|mac   mac          the secret of the MACs of keys, and the time until which keys without a
+                         MAC are accepted
     A|{id}  @            digest, name, scopes, queues; times of creation, expiry and last use
-    A|{id}  made|{child} a key that it created, until that and all its descendants are revoked
-    A|{arn} role         which of the records above an IAM role has; it has no digest but the ARN
+    A|{id}  made|{child} a key that this key created, until that key and its descendants are revoked
+    A|{arn} role         the ID of the record of an IAM role; that record has an ARN and no digest
 
-The record of a role is never removed, so that a role with an ended record can be distinguished from
+The record of a role is never removed, so that a role whose record expired can be distinguished from
 a role without a record.
 
-The index `expiry` lists all in order of creation. It has only keys, so a use of a key does not
-change it.
+The index `expiry` lists all keys in order of creation. The index contains only keys, so the use of
+an access key does not change it.
 """
 
 from __future__ import annotations
@@ -32,16 +32,23 @@ if TYPE_CHECKING:
 
 
 class AccessKeyStore:
-    """The store of access keys."""
+    """Reads and writes access keys."""
 
     def __init__(self, table: Table, old_keys_until_ms: int | None = None) -> None:
-        """`old_keys_until_ms`: until when keys without a MAC work; None: the value in the table."""
+        """Create the store.
+
+        `old_keys_until_ms` is the time until which keys without a MAC are accepted. None: the time
+        in the table.
+        """
         self._table = table
         self._old_keys_until_ms = old_keys_until_ms
         self._mac: KeyMac | None = None
 
     def mac(self, *, consistent: bool = False) -> KeyMac | None:
-        """Return the secret of the keys' MACs, or None if no deployment created it. Read once."""
+        """Return the secret of the keys' MACs, or None if no deployment has created one.
+
+        Cached after the first read.
+        """
         if self._mac is None:
             item = self._table.get(
                 keys.access_key(keys.KEY_MAC), keys.KEY_MAC, consistent=consistent
@@ -61,7 +68,8 @@ class AccessKeyStore:
         known = self._mac or KeyMac(random_bytes(SECRET_BYTES).hex(), old_until_ms)
         item: Item = {"pk": keys.access_key(keys.KEY_MAC), "sk": keys.KEY_MAC}
         item |= {"secret": known.secret, "until": known.old_until_ms}
-        # Race: another request makes it. The first one stays, and the loser reads it.
+        # Race: another request creates the secret. The first secret is kept, and the loser reads
+        # it.
         with suppress(LostRace):
             self._table.put(Put(item, condition="attribute_not_exists(pk)"))
         found = self.mac(consistent=True)
@@ -69,15 +77,15 @@ class AccessKeyStore:
         return found
 
     def add(self, key: AccessKey, credential: Credential) -> bool:
-        """Store a new key; returns whether it is stored now, with this secret.
+        """Store a new key. Return whether a key with this ID and this secret is now stored.
 
-        A key that another one makes is stored only while that may be used.
+        If another key creates it, the new key is stored only if that key is valid at this time.
         """
         if key.ancestors:
             return self._transacted(self._adding(key, credential))
-        # Race: the response of an earlier try was lost, or the deployment is repeated. The loser
-        # finds the item: with the same digest it is this key, and is not changed, whether revoked
-        # or not.
+        # Race: the response of an earlier attempt was lost, or the deployment is repeated. The
+        # loser finds the item. If it has the same digest, it is the same key. The item is not
+        # changed, whether or not the key is revoked.
         return wins(
             lambda: self._table.put(
                 Put(_item(key, credential), condition="attribute_not_exists(pk)"),
@@ -97,9 +105,9 @@ class AccessKeyStore:
             Whether the record is stored. False if another operator stored one at the same time.
         """
         pointer: dict[str, Value] = {"pk": keys.role(role), "sk": keys.ROLE, "key": key.id}
-        # Race: another operator names the role at the same time. One record counts; the loser gets
-        # False. An ended record never becomes valid again, so its id is sufficient for the
-        # condition.
+        # Race: another operator stores a record for the role at the same time. One record is
+        # stored, and the loser gets false. An ended record never becomes valid again, so its ID is
+        # sufficient for the condition.
         unchanged, values = "attribute_not_exists(pk)", {}
         if instead_of is not None:
             unchanged, values = "#key = :before", {":before": instead_of}
@@ -114,8 +122,8 @@ class AccessKeyStore:
         link = {"pk": maker, "sk": f"{keys.MADE}{key.id}", "ttl": key.ttl_s}
         return [
             added,
-            # Race: the maker is revoked at this moment. Either the new key stands among those that
-            # it made before the revocation looks for them, or it is not made.
+            # Race: the creating key is revoked at the same time. Either the revocation finds the
+            # new key among the keys that it created, or the new key is not stored.
             Update(
                 maker,
                 keys.RECORD,
@@ -131,7 +139,9 @@ class AccessKeyStore:
         return wins(lambda: self._table.transact(writes))
 
     def first_made(self, maker_id: str) -> str | None:
-        """Return a key that this one created, and that isn't revoked with its descendants."""
+        """Return a key that was created with `maker_id` and is not revoked with its descendants
+        yet.
+        """
         found = self._table.query(
             "pk = :maker AND begins_with(sk, :made)",
             {":maker": keys.access_key(maker_id), ":made": keys.MADE},
@@ -141,27 +151,29 @@ class AccessKeyStore:
         return str(found.items[0]["sk"]).removeprefix(keys.MADE) if found.items else None
 
     def strike(self, maker_id: str, key_id: str) -> None:
-        """Note that a key, which this one made, and all its descendants are revoked."""
+        """Record that `key_id`, which was created with `maker_id`, and all its descendants are
+        revoked.
+        """
         self._table.delete(keys.access_key(maker_id), f"{keys.MADE}{key_id}")
 
     def use(self, credential: Credential, *, now_ms: int) -> AccessKey | None:
-        """Return the key of this credential, if it may be used now; record the use.
+        """Return the key of this credential if it is valid now, and record the use.
 
-        Always one call, so that the cost does not reveal why a credential is invalid. An unknown
-        key leaves no item.
+        Always makes one call, so that the cost does not reveal why a credential is invalid. A
+        credential of an unknown key does not create an item.
         """
         return self._use(credential.id, "digest", credential.digest, now_ms)
 
     def id_of_role(self, role: str) -> str | None:
         """Return the ID of the last record of a role, or None if it never had one.
 
-        The record can have expired or be deleted. Strongly consistent.
+        The record can have expired or be deleted. The read is strongly consistent.
         """
         item = self._table.get(keys.role(role), keys.ROLE)
         return None if item is None else str(item["key"])
 
     def use_role(self, key_id: str, role: str, *, now_ms: int) -> AccessKey | None:
-        """Return the record of a role if it is valid now, and record the use. One call.
+        """Return the record of a role if it is valid now, and record the use. Makes one call.
 
         Args:
             key_id: ID of the record.
@@ -171,8 +183,8 @@ class AccessKeyStore:
         return self._use(key_id, "role", role, now_ms)
 
     def _use(self, key_id: str, attribute: str, proof: str, now_ms: int) -> AccessKey | None:
-        # Race: the key is revoked at the same time. DynamoDB orders the writes; after the
-        # revocation the caller is rejected.
+        # Race: the key is revoked at the same time. DynamoDB orders the writes. After the
+        # revocation, the caller is rejected.
         item = unless_lost(
             lambda: self._table.update(
                 Update(
@@ -196,9 +208,9 @@ class AccessKeyStore:
         return None if item is None else _from(item)
 
     def revoke(self, key: AccessKey) -> AccessKey:
-        """Store that a key was revoked. Raises LostRace when the key was removed."""
-        # Race: another request revokes it, too. The first time stays. If DynamoDB has removed the
-        # expired key, the write must not create a partial item.
+        """Store that a key was revoked. Raises LostRace if the key was removed."""
+        # Race: another request revokes the key as well. The first time is kept. If DynamoDB has
+        # deleted the expired key, this write must not create a partial item.
         item = self._table.update(
             Update(
                 keys.access_key(key.id),
@@ -222,7 +234,7 @@ class AccessKeyStore:
         if after is not None:
             condition += " AND esk > :after"
             values[":after"] = after
-        # One more than the page: DynamoDB returns a position also after the very last item.
+        # Read one more than the page, because DynamoDB returns a position even after the last item.
         found = self._table.query(condition, dict(values), index="expiry", limit=limit + 1)
         there = found.items[:limit]
         wanted = [(str(item["pk"]), keys.RECORD) for item in there]

@@ -1,4 +1,4 @@
-"""The list of operators' actions in the table."""
+"""Storage of the audit log: the actions of operators."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ ACTION = Record(
 
 
 class ActionStore:
-    """The store of actions."""
+    """Reads and writes the audit log."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
 
     def add(self, action: OperatorAction) -> None:
-        """Store an action. One call. Raises OjsError."""
+        """Store an action. Makes one call. Raises OjsError."""
         pk, ttl = keys.actions(action.at_ms // PERIOD_MS), (action.at_ms + KEPT_MS) // 1_000
         self._table.put(Put(ACTION.item(action, pk=pk, sk=action.id, ttl=ttl)))
 
@@ -50,10 +50,10 @@ class ActionStore:
             if before is not None:
                 condition += " AND sk < :before"
                 values[":before"] = before
-            # One more than the page: it tells whether there is more.
+            # Read one more than the page. It shows whether there is another page.
             left = limit + 1 - len(found)
             page = self._table.query(condition, dict(values), limit=left, forward=False)
-            # Time to live removes items late.
+            # DynamoDB deletes expired items late.
             found += [ACTION.of(item) for item in page.items if int(item["at"]) >= now_ms - KEPT_MS]
             period -= 1
         return Page(found[:limit], found[limit - 1].id if len(found) > limit else None)

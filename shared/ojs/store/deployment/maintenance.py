@@ -1,7 +1,7 @@
-"""Maintenance mode in the table, and one container's cached copy of it.
+"""Storage of maintenance mode, and a per-container cache of it.
 
-A container uses its cached copy for NOTICED_MS. Then the next fetch reads the item in a call that
-it makes anyway: no additional call, and one read unit in NOTICED_MS.
+A container uses its cached copy for NOTICED_MS. After that, the next fetch reads the item in a call
+that it makes anyway. This needs no additional call, and one read unit in NOTICED_MS.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ojs.store.table.table import Put, Table
 from ojs.store.table.values import Item, Value
 
 _KEY = (keys.DEPLOYMENT, keys.MAINTENANCE)
-# The attribute that is there while the mode is on.
+# This attribute exists while maintenance mode is enabled.
 _SINCE = "since"
 MAINTENANCE = Record(
     Maintenance,
@@ -30,18 +30,18 @@ _BUSY = "Concurrent requests changed the maintenance mode."
 
 
 class MaintenanceStore:
-    """The store of maintenance mode, for one container."""
+    """Reads and writes maintenance mode, for one container."""
 
     def __init__(self, table: Table, clock: Clock) -> None:
         self._table = table
         self._clock = clock
-        # When the item was read last (ms), and whether the mode was on.
+        # The time of the last read (ms), and whether maintenance mode was enabled.
         self._seen: BoundedMap[tuple[str, str], tuple[int, bool]] = BoundedMap(1)
 
     def on(self) -> bool:
-        """Return whether maintenance mode is enabled, as this container knows.
+        """Return whether maintenance mode is enabled, according to the cache of this container.
 
-        At most one call in NOTICED_MS. Raise OjsError if it fails.
+        The cache is renewed by at most one call in NOTICED_MS. Raises OjsError if the call fails.
         """
         if self.unread():
             asked_ms = self._clock.now_ms()
@@ -51,22 +51,24 @@ class MaintenanceStore:
         return on
 
     def unread(self) -> Sequence[tuple[str, str]]:
-        """Return what to read with the next call: the key, if the cached copy is too old."""
+        """Return the keys to read with the next call: the maintenance item's key if the cache is
+        too old.
+        """
         asked_ms, _ = self._seen.get(_KEY, (None, False))
         fresh = asked_ms is not None and 0 <= self._clock.now_ms() - asked_ms < NOTICED_MS
         return () if fresh else (_KEY,)
 
     def note(self, items: Mapping[tuple[str, str], Item], *, asked_ms: int) -> None:
-        """Cache the result of a consistent read of `unread` that began at `asked_ms`."""
+        """Cache the result of a strongly consistent read of `unread` that started at `asked_ms`."""
         seen, now_ms = (asked_ms, _SINCE in items.get(_KEY, {})), self._clock.now_ms()
-        # Race: another request of this container. The later read counts, unless the clock was put
+        # Race: another request of this container. The later read is kept, unless the clock was set
         # back since.
         self._seen.update(
             _KEY, lambda before: before if before and asked_ms < before[0] <= now_ms else seen
         )
 
     def read(self, *, consistent: bool = True) -> Maintenance | None:
-        """Read the current maintenance, or None if the mode is disabled. One call.
+        """Read the current maintenance, or None if the mode is disabled. Makes one call.
 
         Raise UnreadableItem or OjsError.
         """
@@ -95,7 +97,7 @@ class MaintenanceStore:
         return MAINTENANCE.of(retry_on_race(attempt, busy=_BUSY))
 
     def end(self) -> None:
-        """End maintenance. Safe to repeat. Raises OjsError."""
+        """Disable maintenance mode. Safe to repeat. Raises OjsError."""
 
         def attempt() -> None:
             seen = self._table.get(*_KEY) or {}
@@ -106,12 +108,11 @@ class MaintenanceStore:
         self.note({}, asked_ms=self._clock.now_ms())
 
     def _replace(self, seen: Item, said: Mapping[str, Value]) -> Item:
-        """Replace the item as read. Raises LostRace."""
+        """Replace the item if it is unchanged since `seen` was read. Raises LostRace otherwise."""
         number = int(str(seen.get("rev", 0)))
         item: Item = {"pk": _KEY[0], "sk": _KEY[1], "rev": number + 1, **said}
-        # Race: two operators, or an earlier try of the same request, which can arrive late. The
-        # loser reads again: the reason and the duration of the last request count, and the start
-        # time is kept.
+        # Race: two operators, or a late attempt of the same request. The loser reads again. The
+        # reason and the duration of the last request are stored, and the start time is kept.
         condition, values = "attribute_not_exists(pk)", {}
         if number:
             condition, values = "#rev = :seen", {":seen": number}

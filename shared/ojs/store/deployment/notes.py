@@ -1,4 +1,4 @@
-"""The record of the latest deployment in the table, which the next one reads."""
+"""Storage of the record of the most recent deployment, which the next deployment reads."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 
 @record(frozen=True)
 class DeploymentRecords:
-    """The schema of the table's items, the oldest schema that code must know to use them, the id of
-    the first key once it is stored, and when the deployment began (ms).
+    """The record of the most recent deployment.
+
+    It has the schema of the table's items, the oldest schema that code must support to use them,
+    the ID of the bootstrap key if it is stored, and the start time of the deployment (ms).
     """
 
     schema: int
@@ -27,13 +29,16 @@ class DeploymentRecords:
 
 
 class DeploymentStore:
-    """The store of the deployment record."""
+    """Reads and writes the deployment record."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
 
     def read(self) -> DeploymentRecords | None:
-        """Read the record of the most recent deployment, or None. Strongly consistent."""
+        """Read the record of the most recent deployment, or None.
+
+        The read is strongly consistent.
+        """
         item: dict[str, Any] | None = self._table.get(keys.DEPLOYMENT, keys.RECORD)
         if item is None:
             return None
@@ -53,7 +58,7 @@ class DeploymentStore:
             False if the items require newer code.
         """
         values: dict[str, Value] = {":schema": schema}
-        # Race: two deployments at once. An older one never lowers the required schema.
+        # Race: two deployments at the same time. The older one never lowers the required schema.
         return wins(
             lambda: self._table.update(
                 Update(
@@ -72,7 +77,7 @@ class DeploymentStore:
         )
 
     def note_first_key(self, key_id: str) -> None:
-        """Record that the first key is stored, so that it is not created again after its
+        """Record that the bootstrap key is stored, so that it is not created again after its
         revocation.
         """
         self._table.update(Update(keys.DEPLOYMENT, keys.RECORD, set={"first_key": key_id}))

@@ -1,5 +1,7 @@
-"""Secrets of a deployment: the first key, for those who may read it in the AWS account, and what a
-distribution in front shows.
+"""Secrets of a deployment in AWS Secrets Manager.
+
+They are the bootstrap key, for principals of the AWS account that can read it, and the secret
+header that a distribution in front of the API sends.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ class Secret:
         return answer.get("SecretString") or None
 
     def write_once(self, text: str, token: str) -> str:
-        # Race: the same deployment step twice at once. Secrets Manager accepts one value for a
-        # token; the loser continues with that value.
+        # Race: the same deployment step runs twice. Secrets Manager accepts one value for a token.
+        # The loser continues with that value.
         try:
             self._client.put_secret_value(
                 SecretId=self._arn, SecretString=text, ClientRequestToken=token
@@ -41,9 +43,10 @@ class Secret:
         return text
 
     def values(self) -> list[str]:
-        """Return the value of the secret, and the one before the last rotation. Two calls.
+        """Return the value of the secret, and its value before the last rotation. Makes two calls.
 
-        Raise BackendUnavailable if the secret can't be read.
+        Raises:
+            BackendUnavailable: The secret can't be read.
         """
         read = self._client.get_secret_value
         try:

@@ -1,1 +1,1 @@
-"""Data derived from the stream: counters, the event log, and their dedup records."""
+"""Storage of data derived from the DynamoDB stream: counters, the event log, and dedup records."""

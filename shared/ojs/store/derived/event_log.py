@@ -1,10 +1,10 @@
-"""Reads event pages from the table, by the time of writing, in bounded numbers.
+"""Reads the event log: pages of events, ordered by the time of writing.
 
-A page holds the events of one batch of stream records, as compressed JSON. The day on which it was
-written is its partition key; the time, and a token of the writer, are its sort key.
+A page has the events of one batch of stream records, as compressed JSON. Its partition key is the
+day on which it was written. Its sort key is the time of writing, and a token of the writer.
 
-A page is kept for KEPT_S. If finished jobs must be listed for longer, their events are stored in a
-separate page, without results and errors, which can contain personal data.
+A page is kept for KEPT_S. If finished jobs must be listed for longer, their events are also stored
+in a separate page, without results and errors, which can contain personal data.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from ojs.store.table.table import Table
 from ojs.store.table.values import Item
 
 DAY_MS = 86_400_000
-# The most that one request may read.
+# Limits of what one request can read.
 MAX_QUERIES = 20
 MAX_BYTES = 8_000_000
 # A page may be twenty times as large when decompressed.
 MAX_UNPACKED_BYTES = 32_000_000
-# Queries ask for growing numbers of pages: one full page may suffice, or a hundred small ones.
+# The number of pages per query increases. One full page might be sufficient, or a hundred small
+# pages might be necessary.
 _FIRST_LIMIT = 8
 _MAX_LIMIT = 128
 _INSTANT_DIGITS = 15
@@ -38,19 +39,21 @@ _PLAIN = re.compile(r"[A-Za-z0-9._-]+")
 
 @record(frozen=True)
 class StoredPage:
-    """A page as read. Pages are ordered by their keys."""
+    """A page of events as stored. Pages are ordered by their keys."""
 
     key: str
     packed: bytes
 
     @property
     def of_ends(self) -> bool:
-        """Whether the page has only final events of jobs, which another page has as well."""
+        """Whether the page has only final events of jobs. Another page has these events as well."""
         return self.key.endswith(_ENDS)
 
     @property
     def token(self) -> str:
-        """The token that identifies the page among those written at about the same time."""
+        """The token that distinguishes the page from others that were written at about the same
+        time.
+        """
         return self.key[_INSTANT_DIGITS + 1 :]
 
     @cached_property
@@ -59,15 +62,15 @@ class StoredPage:
 
     @property
     def unpacked_bytes(self) -> int:
-        """The size of its JSON, in characters."""
+        """Size of the page's JSON, in characters."""
         return len(self._text)
 
     def names_any(self, names: Sequence[str]) -> bool:
         """Return whether one of these names can be a value in the page.
 
-        Checks the page's text, which is much faster than reading all events.
+        Searches the page's JSON text, which is much faster than parsing all events.
         """
-        # Other texts may have been written with escapes.
+        # JSON can escape other characters in more than one way.
         return not all(map(_PLAIN.fullmatch, names)) or any(
             f'"{name}"' in self._text for name in names
         )
@@ -80,7 +83,10 @@ class StoredPage:
 
 @record
 class Budget:
-    """What a request may still read; `exhausted` once it has stopped the reading."""
+    """The remaining reads of a request of the event log.
+
+    `exhausted` is true after the first page that exceeds them.
+    """
 
     queries: int = MAX_QUERIES
     bytes: int = MAX_BYTES
@@ -89,17 +95,17 @@ class Budget:
 
     @classmethod
     def half(cls) -> Budget:
-        """Return half of what a request can read."""
+        """Return half of the budget of a request."""
         return cls(MAX_QUERIES // 2, MAX_BYTES // 2, MAX_UNPACKED_BYTES // 2)
 
     def allows(self) -> bool:
-        """Return whether anything is left."""
+        """Return whether the budget allows another page."""
         left = self.queries > 0 and self.bytes > 0 and self.unpacked_bytes > 0
         self.exhausted = self.exhausted or not left
         return left
 
     def spend(self, page: StoredPage) -> None:
-        """Count a page that was used."""
+        """Subtract a page from the budget."""
         self.unpacked_bytes -= page.unpacked_bytes
 
 
@@ -130,7 +136,7 @@ class EventLog:
         self._table = table
 
     def forward(self, first: str, last: str, budget: Budget) -> Iterator[StoredPage]:
-        """Yield the pages between two keys, both included, the oldest first.
+        """Yield the pages with keys from `first` to `last`, inclusive, in ascending order.
 
         Args:
             first: First key.
@@ -141,7 +147,7 @@ class EventLog:
             yield from self._day(day_ms, first, last, budget, forward=True)
 
     def backward(self, last: str, first: str, budget: Budget) -> Iterator[StoredPage]:
-        """Yield the pages between two keys, both included, the newest first.
+        """Yield the pages with keys from `last` down to `first`, inclusive, in descending order.
 
         Args:
             last: First key to read.
@@ -156,7 +162,8 @@ class EventLog:
     ) -> tuple[list[StoredPage], str | None]:
         """Return the most recent pages of a day before a key, and the key of the next page.
 
-        One query, eventually consistent. Expired pages are replaced by their pages of final events.
+        Makes one query, eventually consistent. If a page has expired, the page with its final
+        events is returned instead.
 
         Args:
             before: Key of that day, after the pages.
@@ -208,7 +215,7 @@ class EventLog:
             for page in map(page_from, found.items):
                 if page.of_ends:
                     continue
-                # Pages beyond the budget are left to the next request.
+                # The next request reads the pages beyond the budget.
                 if not budget.allows():
                     return
                 budget.bytes -= len(page.packed)
@@ -223,12 +230,12 @@ class EventLog:
 
 
 def _day(key: str) -> int:
-    """Return the start of a key's day, in milliseconds."""
+    """Return the start of the UTC day of a page key, in milliseconds since the epoch."""
     ms = ms_of(key)
     return ms - ms % DAY_MS
 
 
 def page_from(item: Item) -> StoredPage:
-    """Read a page from its item."""
+    """Return a page from its item."""
     packed = item["zip"]
     return StoredPage(str(item["sk"]), packed if isinstance(packed, bytes) else b"")

@@ -1,7 +1,7 @@
-"""Health of worker pools in the table: numbers of running jobs and workers, and alerts.
+"""Storage of the health of worker pools: numbers of active jobs and workers, and alerts.
 
-The alerts are one item in the partition of the pool, `P|{pool}`/`watch`, which is written when a
-condition begins or ends and removed when none is left. The events follow from its stream records.
+The alerts of a pool are one item, `P|{pool}`/`watch`. It is written when an alert starts or ends,
+and removed when no alert is left. Its stream records become events.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ from ojs.store.table.races import wins
 from ojs.store.table.table import Put, Table
 from ojs.store.table.values import Value, projected
 
-# Time to live of the alerts, also of a deleted pool. The sweep renews it after half of the time.
+# Time to live of the alerts, for pools that are deleted. The sweep renews it after half of the
+# time.
 KEPT_S = 2 * 86_400
 
 
 @record(frozen=True)
 class PoolHealth:
-    """The health of a pool: its running jobs, its workers as a sweep counted them at `counted_ms`
-    (None: never), and its alerts.
+    """The health of a pool: its active jobs, its workers, and its alerts.
+
+    The sweep counted the workers at `counted_ms` (None: never).
     """
 
     active: int
@@ -38,17 +40,17 @@ class PoolHealth:
 
 
 class PoolHealthStore:
-    """The store of the health of pools."""
+    """Reads and writes the health of pools."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
         self._sharded = ShardCounters(table)
 
     def read(self, pools: Iterable[Pool]) -> dict[str, PoolHealth]:
-        """Read the health of these pools, by name. One call for 25 of them.
+        """Return the health of these pools, by name. Makes one call for 25 pools.
 
-        Active jobs of a pool with a limit are those that its semaphore counts now. Those of other
-        pools are as projected.
+        The active jobs of a pool with a limit are counted by its semaphore. Those of other pools
+        are counted by the projection, with a delay.
         """
         wanted = {pool.name: (pool, _keys(pool)) for pool in pools}
         found = self._sharded.batch_get(key for _, read in wanted.values() for key in read)
@@ -68,8 +70,9 @@ class PoolHealthStore:
         return by_name
 
     def save_workers(self, counts: Mapping[str, int], *, now_ms: int) -> None:
-        """Store how many workers pools have. One call for 25 pools."""
-        # No condition: of two concurrent sweeps the last write holds, for a minute.
+        """Store the number of workers of each pool. Makes one call for 25 pools."""
+        # No condition. If two sweeps run at the same time, the last write applies until the next
+        # sweep.
         self._table.write_many(
             [
                 {
@@ -77,7 +80,7 @@ class PoolHealthStore:
                     "sk": keys.GAUGE,
                     "workers": count,
                     "at": now_ms,
-                    # Workers may name pools that do not exist.
+                    # Workers can name pools that don't exist.
                     "ttl": now_ms // 1000 + KEPT_S,
                 }
                 for name, count in counts.items()
@@ -95,8 +98,7 @@ class PoolHealthStore:
         Returns:
             False if another sweep stored alerts since they were read.
         """
-        # Race: two sweeps at the same time. One write wins; changes that only the loser saw are
-        # reported by the next sweep.
+        # Race: two sweeps. One write wins. The next sweep reports changes that only the loser saw.
         condition = "attribute_not_exists(pk)" if not before.rev else "#rev = :seen"
         values: dict[str, Value] = {":seen": before.rev} if before.rev else {}
         pk = keys.pool(name)
@@ -115,7 +117,7 @@ def _counters(pool: str) -> str:
 
 
 def _keys(pool: Pool) -> list[tuple[str, str]]:
-    """Return the keys of a pool's items: counters (projected and swept), alerts, and semaphore."""
+    """Return the keys of a pool's items: statistics counters, alerts, and semaphore."""
     counters = _counters(pool.name)
     return [
         (counters, keys.NOW),
@@ -144,7 +146,7 @@ def _alerts_item(pk: str, alerts: PoolAlerts, *, rev: int) -> dict[str, Value]:
 
 
 def alerts_from(item: Mapping[str, Any]) -> PoolAlerts:
-    """Read the alerts from an item. Raise KeyError, TypeError, or ValueError."""
+    """Return the alerts of an item. Raises KeyError, TypeError, or ValueError if it is damaged."""
     starved: dict[str, Any] = jsontext.stored(item["starved"])
     overload = None
     if "since" in item:

@@ -1,12 +1,13 @@
-"""Stores the output of the projection of the stream: counters and event pages.
+"""Storage of the output of the projection: counters and event pages.
 
-Each shard of the stream has separate items with its counts, and its position: the last record that
-was counted (`ojs.store.derived.shards`). The records of a shard arrive in order, and can be
-redelivered: records up to the position were counted before.
+The projection processes the records of the DynamoDB stream. Each stream shard has separate counter
+items with its position: the last stream record that was counted (`ojs.store.derived.shards`). The
+records of a shard arrive in order. They can be redelivered, but records up to the position are not
+counted again.
 
-An event page is written after the counters, under a key that these name. So a redelivery sees
-whether the page is still missing. An abandoned page is replaced by an empty one, so that its writer
-can no longer write it.
+An event page is written after the counters, under a key that the counter items contain. A
+redelivery can therefore detect that the page is missing. A page that a redelivery replaces is
+stored as an empty page first, so that its first writer can no longer write it.
 """
 
 from __future__ import annotations
@@ -36,14 +37,15 @@ from ojs.store.table.races import won_or
 from ojs.store.table.table import Put, Table, Update
 from ojs.store.table.values import Item, Value, number
 
-# The attribute of a queue's counters for waiting copies of dead letters.
+# Attribute of a queue's counters with the number of available copies of dead letters.
 COPIES = "copies"
-# Levels that others change too, or compare: they are counted in the queue's own item at once.
+# Counts that other writers also change or compare. They are written directly to the queue's own
+# item.
 AT_ONCE = frozenset({COPIES, "dead"})
-# Finished jobs are listed by the pages with their events, for at most this time.
+# Maximum time for which pages of final events list finished jobs.
 _LISTED_S = 400 * 86_400
-# Dedup records of 0.2.0: items of 8-byte hashes of stream records, by the second of writing. They
-# are read until they expire.
+# Dedup records of version 0.2.0: items with 8-byte hashes of stream records, by the second of
+# writing. They are read until they expire.
 _HASH_BYTES = 8
 _DEDUP_KEPT_MS = 2 * 86_400_000
 
@@ -51,14 +53,16 @@ ErrorKey = tuple[str, str]
 
 
 def error_key(before: Job, attempt: int) -> ErrorKey:
-    """Return the key of an attempt's error, or of an error between attempts."""
+    """Return the key of an attempt's error, or of an error that occurred while no attempt was
+    running.
+    """
     ended = before.state is not State.ACTIVE
     return keys.job(before.id), keys.error(before.life, attempt, ended=ended)
 
 
 @record(frozen=True)
 class Delta:
-    """Increments to one item of the statistics."""
+    """Additions to the counters of one statistics item."""
 
     queue: str
     sk: str
@@ -67,11 +71,11 @@ class Delta:
 
 @record(frozen=True)
 class NewEventPage:
-    """Events of one item, compressed. `key` is its sort key, of the time of writing.
+    """The compressed events of one page.
 
-    `unpublished` says that EventBridge has yet to get them. `listed_s` is until when (s) jobs are
-    kept whose ends are among them: they are listed by it. `ends` packs these alone, without what
-    the log must have forgotten by then.
+    `key` is the sort key, which contains the time of writing. `unpublished` is true if EventBridge
+    has not received the events yet. `listed_s` is the time (s) until which the page lists finished
+    jobs. `ends` compresses only the final events of these jobs, without results and errors.
     """
 
     key: str
@@ -84,32 +88,35 @@ class NewEventPage:
 
 @record(frozen=True)
 class ProjectedState:
-    """The stored state that is read before a batch is projected."""
+    """The stored state that the projection reads before it processes a batch of stream records."""
 
     counts: Mapping[str, ShardCounts]
-    # Hashes of the records that 0.2.0 has counted.
+    # Hashes of the stream records that version 0.2.0 has counted.
     counted: frozenset[bytes] = frozenset()
     errors: Mapping[ErrorKey, ErrorEntry] = field(default_factory=dict)
-    # By queue and sort key of the day: the types of job that are counted by name.
+    # By queue and sort key of the day: the job types that have separate counters.
     types: Mapping[tuple[str, str], set[str]] = field(default_factory=dict)
-    # By queue: the attributes that count its dead letters.
+    # By queue: the attributes with the counts of its dead letters.
     dead: Mapping[str, set[str]] = field(default_factory=dict)
 
 
 class ProjectionStore:
-    """The store of derived data."""
+    """Reads and writes derived data."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
         self._sharded = ShardCounters(table)
-        # By shard: when this container noted last that it is in use.
+        # By stream shard: when this container last recorded that the shard is in use.
         self._noted: dict[str, int] = {}
         self._dedup_until_ms = 0
 
     def use(self, shard: str, *, now_ms: int) -> None:
-        """Add the shard to the list of used shards. One call every few minutes. Raise OjsError.
+        """Add a stream shard to the list of used shards.
 
-        Call it before anything is counted: readers look for counters in listed shards.
+        Makes one call every few minutes. Raises OjsError.
+
+        Call this before anything is counted, because readers read only the counters of listed
+        shards.
         """
         if now_ms - self._noted.get(shard, 0) < NOTED_MS:
             return
@@ -128,12 +135,14 @@ class ProjectionStore:
         *,
         now_ms: int,
     ) -> ProjectedState:
-        """Read the items that a batch needs, in one call if they are fewer than 100.
+        """Read the items that a batch of stream records needs.
+
+        Makes one call if there are fewer than 100.
 
         Args:
-            shard: ID of the shard.
+            shard: ID of the stream shard.
             names: Names of the counters.
-            seconds: Seconds in which the records were written.
+            seconds: Seconds in which the stream records were written.
             errors: Keys of the errors that the events need.
             days: Queues and sort keys of days.
             dead: Queues whose number of dead letters changed.
@@ -176,7 +185,7 @@ class ProjectionStore:
         )
 
     def _hashes(self, seconds: Iterable[int]) -> Iterator[bytes]:
-        """Return the hashes of the records of these seconds that 0.2.0 has counted."""
+        """Return the hashes of these seconds' stream records that version 0.2.0 counted."""
         for second in seconds:
             for item in self._table.query_all(
                 "pk = :second", {":second": keys.dedup_records(second)}
@@ -194,7 +203,7 @@ class ProjectionStore:
         must be current immediately, if `hand_over` is set, or if the item is too large.
 
         Args:
-            counts: Counters of the queue in this shard, as read and increased.
+            counts: Counters of the queue in this stream shard, including the additions.
             at_once: Additions that must be current immediately.
             hand_over: Whether to move the counts of the shard to the queue's own items.
 
@@ -209,7 +218,8 @@ class ProjectionStore:
         if hand_over or counts.full():
             counts, own = counts.handed_over()
         for delta in at_once:
-            # The time only of what a reader takes for the queue's counters.
+            # The time of the last change is stored only with counters that readers show for the
+            # queue.
             changed: dict[str, Value] = (
                 {"changed": counts.changed_ms} if delta.sk == keys.NOW else {}
             )
@@ -223,7 +233,10 @@ class ProjectionStore:
     # --- event pages --------------------------------------------------------------------------
 
     def add_page(self, page: NewEventPage) -> None:
-        """Write a page. Raises LostRace if another delivery abandoned the page, OjsError."""
+        """Write a page.
+
+        Raises LostRace if a redelivery has abandoned the page, otherwise OjsError.
+        """
         index: dict[str, Value] = {}
         if page.unpublished:
             index = {"wpk": keys.UNPUBLISHED, "wsk": page.key}
@@ -235,8 +248,8 @@ class ProjectionStore:
             "ttl": written_s + event_log.KEPT_S,
             **index,
         }
-        # Race: another delivery of the same records found the page missing, and has left an empty
-        # one in its place. The loser looks again which of its events are in the log by now.
+        # Race: a redelivery of the same stream records found the page missing, and has stored an
+        # empty page. The loser checks again which of its events are in the log.
         put = Put(item, condition="attribute_not_exists(pk)")
         if page.ends is None or page.listed_s <= written_s + event_log.KEPT_S:
             self._table.put(put)
@@ -246,13 +259,14 @@ class ProjectionStore:
             "zip": page.ends(),
             "ttl": min(page.listed_s, written_s + _LISTED_S),
         }
-        # Together: ends without their page would be listed twice, after another delivery.
+        # Both pages are written in one transaction. Otherwise a redelivery could list the final
+        # events twice.
         self._table.transact([put, Put(ends)])
 
     def page_stands(self, key: str) -> bool:
-        """Return whether a page was written. If not, it is abandoned and never will be.
+        """Return whether a page was written. A page that was not written is abandoned permanently.
 
-        Raise OjsError if the call fails.
+        Raises OjsError if the call fails.
         """
         at = _page_key(key)
         found = self._table.get(at["pk"], at["sk"])
@@ -262,22 +276,23 @@ class ProjectionStore:
         return found is not None and number(found, "n") > 0
 
     def unpublished(self, limit: int) -> list[str]:
-        """Return the keys of pages with unpublished events, the oldest first. One call."""
+        """Return the keys of pages with unpublished events, the oldest first. Makes one call."""
         found = self._table.query(
             "wpk = :line", {":line": keys.UNPUBLISHED}, index="work", limit=limit
         )
         return [str(entry["sk"]) for entry in found.items]
 
     def page_events(self, key: str) -> list[dict[str, Any]]:
-        """Return the events of a page; none if it was deleted."""
+        """Return the events of a page, or none if the page was deleted."""
         at = _page_key(key)
         item = self._table.get(at["pk"], at["sk"])
         return [] if item is None else page_from(item).events()
 
     def published(self, key: str) -> None:
-        """Note that EventBridge has the events of a page. Repeating it is harmless."""
+        """Record that EventBridge has received the events of a page. Safe to repeat."""
         at = _page_key(key)
-        # Race: the page was deleted by its time to live; this write must not create it again.
+        # Race: the page's time to live ended and it was deleted. This write must not create it
+        # again.
         with suppress(LostRace):
             self._table.update(
                 Update(at["pk"], at["sk"], remove=["wpk", "wsk"], condition="attribute_exists(pk)")
@@ -298,9 +313,9 @@ def packed(events: Sequence[str]) -> bytes:
 
 
 def committed_jobs(token: str, item: Mapping[str, Any]) -> Iterator[Job]:
-    """Return the jobs of a staged batch, as stored. Raise KeyError, ValueError, or zlib.error.
+    """Return the jobs of a staged batch, as stored. Raises KeyError, ValueError, or zlib.error.
 
-    The batch has only the sums of their bytes for each queue, which are divided evenly.
+    The batch stores only the total bytes of the jobs of each queue. The total is divided evenly.
     """
     created_ms, packed = int(item["created"]), bytes(item["ids"])
     runs = _unpacked(item["runs"])
@@ -336,7 +351,7 @@ def _unpacked(packed: Any) -> Any:
 
 
 def _shares(count: int, total: int) -> Iterator[int]:
-    """Divide a total into `count` whole parts of nearly the same size."""
+    """Divide a total into `count` whole numbers that differ by at most 1."""
     share, rest = divmod(total, max(1, count))
     yield share + rest
     yield from repeat(share, count - 1)

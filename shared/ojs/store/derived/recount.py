@@ -1,7 +1,8 @@
-"""Recounts the jobs in bounded queues from two sources, to detect counters that drifted.
+"""Recounts the jobs of queues with a size limit, to detect errors of their depth counters.
 
-The projection's counters are cheap, but late. Job records found by the index are current, but the
-index is late too, by less, and misses jobs that move between partitions while it is read.
+There are two sources. The counters of the projection are cheap to read, but delayed. Job records
+found by the index are current. The index is delayed less than the projection, but a job can be
+missed if it moves between index partitions during the read.
 """
 
 from __future__ import annotations
@@ -31,19 +32,20 @@ from ojs.store.table.table import MAX_BATCH_GET, Table
 from ojs.store.table.values import Item, projected
 
 _PAGE = 1_000
-# The number of lease notes that are read for the running jobs of a queue that gets a bound.
+# Maximum number of lease notes that are read to count the active jobs of a queue with a new size
+# limit.
 _NOTES = 20_000
 
 
 @record(frozen=True)
 class Occupancy:
-    """Unfinished jobs and their bytes.
+    """The number of unfinished jobs, and their bytes.
 
-    Tracked jobs were counted by the depth counter, untracked ones stored before the queue had a
-    bound. `reserved` has the tracked ones by period, if that was counted. `undated_ms` is the
-    creation time of the latest tracked job with an unknown period. The tracked jobs of `undone`
-    batches (jobs, bytes) have no reserved space: they were written late, and are about to be
-    removed.
+    Tracked jobs are counted by the depth counter. Untracked jobs were stored before the queue had a
+    size limit. `reserved` has the tracked jobs by the period of their reservation, if it was
+    counted. `undated_ms` is the creation time of the latest tracked job with an unknown period.
+    `undone` are the tracked jobs (jobs, bytes) of batches that were undone. They have no reserved
+    space: they were written late, and are about to be removed.
     """
 
     tracked: int = 0
@@ -56,18 +58,18 @@ class Occupancy:
 
     @property
     def tracked_room(self) -> tuple[int, int]:
-        """The tracked jobs, and their bytes."""
+        """The space of the tracked jobs: their number and bytes."""
         return self.tracked, self.tracked_bytes
 
     @property
     def jobs(self) -> int:
-        """All jobs."""
+        """Number of tracked and untracked jobs."""
         return self.tracked + self.untracked
 
 
 @record(frozen=True)
 class RecountedQueue:
-    """A queue, its depth counter, and the projection's counts."""
+    """A queue with its depth counter and the counts of the projection."""
 
     queue: Queue
     value: DepthValue
@@ -75,7 +77,7 @@ class RecountedQueue:
 
 
 class Recount:
-    """Counts jobs; changes nothing."""
+    """Counts jobs without changing anything."""
 
     def __init__(self, table: Table, notes: ClaimIntents) -> None:
         self._table = table
@@ -86,11 +88,11 @@ class Recount:
     def known(
         self, names: Sequence[str], unreadable: Unreadable | None = None
     ) -> list[RecountedQueue]:
-        """Return existing queues with their depth counters, in order.
+        """Return the existing queues of these names with their depth counters, in order.
 
-        A hundred items per call: three for each queue, and one for each open shard. The counter and
-        the queue are read consistently. With `unreadable`, queues that can't be read are reported
-        to it and left out.
+        A call reads 100 items: three for each queue, and one for each open stream shard. The
+        counter and the queue are read strongly consistent. `unreadable` is called for each queue
+        that can't be read, which is then skipped. If it is None, an error is raised.
         """
         wanted = {
             name: (
@@ -114,7 +116,7 @@ class Recount:
         return list(readable(read, there, unreadable))
 
     def drain(self, name: str, *, now_ms: int, minutes: int) -> int:
-        """Return the number of jobs that leave the queue per minute. One call.
+        """Return the number of jobs that leave the queue per minute. Makes one call.
 
         Args:
             name: Name of the queue.
@@ -132,9 +134,9 @@ class Recount:
     def count(self, queue: Queue, *, most: int, noted: bool = False) -> tuple[Occupancy, bool]:
         """Count the queue's jobs by their records.
 
-        Jobs of batches that are being stored count, too. In a queue with a size limit, each claim
-        leaves an entry in the index. If the size limit is new, active jobs are found only with
-        `noted`.
+        Jobs of batches that are being stored are counted as well. In a queue with a size limit,
+        each claim keeps an entry in the index. If the size limit is new, active jobs are found only
+        if `noted` is true.
 
         Args:
             queue: The queue.
@@ -157,7 +159,8 @@ class Recount:
             found = self._table.batch_get(wanted[start : start + MAX_BATCH_GET])
             for item in found.values():
                 record: dict[str, Any] = dict(item)
-                # A state that only a newer version knows counts: its space must not be released.
+                # A job in a state that only a newer version knows is counted, because its space
+                # must not be released.
                 if record["state"] in TERMINAL or record["queue"] != queue.name:
                     continue
                 if "held" in record:
@@ -175,24 +178,28 @@ class Recount:
         return Occupancy(*sums, tracked, undated_ms, self._undone(in_batches)), whole
 
     def _undone(self, jobs: Mapping[str, Sequence[int]]) -> tuple[int, int]:
-        """Count the jobs of undone batches, and their bytes. `jobs` are bytes by batch."""
+        """Return the number and the bytes of the jobs of undone batches.
+
+        `jobs` has the bytes by batch.
+        """
         found = self._table.batch_get((keys.batch(token), keys.RECORD) for token in jobs)
         sizes = [size for token in StagedBatches.undone(found.values()) for size in jobs[token]]
         return len(sizes), sum(sizes)
 
     def active(self, names: Sequence[str]) -> dict[str, int]:
-        """Return the number of active jobs of each queue, as projected, with a delay."""
+        """Return the number of active jobs of each queue, from the projection, with a delay."""
         wanted = {name: (keys.stats(name), keys.NOW) for name in names}
         found = self._sharded.batch_get(wanted.values())
         return {name: projected(found.get(key, {}), State.ACTIVE) for name, key in wanted.items()}
 
     def running(self, queue: Queue) -> Iterator[Job]:
-        """Yield the queue's active jobs by their records, 100 per call, read during the iteration.
+        """Yield the records of the queue's active jobs. Reads 100 per call, during the iteration.
 
-        Recently claimed jobs are found by their lease notes. A few that are claimed while this
-        reads might be missing.
+        Recently claimed jobs are found by their lease notes. Jobs that are claimed during the
+        iteration might be missing.
         """
-        # Read before the index: a job that gets its due entry in between is found in one of them.
+        # The slots are read before the index. A job that gets its due entry in between is then
+        # found in the notes or in the index.
         slots = self._notes.slots()
         noted: set[str] = set()
         for item in self._notes.running(queue.name, slots):
@@ -208,12 +215,12 @@ class Recount:
                         yield items.job_of(item)
 
     def listed(self, queue: Queue, most: int) -> tuple[set[str], bool]:
-        """Return the IDs of jobs in the index, at most `most` + 1, and whether these are all."""
+        """Return up to `most` + 1 IDs of jobs in the index, and whether these are all."""
         ids: set[str] = set()
         for lane in range(queue.lanes):
             ready, due = keys.ready(queue.name, lane), keys.due(queue.name, lane)
-            # The ready partition again: jobs that left the due partition during the read are there
-            # now.
+            # The ready partition is read again, because it now contains the jobs that left the due
+            # partition during the read.
             for line in (keys.pending(queue.name, lane), ready, due, ready):
                 for job_id in self._line(line):
                     ids.add(job_id)
@@ -222,7 +229,7 @@ class Recount:
         return ids, True
 
     def _line(self, line: str, *, ending: str = "") -> Iterator[str]:
-        """Yield the jobs of an index partition whose sort key has this ending."""
+        """Yield the IDs of the jobs of an index partition whose sort key ends with `ending`."""
         after: Any = None
         while True:
             found = self._table.query(
@@ -238,8 +245,9 @@ class Recount:
                 return
 
     def staged(self, before_ms: int) -> Collection[str] | None:
-        """Return the queues in which unfinished batches that began before `before_ms` have reserved
-        space; None if there are too many.
+        """Return the queues in which unfinished batches have reserved space.
+
+        Only batches that started before `before_ms` are read. Returns None if there are too many.
         """
         found: list[Item] = []
         for line in (keys.STAGED_WITHOUT_SLOT, *map(keys.staged_slot, range(keys.STAGED_SLOTS))):

@@ -1,9 +1,10 @@
-"""Reads counters: those of a queue's own items, and those that the shards of the stream still have.
+"""Reads statistics counters: the sum of a queue's own items and the items of open stream shards.
 
-The list of these shards is one item, `S|*`/`shards`. The projection records there every few minutes
-that a shard is in use. A sweep moves the levels of an unused shard into the queue's own items, and
-then removes the shard from the list. Its items keep their position for two days, since stream
-records can be redelivered. Late counts make the shard listed again.
+The list of open shards of the DynamoDB stream is one item, `S|*`/`shards`. Every few minutes, the
+projection records in the list that a shard is in use. The sweep moves the counts of an unused shard
+to the queues' own items, and then removes the shard from the list. The shard's items keep their
+position for two days, because stream records can be redelivered. If a late record is counted, the
+shard is listed again.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from ojs.store.table.table import MAX_BATCH_GET, Put, Table, Update
 from ojs.store.table.values import Item, Value, number, size
 
 # A container records a shard as in use every NOTED_MS. The sweep treats a shard without a record
-# for CLOSED_MS as closed: so no container writes to a shard that isn't in the list.
+# for CLOSED_MS as closed. So no container writes to a shard that isn't in the list.
 NOTED_MS = 5 * 60_000
 CLOSED_MS = 10 * 60_000
-# Stream records are kept for a day, and cannot be delivered again afterwards.
+# Stream records are kept for one day. After that they can't be redelivered.
 _POSITION_KEPT_S = 2 * 86_400
 _LISTED = keys.stats(keys.ALL_QUEUES), keys.SHARDS
 _ENTRY = "s_"
-# What half a read unit has, where a read may be behind.
+# Bytes that half a read unit covers, for an eventually consistent read.
 _HALF_UNIT_BYTES = 4_096
 _OF_ALL = keys.stats(keys.ALL_QUEUES)
 _STATS = keys.stats("")
@@ -37,7 +38,10 @@ Key = tuple[str, str]
 
 @record(frozen=True)
 class ShardPosition:
-    """A shard in the list, and when it was last noted to be in use. `entry` is its attribute."""
+    """A shard in the list, and the last time (ms) when it was recorded as in use.
+
+    `entry` is the name of its attribute in the list.
+    """
 
     shard: str
     at_ms: int
@@ -51,21 +55,23 @@ def _notes(item: Item) -> list[ShardPosition]:
 
 
 class ShardCounters:
-    """Counters of queues, wherever they stand."""
+    """Reads and moves the statistics counters of queues, in their items and those of shards."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        # The shards known so far. Other listed shards are read by a second call.
+        # The shards known to this container. If the list has other shards, a second call reads
+        # their items.
         self._shards: Sequence[str] = ()
 
     # --- reading ------------------------------------------------------------------------------
 
     def batch_get(self, wanted: Iterable[Key], *, consistent: bool = True) -> dict[Key, Item]:
-        """Return items by key, as `Table.batch_get` does; items of statistics include the counters
-        of shards.
+        """Return items by key, as `Table.batch_get` does.
 
-        As many calls as for these items, and one more for each queue and open shard. If a shard is
-        new, the calls are repeated.
+        Statistics items include the shards' counters.
+
+        This needs the calls for these items, and one more item for each queue and open shard. If a
+        shard is new, the calls are repeated.
         """
         wanted = list(dict.fromkeys(wanted))
         names = {pk.removeprefix(_STATS) for pk, _ in wanted if _is_counted(pk)}
@@ -78,7 +84,9 @@ class ShardCounters:
     def batch_get_with_recent(
         self, name: str, wanted: Sequence[Key]
     ) -> tuple[dict[Key, Item], ShardActivity]:
-        """Do the same as `batch_get` for items of one queue, and as `recent`, in one call."""
+        """Return the items of one queue as `batch_get` does, and the result of `recent`, by one
+        call.
+        """
         wanted = list(dict.fromkeys(wanted))
         found = self._read({name}, wanted, consistent=True)
         counts = self._counts(name, found)
@@ -98,10 +106,10 @@ class ShardCounters:
                     found[key] = merged
 
     def outline(self, wanted: Iterable[Key]) -> tuple[dict[Key, Item], ShardActivity, bool]:
-        """Do the same as `batch_get`, always in one call and eventually consistent.
+        """Return items as `batch_get` does, always by one eventually consistent call.
 
-        Also return `recent` of the first queue, and whether the counters are complete: they aren't
-        if a shard is new.
+        Also return `recent` of the first queue, and whether the counters are complete. They are
+        incomplete if a shard is new.
         """
         wanted = list(dict.fromkeys(wanted))
         names = [pk.removeprefix(_STATS) for pk, _ in wanted if _is_counted(pk)]
@@ -119,17 +127,17 @@ class ShardCounters:
         return found, recent, known.issuperset(self._shards)
 
     def levels(self, names: Sequence[str]) -> tuple[dict[str, Item], int, float]:
-        """Return each queue's levels, where counted, and the calls and read units that this took.
-        Eventually consistent.
+        """Return the current counts of each queue, and the number of calls and of read units used.
 
-        The names are in order. One call for each known shard, as a query costs less than single
-        reads of its items, and one for each 100 queues.
+        The read is eventually consistent. Queues without stored counts are not returned. `names`
+        must be in order. Makes one call for each known shard, because a query costs less than
+        single reads of its items, and one call for each 100 queues.
         """
         found: dict[Key, Item] = {}
         units = 0.0
         for shard in self._shards:
-            # Read before the queues' own items, which include counters that are handed over in
-            # between.
+            # The shards are read before the queues' own items. Counts that are moved in between are
+            # then found in the queues' own items.
             of_shard = self._table.query_all(
                 "pk = :shard AND sk BETWEEN :first AND :last",
                 {":shard": keys.shard_stats(shard), ":first": names[0], ":last": names[-1]},
@@ -177,20 +185,23 @@ class ShardCounters:
         return counted
 
     def look(self) -> int:
-        """Return the number of open shards. One call."""
+        """Read the list of shards and return the number of open shards. Makes one call."""
         self._shards = [note.shard for note in _notes(self._table.get(*_LISTED) or {})]
         return len(self._shards)
 
     @property
     def shards(self) -> int:
-        """Return the number of known open shards: each is one more item to read for each queue."""
+        """Return the number of shards known to this container.
+
+        Each is one more item to read per queue.
+        """
         return len(self._shards)
 
     def recent(self, name: str, *, consistent: bool = True) -> ShardActivity:
-        """Return the shards' counters of a queue's days and minutes.
+        """Return the counters of a queue's days and minutes in the items of shards.
 
-        Call this before you read the queue's own items. Counters that are handed over in between
-        are then in those items, and left out here.
+        Call this before you read the queue's own items. Counters that are moved in between are then
+        in the queue's own items, and are not counted twice.
         """
         if name == keys.ALL_QUEUES:
             return ShardActivity(())
@@ -218,8 +229,8 @@ class ShardCounters:
     # --- the projection -----------------------------------------------------------------------
 
     def note(self, shard: str, *, now_ms: int) -> int:
-        """Note that a shard is in use; returns since when any has been (ms)."""
-        # No condition: of two notes the last holds, and both are of now.
+        """Record that a shard is in use. Return the time (ms) since when any shard was in use."""
+        # No condition. If two records are written at the same time, both have about the same time.
         entry: dict[str, Value] = {f"{_ENTRY}{tag(shard)}": f"{now_ms}|{shard}"}
         update = Update(
             *_LISTED,
@@ -232,10 +243,11 @@ class ShardCounters:
     # --- the sweep ----------------------------------------------------------------------------
 
     def fold_closed(self, *, now_ms: int, go_on: Callable[[], bool]) -> int:
-        """Move the counters of closed shards into the queues' own items; return how many items were
-        moved.
+        """Move the counters of closed shards to the queues' own items.
 
-        One call when no shard is closed. Raises OjsError.
+        Return the number of moved items.
+
+        Makes one call if no shard is closed. Raises OjsError.
         """
         folded = 0
         notes = _notes(self._table.get(*_LISTED) or {})
@@ -244,7 +256,8 @@ class ShardCounters:
         for note in closed:
             moved = self._fold(note.shard, left, now_ms, go_on)
             folded += moved
-            # Next time: until then a reader may have a queue's item from before.
+            # The shard is removed from the list by the next sweep. Until then, a reader might have
+            # read a queue's own item from before the move.
             if not moved and go_on():
                 self._forget(note)
         return folded
@@ -259,7 +272,8 @@ class ShardCounters:
             moved += 1
             if not go_on():
                 break
-            # Race: a late record was counted. The shard is in use, or is checked in a minute.
+            # Race: a late record was counted. The shard is in use again, or is checked in one
+            # minute.
             with suppress(LostRace):
                 self._fold_one(counts, listed, now_ms)
         return moved
@@ -271,12 +285,12 @@ class ShardCounters:
             counts = replace(left, rev=left.rev + 1)
         ends_s = now_ms // 1_000 + _POSITION_KEPT_S
         writes: list[Put | Update] = [replace(counts, folded=True).written(ttl_s=ends_s)]
-        # What belongs to no queue has events, and no counters.
+        # Stream records that belong to no queue become events and change no counters.
         if counts.name != keys.ALL_QUEUES:
             pk = keys.stats(counts.name)
             own = self._table.get(pk, keys.NOW) or {}
             changed_ms = max(counts.changed_ms, number(own, "changed"))
-            # The marks of shards that aren't in the list now have no use.
+            # Attributes that refer to unlisted shards are removed.
             gone = [name for name in own if name.startswith(TAKER) and name not in listed]
             total: dict[str, Value] = {
                 "changed": changed_ms,
@@ -286,7 +300,7 @@ class ShardCounters:
         self._table.transact(writes)
 
     def _forget(self, note: ShardPosition) -> None:
-        # Race: the shard is used again. Then it stays in the list.
+        # Race: the shard is in use again. It then stays in the list.
         with suppress(LostRace):
             self._table.update(
                 Update(
@@ -299,17 +313,17 @@ class ShardCounters:
 
 
 class ShardActivity:
-    """What the shards have of a queue's days and minutes."""
+    """The counters of a queue's days and minutes in the items of all shards."""
 
     def __init__(self, counts: Sequence[ShardCounts]) -> None:
         self._counts = counts
 
     def between(self, first: str, last: str) -> list[str]:
-        """Return the sort keys of the days or minutes with counters, from one to another."""
+        """Return the sort keys with counters from `first` to `last`, inclusive."""
         return [sk for one in self._counts for sk in one.recent if first <= sk <= last]
 
     def added(self, pk: str, sk: str, own: Item | None) -> Item | None:
-        """Return the item of a day or minute, including counters of shards.
+        """Return the item of a day or minute, including the counters of shards.
 
         Args:
             pk: Partition key of the item.
@@ -317,7 +331,7 @@ class ShardActivity:
             own: The queue's own item as read, or None.
 
         Returns:
-            None if neither the queue nor a shard has counters.
+            The item, or None if neither the queue nor a shard has counters.
         """
         merged: Item = dict(own or {"pk": pk, "sk": sk})
         there = own is not None

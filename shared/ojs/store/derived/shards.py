@@ -1,16 +1,18 @@
-"""The counters of a shard of the stream: what each shard has counted of each queue.
+"""The counters of a shard of the DynamoDB stream: the changes of each queue that it has counted.
 
-    S|{shard}  {queue}   written by the projection only, one shard at a time
-    S|*        shards    the shards that have such items: each with when it was used last
+    S|{shard}  {queue}   written only by the projection, which processes one batch of a shard at a
+        time
+    S|*        shards    the list of shards with such items, and when each was last used
 
-An item holds the levels (such as the number of available jobs) that this shard has added to those
-of the queue, recent activity by day and by minute, and the shard's position. One conditional write
-changes all of that together. Recent activity is moved into the queue's own items (`S|{queue}`) when
-the item would exceed 1 KB, and the levels after the shard is closed.
+An item has the differences by which this shard changes the current counts of the queue (such as the
+number of available jobs), recent activity by day and by minute, and the shard's position. One
+conditional write changes all of these together. When the item would exceed 1 KB, recent activity is
+moved to the queue's own items (`S|{queue}`). After the shard is closed, the current counts are
+moved as well.
 
-A reader adds the items of the shards to the queue's own items. It can read them while they are
-moved. So the items that take counters over name the shard, and the number of the part that they
-took (`f_…`).
+A reader adds the items of shards to the queue's own items. The items can be moved during the read.
+Therefore, an item that takes over counters stores the name of the shard and the number of the part
+that it took over (`f_…`).
 """
 
 from __future__ import annotations
@@ -31,9 +33,10 @@ from ojs.store.table.values import Item, Value, size
 
 DAY_KEPT_S = 90 * 86_400
 MINUTE_KEPT_S = 25 * 3_600
-# A write costs a unit for each KB: an item that would be larger hands over its recent activity.
+# A write costs one unit per KB. If an item would be larger, its recent activity is moved.
 _FULL_BYTES = 1_000
-# Items that one transaction moves, and counters of one item: DynamoDB takes expressions of 4 KB.
+# Limits of the items that one transaction moves, and of the counters of one item. DynamoDB limits
+# an expression to 4 KB.
 _MAX_MOVED = MAX_TRANSACTION - 10
 _MAX_COUNTERS = 150
 TAKER = "f_"
@@ -42,11 +45,12 @@ Counts = Mapping[str, int]
 
 @record(frozen=True)
 class ShardCounts:
-    """What a shard has counted of a queue (or a pool), as stored.
+    """The counters of a queue (or a pool) in the item of one stream shard.
 
-    Positions are of stream records: all up to `position` are counted. The events of those after
-    `page_from` and up to `page_to` are in the event page `page`, if that was written; those before
-    are in earlier pages for certain, and those after it in none.
+    Positions are sequence numbers of stream records. All records up to `position` are counted. The
+    events of the records after `page_from` and up to `page_to` are in the event page `page`, if
+    that page was written. The events of earlier records are in earlier pages. The events of later
+    records are in no page.
     """
 
     shard: str
@@ -69,10 +73,10 @@ class ShardCounts:
 
     @classmethod
     def of(cls, shard: str, name: str, item: Item | None) -> ShardCounts:
-        """Read the counters of a shard. Without an item, all are zero.
+        """Return the counters in the item of a shard. Without an item, all are zero.
 
         Args:
-            shard: ID of the shard.
+            shard: ID of the stream shard.
             name: Name of the queue or pool.
             item: Item as read, or None.
         """
@@ -81,7 +85,7 @@ class ShardCounts:
     def counting(
         self, levels: Counts, recent: Mapping[str, Counts], position: str, *, now_ms: int
     ) -> ShardCounts:
-        """Return these counters with more counts, up to a position.
+        """Return these counters with additions, up to a position.
 
         Args:
             levels: Differences of the current counts. Counts that were moved start at zero again.
@@ -106,10 +110,10 @@ class ShardCounts:
 
         Args:
             page: Key of the page.
-            first: Position of the first record with events in the page.
-            last: Position of the last record.
+            first: Position of the first stream record with events in the page.
+            last: Position of the last stream record.
         """
-        # If the page before was not written, some events of it are in this one, or still missing.
+        # If the previous page was not written, its events are in this page or still missing.
         begin = self.page_from if first <= self.page_to else self.page_to
         return replace(self, page=page, page_from=begin, page_to=last)
 
@@ -126,12 +130,13 @@ class ShardCounts:
         }
 
     def full(self) -> bool:
-        """Return whether the item must hand over its recent activity."""
+        """Return whether the item is so large that its recent activity must be moved."""
         return bool(self.recent) and size(self.item()) > _FULL_BYTES
 
     def handed_over(self) -> tuple[ShardCounts, list[Update]]:
-        """Return the remaining counters, and the writes that move recent activity to the queue's
-        own items.
+        """Return the remaining counters, and the writes that move recent activity.
+
+        The activity moves to the queue's own items.
         """
         moved: list[Update] = []
         left: dict[str, Counts] = {}
@@ -147,9 +152,9 @@ class ShardCounts:
 
     def written(self, *, ttl_s: int | None = None) -> Put:
         """Return the conditional write of the item."""
-        # Race: another delivery of this shard's records (Lambda can run two at once after a
-        # timeout), or the sweep that moves the levels. The loser reads again, and counts the
-        # records that are still uncounted.
+        # Race: a redelivery of this shard's records (after a timeout, Lambda can process two at the
+        # same time), or the sweep, which moves the current counts. The loser reads again, and
+        # counts the records that are not counted yet.
         item = self.item(ttl_s=ttl_s)
         if not self.rev:
             return Put(item, condition="attribute_not_exists(pk)")
@@ -187,7 +192,7 @@ SHARD = Record(
 
 
 def _added(one: Counts, other: Counts) -> Counts:
-    """Return the sums that are not zero."""
+    """Return the sums of two mappings, without sums that are zero."""
     names = dict.fromkeys((*one, *other))
     sums = {name: one.get(name, 0) + other.get(name, 0) for name in names}
     return {name: count for name, count in sums.items() if count}
@@ -199,12 +204,12 @@ def taker(shard: str) -> str:
 
 
 def tag(shard: str) -> str:
-    """Return a short name of a shard, for names of attributes."""
+    """Return a short name of a stream shard, for the names of attributes."""
     return hashlib.blake2b(shard.encode("utf-8"), digest_size=6).hexdigest()
 
 
 def _ends_s(sk: str) -> int:
-    """Return the time to live (s) of the item of a day or of a minute."""
+    """Return the time to live (s since the epoch) of the item of a day or of a minute."""
     begun_s = int(datetime.fromisoformat(sk[2:]).replace(tzinfo=UTC).timestamp())
     if sk.startswith(keys.day("")):
         return begun_s + 86_400 + DAY_KEPT_S

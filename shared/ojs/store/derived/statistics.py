@@ -1,9 +1,9 @@
-"""Statistics in the table: counters of the projection, and counts from the index.
+"""Reads statistics: counters of the projection, and counts from the index.
 
-The projection writes the counters of each queue (`S|{queue}`, and by shard:
-`ojs.store.derived.sharded`), the metrics sweep those of all queues together (`S|*`). Counters
-lag behind the job records by the delay of the stream. The index
-lags less, so what fits on one page of it is counted there.
+The projection writes the counters of each queue (`S|{queue}`, and by stream shard:
+`ojs.store.derived.sharded`). The metrics sweep writes the sums of all queues (`S|*`). The counters
+are delayed by the DynamoDB stream. The index has less delay, so it is used for counts that need
+only one page.
 """
 
 from __future__ import annotations
@@ -54,14 +54,16 @@ from ojs.store.table.races import wins
 from ojs.store.table.table import MAX_BATCH_GET, Put, Table
 from ojs.store.table.values import Item, Value, projected
 
-# The most jobs counted in the index: one page, about two read units. One more entry is read to see
-# whether there are more.
+# Maximum number of jobs that are counted in the index: one page, about two read units. One more
+# entry is read to detect whether there are more.
 MAX_SHALLOW = 100
 
-# For each length of a period: the prefix of its counters' keys, and how long they are shown. The
-# table keeps them a little longer (`ttl`), so that the shown counters are complete.
+# For each length of a period: the prefix of the sort keys of its counters, and the time for which
+# they are shown. The table keeps them slightly longer (`ttl`), so that the shown counters are
+# complete.
 KEPT_MS = {MINUTE_MS: DAY_MS, HOUR_MS: 7 * DAY_MS, DAY_MS: 399 * DAY_MS}
-# A single queue has no hours, and days for a shorter time.
+# A queue has no counters by hour, and its counters by day are kept for a shorter time than the
+# totals.
 QUEUE_DAYS_MS = 89 * DAY_MS
 _SPARE_MS = {MINUTE_MS: HOUR_MS, HOUR_MS: DAY_MS, DAY_MS: DAY_MS}
 
@@ -70,14 +72,13 @@ _ENTRY_STATES = {
     keys.RETRY: State.RETRYABLE,
     keys.LEASE_END: State.ACTIVE,
 }
-# The number of items that a queue's summary, and its day, consist of, in addition to those of
-# shards.
+# Number of items of a queue's summary, and of its day, without the items of shards.
 SUMMARY_ITEMS, DAY_ITEMS = 5, 3
-# The attribute with the number of all jobs ever dispatched from the queue.
+# The attribute with the number of all dispatches of the queue's jobs.
 _DISPATCHED = "t_started"
-# The stream is projected by then, or there is an alarm.
+# The projection has normally processed the stream after this time. Otherwise an alarm is raised.
 _COUNTED_MS = 600_000
-# Items of a shard in a read unit, at least, where a read may be behind.
+# Minimum number of a shard's items in a read unit, for eventually consistent reads.
 _SHARD_ITEMS_A_UNIT = 8
 _EARLIEST = "0"  # before every sort key of a ready partition
 _MILLI = 1_000
@@ -85,7 +86,7 @@ _MILLI = 1_000
 
 @record(frozen=True)
 class ReadyLine:
-    """The first entries of a queue's ready index; `whole` if these are all."""
+    """The first entries of a queue's ready index. `whole` is true if these are all."""
 
     positions: Sequence[keys.Position]
     whole: bool
@@ -96,15 +97,16 @@ class ReadyLine:
         return frozenset(found.batch for found in self.positions if found.batch is not None)
 
     def without(self, staged: Collection[str]) -> ReadyLine:
-        """Return the partition without the jobs of these batches, which are not committed yet."""
+        """Return the entries without the jobs of these batches, which are not committed yet."""
         kept = [found for found in self.positions if found.batch not in staged]
         return ReadyLine(kept, self.whole)
 
 
 @record(frozen=True)
 class Counters:
-    """The projected counters of a queue, the batches that are not committed, and the `other` item
-    that was requested.
+    """The counters of a queue from the projection, and the uncommitted batches.
+
+    `other` is another item that the caller requested in the same call.
     """
 
     queue: Queue | None
@@ -121,12 +123,11 @@ class Counters:
 
 @record(frozen=True)
 class QueuesOutline:
-    """The lanes of queues; their jobs by state, where known; the totals of all queues and their
-    number, as counted at `total_ms`, if they were counted; and the maximum number of read units for
-    this.
+    """The lanes of queues, their jobs by state if known, and the totals of all queues.
 
-    `whole` is false if a shard of the stream is new. `other` is the item that was requested as
-    well.
+    `total_ms` is when the totals were counted, if they were. It also has the number of queues, and
+    the maximum number of read units used. `whole` is false if a shard of the stream is new. `other`
+    is the item that the caller requested in the same call.
     """
 
     lanes: Mapping[str, int]
@@ -137,17 +138,19 @@ class QueuesOutline:
     units: float
     whole: bool
     other: Item | None
-    # What shards have of the days and minutes of the first queue.
+    # Counters of the days and minutes of the first queue, in the items of shards.
     recent: ShardActivity
 
 
-# What counters of pushes begin with.
+# Prefix of the attributes that count jobs sent by deliveries.
 PUSHES = "d_"
 
 
 @record(frozen=True)
 class Oldest:
-    """When the oldest available job became so (None: none found), and the number of reads."""
+    """The time when the oldest available job became available (None: not found), and the read
+    count.
+    """
 
     ms: int | None
     probes: int
@@ -156,7 +159,7 @@ class Oldest:
 
 
 class StatisticsStore:
-    """The store of counters. Only the metrics sweep writes through it."""
+    """Reads and writes statistics. Only the metrics sweep writes."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -165,7 +168,7 @@ class StatisticsStore:
     # --- one queue ----------------------------------------------------------------------------
 
     def ready(self, name: str) -> ReadyLine:
-        """Return the first entries of the ready index. One call."""
+        """Return the first entries of a queue's ready index. Makes one call."""
         found = self._table.query(
             "wpk = :line", {":line": keys.ready(name, 0)}, index="work", limit=MAX_SHALLOW + 1
         )
@@ -173,9 +176,11 @@ class StatisticsStore:
         return ReadyLine(positions, found.last is None and len(found.items) <= MAX_SHALLOW)
 
     def waiting(self, name: str) -> Mapping[State, int] | None:
-        """Count the scheduled, retryable, and active jobs by state, or None for too many. One call.
+        """Count the scheduled, retryable, and active jobs by state.
 
-        The index has scheduled jobs of a large batch while it is still being written.
+        None if there are too many. Makes one call.
+
+        The counts include scheduled jobs of a large batch that is still being stored.
         """
         found = self._table.query(
             "wpk = :line", {":line": keys.due(name, 0)}, index="work", limit=MAX_SHALLOW + 1
@@ -193,7 +198,7 @@ class StatisticsStore:
         return counted
 
     def counters(self, name: str, *, now_ms: int, batches: Collection[str], other: Key) -> Counters:
-        """Read a queue, its counters, uncommitted batches, and another item. One call.
+        """Read a queue, its counters, uncommitted batches, and another item. Makes one call.
 
         Args:
             name: Name of the queue.
@@ -231,9 +236,9 @@ class StatisticsStore:
     def _items(
         self, names: Sequence[str], *sort_keys: str, consistent: bool = False
     ) -> Iterator[tuple[str, Item, list[Item]]]:
-        """Yield each queue's name, its own item, and those of its statistics; {} for missing items.
+        """Yield each queue's name, its own item, and its statistics items. A missing item is {}.
 
-        One call for MAX_BATCH_GET items.
+        Makes one call for MAX_BATCH_GET items.
         """
         keys_of = {
             name: [(keys.queue(name), keys.RECORD), *((keys.stats(name), sk) for sk in sort_keys)]
@@ -247,7 +252,10 @@ class StatisticsStore:
             yield name, queue, statistics
 
     def available(self, names: Sequence[str]) -> dict[str, int]:
-        """Return the projected number of available jobs of these queues. One call for a hundred."""
+        """Return the number of available jobs of these queues, from the projection.
+
+        Makes one call for 100 items.
+        """
         found = self._sharded.batch_get(
             ((keys.stats(name), keys.NOW) for name in names), consistent=False
         )
@@ -257,9 +265,11 @@ class StatisticsStore:
         }
 
     def pushes(self, names: Sequence[str]) -> dict[str, Mapping[str, int]]:
-        """Return how many jobs of these queues deliveries pushed, and how many finished.
+        """Return how many jobs of these queues were sent by deliveries, and how many of them
+        finished.
 
-        The counts are `pushed`, `completed`, and `failed`, as projected. One call for a hundred.
+        The counts are `pushed`, `completed`, and `failed`, from the projection. One call for 100
+        queues.
         """
         if not names:
             return {}
@@ -275,9 +285,11 @@ class StatisticsStore:
         }
 
     def summaries(self, names: Sequence[str], *, now_ms: int) -> list[QueueSummary]:
-        """Return queues with their counts, in the order of the names. Eventually consistent.
+        """Return queues with their counts, in the order of the names.
 
-        A call reads a hundred items: five for each queue, and one for each open shard.
+        The read is eventually consistent.
+
+        A call reads 100 items: five for each queue, and one for each open stream shard.
         """
         items = self._items(names, keys.NOW, keys.GAUGE, *starmap(_sort_key, _minutes(now_ms)))
         found = []
@@ -298,23 +310,28 @@ class StatisticsStore:
         return found
 
     def days(self, names: Sequence[str], *, now_ms: int) -> list[QueueDay]:
-        """Return the current day of queues, in the order of the names. Eventually consistent.
+        """Return the current day of queues, in the order of the names.
 
-        A call reads a hundred items: three for each queue, and one for each open shard.
+        The read is eventually consistent.
+
+        A call reads 100 items: three for each queue, and one for each open stream shard.
         """
         items = self._items(names, keys.NOW, _sort_key(DAY_MS, now_ms))
         return [QueueDay(name, _levels(now), _activity(day)) for name, _, (now, day) in items]
 
     def fitting(self, units: int, items: int) -> int:
-        """Return the number of queues for which `items` items, and those of open shards, take at
-        most `units` read units. One call.
+        """Return the number of queues that can be read with at most `units` read units.
+
+        Each queue has `items` items, and one for each open stream shard. Makes one call.
         """
         return max(1, 2 * units // (items + self._sharded.look()))
 
     def outline(
         self, names: Sequence[str], *, now_ms: int, other: Key | None = None
     ) -> QueuesOutline:
-        """Return which queues have jobs, and the total of all queues. One call, slightly delayed.
+        """Return which queues have jobs, and the totals of all queues.
+
+        Makes one call, eventually consistent.
 
         Args:
             names: Names of the queues.
@@ -332,12 +349,12 @@ class StatisticsStore:
         queues = list(readable(lambda one: from_item(*one), there, ignore_unreadable))
         older = {queue.name for queue in queues if queue.created_ms < now_ms - _COUNTED_MS}
         return QueuesOutline(
-            # A queue that is deleted, or that can't be read, might have left jobs.
+            # A queue that is deleted, or that can't be read, might still have jobs.
             lanes=dict.fromkeys(names, 1) | {queue.name: queue.lanes for queue in queues},
             levels={
                 name: _levels(found.get(key, {}))
                 for name, key in counted.items()
-                # Nothing is counted yet of a queue that was just made.
+                # A queue that was just created has no counters yet.
                 if whole and (key in found or name in older)
             },
             total=_levels(found.get(total, {})),
@@ -350,8 +367,10 @@ class StatisticsStore:
         )
 
     def levels(self, names: Sequence[str]) -> tuple[dict[str, StateCounts], int, float]:
-        """Return the jobs of queues by state, where counted, and the calls and read units that this
-        took. The names are in order. Eventually consistent.
+        """Return the jobs of queues by state, and the number of calls and of read units used.
+
+        Queues without stored counts are not returned. `names` must be in order. Eventually
+        consistent.
         """
         if not names:
             return {}, 0, 0.0
@@ -359,14 +378,16 @@ class StatisticsStore:
         return {name: _levels(item) for name, item in found.items()}, calls, units
 
     def levels_units(self, names: int, among: int) -> float:
-        """Return the maximum number of read units of `levels` for `names` queues, of `among` queues
-        in total.
+        """Return the maximum number of read units of `levels` for `names` queues.
+
+        `among` is the number of all queues.
         """
         return names / 2 + self._sharded.shards * among / _SHARD_ITEMS_A_UNIT + 2
 
     def lanes(self, names: Sequence[str]) -> dict[str, int]:
-        """Return the lanes of queues; 1 for a queue that is deleted or can't be read. One call for
-        each 100.
+        """Return the number of lanes of queues. Makes one call for each 100 items.
+
+        The number is 1 for a queue that is deleted or can't be read.
         """
         found = self._table.batch_get(
             ((keys.queue(name), keys.RECORD) for name in names), consistent=False
@@ -380,10 +401,10 @@ class StatisticsStore:
         return max(1, 2 * units // (2 + max(1, self._sharded.shards)))
 
     def snapshots(self, names: Sequence[str], *, now_ms: int) -> list[QueueSnapshot]:
-        """Return snapshots of queues, in the order of the names. Eventually consistent.
+        """Return snapshots of queues, in the order of the names. The read is eventually consistent.
 
-        A queue that doesn't exist has zeros. A call reads a hundred items: five for each queue, and
-        one for each open shard.
+        A queue that doesn't exist has zeros. A call reads 100 items: five for each queue, and one
+        for each open stream shard.
         """
         minutes = (_sort_key(*minute) for minute in _minutes(now_ms))
         return [
@@ -405,14 +426,15 @@ class StatisticsStore:
     ) -> list[QueueGauges]:
         """Return the gauges of these queues.
 
-        A hundred items per call: three for each queue and one for each open shard. With
-        `unreadable`, queues that can't be read are reported to it and left out.
+        A call reads 100 items: three for each queue, and one for each open stream shard.
+        `unreadable` is called for each queue that can't be read, which is then skipped. If it is
+        None, an error is raised.
         """
         found = self._items(names, keys.NOW, keys.GAUGE)
         return list(readable(lambda one: _gauges(one[0], one[1], *one[2]), found, unreadable))
 
     def metrics(self, names: Sequence[str], *, now_ms: int) -> Iterator[QueueMetrics]:
-        """Yield the values of metrics of these queues, in order.
+        """Yield the metrics of these queues, in order.
 
         Reads four items for each queue, and one more for each open shard, 100 items per call.
         """
@@ -424,7 +446,7 @@ class StatisticsStore:
                 yield QueueMetrics(**vars(_gauges(name, queue, now, gauge)), today=_day(day))
 
     def totals(self) -> tuple[Totals, int | None]:
-        """Return the totals, and the start (ms) of the minute up to which points are written."""
+        """Return the totals, and the start (ms) of the last minute whose activity was stored."""
         item = self._table.get(keys.stats(keys.ALL_QUEUES), keys.NOW) or {}
         totals = Totals(
             at_ms=_optional(item, "at"),
@@ -445,7 +467,7 @@ class StatisticsStore:
         return totals, _optional(item, "through")
 
     def orders(self) -> QueueOrders:
-        """Return the orders of queues, as the metrics sweep stored them. One call."""
+        """Return the orders of queues that the metrics sweep stored. Makes one call."""
         item = self._table.get(keys.stats(keys.ALL_QUEUES), keys.ORDERS, consistent=False)
         if item is None:
             return QueueOrders()
@@ -485,8 +507,8 @@ class StatisticsStore:
         if recent is None:
             recent = self._sharded.recent(name, consistent=consistent)
         if length_ms == DAY_MS and name != keys.ALL_QUEUES:
-            # Items may be large (counts by type, histograms). A query returns 1 MB, this 16 MB at
-            # most.
+            # Items can be large (counts by type, histograms). A query returns 1 MB, a read by keys
+            # up to 16 MB.
             by_key = self._table.batch_get(((pk, sk) for sk in sort_keys), consistent=consistent)
             items = {str(item["sk"]): item for item in by_key.values()}
         else:
@@ -557,7 +579,7 @@ class StatisticsStore:
     ) -> tuple[list[Point], bool]:
         """Return the most recent days with activity between two times, and whether these are all.
 
-        One call, eventually consistent.
+        Makes one call, eventually consistent.
 
         Args:
             name: Name of the queue.
@@ -585,8 +607,9 @@ class StatisticsStore:
         return points, found.last is None
 
     def fold_closed(self, *, now_ms: int, go_on: Callable[[], bool]) -> int:
-        """Move the counters of closed shards to the queues' own; how many were moved. One call when
-        no shard is closed. Raises OjsError.
+        """Move the counters of closed stream shards to the queues' own items.
+
+        Return the number of moved items. Makes one call if no shard is closed. Raises OjsError.
         """
         return self._sharded.fold_closed(now_ms=now_ms, go_on=go_on)
 
@@ -595,10 +618,10 @@ class StatisticsStore:
     def oldest(self, queue: Queue, *, probes: int) -> Oldest:
         """Return since when the oldest available job is available: the first job of each priority.
 
-        Skips from one priority to the next, with a query of one entry each, at most `probes`
-        queries. A fair queue is not in order of age: there, the first hundred jobs of a priority
-        are compared. These include the oldest if at most a hundred tenants of equal weight have
-        available jobs. Jobs of a batch that is still being stored count already.
+        Each query reads one entry of the next lower priority, with at most `probes` queries. A fair
+        queue is not sorted by age, so the first 100 jobs of a priority are compared there. These
+        include the oldest if at most 100 tenants of equal weight have available jobs. Jobs of a
+        batch that is still being stored are counted.
         """
         oldest: int | None = None
         used = 0
@@ -630,14 +653,15 @@ class StatisticsStore:
         return Oldest(oldest, used, sure=True)
 
     def save_oldest(self, name: str, oldest_ms: int | None, *, now_ms: int) -> None:
-        """Store since when the oldest available job is available.
+        """Store the time since when the oldest available job is available.
 
         Args:
             name: Name of the queue.
-            oldest_ms: The time, or None if no job is available.
+            oldest_ms: The time in milliseconds since the epoch, or None if no job is available.
             now_ms: Current time in milliseconds since the epoch.
         """
-        # No condition: of two concurrent sweeps the last write holds, for a minute.
+        # No condition. If two sweeps run at the same time, the last write applies until the next
+        # sweep.
         pk = keys.stats(name)
         if oldest_ms is None:
             self._table.delete(pk, keys.GAUGE)
@@ -715,7 +739,7 @@ class StatisticsStore:
 
     def _save_total(self, sk: str, values: Mapping[str, Value], now_ms: int) -> bool:
         item = {name: value for name, value in values.items() if value}
-        # Race: two sweeps at once. The one that began later wins; the other's totals are dropped.
+        # Race: two sweeps. The one that started later wins. The totals of the other are dropped.
         return wins(
             lambda: self._table.put(
                 Put(
@@ -728,14 +752,16 @@ class StatisticsStore:
 
 
 def ready_since_ms(position: keys.Position) -> int:
-    """Return when a job entered the ready index (ms): the start of its order
-    (`ojs.domain.ids.IdSource`), which follows the fairness tag if there is one.
+    """Return when a job entered the ready index (ms).
+
+    The time is at the start of the job's order (`ojs.domain.ids.IdSource`), after the fairness tag
+    if there is one.
     """
     return int(arrival(position.order)[:11], 16)
 
 
 def _minutes(now_ms: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return this minute and the one before, as arguments of `_sort_key`."""
+    """Return the current minute and the previous one, as arguments of `_sort_key`."""
     return (MINUTE_MS, now_ms), (MINUTE_MS, max(0, now_ms - MINUTE_MS))
 
 
@@ -792,7 +818,7 @@ def _activity(item: Item) -> Activity:
 
 
 def _day(item: Item) -> Day:
-    """Read a queue's day from the attributes that `ojs.projections.counters` writes."""
+    """Return a queue's day from the attributes that `ojs.projections.counters` writes."""
     return Day(
         activity=_activity(item),
         durations=[projected(item, f"bd{at}") for at in range(len(DURATION_BUCKETS_S) + 1)],
@@ -802,7 +828,7 @@ def _day(item: Item) -> Day:
 
 
 def _counts(item: Item, counter: Metric) -> dict[str, int]:
-    """Return the counts of a counter, by the value of its label."""
+    """Return the values of a counter by the value of its label."""
     found = sorted(item) if counter.by else (counter.attribute,)
     return {
         name.removeprefix(counter.prefix): projected(item, name)

@@ -1,1 +1,1 @@
-"""Job records and related items: payloads, unique locks, positions in a fair queue."""
+"""Storage of job records and related items: payloads, unique locks, fairness tags."""

@@ -1,4 +1,4 @@
-"""The bucket: payloads too large for the table, and the archive."""
+"""The S3 bucket: payloads that are too large for the table, and the archive of dead letters."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Blobs(Protocol):
         ...
 
     def get(self, key: str) -> bytes:
-        """Read; raises KeyError when there is nothing."""
+        """Return the content of an object. Raises KeyError if it doesn't exist."""
         ...
 
     def delete(self, key: str) -> None:
-        """Remove; no error when there is nothing."""
+        """Delete an object. Does nothing if it doesn't exist."""
         ...
 
     def names(self, prefix: str, *, after: str, limit: int) -> list[str]:
@@ -50,12 +50,12 @@ class Blobs(Protocol):
 
 
 class S3Blobs:
-    """A bucket. Raises OjsError as the table does."""
+    """Stores objects in an S3 bucket. Raises OjsError, as `Table` does."""
 
     def __init__(self, client: Callable[[], S3Client], bucket: str) -> None:
         self._client = client
         self._bucket = bucket
-        # Names of the operations called; None: not recorded. Permission tests read it.
+        # Receives the name of each called operation, for tests of permissions. None: not recorded.
         self.calls: list[str] | None = None
 
     def _note(self, operation: str) -> None:
@@ -79,7 +79,7 @@ class S3Blobs:
             raise _meaning(error) from error
 
     def get(self, key: str) -> bytes:
-        """Read; raises KeyError when there is nothing."""
+        """Return the content of an object. Raises KeyError if it doesn't exist."""
         self._note("GetObject")
         try:
             return self._client().get_object(Bucket=self._bucket, Key=key)["Body"].read()
@@ -91,7 +91,7 @@ class S3Blobs:
             raise _meaning(error) from error
 
     def delete(self, key: str) -> None:
-        """Remove; no error when there is nothing."""
+        """Delete an object. Does nothing if it doesn't exist."""
         self._note("DeleteObject")
         try:
             self._client().delete_object(Bucket=self._bucket, Key=key)
@@ -118,12 +118,12 @@ class S3Blobs:
 
 def _meaning(error: ClientError | BotoCoreError) -> Exception:
     meaning = classify(error)
-    # S3 writes here carry no condition; a failed one would be a defect.
+    # Writes to S3 have no condition here. A failed condition would be a defect.
     return RuntimeError("unexpected condition") if isinstance(meaning, LostRace) else meaning
 
 
 class MemoryBlobs:
-    """Objects in memory, for tests."""
+    """Stores objects in memory, for tests."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
@@ -139,11 +139,11 @@ class MemoryBlobs:
         self.objects[key] = body
 
     def get(self, key: str) -> bytes:
-        """Read; raises KeyError when there is nothing."""
+        """Return the content of an object. Raises KeyError if it doesn't exist."""
         return self.objects[key]
 
     def delete(self, key: str) -> None:
-        """Remove; no error when there is nothing."""
+        """Delete an object. Does nothing if it doesn't exist."""
         self.objects.pop(key, None)
 
     def names(self, prefix: str, *, after: str, limit: int) -> list[str]:

@@ -1,8 +1,8 @@
-"""Results of bulk enqueues, for their events: one item each, written once.
+"""Stores the results of bulk enqueues, for their events: one item each, written once.
 
     BP|{request}  @   the number of jobs in the request, and the number of stored jobs
 
-Nothing reads the items: the stream has their content, and they expire soon.
+No code reads the items: their stream records have the same content, and the items expire soon.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ _KEPT_S = 3_600
 
 
 class BulkPushStore:
-    """The store of the results of bulk enqueues."""
+    """Writes the results of bulk enqueues."""
 
     def __init__(self, table: Table, ids: IdSource) -> None:
         self._table = table
         self._ids = ids
 
     def add(self, *, total: int, succeeded: int, atomicity: str, now_ms: int) -> None:
-        """Store that a bulk enqueue completed. Its stream record becomes the event.
+        """Store that a bulk enqueue completed. The item's stream record becomes the event.
 
-        A repeated write changes nothing, and leaves no second record.
+        A retried write changes nothing and creates no second stream record.
 
         Args:
             total: Number of jobs in the request.

@@ -1,13 +1,12 @@
-"""Start-time fair queueing in the table: the virtual time of an index partition, tenants' finish
-tags, and the cursor of the fairness backfill.
+"""Storage for start-time fair queueing: finish tags of tenants, and cursors of the backfill.
 
     F|{queue}|{lane}|{priority}|{tenant}  @   last: the tenant's finish tag, in ticks
-    F|{queue}                             @   the cursor of the queue's backfill
+    F|{queue}                             @   the cursor of the queue's fairness backfill
 
-Each lane and priority has a separate virtual time. Nothing is written when a job leaves: the
-virtual time is the start tag of the first available job, from the eventually consistent index. A
-tenant's item expires a month after its last job, and can outlive a deleted queue: a tenant whose
-finish tag is long past starts at the virtual time, like a new tenant.
+Each lane and priority has a separate virtual time. The virtual time is not stored: it is the start
+tag of the first available job in the eventually consistent index. A tenant's item expires one month
+after the tenant's last job. It can remain after the queue is deleted. A tenant with an old finish
+tag starts at the virtual time, like a new tenant.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from ojs.store.table.values import Item
 
 _KEPT_S = 30 * 86_400
 _TRIES = 10
-# Entries read from the start of an index partition: at most one read unit.
+# Number of entries that are read from the start of an index partition: at most one read unit.
 FRONT = 20
 
 
 @record(frozen=True)
 class FairLine:
-    """The available jobs of a queue's lane with one priority, which are served in their order."""
+    """The available jobs of one lane and priority of a fair queue, in the order of dispatch."""
 
     queue: str
     lane: int
@@ -39,7 +38,7 @@ class FairLine:
 
     @classmethod
     def of(cls, job: Job) -> FairLine:
-        """Return the partition that a job is in, or will be in when it is available."""
+        """Return the `FairLine` that a job belongs to, or will belong to when it is available."""
         return cls(job.queue, job.lane, job.priority)
 
     def key_of(self, tenant: str) -> tuple[str, str]:
@@ -48,18 +47,18 @@ class FairLine:
 
 
 class TenantFinishTags:
-    """Reads virtual times; reads and advances finish tags."""
+    """Reads virtual times, and reads and advances the finish tags of tenants."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
 
     def virtual_time(self, line: FairLine) -> int | None:
-        """Return the virtual time of a partition, in ticks; None if it is empty. May be stale. One
-        query.
+        """Return the virtual time of a lane and priority, in ticks, or None without available jobs.
 
-        It is the start tag of the first job. Jobs under a rate limit can be throttled for hours,
-        while jobs behind them are dispatched. So it is the tag of the first job without a rate
-        limit, or of the last job read if all have one.
+        Makes one query, eventually consistent. The virtual time is the start tag of the first job.
+        A job with a rate limit can be throttled for hours, while later jobs are dispatched. The
+        start tag of the first job without a rate limit is therefore used, or that of the last job
+        read if all have one.
         """
         found = self._table.query(
             "wpk = :ready AND begins_with(wsk, :level)",
@@ -77,8 +76,9 @@ class TenantFinishTags:
         return ticks_of(unlimited.order)
 
     def finish_tags(self, wanted: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int | None]:
-        """Return tenants' finish tags, by `FairLine.key_of`; None for tenants without one. One call
-        for each 100.
+        """Return the finish tags of tenants by `FairLine.key_of`, or None for tenants without one.
+
+        Makes one call for each 100 items.
         """
         wanted = list(wanted)
         return finish_tags_of(wanted, self._table.batch_get(wanted))
@@ -86,7 +86,7 @@ class TenantFinishTags:
     def advance(
         self, key: tuple[str, str], ticks: int, *, virtual: int, seen: int | None, now_ms: int
     ) -> int:
-        """Advance a tenant's finish tag. One write.
+        """Advance a tenant's finish tag. Makes one write.
 
         A call without a response can count twice. The tenant's next jobs are then dispatched later
         by `ticks`.
@@ -94,12 +94,12 @@ class TenantFinishTags:
         Args:
             key: Key of the finish tag.
             ticks: Ticks to add.
-            virtual: Virtual time of the queue.
+            virtual: Virtual time of the queue, in ticks.
             seen: Finish tag as read, or None.
             now_ms: Current time in milliseconds since the epoch.
 
         Returns:
-            The tag at which the ticks begin.
+            The tag at which the added ticks start.
 
         Raises:
             BackendUnavailable: DynamoDB rejected the write.
@@ -109,9 +109,9 @@ class TenantFinishTags:
 
         def attempt(seen: int | None) -> int:
             if seen is not None and start(virtual, seen) == seen:
-                # Race: other enqueues of the tenant. Each adds its ticks, so that all begin at
-                # different tags. The write fails only if the item expired since it was read: the
-                # loser begins at the virtual time.
+                # Race: other enqueues of the tenant. Each adds its ticks, so that all start at
+                # different tags. The write fails only if the item expired since it was read. The
+                # loser then starts at the virtual time.
                 update = Update(
                     pk,
                     sk,
@@ -121,8 +121,8 @@ class TenantFinishTags:
                     values={":virtual": virtual},
                 )
             else:
-                # Race: another enqueue of the tenant, which was idle, begins at the virtual time.
-                # The loser finds that one's finish tag, and decides again.
+                # Race: the tenant was idle, and another enqueue of the tenant starts at the virtual
+                # time. The loser finds the other's finish tag, and decides again.
                 unseen = seen is None
                 update = Update(
                     pk,
@@ -140,7 +140,7 @@ class TenantFinishTags:
 def finish_tags_of(
     wanted: Iterable[tuple[str, str]], found: Mapping[tuple[str, str], Item]
 ) -> dict[tuple[str, str], int | None]:
-    """Read tenants' finish tags from items."""
+    """Return the finish tags of tenants from their items."""
     return {key: _last(found.get(key)) for key in wanted}
 
 
@@ -153,10 +153,10 @@ def _last(item: Item | None) -> int | None:
 
 @record(frozen=True)
 class BackfillCursor:
-    """The progress of a backfill over all jobs of a queue.
+    """The progress of a fairness backfill over all jobs of a queue.
 
     `since_ms` is when fair queueing was enabled. `line` is the number of the current index
-    partition, `after` the last entry read there. `found` is true if a job without a start tag or a
+    partition, `after` the last entry read in it. `found` is true if a job without a start tag or a
     share was found.
     """
 
@@ -168,13 +168,13 @@ class BackfillCursor:
 
 
 class BackfillCursors:
-    """Reads and writes the cursors, one for each queue."""
+    """Reads and writes the backfill cursors, one for each queue."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
 
     def get(self, queue: str) -> BackfillCursor | None:
-        """Read the cursor of an unfinished backfill."""
+        """Return the cursor of a queue's unfinished backfill."""
         return _cursor(self._table.get(keys.backfill(queue), keys.RECORD))
 
     def begin(
@@ -190,9 +190,10 @@ class BackfillCursors:
         Returns:
             Whether it succeeded, and the cursor of an unfinished backfill.
         """
-        # Race: a request and the sweep, or two of these. Both would give each job a tag, and the
-        # first one written would count: a tenant's jobs could change their order. The loser skips
-        # the queue. A winner whose response was lost skips it too, this time.
+        # Race: a request and the sweep, or two of these. If both ran, each would give every job a
+        # tag, and the first tag written would be kept. The order of a tenant's jobs could then
+        # change. The loser skips the queue. A winner whose response was lost skips the queue as
+        # well, this time.
         item = unless_lost(
             lambda: self._table.update(
                 Update(
@@ -218,8 +219,8 @@ class BackfillCursors:
             until_ms: End of the reservation. 0: other containers can continue the backfill.
         """
         # No condition. Race: two runs at the same time, if one took longer than its reservation.
-        # Each has read everything before its cursor, or continued from the other's cursor:
-        # whichever write is last, nothing before its cursor was skipped.
+        # Each has read all entries before its cursor, or continued from the other's cursor.
+        # Whichever write is last, no entry before its cursor was skipped.
         cursor = [done.since_ms, done.began_ms, done.line, done.after, done.found]
         self._table.put(
             Put(
@@ -234,7 +235,7 @@ class BackfillCursors:
         )
 
     def forget(self, queue: str) -> None:
-        """Remove the cursor of a backfill that is done."""
+        """Remove the cursor of a backfill that is finished."""
         self._table.delete(keys.backfill(queue), keys.RECORD)
 
 

@@ -1,8 +1,8 @@
 """Finds jobs by the table's indexes.
 
-An index is eventually consistent: its results are candidates, and the condition of the write that
-follows decides. Entries of an unknown form are skipped: a newer version wrote them, and processes
-them when it is deployed again.
+An index is eventually consistent. Its results are candidates, and the condition of the write that
+follows decides. Entries with an unknown format are skipped: a newer version wrote them, and
+processes them when it is deployed again.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from ojs.store.table.table import Found, Table
 from ojs.store.table.values import Item, Value, pack, unpack
 
 _PAGE = 100
-# The number of entries of one priority that are searched for copies of dead letters.
+# Number of entries of one priority that are searched for copies of dead letters.
 _MAX_SKIPPED = 1_000
-# A page of a ready index partition: (job id, sort key) in order, and the key of the next page.
+# A page of a ready index partition: (job ID, sort key) in order, and the key of the next page.
 ReadyPage = tuple[list[tuple[str, str]], Any]
-# Pages of a partition that are read after entries of unknown form.
+# Maximum number of additional pages that are read if a page has only entries of unknown formats.
 _MAX_UNKNOWN_PAGES = 20
 
 
 class DueLine(NamedTuple):
-    """The due entries of a lane: ids of jobs and names of cron jobs, each earliest first.
+    """The due entries of a lane: IDs of jobs and names of cron jobs, in order of the due time.
 
-    `next_ms` is when the next of them will be due, if that is known.
+    `next_ms` is the due time of the next entry, if it is known.
     """
 
     jobs: list[str]
@@ -37,7 +37,7 @@ class DueLine(NamedTuple):
 
 
 class JobIndex:
-    """Finds the ids of jobs by index partition. Each result may be stale."""
+    """Finds the IDs of jobs by index partition. All results are eventually consistent."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -73,14 +73,14 @@ class JobIndex:
         """Return a page of an index partition.
 
         Args:
-            line: The partition.
+            line: The index partition.
             limit: Maximum number of entries.
             after: Key of the last page. Default: start at the beginning.
             forward: Whether the order is ascending.
 
         Returns:
             Pairs of job ID and sort key, in order, and the key of the next page. The key has plain
-            values that can be stored.
+                values that can be stored.
         """
         found = self._page(line, limit, pack(after) if after else None, forward=forward)
         last = {name: str(value) for name, value in unpack(found.last or {}).items()}
@@ -104,9 +104,9 @@ class JobIndex:
     def may_run(sort_key: str) -> bool:
         """Return whether the job of an entry of a due index partition might be active.
 
-        The only function that knows how active jobs are found: all listings of them call it.
+        Every listing of active jobs calls this function.
         """
-        # Entries of 0.1.0 do not store what the job waits for.
+        # Entries of version 0.1.0 do not store the state of the job.
         return not sort_key.endswith((keys.START, keys.RETRY))
 
     def oldest(self, queue: str, lanes: int, *, limit: int, copies: bool = False) -> list[str]:
@@ -142,7 +142,7 @@ class JobIndex:
                     continue
                 first = keys.Position.parse(entries[0][0])
                 if size < _PAGE and tagged(first.order):
-                    # A fair partition is not in order of arrival: read more of it.
+                    # A fair queue is not sorted by age, so more entries are read.
                     size = _PAGE
                     continue
                 priority = first.priority
@@ -154,7 +154,7 @@ class JobIndex:
                 wanted = [(arrival(p.order), job_id) for p, job_id in same if p.copy or not copies]
                 found += wanted
                 skipped += len(same)
-                # Other jobs may stand before the copies that are looked for.
+                # Other jobs might be listed before the copies.
                 if copies and len(same) == size and len(wanted) < limit and skipped < _MAX_SKIPPED:
                     after = entries[-1][0]
                 else:
@@ -187,7 +187,8 @@ class JobIndex:
                 if crons is not None and line == due:
                     crons |= _crons(found.items)
                 for job_id, key in _entries(found.items):
-                    # Only keys of the due partition end with what the job waits for.
+                    # Only sort keys of the due index partition end with a letter for the job's
+                    # state.
                     runs = line == due and key.endswith(keys.LEASE_END)
                     if running or not runs:
                         yield job_id
@@ -196,7 +197,7 @@ class JobIndex:
                     break
 
     def occupied(self, queue: str, lane: int, crons: dict[str, int] | None = None) -> bool:
-        """Return whether a lane has any job that is not finished. Cron jobs don't count.
+        """Return whether a lane has any unfinished job. Cron jobs don't count.
 
         An entry of an unknown format counts as a job, because its queue must not be deleted. The
         deletion continues when a version that knows the format has processed the entry.
@@ -215,7 +216,7 @@ class JobIndex:
                     crons |= met
                 if len(met) < len(found.items):
                     return True
-                # One entry is enough to know, unless cron jobs stand before it.
+                # One entry is sufficient, unless it is a cron job.
                 after, size = found.last, _PAGE
                 if after is None or not met:
                     break
@@ -235,7 +236,7 @@ class JobIndex:
     def due_until(
         self, queue: str, lane: int, *, now_ms: int, until_ms: int, limit: int
     ) -> DueLine:
-        """Do the same as `due`, and return the time when the next entry is due.
+        """Return the entries that are due now, and the time when the next entry is due.
 
         Args:
             queue: Name of the queue.
@@ -263,7 +264,7 @@ class JobIndex:
     def due_between(
         self, queue: str, lane: int, *, after_ms: int, until_ms: int, limit: int
     ) -> list[int]:
-        """Return the next times (ms) at which an entry of a lane is due. One query.
+        """Return the next times (ms) at which an entry of a lane is due. Makes one query.
 
         Args:
             queue: Name of the queue.
@@ -322,7 +323,7 @@ class JobIndex:
         crons: dict[str, int] | None = None,
         now_ms: int | None = None,
     ) -> list[tuple[str, str]]:
-        """Return the first jobs of a partition of an index: (job id, sort key).
+        """Return the first jobs of an index partition: (job ID, sort key).
 
         One query, and more only where other entries come before the jobs. Cron jobs among these are
         added to `crons`. With `now_ms`, no more queries after an entry that is due later.
@@ -363,7 +364,7 @@ class JobIndex:
         after: str | None = None,
         oldest_first: bool = False,
     ) -> list[tuple[str, str]]:
-        """Return dead letters, latest first: (job id, sort key). One query.
+        """Return dead letters as (job ID, sort key), the most recent first. Makes one query.
 
         Args:
             queue: Queue name. None: all queues.
@@ -377,8 +378,8 @@ class JobIndex:
         index: Literal["work", "expiry"] = "expiry" if queue is None else "work"
         letter = "e" if queue is None else "w"
         line, position = f"{letter}pk", f"{letter}sk"
-        # BETWEEN includes its ends; no stored key equals one of these: stored keys have one length,
-        # and a bare time has no id.
+        # BETWEEN includes both bounds. No stored key equals one of these bounds: all stored keys
+        # have one length, and a bound that is only a time has no ID.
         first = max(keys.instant(since_ms or 0), "" if after is None else keys.just_after(after))
         last = min(
             keys.instant(times.MAX_MS + 1 if until_ms is None else until_ms),
@@ -405,7 +406,7 @@ def _latest_ms(entries: list[tuple[str, str]], crons: Mapping[str, int]) -> int:
 
 
 def _entries(found: list[Item], sort_key: str = "wsk") -> list[tuple[str, str]]:
-    """Return (job ID, sort key) of entries of an index."""
+    """Return the (job ID, sort key) pairs of the entries of an index."""
     return [
         (keys.job_id(str(item["pk"])), str(item[sort_key]))
         for item in found
@@ -414,7 +415,7 @@ def _entries(found: list[Item], sort_key: str = "wsk") -> list[tuple[str, str]]:
 
 
 def _crons(found: list[Item]) -> dict[str, int]:
-    """Return the cron jobs among entries of a due partition, and when each is due (ms)."""
+    """Return the cron jobs among entries of a due index partition, with their due times (ms)."""
     return {
         keys.cron_name(str(item["pk"])): keys.instant_of(str(item["wsk"]))
         for item in found

@@ -1,7 +1,7 @@
-"""Idempotency keys: which request came with a key, and whether its jobs are stored.
+"""Storage of idempotency keys: the request that used a key, and whether its jobs are stored.
 
-The item is written twice: before the first job, and when all jobs are stored. Each write leaves a
-fresh token in `op`.
+The item of a key is written twice: before the first job is stored, and after all jobs are stored.
+Each write stores a new token in `op`.
 """
 
 from __future__ import annotations
@@ -31,12 +31,11 @@ _NONE = bytes(16)
 class IdempotencyRecord:
     """The record of an idempotency key.
 
-    `request` is the digest of the request with this key. `seed` is the value that the ids of its
-    jobs are derived from, with `at_ms`, the time of its first try.
-
-    `done`: all jobs are stored, or staged. Then `existing` has the id of each unique job that
-    existed before, by index, if there was any. `refused` has the reasons why others were not
-    stored, where each job counts separately. `alone`: none of the jobs is staged.
+    `request` is the digest of the request with this key. The IDs of its jobs are derived from
+    `seed` and `at_ms`, the time of the first attempt. If `done` is true, all jobs are stored or
+    staged. `existing` then has the IDs of the existing jobs that unique jobs conflicted with, by
+    position in the request. `refused` has the errors of jobs that were not stored, if each job of
+    the request counts separately. `alone` is true if none of the jobs is staged.
     """
 
     name: str
@@ -50,21 +49,21 @@ class IdempotencyRecord:
     alone: bool = False
 
     def untouched(self) -> bool:
-        """Return whether only the attempt that wrote it has used it so far."""
+        """Return whether only the attempt that created the record has used it."""
         return self.op == self.seed
 
 
 class IdempotencyKeys:
-    """The store of idempotency keys."""
+    """Reads and writes the records of idempotency keys."""
 
     def __init__(self, table: Table, ids: IdSource) -> None:
         self._table = table
         self._ids = ids
 
     def begin(self, key: IdempotencyKey, *, now_ms: int) -> tuple[IdempotencyRecord, bool]:
-        """Record a request with this key, or return the record of an earlier one.
+        """Store the record of a request with this key, or return the record of an earlier request.
 
-        The flag is true for the first request. Raises OjsError.
+        The flag in the result is true if the record was created. Raises OjsError.
         """
         token, until_ms = self._ids.token(), now_ms + KEPT_MS
         item: dict[str, Value] = {
@@ -73,12 +72,12 @@ class IdempotencyKeys:
             "request": key.request,
             "seed": token,
             "until": until_ms,
-            # For garbage collection only: code compares `until`.
+            # DynamoDB's garbage collection uses this attribute. Code compares `until`.
             "ttl": until_ms // 1_000 + 1,
             "op": token,
         }
-        # Race: two requests with one key. The loser finds what the winner wrote. An expired key
-        # counts as absent: DynamoDB deletes it late.
+        # Race: two requests with one key. The loser reads the winner's record. An expired key
+        # counts as missing, because DynamoDB deletes it late.
         condition = "attribute_not_exists(pk) OR #until <= :now"
         put = Put(item, condition, {":now": now_ms})
         lost = lost_race(lambda: self._table.put(put, own=("op", token)))
@@ -89,16 +88,18 @@ class IdempotencyKeys:
         return _record_of(lost.item), False
 
     def read(self, key: IdempotencyKey, *, now_ms: int) -> IdempotencyRecord | None:
-        """Return the current record of a key; None if there is none. Raises OjsError."""
+        """Return the current record of a key, or None if there is none. Raises OjsError."""
         item: Any = self._table.get(keys.idempotency(key.name), keys.RECORD)
         return None if item is None or int(item["until"]) <= now_ms else _record_of(item)
 
     def join(self, record: IdempotencyRecord, *, anew: bool) -> IdempotencyRecord:
-        """Record another try of a request. If the flag is set, it has a new seed, so that no
-        earlier try can finish. Raises LostRace, OjsError.
+        """Record another attempt of a request.
+
+        If the flag is set, the record gets a new seed, so that no earlier attempt can finish.
+        Raises LostRace or OjsError.
         """
         token = self._ids.token()
-        # Race: other tries join, or one ends. The loser reads again.
+        # Race: other attempts join, or one finishes. The loser reads again.
         self._table.update(
             Update(
                 keys.idempotency(record.name),
@@ -114,10 +115,10 @@ class IdempotencyKeys:
         return changed(record, op=token, seed=seed, done=record.done and not anew)
 
     def note_alone(self, record: IdempotencyRecord) -> IdempotencyRecord:
-        """Note that none of the jobs will be staged. Raises LostRace, OjsError."""
+        """Record that none of the jobs will be staged. Raises LostRace or OjsError."""
         token = self._ids.token()
-        # Race: another try starts again with a new seed, and would stage the jobs that this one
-        # stores. The loser reads again.
+        # Race: another attempt starts again with a new seed, and would stage the jobs that this
+        # attempt stores. The loser reads again.
         self._table.update(
             Update(
                 keys.idempotency(record.name),
@@ -158,8 +159,9 @@ class IdempotencyKeys:
             setting["alone"] = 1
         if refused:
             setting["refused"] = zlib.compress(jsontext.dumps(_told(refused)).encode("utf-8"))
-        # Races: another try with the same ids finishes first: the loser returns the result of that
-        # one. Or another try started again with a new seed: the loser must not commit its batch.
+        # Races: another attempt with the same IDs finishes first. The loser returns the result of
+        # that attempt. Or another attempt started again with a new seed. The loser must not commit
+        # its batch.
         self._table.update(
             Update(
                 keys.idempotency(record.name),
@@ -172,10 +174,11 @@ class IdempotencyKeys:
         )
 
     def forget(self, record: IdempotencyRecord) -> None:
-        """Remove the record that `begin` wrote, after a rejected request. Raises LostRace,
-        OjsError.
+        """Remove the record that `begin` created, after a rejected request.
+
+        Raises LostRace or OjsError.
         """
-        # Race: another try has joined, and may store the jobs. Then the key stays.
+        # Race: another attempt has joined, and might store the jobs. The record is then kept.
         self._table.delete(
             keys.idempotency(record.name),
             keys.RECORD,

@@ -1,7 +1,7 @@
-"""The job record: the one mapping between a job and its DynamoDB attributes.
+"""The job record: how a job is stored in DynamoDB attributes, and its error items.
 
-Attributes that have their default are left out, so that the record of a small job stays within
-1 KB, one write unit, through its whole life.
+A field that has its default value is not stored. So the record of a small job stays within 1 KB,
+one write unit, until it is deleted.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ from ojs.store.table import keys
 from ojs.store.table.record import Attribute, Record, flag, member
 from ojs.store.table.values import Item, size
 
-# A job record should fit one write unit. This number of bytes is kept free for later attributes:
-# lease, worker, times, a small result.
+# Number of bytes of a new job record that are kept free for later attributes: lease, worker, times,
+# and a small result. The record then still fits into one write unit.
 RECORD_BYTES = 1_024
 GROWTH_BYTES = 230
-# And this much more for a pending job, which gains the time of its activation.
+# Additional bytes for a pending job, for the time of its activation.
 ACTIVATION_BYTES = 28
-# And this much for a job under a rate limit, which gains the name of a permit.
+# Additional bytes for a job with a rate limit, for the name of a permit.
 PERMIT_BYTES = 34
-# And this much for a job with a dead letter queue: the id of its copy, and that it is to be made.
+# Additional bytes for a job with a dead letter queue, for the ID of its copy and the flag that a
+# copy must be created.
 COPY_BYTES = 50
-# The additional size of a job of a tenant without a start tag: the sort key that it will get.
+# Additional bytes for a job of a tenant without a start tag, for the sort key with the tag.
 FAIR_BYTES = 20
 _WAITS_FOR = {
     State.SCHEDULED: keys.START,
@@ -57,7 +58,7 @@ def _order(record: Mapping[str, Any]) -> str | None:
     return keys.Position.parse(record["wsk"]).order
 
 
-# An ack computes with it unread.
+# An acknowledgement adds to this attribute without reading the record.
 KEEP_COMPLETED = "keep_c"
 JOB = Record(
     Job,
@@ -111,7 +112,7 @@ JOB = Record(
         "fair": Attribute("share", Share.compact, Share.of),
         "permits": Attribute("permits", RunPermits.compact, RunPermits.of),
         "wf": Attribute("workflow", WorkflowStep.compact, WorkflowStep.of),
-        # The permit of a queue's semaphore may be stored as a token.
+        # The permit of a queue's semaphore can be stored as a token.
         "slot": flag("queue_permit"),
         "dead": flag("dead_letter"),
         "deleting": flag("deleting"),
@@ -138,7 +139,10 @@ JOB = Record(
 
 
 def record_of(job: Job) -> Item:
-    """Return the record of a job, with its index keys, and with its content unless offloaded."""
+    """Return the record of a job with its index keys.
+
+    The content is included unless it is offloaded.
+    """
     record = JOB.item(job, pk=keys.job(job.id), sk=keys.RECORD, **index_entries(job))
     if job.content_ref is None and job.content is not None:
         record["body"] = jsontext.dumps(job.content)
@@ -148,16 +152,16 @@ def record_of(job: Job) -> Item:
 
 
 def job_of(record: Mapping[str, Any]) -> Job:
-    """Return the job of a record, with its content and result unless they were offloaded.
+    """Return the job of a record, with its content and result unless they are offloaded.
 
-    Attributes that this version doesn't know are ignored: a write to a record sets only known
-    attributes. Raises UnknownForm, UnreadableItem.
+    Attributes that this version doesn't know are ignored. They are kept, because a write changes
+    only known attributes. Raises UnknownForm or UnreadableItem.
     """
     return JOB.of(record)
 
 
 def index_entries(job: Job) -> Item:
-    """Return a job's keys in the sparse indexes."""
+    """Return the keys of a job in the sparse indexes."""
     entries: Item = {}
     match job.state:
         case State.AVAILABLE:
@@ -173,13 +177,14 @@ def index_entries(job: Job) -> Item:
         case State.DISCARDED if job.dead_letter:
             entries["wpk"] = keys.dead(job.queue)
             entries["wsk"] = keys.dead_at(job.discarded_ms or 0, job.id)
-            # It is also listed among the dead letters across queues, in the other index, because
-            # its deadline has no effect now.
+            # A dead letter is also listed in the index `expiry`, with those of all queues. Its
+            # deadline no longer has an effect.
             entries["epk"] = keys.all_dead()
             entries["esk"] = entries["wsk"]
         case _:
             pass
-    # A running job started in time: its deadline has no effect, and must not be found again.
+    # An active job started before its deadline, so the deadline no longer has an effect, and the
+    # sweep must not find the job again.
     if job.expires_ms is not None and job.state not in TERMINAL and job.state is not State.ACTIVE:
         entries["epk"] = keys.expiry(job.queue, job.lane)
         entries["esk"] = keys.instant(job.expires_ms)
@@ -187,7 +192,7 @@ def index_entries(job: Job) -> Item:
 
 
 def waits_for_a_time(job: Job) -> bool:
-    """Return whether the sweep must find a job at a time: start, retry, lease, or deadline."""
+    """Return whether the sweep must process a job at a start, retry, lease end, or deadline."""
     deadline = job.expires_ms is not None and job.state not in TERMINAL
     return deadline or job.state in _WAITS_FOR
 
@@ -222,17 +227,17 @@ def fits_inline(job: Job) -> bool:
 
     This allows for worker IDs of up to 48 bytes. A longer one can cost a second unit.
     """
-    # Its first change takes the token of a staged batch off again.
+    # The first change of the job removes the token of its staged batch.
     return size(record_of(replace(job, batch=None))) + growth(job) <= RECORD_BYTES
 
 
 def growth(job: Job) -> int:
-    """Return the bytes that a new job's record can gain in its life."""
+    """Return the number of bytes by which a new job's record can grow."""
     more = ACTIVATION_BYTES if job.state is State.PENDING else 0
     more += COPY_BYTES if job.copies_to is not None else 0
     more += PERMIT_BYTES if job.limit is not None else 0
     if job.share is not None:
-        # The tag is in the name of a permit, too; a job that waits for a time has none yet.
+        # The fairness tag is part of the name of a permit, too. A scheduled job has no tag yet.
         more += TAG_DIGITS if job.limit is not None else 0
         more += 0 if job.state is State.AVAILABLE and tagged(job.order or "") else FAIR_BYTES
     return GROWTH_BYTES + more
@@ -284,13 +289,13 @@ def error(job_id: str, entry: ErrorEntry) -> Item:
         "error": jsontext.dumps({name: value for name, value in stored.items() if value}),
     }
     if entry.run is not None:
-        # Identifies the run that failed.
+        # Identifies the run of the job that failed.
         item["lease"] = entry.run
     return item
 
 
 def entry_from(item: Mapping[str, Any]) -> ErrorEntry:
-    """Return the entry of an error item. Only the job record has the worker that reported it."""
+    """Return the error entry of an item. Only the job record has the ID of the reporting worker."""
     stored = jsontext.stored(item["error"])
     failure = Failure(
         attempt=item["attempt"],
@@ -313,9 +318,9 @@ def entry_from(item: Mapping[str, Any]) -> ErrorEntry:
 def has_room(before: Job, after: Job) -> bool:
     """Return whether a failed job's record with its errors fits into one write unit.
 
-    This must hold now, and in another run like this one. A result can then cost a second unit,
-    once: the same as a separate item of the error. A dead letter that is retried loses more
-    attributes than its next run adds.
+    This must also be true after another run of the same kind. A result can make the record exceed
+    one unit, once, at the same cost as a separate error item. A retry of a dead letter removes more
+    attributes than the next run adds.
     """
     if after.state is not State.DISCARDED:
         after = replace(after, lease=before.lease, permits=before.permits)

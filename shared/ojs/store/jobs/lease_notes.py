@@ -1,22 +1,21 @@
-"""Lease notes: claim intents that a fetch writes before it claims jobs, so that expired leases are
-detected.
+"""Lease notes: lists of jobs that a fetch is about to claim, so that expired leases are detected.
 
-A claim removes its job from the index: most jobs are finished before their lease must be checked.
-Before its claims a fetch writes one note, which lists the jobs, and the time to check them. The
-sweep reads the notes that are due (`ojs.services.jobs.lost_leases`). A job that still runs then
-gets a new note, which is due when its lease ends.
+A claim removes the job from the index. Most jobs finish before their lease must be checked, so a
+claim doesn't create a due entry. Instead, a fetch first writes one lease note with the jobs and the
+time to check them. The sweep reads the due notes (`ojs.services.jobs.lost_leases`). If a job is
+still active, it is added to a new note that is due when its lease ends.
 
 Notes are stored in 16 slots, ordered by the time of the check. A container writes to one slot, and
-marks it as in use once an hour: only slots in use are read. Each slot has the key of the last note
-that was checked. The marks and keys of all slots are in one item. Only the table's TTL deletes
-notes.
+marks the slot as in use once an hour. The sweep reads only slots in use. Each slot has the key of
+the last note that was checked. The marks and keys of all slots are in one item. Only the table's
+time to live deletes notes.
 
 Two rules make sure that no note is missed:
 
-1. A note is stored before it is due. A fetch claims under it for VALID_MS only, measured from the
-  time it was given, and no note is due before SHORT_MS. The difference covers clock differences.
+1. A note is stored before it is due. A fetch can claim jobs of a note only for VALID_MS after the
+   time in the note, and no note is due before SHORT_MS. The difference covers clock differences.
 2. A claim that takes effect late does so within SETTLED_MS. Until then, a job that can still be
-  claimed is checked again.
+   claimed is checked again.
 """
 
 from __future__ import annotations
@@ -40,45 +39,47 @@ from ojs.store.table.table import Put, Table, Update
 from ojs.store.table.values import Item, Value, number
 
 SLOTS = 16
-# Jobs of shorter leases keep a due entry in the index: who asks for one wants it found by the next
-# fetch, and not by the sweep of the next minute.
+# Jobs with a shorter lease (ms) keep a due entry in the index. If a client requests such a lease,
+# the next fetch must detect its end, not the sweep of the next minute.
 SHORT_MS = 15_000
-# A note is due after the shortest lease of its jobs, or this long after it was written.
+# A note is due after the shortest lease of its jobs, but not later than this
+# time (ms) after it was written.
 LOOK_MS = 60_000
-# How long a fetch may claim under a note, from the time the fetch was given.
+# Time (ms) for which a fetch can claim the jobs of a note, starting with the time of the fetch.
 VALID_MS = 5_000
-# No claim under a note takes effect this long after it was written: a request ends after 29 s, and
-# a write without a response takes effect within seconds.
+# No claim takes effect later than this (ms) after its note was written: a request ends after 29 s,
+# and a write without a response takes effect within seconds.
 SETTLED_MS = 60_000
-# A running job is checked at most this long after the last check, even if its lease is longer.
+# Maximum time (ms) between two checks of an active job, even if its lease is longer.
 MOST_AHEAD_MS = 10 * 60_000
-# Running jobs of one queue whose leases end within this time share notes.
+# Active jobs of one queue whose leases end within this time (ms) share a note.
 SHARED_MS = 30_000
-# Jobs in one note: it has less than 1 KB then.
+# Maximum number of jobs in a note. The note then has less than 1 KB.
 MOST_JOBS = 40
-# How long a slot is in use after a container marked it, and how often a container marks it.
+# Time (ms) for which a slot is in use after a container marked it, and the time between two marks.
 _USED_MS = 7_200_000
 _SAY_MS = 3_600_000
-# Longer than any failure of the sweeps that could go unnoticed.
+# Longer than any undetected failure of the sweeps.
 _KEPT_S = 7 * 86_400
 _PAGE = 500
-# The number of notes whose jobs are read in one call.
+# Number of notes whose jobs are read in one call.
 _NOTES_A_CALL = 50
-# Slots in use, notes in one of them, and jobs in these, up to which running jobs are counted one by
-# one. The jobs are read in one call.
+# Limits up to which active jobs are counted one by one: slots in use, notes in a slot, and jobs in
+# these notes. The jobs are read in one call.
 _FEW_SLOTS = 4
 _FEW_NOTES = 100
 _FEW_JOBS = 100
-# The index might not contain jobs whose notes were checked this recently.
+# Jobs whose notes were checked within this time (ms) might be missing in the index.
 _LAG_MS = 10_000
-# An id, and the checksum of the index key at which the job may be claimed.
+# The ID of a job, and the checksum of the index key at which the job can be claimed.
 _ENTRY_BYTES = 20
 
 
 @record(frozen=True)
 class LeaseNote:
-    """The jobs of one queue that a fetch was about to claim at `at_ms`, each with the checksum of
-    the index key at which it could be claimed.
+    """A lease note: the jobs of one queue that a fetch was about to claim at `at_ms`.
+
+    Each job has the checksum of the index key at which it could be claimed.
     """
 
     slot: int
@@ -88,7 +89,7 @@ class LeaseNote:
     jobs: Mapping[str, int]
 
     def may_be_claimed(self, job_id: str, record: Item, now_ms: int) -> bool:
-        """Return whether the fetch might still claim this job.
+        """Return whether the fetch that wrote the note might still claim this job.
 
         Args:
             job_id: ID of the job.
@@ -105,8 +106,10 @@ class LeaseNote:
 
 @record(frozen=True)
 class NotedJob:
-    """A job that gets a new note: its queue, the checksum and claim time of its earlier note, and
-    when to check it (ms).
+    """A job that is added to a new note.
+
+    It has the job's queue, the checksum and claim time of its earlier note, and the time of the
+    next check (ms).
     """
 
     queue: str
@@ -118,7 +121,7 @@ class NotedJob:
 
 @record(frozen=True)
 class LeaseSlot:
-    """A slot in use: until when, and the key of the last note that was checked."""
+    """A slot in use: until when it is in use, and the key of the last note that was checked."""
 
     number: int
     used_ms: int
@@ -126,15 +129,16 @@ class LeaseSlot:
 
     @property
     def lately(self) -> str:
-        """Return the key after which all notes are whose jobs might not be in the index yet,
-        including those that were just checked.
+        """Return the key before all notes whose jobs might be missing in the index.
+
+        These include the notes that were checked most recently.
         """
         if not self.seen:
             return ""
         return keys.instant(max(0, keys.instant_of(self.seen) - _LAG_MS))
 
 
-# The item of all slots, for callers that read it together with other items.
+# Key of the item of all slots, for callers that read it together with other items.
 SLOTS_ITEM = (keys.LEASE_SLOTS, keys.RECORD)
 _SEARCHED = "searched"
 
@@ -148,7 +152,7 @@ def _seen(slot: int) -> str:
 
 
 def slots_in_use(found: Item | None) -> list[LeaseSlot]:
-    """Return the slots in use, from the item of all slots, if it exists."""
+    """Return the slots in use, from the item of all slots. `found` is None if it doesn't exist."""
     item = found or {}
     return [
         LeaseSlot(slot, number(item, _used(slot)), str(item.get(_seen(slot), "")))
@@ -162,7 +166,7 @@ def _checksum(key: str) -> int:
 
 
 class ClaimIntents:
-    """The store of lease notes, and the slot of this container."""
+    """Reads and writes lease notes, and selects the slot of this container."""
 
     def __init__(
         self, table: Table, ids: IdSource, *, choose: Callable[[int], int] = random.randrange
@@ -216,7 +220,7 @@ class ClaimIntents:
     # --- the sweep --------------------------------------------------------------------------------
 
     def slots(self) -> list[LeaseSlot]:
-        """Return the slots in use. One call, strongly consistent."""
+        """Return the slots in use. Makes one call, strongly consistent."""
         return slots_in_use(self._table.get(*SLOTS_ITEM))
 
     def unseen(
@@ -228,10 +232,10 @@ class ClaimIntents:
         Args:
             slot: Slot of the notes.
             after: Key of the last note that was read.
-            until_ms: Latest time at which the notes are due.
+            until_ms: Latest due time of the notes.
             limit: Maximum number of notes.
         """
-        # No key stands between a note's and this one.
+        # No other key is between the key of a note and this key.
         return self.between(slot, f"{after}!", keys.upto(until_ms), limit=limit)
 
     def between(
@@ -244,7 +248,7 @@ class ClaimIntents:
         forward: bool = True,
         consistent: bool = True,
     ) -> tuple[list[LeaseNote], bool]:
-        """Return a page of the notes between two keys, and whether the page has all of them.
+        """Return a page of the notes from `first` to `last`, and whether the page has all of them.
 
         Args:
             slot: Slot of the notes.
@@ -279,7 +283,7 @@ class ClaimIntents:
             OjsError: A write failed. The earlier notes must be processed again.
         """
         began_ms = clock.now_ms()
-        # As for a fetch: a note must be stored before any sweep reaches its time.
+        # As in a fetch, a note must be stored before a sweep reads the notes of its due time.
         first_ms, last_ms = began_ms + SHORT_MS, began_ms + MOST_AHEAD_MS
         ordered = sorted(
             (job.queue, min(max(job.look_ms, first_ms), last_ms), job.job_id, job) for job in jobs
@@ -294,7 +298,7 @@ class ClaimIntents:
                 if name == queue and ms - look_ms <= SHARED_MS
             ]
             del ordered[: len(part)]
-            # There can be many notes: the time of each counts from its own write.
+            # There can be many notes, so the time is read again for each one.
             began_ms = clock.now_ms()
             key = keys.lease_note(max(look_ms, began_ms + SHORT_MS), self._ids.token())
             listed = {job.job_id: job.seen for job in part}
@@ -308,7 +312,8 @@ class ClaimIntents:
         self._advance(_seen(slot), seen)
 
     def _advance(self, name: str, seen: str) -> None:
-        # Race: another sweep. Each has dealt with all up to its own key, so the further one counts.
+        # Race: another sweep. Each has checked all notes up to its own key, so the later key is
+        # kept.
         with suppress(LostRace):
             self._table.update(
                 Update(
@@ -324,7 +329,7 @@ class ClaimIntents:
         return str((self._table.get(*SLOTS_ITEM) or {}).get(_SEARCHED, ""))
 
     def advance_search(self, seen: str) -> None:
-        """Store that the event log was searched up to this key."""
+        """Store that the event log was searched for active jobs up to this key."""
         self._advance(_SEARCHED, seen)
 
     def noted(self, slots: Iterable[LeaseSlot]) -> Iterator[str]:
@@ -333,8 +338,9 @@ class ClaimIntents:
             yield from note.jobs
 
     def retire(self, slot: LeaseSlot) -> None:
-        """Store that a slot is out of use after all its notes were checked."""
-        # Race: a container marks the slot as in use. It wins; the slot is still read.
+        """Remove a slot from the slots in use, after all its notes were checked."""
+        # Race: a container marks the slot as in use. Its write takes precedence, and the slot is
+        # read again.
         name = _used(slot.number)
         with suppress(LostRace):
             self._table.update(
@@ -346,7 +352,7 @@ class ClaimIntents:
                 )
             )
 
-    # --- who looks for jobs -----------------------------------------------------------------------
+    # --- readers of lease notes -------------------------------------------------------------
 
     def not_done(
         self, queue: str, slots: Iterable[LeaseSlot], *, most: int | None = None
@@ -372,15 +378,14 @@ class ClaimIntents:
             seen |= listed.keys()
 
     def running(self, queue: str, slots: Iterable[LeaseSlot]) -> Iterator[Item]:
-        """Yield the active ones of `not_done`."""
+        """Yield the records that `not_done` yields and whose jobs are active."""
         return (item for item in self.not_done(queue, slots) if item["state"] == State.ACTIVE.value)
 
     def few_running(self, queue: str, slots: Sequence[LeaseSlot]) -> int | None:
-        """Return how many jobs of a queue run without an entry in the index; None if there are too
-        many notes, across queues, to count them.
+        """Return the number of a queue's active jobs without an entry in the index.
 
-        One call for each slot in use, up to four, and one more if the queue has jobs in their
-        notes.
+        Return None if there are too many notes, across queues, to count the jobs. One call for each
+        slot in use, up to four, and one more if the notes contain jobs of the queue.
         """
         if len(slots) > _FEW_SLOTS:
             return None
@@ -412,7 +417,7 @@ class ClaimIntents:
                 yield from (note for note in page if queue in (None, note.queue))
 
     def records(self, job_ids: Iterable[str]) -> dict[str, Item]:
-        """Return stored job records by id, without those that don't exist."""
+        """Return job records by ID. Missing records are skipped."""
         found = self._table.batch_get((keys.job(job_id), keys.RECORD) for job_id in job_ids)
         return {keys.job_id(pk): item for (pk, _), item in found.items()}
 

@@ -1,4 +1,4 @@
-"""What every way of storing new jobs shares: tokens, offloading, recognising an own earlier try."""
+"""Functions for all stores of new jobs: write tokens, offloading, detection of retries."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
 from ojs.store.table.values import Item
 
-# The condition of a new job record: no record has its id.
+# The condition of the write of a new job: no record with its ID exists.
 IS_NEW = "attribute_not_exists(pk)"
-# A job ready to be stored, and its offloaded payload, if any, which must be stored first.
+# A job that is ready to be stored, and its offloaded payload, which must be stored first.
 PreparedJob = tuple[Job, list[tuple[PayloadRef, str]]]
 
 
 class JobIdTaken(Exception):
-    """A job with this id exists already."""
+    """A job with this ID exists already."""
 
     def __init__(self, job_id: str) -> None:
         super().__init__(job_id)
@@ -32,7 +32,7 @@ def prepare(job: Job, payloads: PayloadStore, ids: IdSource) -> PreparedJob:
     """Give a job its write token, and decide whether its content is stored in the job record.
 
     Args:
-        job: New job. If it has `made_by`, that is put before the token.
+        job: New job. If `made_by` is set, the token starts with it.
         payloads: Store of large contents.
         ids: Source of the tokens.
 
@@ -51,11 +51,11 @@ def prepare(job: Job, payloads: PayloadStore, ids: IdSource) -> PreparedJob:
 
 
 def is_own(found: Item | None, job: Job) -> bool:
-    """Return whether an earlier attempt of the same enqueue wrote the record that was found.
+    """Return whether an earlier attempt of the same enqueue wrote the stored record.
 
-    The job might have been claimed, moved, or finished since, so only immutable attributes are
-    compared: the enqueue's token if others can enqueue the same ID, otherwise the creation time
-    (generated IDs are new).
+    The job might have been claimed, moved, or finished since, so only attributes that never change
+    are compared: the enqueue's token if other requests can use the same ID, otherwise the creation
+    time (a generated ID is unique).
     """
     if not found:
         return False
@@ -65,8 +65,8 @@ def is_own(found: Item | None, job: Job) -> bool:
 
 
 def any_own(lost: LostRace, jobs: Sequence[Job]) -> bool:
-    """Return whether a rejected transaction found a record of an earlier attempt.
+    """Return whether a rejected transaction found a record of an earlier attempt of itself.
 
-    That attempt then succeeded, and wrote all of them.
+    That attempt then succeeded, and stored all jobs.
     """
     return any(is_own(found, job) for found, job in zip(lost.items, jobs, strict=False))

@@ -1,8 +1,8 @@
-"""Orphans: parts of jobs and of cron jobs that no record refers to, and no sweep can find.
+"""Orphans: payloads and other items of jobs and cron jobs whose record doesn't exist.
 
 An offloaded payload is written before the record that refers to it. If the process crashes in
-between, no item refers to the payload (ADR 21). Only a scan of the whole table finds it. No
-function does that: an operator runs `ojs-aws gc`.
+between, no item refers to the payload (ADR 21), and no sweep can find it. Only a scan of the whole
+table finds it. An operator starts this scan with `ojs-aws gc`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from ojs.store.table.values import Item, Value
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-# How keys of those begin whose records refer to payloads, and the attribute that does, by kind.
+# By kind of record with payloads: the prefix of its partition key, and the attribute with the
+# reference.
 _OWNERS = (keys.job(""), keys.cron(""))
 _REFERRING = {keys.PAYLOAD: "payload", keys.RESULT: "result_ref", keys.DEFINITION: "apart"}
 _PAGE = 1_000
@@ -27,7 +28,10 @@ _PAGE = 1_000
 
 @record(frozen=True)
 class OrphanCandidate:
-    """An item in a record's partition, or an object in the bucket; `pk` is the record's."""
+    """An item in a record's partition, or an object in the bucket.
+
+    `pk` is the record's partition key.
+    """
 
     pk: str
     sk: str
@@ -42,7 +46,7 @@ class Orphans:
         self._bucket = bucket
 
     def pages(self) -> Iterator[Sequence[OrphanCandidate]]:
-        """Yield all parts, page by page: those in the table, then those in the bucket."""
+        """Yield all candidates, page by page: those in the table, then those in the bucket."""
         values: dict[str, Value] = {f":o{at}": begin for at, begin in enumerate(_OWNERS)}
         owned = " OR ".join(f"begins_with(pk, {name})" for name in values)
         beside = f"({owned}) AND sk <> :record"
@@ -72,7 +76,10 @@ class Orphans:
                 ]
 
     def unreferenced(self, parts: Iterable[OrphanCandidate]) -> list[OrphanCandidate]:
-        """Return the parts that belong to no stored record, strongly consistent."""
+        """Return the candidates without a stored record that refers to them.
+
+        The read is strongly consistent.
+        """
         wanted = list(parts)
         records = self._table.batch_get((part.pk, keys.RECORD) for part in wanted)
         return [
@@ -80,7 +87,10 @@ class Orphans:
         ]
 
     def remove(self, parts: Iterable[OrphanCandidate]) -> None:
-        """Remove parts. Their names hold random tokens, so no later write uses them."""
+        """Delete candidates.
+
+        Their names contain random tokens, so no later write uses the same names.
+        """
         in_table = []
         for part in parts:
             if part.blob is None:
@@ -97,12 +107,13 @@ def _of_object(kind: str, key: str) -> OrphanCandidate:
 
 
 def _referenced(part: OrphanCandidate, record: Item | None) -> bool:
-    """Return whether this part belongs to its `record`. None: the record doesn't exist."""
+    """Return whether a record refers to this candidate. `record` is None if it doesn't exist."""
     if record is None:
         return False
     for kind, attribute in _REFERRING.items():
         if part.sk.startswith(kind):
-            # Not as a job: a record that only a newer version knows names its payloads, too.
+            # The attributes of the record are read directly, because a record that only a newer
+            # version knows can refer to payloads, too.
             return part.sk.removeprefix(kind) == record.get(attribute)
-    # Errors, progress and notes are found by the id of their job, and removed with it.
+    # Errors, progress, and notes are found by the ID of their job, and deleted with the job.
     return True

@@ -1,13 +1,13 @@
 """Changes the content of a stored job.
 
-An offloaded payload never changes (`ojs.store.jobs.payloads`): the new payload is written under a
-separate name, then the job record refers to it, then the old one is removed. Before that, both
-names are stored in the partition of the job record:
+An offloaded payload never changes (`ojs.store.jobs.payloads`). A new payload is written under a
+separate name. Then the job record is changed to refer to it, and the old payload is removed. Before
+that, the names of both payloads are stored as notes in the partition of the job record:
 
     J|{id}  spare|{ref}   remove this payload with the job, if it still exists
 
-If the process crashes in between, the job has its old or its new content, and no payload is left
-over permanently.
+If the process crashes in between, the job has its old or its new content. The other payload is
+removed with the job.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ojs.store.table.values import Item
 
 
 class PayloadChange:
-    """Changes contents."""
+    """Changes the contents of stored jobs."""
 
     def __init__(self, table: Table, payloads: PayloadStore, jobs: JobStore) -> None:
         self._table = table
@@ -35,12 +35,12 @@ class PayloadChange:
 
     @contextmanager
     def changed(self, before: Job, after: Job) -> Iterator[Job]:
-        """Store the new content of `after`; the caller writes the job that is yielded.
+        """Store the new content of `after`. The caller writes the yielded job in the `with` block.
 
-        After that write the old content is removed. If the write raises LostRace, the new content
+        After that write, the old content is removed. If the write raises LostRace, the new content
         is removed, unless the job record refers to it: then the write succeeded, its response was
-        lost, and the job has changed since. If the outcome is unknown (BackendError), both stay,
-        with their names stored. Raises OjsError.
+        lost, and the job has changed since. If the outcome is unknown (BackendError), both contents
+        and their notes are kept. Raises OjsError.
         """
         placed, prepared = self._jobs.prepare(after)
         new = [at for at, _ in prepared]
@@ -55,7 +55,8 @@ class PayloadChange:
         except BackendError:
             raise
         except LostRace:
-            # The old payload stays noted: the winner may have just replaced it.
+            # The note of the old payload is kept, because the winner might have just replaced that
+            # payload.
             self._drop_unreferenced(before.id, new)
             raise
         except OjsError:
@@ -64,8 +65,9 @@ class PayloadChange:
         self._drop(old, also=new)
 
     def _drop_unreferenced(self, job_id: str, payloads: Sequence[PayloadRef]) -> None:
-        """Remove payloads, except one that the job record refers to. If this fails, the notes have
-        them removed with the job.
+        """Remove payloads, except one that the job record refers to.
+
+        If this fails, the notes ensure that they are removed with the job.
         """
         if not payloads:
             return
@@ -75,7 +77,10 @@ class PayloadChange:
             self._drop([at for at in payloads if at.ref != current])
 
     def _drop(self, payloads: Sequence[PayloadRef], also: Sequence[PayloadRef] = ()) -> None:
-        """Remove payloads, and the notes of them and of `also`; if this fails, as above."""
+        """Remove payloads, their notes, and the notes of `also`.
+
+        If this fails, the notes ensure that they are removed with the job.
+        """
         with suppress(OjsError):
             self._payloads.delete(at for at in payloads if at.in_bucket)
             items = [at.key for at in payloads if not at.in_bucket]

@@ -1,8 +1,8 @@
-"""Offloaded payloads: contents and results that are stored in separate items in the partition of
-the job record, or in the bucket when very large.
+"""Offloaded payloads: contents and results that are too large for the job record.
 
-A payload is written before the job record that refers to it, and never changed. Its name has a
-random token, so that the payload of a write that lost never overwrites the winner's.
+They are stored in separate items in the partition of the job record, or in the bucket if they are
+very large. A payload is written before the job record that refers to it, and never changed. Its
+name has a random token, so the payload of a write that lost a race never overwrites the winner's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ojs.store.table import keys
 from ojs.store.table.table import Put, Table
 from ojs.store.table.values import Item
 
-# DynamoDB allows 400 KB for an item with its keys.
+# DynamoDB allows 400 KB for an item including its keys.
 MAX_ITEM_BYTES = 300 * 1024
 _UNIT = 1_024
 _BUCKET_MARK = "s3:"
@@ -25,10 +25,10 @@ _BUCKET_MARK = "s3:"
 
 @record(frozen=True)
 class PayloadRef:
-    """The location of a payload: its job, the key prefix of its kind, the reference in the job
-    record.
+    """The location of a payload: its job, its kind, and the reference in the job record.
 
-    A definition belongs to a cron job. Its `job_id` is the name of the cron job.
+    The definition of a cron job is stored in the same way. Its `job_id` is the name of the cron
+    job.
     """
 
     job_id: str
@@ -37,18 +37,18 @@ class PayloadRef:
 
     @property
     def in_bucket(self) -> bool:
-        """Whether it is in the bucket, not in the table."""
+        """Whether the payload is stored in the bucket, not in the table."""
         return self.ref.startswith(_BUCKET_MARK)
 
     @property
     def key(self) -> tuple[str, str]:
-        """Key of its item."""
+        """Key of the payload's item."""
         partition = keys.cron if self.kind == keys.DEFINITION else keys.job
         return partition(self.job_id), self.kind + self.ref
 
     @property
     def blob_key(self) -> str:
-        """Key of its object."""
+        """Key of the payload's object in the bucket."""
         return f"{self.kind.rstrip('|')}/{self.job_id}/{self.ref.removeprefix(_BUCKET_MARK)}"
 
 
@@ -72,7 +72,7 @@ class PayloadStore:
         return PayloadRef(job_id, kind, ref)
 
     def save(self, payloads: Sequence[tuple[PayloadRef, str]]) -> None:
-        """Write payloads. Nothing refers to them yet, so no condition is needed."""
+        """Write payloads. No record refers to them yet, so the writes need no condition."""
         items = []
         for at, payload in payloads:
             if at.in_bucket:
@@ -85,10 +85,10 @@ class PayloadStore:
             self._table.write_many(puts=items)
 
     def load(self, refs: Iterable[PayloadRef]) -> dict[PayloadRef, str]:
-        """Return the existing ones of these payloads.
+        """Return these payloads by reference. Missing ones are skipped.
 
         A payload never changes, so an eventually consistent read, which costs half, returns the
-        payload or nothing. Missing payloads are read again consistently.
+        payload or nothing. Missing payloads are read again with strong consistency.
         """
         found: dict[PayloadRef, str] = {}
         in_table = []
@@ -119,7 +119,7 @@ class PayloadStore:
 
 
 def payloads_of(job: Job) -> list[PayloadRef]:
-    """Return the references of a job's content and result, if they are offloaded."""
+    """Return the references of a job's content and result, if these are offloaded."""
     found = []
     if job.content_ref is not None:
         found.append(PayloadRef(job.id, keys.PAYLOAD, job.content_ref))
@@ -139,7 +139,7 @@ def payload_of(item: Item) -> str:
 def _item(at: PayloadRef, payload: str) -> Item:
     pk, sk = at.key
     raw = payload.encode("utf-8")
-    # Write units are charged by the KiB: compress where that saves at least one.
+    # Write units are counted in KB. The payload is compressed if that saves at least one unit.
     packed = zlib.compress(raw, 6) if len(raw) > _UNIT else raw
     if len(packed) // _UNIT < len(raw) // _UNIT:
         return {"pk": pk, "sk": sk, "zip": packed}

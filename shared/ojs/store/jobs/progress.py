@@ -1,4 +1,4 @@
-"""The progress that workers report for active jobs: an item in the partition of the job record."""
+"""Stores the progress that workers report for active jobs: an item in the job's partition."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ class JobProgress:
             "updated": now_ms,
         }
         if value is None:
-            # Race: a new run of the job began. The loser's report becomes the first of that run.
+            # Race: a new run of the job started. The loser's report is stored as the first one of
+            # that run.
             same = Update(
                 pk, sk, set=stored, condition="#run = :run", values={":run": stored["run"]}
             )
@@ -52,8 +53,9 @@ class JobProgress:
         stored["value"] = millionths
         if value is not None:
             stored["number"] = jsontext.dumps(value)
-        # Races: two reports of one attempt. The higher one stays (ojs-progress section 5.1); a new
-        # attempt starts afresh. And the late report of a former attempt: the new one's stays.
+        # Races: two reports of one attempt. The higher value is kept (ojs-progress section 5.1),
+        # and a new attempt starts at its own value. Or a late report of an earlier attempt: the
+        # report of the new attempt is kept.
         return wins(
             lambda: self._table.put(
                 Put(
@@ -77,5 +79,8 @@ def progress_of(item: Item | None, job: Job) -> dict[str, Any] | None:
 
 
 def _run(job: Job) -> str:
-    """Identify one run of a job. A released job is run again without a new attempt."""
+    """Return a value that identifies one run of a job.
+
+    A released job runs again without a new attempt, so the attempt number is not sufficient.
+    """
     return f"{job.life}.{job.attempt}.{job.started_ms}"

@@ -22,14 +22,17 @@ from ojs.store.table.values import Item, Value
 
 
 class JobReader:
-    """Reads jobs, consistently."""
+    """Reads jobs. Reads are strongly consistent by default."""
 
     def __init__(self, table: Table, payloads: PayloadStore) -> None:
         self._table = table
         self._payloads = payloads
 
     def read_record(self, job_id: str) -> Job | None:
-        """Return the job record without other items; decisions use this. Raises UnknownForm."""
+        """Return the job record without other items.
+
+        Decisions are based on it. Raises UnknownForm.
+        """
         item = self._table.get(keys.job(job_id), keys.RECORD)
         return items.job_of(item) if item else None
 
@@ -41,17 +44,17 @@ class JobReader:
         consistent: bool = True,
         progress: bool = False,
     ) -> dict[str, Job]:
-        """Return several job records by id, without those that don't exist or that only a newer
-        version can read.
+        """Return several job records by ID.
 
-        Sweeps, fetches, and listings skip those. A listing can set `consistent` to false, at half
-        the price, because its index is eventually consistent too.
+        Records that don't exist, or that only a newer version can read, are skipped. A listing can
+        set `consistent` to false, at half the cost, because its index is eventually consistent as
+        well.
 
         Args:
             job_ids: IDs of the jobs.
-            unreadable: Called for each record that can't be read, which is then left out.
+            unreadable: Called for each record that can't be read, which is then skipped.
             consistent: Whether to read consistently.
-            progress: Whether to read the progress of each run, at the price of another record.
+            progress: Whether to read the progress of each run, at the cost of another item.
 
         Raises:
             UnreadableItem: A record can't be read, and `unreadable` is None.
@@ -70,7 +73,10 @@ class JobReader:
         }
 
     def with_progress(self, job_id: str) -> Job | None:
-        """Read only the job record and the progress: one call for any size of the job."""
+        """Return the job record with the progress.
+
+        Makes one call, regardless of the size of the job.
+        """
         head, progress = (keys.job(job_id), keys.RECORD), (keys.job(job_id), keys.PROGRESS)
         found = self._table.batch_get([head, progress])
         if head not in found:
@@ -79,7 +85,9 @@ class JobReader:
         return changed(job, progress=progress_of(found.get(progress), job))
 
     def load(self, job_id: str) -> Job | None:
-        """Return the whole job: record, content, errors, result, progress. One consistent query.
+        """Return the whole job: record, content, errors, result, progress.
+
+        Makes one consistent query.
 
         If the query stops at DynamoDB's 1 MB because of a long error history, the latest 1 MB of
         the errors is read, and the other parts by key.
@@ -106,7 +114,7 @@ class JobReader:
         return self._assembled(by_key)
 
     def load_whole(self, job_id: str) -> Job | None:
-        """Do the same as `load`, with all errors, regardless of the number of calls."""
+        """Return the whole job as `load` does, with all errors. Makes any number of calls."""
         found = self._table.query_all("pk = :job", {":job": keys.job(job_id)})
         by_key = {str(item["sk"]): item for item in found}
         return self._assembled(by_key) if keys.RECORD in by_key else None
@@ -121,8 +129,8 @@ class JobReader:
         errors = {
             sk: item
             for sk, item in by_key.items()
-            # If the record has no space for it, a sweep stores the reason before it finishes a job.
-            # It might lose the job to a worker then.
+            # If the job record has no space for the reason, a sweep stores the reason before it
+            # finishes the job. A worker might then finish the job first.
             if sk.startswith(keys.ERROR) and (ended or not keys.is_of_end(sk))
         }
         own = map(items.error_key, job.noted)
@@ -134,11 +142,12 @@ class JobReader:
         )
 
     def with_contents(self, jobs: Sequence[Job], unreadable: Unreadable | None = None) -> list[Job]:
-        """Return the same jobs with contents and results filled in. One call for all payloads in
-        the table.
+        """Return the same jobs with their contents and results.
 
-        With `unreadable`, jobs with damaged payloads are reported to it and returned unchanged.
-        Without it, raises UnreadableItem.
+        Makes one call for all payloads in the table.
+
+        `unreadable` is called for each job with a damaged payload, which is then returned
+        unchanged. If it is None, UnreadableItem is raised.
         """
         missing = [
             at
@@ -159,11 +168,11 @@ class JobReader:
         return [one for job in jobs for one in self.with_contents([job], unreadable)]
 
     def with_sent(self, jobs: Sequence[Job]) -> list[Job]:
-        """Return the same jobs with their content as sent by the client, if it is offloaded to the
+        """Return the same jobs with their contents as sent by the client, if offloaded to the
         table.
 
-        One call, for listings. Payloads that are damaged, or that an eventually consistent read
-        misses, are left out.
+        Makes one call, for listings. Payloads that are damaged, or missing in an eventually
+        consistent read, are skipped.
         """
         refs = {job.id: at for job in jobs for at in payloads_of(job) if at.kind == keys.PAYLOAD}
         in_table = [at.key for at in refs.values() if not at.in_bucket]
@@ -176,7 +185,7 @@ class JobReader:
 
     def _filled(self, job: Job, payloads: dict[PayloadRef, str]) -> Job:
         """Return a job with its content and result, from the payloads that were read."""
-        # What no query of the table found may be in the bucket.
+        # A payload that no query of the table found might be in the bucket.
         missing = [at for at in payloads_of(job) if at not in payloads and at.in_bucket]
         if missing:
             payloads = payloads | self._payloads.load(missing)
@@ -191,10 +200,10 @@ class JobReader:
         return job
 
     def with_errors(self, jobs: Sequence[Job], *, latest: int = 10) -> list[Job]:
-        """Return the same jobs with the latest errors of their current life.
+        """Return the same jobs with the most recent errors of their current life.
 
-        Errors that are not on the job record are read by key. Listings use this, because their cost
-        must not grow with the number of attempts. `load` reads all errors.
+        Errors that are not in the job record are read by key. Listings use this, because their cost
+        must not increase with the number of attempts. `load` reads all errors.
         """
         wanted = {
             job.id: [
@@ -225,8 +234,9 @@ class JobReader:
 
 
 def _error_keys(job: Job, attempt: int) -> list[str]:
-    """Return the keys of the errors of an attempt: its own, and the error that finished the job
-    without an attempt.
+    """Return the keys of the errors of an attempt.
+
+    These are the error of the attempt itself, and an error that finished the job after it.
     """
     own = [keys.error(job.life, attempt)] if attempt else []
     if attempt == job.attempt and job.state is State.DISCARDED and not job.dead_letter:
@@ -235,9 +245,9 @@ def _error_keys(job: Job, attempt: int) -> list[str]:
 
 
 def _failures(wanted: Iterable[str], found: Mapping[str, Item], job: Job) -> tuple[Failure, ...]:
-    """Return the errors of a job at these sort keys, from the items and from its record.
+    """Return the errors of a job at these sort keys, from the error items and the job record.
 
-    The order is that of the keys. Errors of an earlier job with the same ID are left out.
+    The order is that of the keys. Errors of an earlier job with the same ID are skipped.
     """
     entries = {sk: items.entry_from(item) for sk, item in found.items()}
     for noted in job.noted:

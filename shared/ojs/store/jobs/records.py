@@ -1,18 +1,17 @@
-"""Job records: every conditional write on one.
+"""Job records: all conditional writes of a job record.
 
-Kinds of writes, by their condition:
+The writes have these conditions:
 
-    create    the id is new
-    claim/ack/extend   the job is in the state (and under the lease) that the caller names;
-              nothing is read first
-    replace   compare-and-swap: the record still has the version (`op`) or the lease that was
-              read before
+- create: no record has this ID
+- claim, ack, extend: the job is in the expected state, under the expected lease. The record is not
+  read before.
+- replace: compare-and-swap. The record still has the version (`op`) or the lease that was read.
 
 Before a write that gives a job a start time, a deadline, or a lease, that time is noted, so that
 the sweep reads its line (`ojs.store.queues.due_notes`).
 
 Every write stores a new token in `op`. If a response is lost and the SDK retries, the condition
-fails, but the record has the token of this write: it succeeded.
+fails, but the record has the token of this write: the write succeeded.
 """
 
 from __future__ import annotations
@@ -55,8 +54,8 @@ _UNSETTLED = 100
 def winner(lost: LostRace, *, known_only: bool = False) -> Job | None:
     """Return the job that the winner of a lost race stored, or None if there is none.
 
-    A job in a format that only a newer version knows raises UnknownForm. With `known_only`, it
-    counts as none, for callers that have other jobs to process.
+    If only a newer version knows the format of the job, UnknownForm is raised. With `known_only`,
+    the result is None instead, for callers that have other jobs to process.
     """
     if not lost.item or "state" not in lost.item:
         return None
@@ -95,8 +94,8 @@ class JobStore(JobReader):
         self.batches = StagedBatches(
             table, ids, payloads=payloads, records=self, depth=depth, due_notes=due_notes
         )
-        # New jobs whose creation has an unknown outcome, by id, as they would have been stored. Of
-        # a transaction only the first one.
+        # New jobs whose creation has an unknown outcome, by ID. For a transaction, only the first
+        # job.
         self.unsettled: BoundedMap[str, Job] = BoundedMap(_UNSETTLED)
 
     def _note(self, *jobs: Job) -> None:
@@ -110,15 +109,17 @@ class JobStore(JobReader):
         return prepare(job, self._payloads, self._ids)
 
     def create(self, job: Job, also: Sequence[Put | Update] = ()) -> Job:
-        """Write a new job, with `also` in one transaction if given.
+        """Write a new job, together with the writes `also` in one transaction.
 
-        Raises JobIdTaken when the id exists, LostRace when a condition of `also` failed.
+        Raises:
+            JobIdTaken: A job with the ID exists.
+            LostRace: A condition of `also` failed.
         """
         self._note(job)
         job, payloads = self.prepare(job)
         self._payloads.save(payloads)
-        # Race: two enqueues with one client id. The loser finds the winner's record and stores
-        # nothing; its payload, under a separate name, is removed again.
+        # Race: two enqueues with the same ID, which the client chose. The loser finds the winner's
+        # record and stores nothing. Its payload, which has a separate name, is removed again.
         record = Put(items.record_of(job), condition=IS_NEW)
         try:
             if also:
@@ -144,9 +145,11 @@ class JobStore(JobReader):
         return job
 
     def create_all(self, jobs: Sequence[Job], also: Sequence[Put | Update] = ()) -> list[Job]:
-        """Write up to 100 new jobs and `also` (100 writes in all), all or none.
+        """Write up to 100 new jobs and the writes `also` (100 writes in total), all or none.
 
-        Raises JobIdTaken when an id exists, LostRace when a condition of `also` failed.
+        Raises:
+            JobIdTaken: A job with one of the IDs exists.
+            LostRace: A condition of `also` failed.
         """
         self._note(*jobs)
         prepared = [self.prepare(job) for job in jobs]
@@ -170,7 +173,10 @@ class JobStore(JobReader):
         return stored
 
     def is_stored(self, job: Job) -> bool:
-        """Return whether a new job's record exists with its prepared content. Raise OjsError."""
+        """Return whether the record of a new job exists with its prepared content.
+
+        Raises OjsError.
+        """
         return is_own(self._table.get(keys.job(job.id), keys.RECORD), job)
 
     def _is_stored_after_all(self, job: Job) -> bool:
@@ -246,10 +252,10 @@ class JobStore(JobReader):
             "fenced": 1 if fenced else None,
         }
         setting |= {name: value for name, value in optional.items() if value is not None}
-        # Race: other fetches, a cancel, a promotion to another position, a stale index. One wins;
-        # the losers see another state or position and try the next job. The position is compared
-        # too: it carries what this claim relied on. The partition is compared because a job that
-        # was moved to another queue can have an equal position there.
+        # Race: other fetches, a cancel, a promotion to another position, a stale index. One write
+        # wins. The losers find another state or position and try the next job. The position is
+        # compared, because it contains data that this claim relies on. The partition is compared,
+        # because a job that was moved to another queue can have an equal position there.
         condition = "#state = :available AND #wpk = :line AND #wsk = :seen"
         values: dict[str, Value] = {
             ":available": State.AVAILABLE.value,
@@ -258,7 +264,8 @@ class JobStore(JobReader):
         }
         if due is not None:
             setting["enqueued"] = now_ms
-            # Race: any change since the job was read, another fetch's claim or promotion included.
+            # Race: any change since the job was read, including a claim or a promotion by another
+            # fetch.
             condition, values = "#op = :seen", {":seen": due.op or ""}
         item = self._table.update(
             Update(
@@ -266,7 +273,8 @@ class JobStore(JobReader):
                 keys.RECORD,
                 set=setting,
                 compute={"attempt": "if_not_exists(#attempt, :zero) + :one"},
-                # A deadline has no effect after the start; the expiry index must no longer list it.
+                # A deadline has no effect after the start, so the job is removed from the index
+                # `expiry`.
                 remove=["batch", "epk", "esk", "stalled", "retry_at"]
                 + [
                     name
@@ -319,11 +327,11 @@ class JobStore(JobReader):
             else:
                 offloaded = self._payloads.new_ref(job_id, keys.RESULT, token, size)
                 setting["result_ref"] = offloaded.ref
-                # Stays when others change the record later, unlike `op`.
+                # This attribute is kept when the record is changed later, in contrast to `op`.
                 own = ("result_ref", offloaded.ref)
                 self._payloads.save([(offloaded, payload)])
-        # Race: the lease expired and the job went to another worker, was cancelled or finished.
-        # The loser sees the state, worker and attempt that are stored now.
+        # Race: the lease expired and another worker claimed the job, or the job was cancelled or
+        # finished. The loser receives the stored state, worker, and attempt.
         conditions, values = _lease_owner_condition(worker_id, attempt, lease_token, demanded=True)
         values |= {":now_s": now_ms // 1000, ":keep": RETENTION.completed_s}
         try:
@@ -357,10 +365,10 @@ class JobStore(JobReader):
         lease_ms: int | None = None,
         lease_token: str | None = None,
     ) -> Job:
-        """Renew a lease, by its own length unless `lease_ms` is given.
+        """Renew a lease, by its own length or by `lease_ms`.
 
-        Changes no index key: one write unit. The due entry keeps the first end; the sweep that
-        finds it moves it. A lease is never shortened.
+        Changes no index key, so it costs one write unit. The due entry keeps the first end of the
+        lease. The sweep that finds the entry moves it. A lease is never shortened.
 
         Args:
             job_id: ID of the job.
@@ -376,20 +384,21 @@ class JobStore(JobReader):
         token = self._ids.token()
         setting: dict[str, Value] = {"op": token, "beat": now_ms}
         compute: dict[str, str] = {}
-        # Race: the job was finished, cancelled, or released after its lease expired. The loser sees
-        # the new owner. A heartbeat identifies its run by the worker's id; a progress report can
-        # have none.
+        # Race: the job was finished, cancelled, or released after its lease expired. The loser
+        # receives the new owner. A heartbeat identifies its run by the worker ID. A progress report
+        # can be without a worker ID.
         conditions, values = _lease_owner_condition(
             worker_id, None, lease_token, demanded=worker_id is None
         )
-        # Race: a container whose clock is ahead renewed it; or this is an earlier write of a caller
-        # that takes effect late. The loser sees the later time.
+        # Race: a container whose clock is ahead renewed the lease, or this is an earlier write that
+        # takes effect late. The loser receives the later time.
         conditions.append("(attribute_not_exists(#beat) OR #beat <= :now)")
         values[":now"] = now_ms
         if lease_ms is None:
             compute["lease_until"] = ":now + #lease_ms"
         else:
-            # Its length too: a later heartbeat or progress report must not make the lease shorter.
+            # The length of the lease is also compared: a later heartbeat or progress report must
+            # not make the lease shorter.
             setting |= {"lease_until": now_ms + lease_ms, "lease_ms": lease_ms}
             conditions.append("#lease_until <= :until")
             values[":until"] = now_ms + lease_ms
@@ -457,15 +466,17 @@ class JobStore(JobReader):
     def replace_all(
         self, changes: Sequence[tuple[Job, Job]], also: Sequence[Put | Update] = ()
     ) -> list[Job]:
-        """Replace several unchanged job records, and make the writes `also`: all or none.
+        """Replace several job records, and make the writes `also`: all or none.
 
-        Raise LostRace if one has changed, or a condition of `also` failed.
+        Raises:
+            LostRace: A record has changed since it was read, or a condition of `also` failed.
         """
         made = [self.replacing(before, after) for before, after in changes]
         try:
             self._table.transact([*(update for _, update in made), *also])
         except LostRace as lost:
-            # All records found are our own when an earlier response was lost.
+            # If an earlier attempt succeeded and its response was lost, all stored records have our
+            # tokens.
             records = zip(lost.items, made, strict=False)
             if not all(found and found.get("op") == after.op for found, (after, _) in records):
                 raise
@@ -488,7 +499,7 @@ class JobStore(JobReader):
             OjsError: A call failed. Nothing was written.
         """
         self._note(after)
-        # Only a running job holds concurrency permits.
+        # Only an active job has concurrency permits.
         if after.state is not State.ACTIVE:
             after = changed(
                 after, permits=None, queue_permit=False, pool_permits="", key_permit=None
@@ -496,8 +507,8 @@ class JobStore(JobReader):
         after = changed(after, op=self._ids.token())
         old, new = items.record_of(before), items.record_of(after)
         setting = {name: value for name, value in new.items() if old.get(name) != value}
-        # A heartbeat may have left the stored due entry behind the one worked out from the record:
-        # index keys are always written out.
+        # After a heartbeat, the stored due entry can differ from the one computed from the record.
+        # So index keys are always written.
         setting |= {name: new[name] for name in ("wpk", "wsk") if name in new}
         removing = [name for name in old if name not in new]
         removing += [n for n in ("wpk", "wsk") if n not in new and n not in removing]
@@ -507,15 +518,15 @@ class JobStore(JobReader):
             # reads again and decides again.
             condition, values = "#op = :seen", {":seen": before.op or ""}
         else:
-            # Race: the lease was lost since. A heartbeat in between does no harm.
+            # Race: the lease was lost in the meantime. A heartbeat in between is not a conflict.
             condition = "#state = :active AND #lease = :lease"
             values = {
                 ":active": State.ACTIVE.value,
                 ":lease": before.lease.token if before.lease else "",
             }
         if before.state is State.ACTIVE:
-            # Race: a permit is noted on a job that ran before there was a limit. The loser would
-            # not release it, and reads again.
+            # Race: a permit is recorded for a job that was claimed before there was a limit. The
+            # loser would not release the permit, so it reads again.
             condition += f" AND {_same_permits(before)}"
             values |= _permit_values(before)
         return after, Update(
@@ -530,7 +541,9 @@ class JobStore(JobReader):
     def noting(
         self, before: Job, after: Job, failure: Failure, *, reported: bool = False
     ) -> tuple[Job, Put | None]:
-        """Add the error of `before` to `after`. If the record is too small, move its oldest errors.
+        """Return `after` with the error of `before`.
+
+        If the record is too small, older errors are moved.
 
         Args:
             before: Job that failed, as read.
@@ -539,8 +552,8 @@ class JobStore(JobReader):
             reported: Whether a worker reported the error.
 
         Returns:
-            The job with the error. If the record has no space for it, the item of the error, which
-            the caller must write before the record or with it.
+            The job with the error. If the record has no space for it, also the item of the error,
+                which the caller must write before the record or with it.
 
         Raises:
             OjsError: A call failed.
@@ -553,24 +566,28 @@ class JobStore(JobReader):
         for leaving in range(len(others) + 1):
             noted = changed(after, noted=(*others[leaving:], entry))
             if items.has_room(before, noted):
-                # If the process crashes now, these are stored in both places. Readers merge them.
+                # If the process crashes now, these errors are stored in both places. Readers merge
+                # them.
                 for one in others[:leaving]:
                     self._add(_apart(before.id, one))
                 return noted, None
         return changed(after, noted=others), _apart(before.id, entry)
 
     def _add(self, entry: Put) -> None:
-        # Race: another function writes the same entry, or the stored entry has more details of the
-        # same run.
+        # Race: another function writes the same error, or the stored error has more details about
+        # the same run.
         with suppress(LostRace):
             self._table.put(entry)
 
     def note_permits(self, job: Job, permits: RunPermits) -> bool:
-        """Record more permits on a running job. Return False if it no longer runs under this lease,
-        or if other permits were recorded since.
+        """Record additional permits of an active job.
+
+        Return false if the job has lost this lease, or if other permits were
+        recorded in the meantime.
         """
-        # Race: the job ends, and would not release it; or another sweep notes one. The loser
-        # releases the permit that it acquired for the job. The name tells our note from theirs.
+        # Race: the job finishes and would not release the permit, or another sweep records one. The
+        # loser releases the permit that it acquired for the job. The name distinguishes our permit
+        # from the other.
         noted = permits.compact()
         return wins(
             lambda: self._table.update(
@@ -592,7 +609,7 @@ class JobStore(JobReader):
     def tag(self, job: Job, share: Share, order: str | None) -> bool:
         """Store a job's share of its tenant, and the order of an available job.
 
-        Nothing else changes, also not its version (`op`). So an enqueue whose response was lost
+        Nothing else changes, not even the version (`op`). So an enqueue whose response was lost
         still finds its own record, and concurrent changes succeed.
 
         Args:
@@ -612,8 +629,8 @@ class JobStore(JobReader):
             own = ("wsk", setting["wsk"])
             condition += " AND #wsk = :position"
             values[":position"] = items.position(job).key()
-        # Race: a claim, a cancel, a promotion, another backfill. The loser leaves the job alone;
-        # if it still needs a tag the next backfill finds it.
+        # Race: a claim, a cancel, a promotion, or another backfill. The loser does not change the
+        # job. If the job still needs a tag, the next backfill finds it.
         return wins(
             lambda: self._table.update(
                 Update(
@@ -624,8 +641,10 @@ class JobStore(JobReader):
         )
 
     def file_running(self, job: Job) -> None:
-        """Create the due entry of a running job in the index, or move an existing one to the end of
-        its lease; do nothing if the lease has expired. Raises OjsError.
+        """Create the due entry of an active job in the index, or move it to the end of the job's
+        lease.
+
+        Does nothing if the lease has expired. Raises OjsError.
         """
         line = keys.due(job.queue, job.lane)
         self._due_notes.note([(line, job.due_ms)])
@@ -651,12 +670,12 @@ class JobStore(JobReader):
 
 
 def _apart(job_id: str, entry: ErrorEntry) -> Put:
-    """Return the write of an entry of the error history as a separate item."""
-    # Races: a worker reports the attempt that the sweep is ending. The worker's entry has more
-    # details and replaces the backend's. An entry can also be left from an earlier run (releasing a
-    # job does not count the attempt): it is replaced, but an entry of a later run is not. Runs are
-    # distinguished by their leases, as clocks differ. Readers compare likewise
-    # (`ErrorEntry.replaces`)
+    """Return the write of an error of the error history as a separate item."""
+    # Races: a worker reports on the attempt that the sweep finishes. The worker's error has more
+    # details and replaces the backend's. An error can also exist from an earlier run, because
+    # releasing a job does not count the attempt. It is replaced, but an error of a later run is
+    # not. Runs are compared by their leases, because clocks differ. Readers compare in the same way
+    # (`ErrorEntry.replaces`).
     condition = "attribute_not_exists(pk) OR #occurred <= :occurred OR #lease = :lease"
     if not entry.reported:
         condition = "attribute_not_exists(pk) OR (#occurred <= :occurred AND #lease <> :lease)"
@@ -668,7 +687,7 @@ def _apart(job_id: str, entry: ErrorEntry) -> Put:
 
 
 def _same_permits(job: Job) -> str:
-    """Return the condition that a record has the same permits."""
+    """Return the condition that a job record still has the same permits."""
     return "attribute_not_exists(#permits)" if job.permits is None else "#permits = :permits"
 
 
@@ -681,13 +700,13 @@ def _lease_owner_condition(
 ) -> tuple[list[str], dict[str, Value]]:
     """Return the condition that the job is active, and that its lease is the caller's.
 
-    `demanded`: the caller must send the token if the job's queue requires it.
+    If `demanded` is true, the caller must send the lease token if the job's queue requires it.
     """
     (active,) = sources(Trigger.ACK)
     conditions = ["#state = :active"]
     values: dict[str, Value] = {":active": active.value}
     if worker_id is not None:
-        # A job fetched without a worker id may be finished by any caller.
+        # If a job was fetched without a worker ID, any caller can finish it.
         conditions.append("(attribute_not_exists(#worker) OR #worker = :worker)")
         values[":worker"] = worker_id
     if attempt is not None:
@@ -697,7 +716,7 @@ def _lease_owner_condition(
         conditions.append("#lease = :lease")
         values[":lease"] = lease_token
     elif demanded:
-        # Race: a former owner without a lease token reports on the run of another. In a queue that
-        # requires the token, the loser gets an error that asks for it.
+        # Race: a previous owner without a lease token reports on the run of another worker. In a
+        # queue that requires the token, the loser receives an error that asks for the token.
         conditions.append("attribute_not_exists(#fenced)")
     return conditions, values

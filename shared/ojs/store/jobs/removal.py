@@ -15,7 +15,7 @@ from ojs.store.table.table import Table, Update
 
 
 class JobRemoval:
-    """Removes jobs: the job record first, then its other items."""
+    """Deletes jobs: the job record first, then all other items and objects of the job."""
 
     def __init__(
         self, table: Table, payloads: PayloadStore, ids: IdSource, depth: DepthCounter
@@ -26,11 +26,12 @@ class JobRemoval:
         self._ids = ids
 
     def mark_deleting(self, job: Job) -> Job:
-        """Note on a dead letter that it is being deleted on request, and return it so marked.
+        """Mark a dead letter as deleted on request, and return it with the mark.
 
-        Without the mark its last stream record could not say why it went. Raises LostRace.
+        Without the mark, the last stream record of the job could not show the reason of the
+        deletion. Raises LostRace.
         """
-        # Race: a retry, or the pruning. The loser reads again and decides again.
+        # Race: a retry, or pruning. The loser reads again and decides again.
         token = self._ids.token()
         self._table.update(
             Update(
@@ -45,25 +46,28 @@ class JobRemoval:
         return changed(job, deleting=True, op=token)
 
     def delete(self, job: Job) -> None:
-        """Remove a job and all that belongs to it. Raises LostRace if it has changed."""
-        # List the job's other items first: afterwards the id can belong to a new job. If the
-        # process crashes in between, the record's stream record leads to the same cleanup
-        # (`remove_rest`).
+        """Delete a job with all its items and objects. Raises LostRace if the job has changed."""
+        # The job's other items are listed first, because a new job can have the same ID afterwards.
+        # If the process crashes in between, the stream record of the deleted job record leads to
+        # the same cleanup (`remove_rest`).
         rest, objects, _ = self._belongings(job)
-        # Race: a retry that made the job available again: the loser sees that the job exists. If an
-        # earlier try or another caller deleted it already, the request succeeds.
+        # Race: a retry that made the job available again. The loser finds that the job exists. If
+        # an earlier attempt or another caller deleted it already, the request succeeds.
         lost = lost_race(lambda: self._delete_record(job))
         if lost is not None and lost.item is not None:
             raise lost
         self._remove(objects, rest)
 
     def prune(self, job: Job) -> bool:
-        """Remove the record of a dead letter as read; False when it has changed. One call.
+        """Delete the record of a dead letter as read.
 
-        What belongs to it goes when the deletion's stream record is projected (`remove_rest`).
+        Return false if it has changed. Makes one call.
+
+        The other items are deleted when the stream record of the deletion is projected
+        (`remove_rest`).
         """
-        # Race: a retry, a replay, or a deletion on request. The loser changes nothing; a record
-        # that is already deleted counts as removed.
+        # Race: a retry, a replay, or a deletion on request. The loser changes nothing. A record
+        # that is already deleted counts as deleted by this call.
         lost = lost_race(lambda: self._delete_record(job))
         return lost is None or lost.item is None
 
@@ -75,9 +79,9 @@ class JobRemoval:
         )
 
     def remove_rest(self, job: Job) -> int:
-        """Remove the remaining items of a removed job record; return how many.
+        """Delete the remaining items of a deleted job record. Return their number.
 
-        Does nothing when the id is in use again.
+        Does nothing if a new job has the same ID.
         """
         rest, objects, in_use = self._belongings(job)
         if in_use:
@@ -86,12 +90,12 @@ class JobRemoval:
         return len(rest)
 
     def _belongings(self, job: Job) -> tuple[list[tuple[str, str]], list[PayloadRef], bool]:
-        """Return a job's keys of items other than its record, its objects, and whether a record
-        exists.
+        """Return the keys of a job's other items, the keys of its objects, and whether it has a
+        record.
 
-        A payload of another name might belong to a new job with the same id, whose record is
-        written next. Errors and progress are written only if a record exists, and so are the
-        records of payloads that a change might have left (`ojs.store.jobs.payload_change`).
+        A payload with another name might belong to a new job with the same ID, whose record is
+        written next. Errors and progress are written only if a record exists. The same is true for
+        the notes of payloads that a change might have left (`ojs.store.jobs.payload_change`).
         """
         found = self._table.query_all("pk = :job", {":job": keys.job(job.id)})
         keys_found = [(str(item["pk"]), str(item["sk"])) for item in found]

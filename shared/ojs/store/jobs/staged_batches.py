@@ -1,7 +1,8 @@
-"""Batches of more jobs than one transaction takes.
+"""Stores batches with more jobs than one transaction allows.
 
-Their jobs count as absent until the batch is committed. The batch's item exists while the batch is
-staged; deleting it is the commit. Claims and reads skip the jobs of a batch that has an item.
+A batch is staged first: its jobs are stored, but count as missing until the batch is committed. The
+item of the batch exists while the batch is staged, and the deletion of this item commits it. Claims
+and reads skip the jobs of a batch whose item exists.
 """
 
 from __future__ import annotations
@@ -32,21 +33,21 @@ from ojs.store.table.races import lost_race, unless_lost, wins
 from ojs.store.table.table import MAX_TRANSACTION, Delete, Put, Table, Update
 from ojs.store.table.values import Item, Value, number
 
-# A batch that is not committed this long after it began is undone by the sweep.
+# If a batch is not committed within this time (ms) of its start, the sweep undoes it.
 STAGING_GRACE_MS = 300_000
-# When an undone batch is undone again. A write without a response was sent at least
-# STAGING_GRACE_MS before, or at the end of its request; no network delivers it an hour late.
+# Time (ms) between the two times that a batch is undone. A write without a response was sent at
+# least STAGING_GRACE_MS before, or at the end of its request. No network delivers it one hour late.
 UNDONE_AGAIN_MS = 3_600_000
-# When a batch that is not committed was abandoned by its request, which ends after 29 s.
+# Age (ms) of an uncommitted batch at which its request has certainly ended (after at most 29 s).
 _ABANDONED_MS = 30_000
-# How often a commit is tried while other requests change the items of its other writes.
+# Maximum number of attempts of a commit, if other requests change the items of its other writes.
 _COMMITS = 16
-# Longer than any outage of the sweep that the batch's item should outlast.
+# Time to live of a batch's item. It is longer than any outage of the sweep.
 _UNDONE_KEPT_MS = 7 * 86_400_000
 _REMEMBERED = 10_000
-# Slots of staged batches that one sweep reads: a quarter of them.
+# Number of slots of staged batches that one sweep reads: a quarter of them.
 _SLOTS_A_TURN = keys.STAGED_SLOTS // 4
-# States of a batch's item.
+# States in the item of a batch.
 _STAGING, _UNDONE = "staging", "undone"
 # Calls a function for each job, possibly several at the same time.
 ForEachJob = Callable[[Callable[[Job], None], Sequence[Job]], object]
@@ -60,7 +61,9 @@ def never_again() -> None:
 
 @record(frozen=True)
 class UndoneBatch:
-    """What undoing a batch did: how many jobs it removed, and whether it was the first undoing."""
+    """The result of undoing a batch: the number of removed jobs, and whether it was undone the
+    first time.
+    """
 
     jobs: int
     first: bool
@@ -132,8 +135,9 @@ class StagedBatches:
         token = token or self._ids.token()
         prepared = [prepare(changed(job, batch=token), self._payloads, self._ids) for job in jobs]
         try:
-            # Not retried: a first try without a response could take effect after the commit, and
-            # the sweep would undo committed jobs. The batch fails, with no job stored.
+            # This write is not retried. If its first attempt had no response, it could take effect
+            # after the commit, and the sweep would undo committed jobs. The batch fails, and no job
+            # is stored.
             self._unrepeated.put(Put(batch_item(token, prepared, now_ms)))
             for start in range(0, len(prepared), MAX_TRANSACTION):
                 part = prepared[start : start + MAX_TRANSACTION]
@@ -144,8 +148,9 @@ class StagedBatches:
             before_commit()
             self._commit_again(token, also, again)
         except (JobIdTaken, LostRace, OjsError):
-            # The caller will retry with the same ids, so the records of this try are removed now.
-            # If this fails too, the sweep does it. A commit whose response was lost stays.
+            # The caller will retry with the same IDs, so the records of this attempt are removed
+            # now. If this fails as well, the sweep removes them. A commit whose response was lost
+            # is kept.
             with contextlib.suppress(OjsError):
                 self.undo(token, now_ms=now_ms)
             raise
@@ -155,13 +160,13 @@ class StagedBatches:
         self._payloads.save([payload for _, payloads in prepared for payload in payloads])
         jobs = [job for job, _ in prepared]
         if not chosen_ids:
-            # Generated ids: no other job can have them, so no condition is needed. A write without
-            # a response can still take effect, even after the batch is undone (`undo`): it is not
-            # retried, and the batch fails. After a retry, the first try could make a job available
-            # again that was already claimed or completed.
+            # No other job can have the generated IDs, so the writes need no condition. A write
+            # without a response can take effect late, even after the batch is undone (`undo`). It
+            # is not retried, and the batch fails. If it were retried, the first attempt could make
+            # a job available again that was already claimed or completed.
             self._unrepeated.write_many(puts=[items.record_of(job) for job in jobs])
             return
-        # Race: another job with an id that the client chose. The batch fails as a whole.
+        # Race: another job with an ID that the client chose. The whole batch fails.
         puts = [Put(items.record_of(job), condition=IS_NEW) for job in jobs]
         lost = lost_race(lambda: self._table.transact(puts))
         if lost is not None and not any_own(lost, jobs):
@@ -206,9 +211,9 @@ class StagedBatches:
         raise BackendContended("Others are changing the same item; try again.")
 
     def commit(self, token: str) -> bool:
-        """Commit a batch whose jobs are all staged, unless it is committed; False if it was undone.
+        """Commit a batch whose jobs are all staged. Return false if the batch was undone.
 
-        Raises OjsError.
+        A batch that is already committed is not changed. Raises OjsError.
         """
         batch = self._table.get(keys.batch(token), keys.RECORD)
         return batch is None or self._end_staging(token)
@@ -220,9 +225,9 @@ class StagedBatches:
             )
 
     def _end_staging(self, token: str, also: Sequence[Put | Update] = ()) -> bool:
-        # Race: the sweep undoes the batch at the same time. The first to change the item wins; a
-        # commit that comes too late finds `undone`, which stays for days, and the caller is asked
-        # to try again. No item at all means that an earlier try of ours went through.
+        # Race: the sweep undoes the batch at the same time. The first change of the item wins. A
+        # commit that is too late finds the state `undone`, which is kept for days, and the caller
+        # is asked to retry. If the item doesn't exist, an earlier attempt of this commit succeeded.
         commit = Delete(
             keys.batch(token),
             keys.RECORD,
@@ -238,7 +243,7 @@ class StagedBatches:
                 )
         except LostRace as lost:
             if also and lost.item is None:
-                # Not the batch: an item in the same transaction has changed.
+                # The batch is unchanged. Another item in the same transaction has changed.
                 raise
             return False
         return True
@@ -254,15 +259,19 @@ class StagedBatches:
         return lost
 
     def id_in_use(self, job_id: str, token: Value | None) -> JobIdTaken | BackendUnavailable:
-        """Return the error for a new job whose ID is in use, in the batch of this token, if any."""
-        # Not from a job: the record may have a state that only a newer version knows.
+        """Return the error for a new job whose ID is in use.
+
+        `token` is the token of its batch, if any.
+        """
+        # The record is not converted to a job, because it might have a state that only a newer
+        # version knows.
         if token is not None:
             batch = self._table.get(keys.batch(str(token)), keys.RECORD)
             if batch is not None:
-                # Perhaps left by an earlier try of the same caller: until that batch is committed
-                # or undone it is open whether the id is taken.
+                # An earlier attempt of the same caller might have stored this record. Until its
+                # batch is committed or undone, it is unknown whether the ID is in use.
                 if batch["state"] == _UNDONE:
-                    # This record was written after the batch was undone: it goes now.
+                    # This record was written after its batch was undone. It is removed now.
                     self._remove_jobs(str(token), batch)
                 return BackendUnavailable(
                     "A batch with this id is being stored or rolled back.", retry_after_s=5
@@ -270,14 +279,14 @@ class StagedBatches:
         return JobIdTaken(job_id)
 
     def undo(self, token: str, *, now_ms: int) -> UndoneBatch:
-        """Remove a batch that was never committed, jobs first.
+        """Undo a batch that was never committed: remove its jobs and change the state of its item.
 
-        Safe to repeat, also concurrently; does nothing to a committed batch. A write of the batch
-        without a response can take effect after all this. Its jobs count as absent as long as the
-        batch's item has the state undone, and they are removed when the batch is undone again,
-        UNDONE_AGAIN_MS later (`stale`). The item stays for days after that.
+        Safe to repeat, also concurrently. Does nothing to a committed batch. A write of the batch
+        without a response can take effect later. Such jobs count as missing as long as the batch's
+        item has the state undone, and they are removed when the batch is undone again,
+        UNDONE_AGAIN_MS later (`stale`). The item is kept for days after that.
         """
-        # Race: the commit. Once `undone` is stored, no commit can succeed; if the item is missing,
+        # Race: the commit. After `undone` is stored, no commit can succeed. If the item is missing,
         # the batch is committed and nothing is undone.
         batch = unless_lost(
             lambda: self._table.update(
@@ -300,24 +309,24 @@ class StagedBatches:
         return UndoneBatch(removed, first=first)
 
     def _remove_jobs(self, token: str, batch: Item) -> int:
-        """Remove the jobs of an undone batch; returns how many job records went."""
+        """Remove the jobs of an undone batch. Return the number of removed job records."""
         job_ids = _ids_of(batch["ids"])
-        # Payloads first, also those whose records were never written: only the batch's item names
-        # them.
+        # Payloads are removed first, also those whose records were never written, because only the
+        # batch's item contains their names.
         refs: dict[str, str] = _unpacked(batch["refs"]) if "refs" in batch else {}
         self._payloads.delete(
             [PayloadRef(job_ids[int(at)], keys.PAYLOAD, ref) for at, ref in refs.items()]
         )
-        # An id that the client chose might belong to another job: only records of this batch are
-        # removed. Jobs of an undone batch are never claimed or changed, so the records read before
-        # are still current.
+        # An ID that the client chose might belong to another job, so only records of this batch are
+        # removed. Jobs of an undone batch are never claimed or changed, so the records that were
+        # read are current.
         ours = [job for job in self._records.read_records(job_ids).values() if job.batch == token]
         generated = [job for job in ours if job.made_by is None]
         self._table.write_many(deletes=[(keys.job(job.id), keys.RECORD) for job in generated])
         chosen = [job for job in ours if job.made_by is not None]
         for start in range(0, len(chosen), MAX_TRANSACTION):
             # Race: the client stores its jobs again, after they were removed. A removal after that
-            # removes nothing: those of this batch no longer exist.
+            # changes nothing, because the jobs of this batch no longer exist.
             with contextlib.suppress(LostRace):
                 self._table.transact(
                     [
@@ -335,7 +344,7 @@ class StagedBatches:
     def _give_back_room(self, token: str, batch: Item, now_ms: int) -> None:
         """Release the space that an undone batch reserved, and schedule its second undoing."""
         # Race: the request that stored the batch and the sweep undo it at the same time. One of
-        # them releases the space; the other finds the second undoing scheduled.
+        # them releases the space. The other finds that the second undo is scheduled.
         if not wins(
             lambda: self._table.update(
                 Update(
@@ -353,13 +362,13 @@ class StagedBatches:
             return
         reserved: dict[str, list[int]] = _unpacked(batch["held"]) if "held" in batch else {}
         for queue, (count, size) in reserved.items():
-            # In a batch of an earlier version the period is unknown.
+            # The period is unknown in a batch that an earlier version stored.
             room = CapacityUse().plus(count, size, number(batch, "held_in"))
             self._depth.release(queue, room, now_ms=int(batch["created"]))
 
     def _close(self, token: str, now_ms: int) -> None:
-        """Note that a batch was undone the second time, if that was due."""
-        # Race: another sweep. The loser finds it closed.
+        """Record that a batch was undone the second time, if that was due."""
+        # Race: another sweep. The loser finds that it was recorded already.
         with contextlib.suppress(LostRace):
             self._table.update(
                 Update(
@@ -372,11 +381,14 @@ class StagedBatches:
             )
 
     def uncommitted(self, tokens: Iterable[str]) -> set[str]:
-        """Return the uncommitted batches of these, which were read from job records.
+        """Return those of these batches that are not committed.
 
-        Each container reads a committed one once.
+        The tokens were read from job records.
+
+        Each container reads the item of a committed batch once.
         """
-        # An item is stored before the first record that names its batch, and is never stored again.
+        # The item is stored before the first record that refers to the batch, and never stored
+        # again.
         unknown = {token for token in tokens if token not in self._committed}
         found = self._table.batch_get((keys.batch(token), keys.RECORD) for token in sorted(unknown))
         staged = {pk.removeprefix(keys.batch("")) for pk, _ in found}
@@ -394,7 +406,7 @@ class StagedBatches:
         }
 
     def stale(self, *, now_ms: int, limit: int, turn: int) -> list[str]:
-        """Return the tokens of batches to undo, the longest due first.
+        """Return the tokens of batches to undo, in order of the due time.
 
         They were not committed in time, or are due to be undone a second time. The index is
         eventually consistent. A call reads a quarter of the slots: four calls with consecutive
@@ -416,7 +428,8 @@ class StagedBatches:
 
 
 def batch_item(token: str, prepared: Sequence[PreparedJob], now_ms: int) -> dict[str, Value]:
-    """Return the item of a staged batch, with all data for its undo and its commit's stream record.
+    """Return the item of a staged batch, with all data for its undo and for the stream record of
+    its commit.
 
     Args:
         token: Token of the batch.
@@ -436,7 +449,8 @@ def batch_item(token: str, prepared: Sequence[PreparedJob], now_ms: int) -> dict
     }
     if refs := {str(at): job.content_ref for at, job in enumerate(jobs) if job.content_ref}:
         item["refs"] = _packed(refs)
-    # [jobs, bytes] by queue: of bounded queues, whose depth counters count them; and of others.
+    # [jobs, bytes] by queue. Queues with a size limit are separate, because their depth counters
+    # count the jobs.
     counted: dict[str, list[int]] = {}
     uncounted: dict[str, list[int]] = {}
     for job in jobs:
@@ -446,16 +460,16 @@ def batch_item(token: str, prepared: Sequence[PreparedJob], now_ms: int) -> dict
         sums[1] += length
     if counted:
         item["held"] = _packed(counted)
-        # The value for all jobs: they were enqueued in one request.
+        # The same value applies to all jobs, because they were enqueued in one request.
         item["held_in"] = max(job.reserved_in or 0 for job in jobs)
     if uncounted:
-        # The projection counts these, for a bound that may be set later.
+        # The projection counts these jobs, for a size limit that might be set later.
         item["loose"] = _packed(uncounted)
     return item
 
 
 def _runs(jobs: Sequence[Job]) -> bytes:
-    """Pack jobs in order as runs of equals: [number, type, queue, state, priority, start]."""
+    """Pack jobs as runs of equal values: [number, type, queue, state, priority, start]."""
     alike = groupby(
         (job.type, job.queue, job.state, job.priority, job.scheduled_ms) for job in jobs
     )

@@ -1,5 +1,7 @@
-"""Unique locks: which job has a fingerprint. A lock only refers to the holder: whether it still
-counts is decided by the holder's job record.
+"""Unique locks: the job that holds a fingerprint.
+
+A lock only refers to its holder. The job record of the holder determines whether the lock is still
+valid.
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ from ojs.store.table.values import Value
 
 @record(frozen=True)
 class UniqueLock:
-    """A fingerprint's holder. `until_ms` is the end of the uniqueness period, if it has one. `life`
-    is that of the job when it took the lock: it goes up when the job returns from dead letter.
+    """The lock of a fingerprint, with its holder.
+
+    `until_ms` is the end of the uniqueness period, if there is one. `life` is the life of the job
+    when it acquired the lock. A job's life increases when the job is retried as a dead letter.
     """
 
     digest: str
@@ -26,13 +30,13 @@ class UniqueLock:
     life: int = 0
 
     def held_by(self, job: Job | None, now_ms: int) -> bool:
-        """Return whether this job holds the lock, and its period has not passed."""
-        # The job that acquired the lock might be deleted, and another one can have its id.
+        """Return whether this job holds the lock, and the lock's period has not ended."""
+        # The job that acquired the lock might be deleted, and another job can have the same ID.
         held = job is not None and (job.id, job.unique_key) == (self.job_id, self.digest)
         return held and not self.over(now_ms)
 
     def over(self, now_ms: int) -> bool:
-        """Return whether its period has passed."""
+        """Return whether the uniqueness period has ended."""
         return self.until_ms is not None and self.until_ms <= now_ms
 
 
@@ -45,19 +49,23 @@ LOCK = Record(
 
 
 class UniqueLocks:
-    """The store of unique locks."""
+    """Reads and writes unique locks."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
 
     def get(self, digest: str) -> UniqueLock | None:
-        """Read the lock of a fingerprint, strongly consistent. It can be `over`."""
+        """Read the lock of a fingerprint, strongly consistent.
+
+        Its period can have ended (`over`).
+        """
         item = self._table.get(keys.unique(digest), keys.RECORD)
         return None if item is None else LOCK.of(item)
 
     def get_many(self, digests: Iterable[str]) -> dict[str, UniqueLock]:
-        """Return the locks on fingerprints, by fingerprint. Eventually consistent. One call for
-        each 100.
+        """Return the locks of fingerprints, by fingerprint. The read is eventually consistent.
+
+        Makes one call for each 100 items.
         """
         wanted = {(keys.unique(digest), keys.RECORD): digest for digest in digests}
         found = self._table.batch_get(wanted, consistent=False)
@@ -65,13 +73,13 @@ class UniqueLocks:
 
     @staticmethod
     def taking(lock: UniqueLock, seen: UniqueLock | None) -> Put:
-        """Return the write that takes a fingerprint, for the transaction that stores its job."""
-        # For garbage collection only: code compares `until`.
+        """Return the write that acquires a lock, for the transaction that stores its job."""
+        # DynamoDB's garbage collection uses this attribute. Code compares `until`.
         ttl = None if lock.until_ms is None else lock.until_ms // 1000 + 86_400
         item = LOCK.item(lock, pk=keys.unique(lock.digest), sk=keys.RECORD, ttl=ttl)
-        # Race: two equal pushes at once, or the holder returns from dead letter while another job
-        # takes the lock. One transaction stores its job; the other fails as a whole, reads the
-        # lock again and finds the winner.
+        # Race: two equal enqueues at the same time, or the holder is retried as a dead letter while
+        # another job acquires the lock. One transaction stores its job. The other fails as a whole,
+        # reads the lock again, and finds the winner.
         if seen is None:
             return Put(item, condition="attribute_not_exists(pk)")
         values: dict[str, Value] = {":seen": seen.job_id}

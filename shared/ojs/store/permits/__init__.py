@@ -1,1 +1,1 @@
-"""Counters that limit: depth of queues, concurrency permits, rates, limits by key; recounts."""
+"""Limits: concurrency permits, rate windows, limits by key, and throttle states."""

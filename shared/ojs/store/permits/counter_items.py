@@ -1,4 +1,4 @@
-"""What the stores of permits have in common."""
+"""Types that all stores of limits share."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import TypedDict
 from ojs.records import record
 from ojs.store.table.values import Item, Value, number
 
-# Newer than every configuration: the limit that is stored with the counter is not applied.
+# A version newer than every configuration. The limit that is stored with the counter is then
+# ignored.
 ANY_VERSION = 2**53
 
 
 @record(frozen=True)
 class PermitGrant:
-    """The number of jobs that may be dispatched, and the limit's use after that.
+    """The number of jobs that a limit allows to dispatch, and the use of the limit after that.
 
-    `throttled_since_ms` is the time since when the limit is known to throttle. `unchanged` is the
+    `throttled_since_ms` is the time (ms) when the limit started to throttle. `unchanged` is the
     condition expression that the counter still has the value that was read. `counted_at` is the
-    sort key of its item, "" for a single item.
+    sort key of the counter item, "" for a single item.
     """
 
     count: int
@@ -35,7 +36,7 @@ class PermitGrant:
 
 
 class CounterUpdate(TypedDict, total=False):
-    """What a write changes of a counter item, and its condition, as an `Update` has them."""
+    """The changes and the condition of a write of a counter item: some fields of an `Update`."""
 
     set: Mapping[str, Value]
     remove: Sequence[str]
@@ -45,5 +46,5 @@ class CounterUpdate(TypedDict, total=False):
 
 
 def throttled_since_ms(item: Item) -> int | None:
-    """Return since when a limit is known to throttle, or None if it doesn't."""
+    """Return the time (ms) when a limit started to throttle, or None if it doesn't throttle."""
     return number(item, "held") or None

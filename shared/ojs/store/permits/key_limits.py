@@ -1,12 +1,13 @@
-"""Limiters: the counters for each key of job-level rate limits.
+"""Limiters: the state of job-level rate limits, one limiter per key of a rate limit.
 
-Permits of running jobs are those of a semaphore (`ojs.store.permits.semaphore`) in the limiter's
-partition. The limiter itself counts starts, by one conditional write on the version it decided on,
-so that no rate is ever exceeded. From the first job with a rate or a throttle on, all starts of the
-key are counted. A key without a rate or a throttle costs no such write.
+Permits of running jobs are stored in a semaphore (`ojs.store.permits.semaphore`) in the same
+partition. The limiter itself counts starts of jobs. Each write requires the version of the state
+that the decision was made on, so the rate is never exceeded. When the first job of a key has a rate
+or a throttle, the limiter starts to count all starts of the key. A key without a rate or a throttle
+needs no such write.
 
-Version 0.2 kept the permits in the limiter. Its remaining permits count until their jobs finish, or
-until a check shows that the jobs don't run with them (`drop_left`).
+Version 0.2 stored the permits in the limiter. Each of these permits counts until its job finishes,
+or until a check shows that the job doesn't run with it (`drop_left`).
 """
 
 from __future__ import annotations
@@ -43,11 +44,12 @@ from ojs.store.table.table import Put, Table, Update
 from ojs.store.table.values import Item, Value
 
 _TRIES = 24
-# Longer than any job may be active: no permit expires while its job runs.
+# Retention of a limiter's items. It is longer than a job can be active, so that no permit is
+# deleted while its job runs.
 KEPT_S = 400 * 86_400
 _CHECKED_AT_ONCE = 25
 _PERMIT, _QUEUE = "h_", "q|"
-# Its job, the end of its first lease (ms), and when it was taken (ms).
+# A permit of version 0.2: job ID, end of the job's first lease (ms), and time of acquisition (ms).
 _PERMIT_FORM = re.compile(r"([^|]+)\|\d+\|(\d+)")
 
 
@@ -63,7 +65,7 @@ class StartGrant:
 
 
 class KeyLimits:
-    """The store of limiters' states."""
+    """Reads and writes the states of limiters."""
 
     def __init__(self, table: Table, ids: IdSource) -> None:
         self._table = table
@@ -72,20 +74,20 @@ class KeyLimits:
     # --- read and register ------------------------------------------------------------------
 
     def get(self, name: str) -> LimiterState | None:
-        """Read the state with a name of `ojs.domain.rate_limit.limiter.limiter_name`."""
+        """Read the state of a limiter. `name` is a result of `limiter_name`."""
         state = self.get_many({name: 1})[name]
         return None if state.key is None else state
 
     def get_many(
         self, limits: Mapping[str, int | None], *, whole: bool = True, consistent: bool = True
     ) -> dict[str, LimiterState]:
-        """Read several states by name. A state that isn't stored is empty.
+        """Read several limiter states by name. A state that isn't stored is returned as empty.
 
         Args:
-            limits: Limit of each name, which determines the shards that the same call reads. None:
-                no shard.
-            whole: Whether to read all shards if other jobs of the key have larger limits. This
-                takes one more call.
+            limits: By name: the limit, which determines the semaphore shards to read in the same
+                call. None: no shard.
+            whole: Whether to read also the shards of larger limits that other jobs of the key have.
+                This takes one more call.
             consistent: Whether the read is strongly consistent.
         """
         found = self._read(limits, consistent)
@@ -130,11 +132,13 @@ class KeyLimits:
         """
         key = limit.key_in(queue)
         ttl = now_ms // 1000 + KEPT_S
-        # The list first: a key that is counted but not listed could not be found.
+        # Add the key to the list before its counter is created: a counter without a list entry
+        # could not be found.
         self._table.put(Put({"pk": keys.LIMITERS, "sk": key, "ttl": ttl}))
         setting: dict[str, Value] = {"key": key, "ttl": ttl, "bounds": limit.bounds.compact()}
         if limit.bounds.concurrency is not None:
-            # From now on all active jobs of the key have a permit, also those without this limit.
+            # From now on, each active job of the key acquires a permit, even if the job doesn't
+            # have this limit.
             setting["counted"] = 1
         if limit.bounds.timed:
             setting["timed"] = 1
@@ -142,8 +146,8 @@ class KeyLimits:
         return limiter_from(item)
 
     def raise_most(self, name: str, most: int) -> None:
-        """Note that permits are acquired under a limit that is larger than any before."""
-        # Race: another fetch notes a larger one: that one counts.
+        """Store a limit that is larger than all earlier limits of the key's permits."""
+        # Race: another fetch stores a larger limit. The larger limit is kept.
         with suppress(LostRace):
             self._update(
                 name,
@@ -157,7 +161,7 @@ class KeyLimits:
     def count_starts(
         self, name: str, bounds: LimitBounds, wanted: int, *, now_ms: int, seen: LimiterState
     ) -> tuple[StartGrant | None, LimitDecision, LimiterState]:
-        """Count up to `wanted` starts of jobs, as many as the limits allow.
+        """Count up to `wanted` starts of jobs, up to the limits.
 
         Args:
             name: Name of the limiter.
@@ -167,7 +171,8 @@ class KeyLimits:
             seen: State as last read.
 
         Returns:
-            The counted starts, why there are not more, and the limiter's current state.
+            The counted starts, the reason if they are fewer than `wanted`, and the limiter's
+                current state.
 
         Raises:
             OjsError: A call failed. It is unknown whether the starts were counted.
@@ -185,12 +190,15 @@ class KeyLimits:
         return StartGrant(name, decision.count, now_ms, before, after), decision, after
 
     def roll_back(self, grant: StartGrant, count: int) -> None:
-        """Undo starts that did not happen. If this fails, they count until their period ends."""
+        """Undo counted starts that did not happen.
+
+        If this fails, they count until their period ends.
+        """
 
         def change(limiter: LimiterState) -> LimiterState:
             after = limiter.without_starts(grant.now_ms, count)
             if limiter.op == grant.after.op and count == grant.count:
-                # Nothing was counted since: the last start is the one before.
+                # No start was counted since. The previous state has the time of the last start.
                 after = replace(after, last_ms=grant.before.last_ms)
             return after
 
@@ -205,10 +213,13 @@ class KeyLimits:
         *,
         now_ms: int,
     ) -> tuple[LimiterState, LimiterState | None]:
-        """Store the state that `change` returns for a limiter; return the state before and after.
+        """Store the state that `change` returns for a limiter. Return the states before and after.
 
-        The latter is None if nothing was stored: `change` returned None, or every write lost its
-        race. Raises OjsError.
+        The state after is None if nothing was stored, because `change` returned None or because
+        every write lost its race.
+
+        Raises:
+            OjsError: A call failed.
         """
         for _ in range(_TRIES):
             after = change(limiter)
@@ -216,8 +227,8 @@ class KeyLimits:
                 break
             token = self._ids.token()
             after = replace(after, op=token)
-            # Race: any number of fetches. Each decides on a version of the state; a fetch that
-            # finds another version decides again on that.
+            # Race: any number of fetches. Each decides on one version of the state. If the stored
+            # version is different, the fetch decides again.
             write = _write(name, limiter, after, now_ms=now_ms)
             lost = lost_race(partial(self._table.update, write, own=("op", token)))
             if lost is None:
@@ -228,16 +239,17 @@ class KeyLimits:
     # --- permits of version 0.2 -------------------------------------------------------------
 
     def release_left(self, job: Job) -> None:
-        """Release the permit of a job that version 0.2 claimed. If this fails, a later check
-        releases it.
+        """Release the permit of a job that version 0.2 claimed.
+
+        If this fails, a later check releases it.
         """
         if job.limit is not None and job.key_permit is not None:
             self._remove_left(limiter_name(job.limit.key_in(job.queue)), job.key_permit)
 
     def _remove_left(self, limiter: str, name: str) -> None:
         permit = f"{_PERMIT}{name}"
-        # Race: it was released already, by an earlier try whose response was lost, or because its
-        # job did not run.
+        # Race: the permit was released already, by an earlier attempt whose response was lost, or
+        # because its job did not run.
         with suppress(LostRace, OjsError):
             self._update(limiter, remove=[permit], condition=f"attribute_exists(#{permit})")
 
@@ -249,8 +261,9 @@ class KeyLimits:
         *,
         now_ms: int,
     ) -> None:
-        """Release permits of version 0.2 whose jobs don't run with them. Checks some permits per
-        call.
+        """Release permits of version 0.2 whose jobs don't run with them.
+
+        Each call checks only some of the permits.
 
         Args:
             name: Name of the limiter.
@@ -273,19 +286,20 @@ class KeyLimits:
     # --- manual changes ---------------------------------------------------------------------
 
     def pause(self, job: Job, *, until_ms: int, reason: str, now_ms: int) -> None:
-        """Pause a key: none of its jobs starts before `until_ms`, or before a later end that is
-        stored.
+        """Pause a key: none of its jobs starts before `until_ms`.
+
+        A stored later end takes precedence.
 
         Args:
             job: Job whose worker requests the pause.
-            until_ms: End of the pause.
+            until_ms: End of the pause in milliseconds since the epoch.
             reason: Reason from the worker.
             now_ms: Current time in milliseconds since the epoch.
         """
         if job.limit is None:
             return
         key = job.limit.key_in(job.queue)
-        # Race: two workers report a pause. The later end counts.
+        # Race: two workers report a pause. The later end takes precedence.
         if not wins(
             lambda: self._update(
                 limiter_name(key),
@@ -295,7 +309,7 @@ class KeyLimits:
             )
         ):
             return
-        # Its stream record becomes the event.
+        # The stream record of this item becomes the event.
         self._table.put(
             Put(
                 {
@@ -328,37 +342,41 @@ class KeyLimits:
         self._update(limiter_name(key), set=setting)
 
     def lift(self, key: str) -> bool:
-        """Remove the override and the pause of a key; False if it is not registered."""
+        """Remove the override and the pause of a key. Return false if the key is not registered."""
         return wins(
             lambda: self._update(
                 limiter_name(key),
                 set={"op": self._ids.token()},
                 remove=["over", "paused"],
-                # This must not create a key that was never used.
+                # The condition prevents that this write creates a key that was never used.
                 condition="attribute_exists(pk)",
             )
         )
 
     def _new_version(self, key: str, now_ms: int) -> dict[str, Value]:
-        """Return the attributes that each manual change sets: fetches that decided on the old
-        version decide again.
+        """Return the attributes that each manual change sets: a new version of the state.
+
+        Fetches that decided on the previous version then decide again.
         """
         return {"key": key, "op": self._ids.token(), "ttl": now_ms // 1000 + KEPT_S}
 
     def _update(self, limiter: str, **change: Unpack[CounterUpdate]) -> Item:
-        """Write a change of a limiter, with the fields of `Update`. Raises LostRace."""
+        """Change a limiter's item.
+
+        The keyword arguments are fields of `Update`. Raises LostRace.
+        """
         return self._table.update(Update(keys.limiter(limiter), keys.RECORD, **change))
 
 
 def unchanged(limiter: LimiterState) -> tuple[str, Mapping[str, Value]]:
-    """Return the condition that a limiter has the version that was read."""
+    """Return the condition that a limiter still has the version that was read."""
     if limiter.op is None:
         return "attribute_not_exists(#op)", {}
     return "#op = :op", {":op": limiter.op}
 
 
 def _write(name: str, before: LimiterState, after: LimiterState, *, now_ms: int) -> Update:
-    """Return the write that replaces one version of a limiter's state by the next."""
+    """Return the write that replaces one version of a limiter's state with the next."""
     setting: dict[str, Value] = {
         "op": after.op or "",
         "ttl": now_ms // 1000 + KEPT_S,
@@ -380,7 +398,7 @@ def _write(name: str, before: LimiterState, after: LimiterState, *, now_ms: int)
 
 
 def limiter_from(record: Item | None, shards: Iterable[Item] = ()) -> LimiterState:
-    """Read a limiter's state from its item, with the permits of the shards that were read."""
+    """Return the state of a limiter from its item, including the permits of the given shards."""
     item = record or {}
     found = list(shards)
 
@@ -391,7 +409,7 @@ def limiter_from(record: Item | None, shards: Iterable[Item] = ()) -> LimiterSta
     left = {
         name.removeprefix(_PERMIT): (permit[1], int(permit[2]))
         for name, value in item.items()
-        # A permit in a form that only a newer version can read is not counted, and not changed.
+        # If only a newer version can read a permit, the permit is neither counted nor changed.
         if name.startswith(_PERMIT) and (permit := _PERMIT_FORM.fullmatch(str(value)))
     }
     passed = jsontext.stored(str(item.get("passed", "{}")))
@@ -411,7 +429,7 @@ def limiter_from(record: Item | None, shards: Iterable[Item] = ()) -> LimiterSta
         paused_ms=number("paused"),
         override=Override.of(str(item["over"])) if "over" in item else None,
         counted="counted" in item,
-        # Version 0.2 counted all starts, and did not note which keys need that.
+        # Version 0.2 counted all starts. It did not record which keys need this.
         timed="timed" in item or bool(passed) or bounds.timed,
         bounds=bounds,
         queues=tuple(sorted(name.removeprefix(_QUEUE) for name in item if name.startswith(_QUEUE))),

@@ -1,4 +1,4 @@
-"""Rate windows: how many jobs each queue with a rate limit dispatched in the current window."""
+"""Rate windows: count the dispatches of each queue with a rate limit in the current window."""
 
 from __future__ import annotations
 
@@ -20,19 +20,22 @@ _KEPT_S = 86_400
 
 @record(frozen=True)
 class WindowUse:
-    """The recent dispatches of a queue, counted in periods of `period_ms`, as stored."""
+    """The recent dispatches of a queue as stored, counted in periods of `period_ms`."""
 
     window_json: str = "[]"
     period_ms: int = 0
 
     def window(self, period_ms: int, now_ms: int) -> RateWindow:
-        """Return the window in periods of this length."""
+        """Return the window of dispatches.
+
+        If `period_ms` differs from the stored length, the counts are converted.
+        """
         window = RateWindow(tuple((at, n) for at, n in jsontext.stored(self.window_json)))
         return window.in_period(self.period_ms or period_ms, period_ms, now_ms)
 
 
 class RateWindowStore:
-    """The store of rate windows. `table` must not repeat calls."""
+    """Reads and writes rate windows. `table` must not retry calls."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -40,7 +43,7 @@ class RateWindowStore:
     def acquire(
         self, queue: str, limit: int, period_ms: int, *, count: int, now_ms: int
     ) -> PermitGrant:
-        """Count up to `count` dispatches, as many as the limit allows.
+        """Count up to `count` dispatches of a queue, up to its limit.
 
         Args:
             queue: Name of the queue.
@@ -57,14 +60,15 @@ class RateWindowStore:
             seen = use_from(item)
             window = seen.window(period_ms, now_ms)
             granted = min(count, window.room(now_ms, limit=limit, period_ms=period_ms))
-            # Dispatches counted in periods of another length are stored again, in the current
-            # period.
+            # The stored counts have a different period length. They are stored again, in the
+            # current period.
             if granted == 0 and seen.period_ms in (0, period_ms):
                 used, stored = window.recent(now_ms, period_ms).used, seen.window_json
             else:
                 after = window.with_starts(granted, now_ms, period_ms)
                 used, stored = after.used, jsontext.dumps(after.pairs())
-                # Race: another fetch acquires at the same time. The loser reads again.
+                # Race: another fetch counts dispatches at the same time. The fetch that loses reads
+                # the item again.
                 counted = Update(
                     keys.counter(queue),
                     keys.RATE,
@@ -80,16 +84,19 @@ class RateWindowStore:
                     continue
             unchanged = ("#passed = :passed", {":passed": stored})
             return PermitGrant(granted, limit, used, throttled_since_ms(item), unchanged)
-        # Every attempt lost its race: whether the limit allows a dispatch is unknown.
+        # Every attempt lost its race. It is unknown whether the limit allows a dispatch.
         return PermitGrant(0, limit, 0)
 
     def usage(self, queue: str, concurrency: int | None) -> tuple[int, WindowUse]:
-        """Return the permits in use of the queue's semaphore, and its rate window. One call."""
+        """Return the permits in use of a queue's semaphore, and the queue's rate window.
+
+        Makes one call.
+        """
         permits, rate = semaphore.keys_of(queue, concurrency), (keys.counter(queue), keys.RATE)
         found = self._table.batch_get([*permits, rate])
         return semaphore.taken(found.get(key) for key in permits), use_from(found.get(rate, {}))
 
 
 def use_from(item: Item) -> WindowUse:
-    """Read the item of a rate window."""
+    """Return the dispatches in the item of a rate window."""
     return WindowUse(str(item.get("passed", "[]")), number(item, "period"))

@@ -36,41 +36,45 @@ from ojs.store.table.errors import LostRace
 from ojs.store.table.table import Table, Update
 from ojs.store.table.values import Item, Value, number
 
-# With the name of its queue, an item with this number of permits has 1 KB: its write costs one
-# unit.
+# An item with this number of permits and the name of its queue has at most 1 KB. A write of the
+# item then costs one write unit.
 SHARD_PERMITS = 24
 _SHARDS_TRIED = 2
 # Limits beyond 6,144 have shards with more permits. Their writes cost more only when more than
 # `SHARD_PERMITS` jobs of a shard run at the same time. A count of all permits reads at most
 # MAX_SHARDS items.
 MAX_SHARDS = 256
-# Names in the expressions of a write: a name and its value take up to 75 bytes of the 4 KB that an
-# expression may have, and a write may also return as many permits.
+# Maximum number of permits in one write. The name and the value of a permit take up to 75 bytes of
+# the 4 KB that an expression can have. A write can also release the same number of permits.
 NAMES_A_WRITE = 24
-# Permits of a shard that one look covers: their jobs are read by one call.
+# Maximum number of permits in one check. One call reads the records of their jobs.
 _LOOKED_AT = 96
-# A permit that was acquired this long ago without a claim is checked. Each semaphore is checked at
-# most once in this time.
+# A permit is checked if no job was claimed with it within this time of its acquisition (ms). Each
+# semaphore is checked at most once in this time.
 SETTLED_MS = 5_000
-# Longer than a function runs: the function that acquired a permit this long ago will not claim its
-# job.
+# Longer than the maximum duration of a function. A function that acquired a permit this long ago
+# can no longer claim a job with it.
 GONE_MS = 30_000
-# Permits without names that no running job has must stay so for as long: longer than any function
-# of version 0.2 runs that acquired one, or is about to release one.
+# Unnamed permits that no running job has are released only after this time without a change (ms).
+# The time is longer than the duration of any function of version 0.2 that acquired an unnamed
+# permit, or is about to release one.
 _UNNAMED_MS = 60_000
 _PERMIT = "h_"
 _STATES = frozenset(state.value for state in State)
-# From these a job is claimed, sooner or later.
+# States in which the job of a permit can still be claimed.
 _CLAIMED = frozenset({"available", "scheduled", "retryable", "active"})
 
 
 def shards(limit: int | None) -> int:
-    """Return the number of shards of a limit. Without a limit, one item counts the active jobs."""
+    """Return the number of shards of a limit. Without a limit, one shard counts the active jobs."""
     return min(MAX_SHARDS, max(1, -(-(limit or 0) // SHARD_PERMITS)))
 
 
 def _share(limit: int | None, shard: int) -> int | None:
-    """Return the permits of a shard. They increase with the limit and never decrease."""
+    """Return the maximum number of permits of a shard.
+
+    It increases with the limit and never decreases.
+    """
     if limit is None:
         return None
     if limit > MAX_SHARDS * SHARD_PERMITS:
@@ -79,7 +83,7 @@ def _share(limit: int | None, shard: int) -> int | None:
 
 
 def key_of(name: str, shard: int = 0) -> tuple[str, str]:
-    """Return the key of a shard of a semaphore. A queue, pool, worker, or limiter names it."""
+    """Return the key of a shard's item. `name` is the name of a queue, pool, worker, or limiter."""
     return keys.semaphore(name), f"{keys.SEMAPHORE}_{shard}" if shard else keys.SEMAPHORE
 
 
@@ -89,21 +93,21 @@ def keys_of(name: str, limit: int | None) -> list[tuple[str, str]]:
 
 
 def taken(found: Iterable[Item | None]) -> int:
-    """Return the number of permits in use in these shards."""
+    """Return the number of permits in use in the given shards."""
     return sum(number(item or {}, "n") for item in found)
 
 
 def unnamed_permits(item: Item) -> int:
-    """Return the number of permits without a name in a shard. Version 0.2 acquired them."""
+    """Return the number of unnamed permits in a shard. Version 0.2 acquired them."""
     return number(item, "n") - sum(1 for name in item if name.startswith(_PERMIT))
 
 
 @record(frozen=True)
 class _Write:
-    """A try to acquire `wanted` permits of a shard, in place of those `returned` to it.
+    """An attempt to acquire the `wanted` permits of a shard and release the `returned` ones.
 
-    `version` is that of the configuration with this limit; a newer one stored with the shard takes
-    precedence. Without a `limit` permits are only counted.
+    `version` is the version of the configuration with this limit. If a newer limit is stored with
+    the shard, the stored limit applies. If `limit` is None, permits are only counted.
     """
 
     wanted: Sequence[str]
@@ -114,30 +118,31 @@ class _Write:
 
     @property
     def more(self) -> int:
-        """How many more permits are taken after it."""
+        """The number of permits by which the write increases the shard's count."""
         return len(self.wanted) - len(self.returned)
 
     def update(self, key: tuple[str, str], *, ttl: int | None) -> Update:
-        """Return the write."""
+        """Return the write of this attempt."""
         setting: dict[str, Value] = {"at": self.now_ms}
         if ttl is not None:
             setting["ttl"] = ttl
-        # Race: an operator changes the limit. A fetch with an older limit is rejected, gets the
-        # item, and tries again with the newer one.
+        # Race: an operator changes the limit. A fetch with an older limit is rejected, receives the
+        # item, and retries with the newer limit.
         conditions = ["(attribute_not_exists(#v) OR #v <= :version)"]
         values: dict[str, Value] = {":version": self.version}
         if self.limit is not None:
             if self.version < ANY_VERSION:
                 setting |= {"limit": self.limit, "v": self.version}
-            # Race: other fetches. Each takes the free permits. A fetch that wants more gets the
-            # item, and tries to acquire the others elsewhere.
+            # Race: other fetches acquire permits. If not enough permits are free, the fetch
+            # receives the item and tries to acquire the missing permits in other shards.
             if self.more > 0:
                 conditions.append("(attribute_not_exists(#n) OR #n <= :room)")
                 values[":room"] = self.limit - self.more
-        # Race: an earlier try of this write, whose response was lost. It must not count the permits
-        # twice.
+        # Race: an earlier attempt of this write succeeded, and its response was lost. The permits
+        # must not be counted twice.
         conditions.append(f"attribute_not_exists(#{_PERMIT}{self.wanted[0]})")
-        # Race: a permit that no job runs with is taken away from this fetch, which was slow.
+        # Race: this fetch was slow, and a check released one of its permits, because no job ran
+        # with it.
         conditions += [f"attribute_exists(#{_PERMIT}{name})" for name in self.returned]
         look_ms = self.now_ms + SETTLED_MS
         return Update(
@@ -150,7 +155,7 @@ class _Write:
         )
 
     def after(self, found: Item) -> _Write:
-        """Return the next attempt, with at least one permit less, or with a newer limit."""
+        """Return the next attempt, with at least one permit fewer, or with a newer limit."""
         limit, version, most = self.limit, self.version, len(self.wanted) - 1
         if number(found, "v") > version:
             version, limit, most = number(found, "v"), number(found, "limit"), len(self.wanted)
@@ -164,12 +169,12 @@ class _Write:
 
 @record
 class SemaphoreGrant:
-    """The permits that a fetch acquired: the shard of each permit by name; and the limit's use
-    after that.
+    """The permits that a fetch acquired, and the use of the limit after that.
 
-    `suspects` are the shards that rejected the fetch and have permits to check, as they were read.
-    `unreturned` are the permits that the call should have released but did not. `full` is true if
-    each shard that the call could have tried had no free permit at some time since the call began.
+    `permits` maps the name of each permit to its shard. `suspects` are the shards, as read, that
+    rejected the fetch and contain permits to check. `unreturned` are the permits that the call
+    should have released but did not. `full` is true if each shard that the call could have tried
+    had no free permit at some time since the call began.
     """
 
     permits: dict[str, int] = field(default_factory=dict)
@@ -177,26 +182,28 @@ class SemaphoreGrant:
     grant: PermitGrant = field(default_factory=lambda: PermitGrant(0, 0, 0))
     suspects: dict[int, Item] = field(default_factory=dict)
     full: bool = False
-    # By shard that was asked: whether it had no permit left then.
+    # By number of each shard that the call tried: whether the shard had no free permit afterwards.
     seen: dict[int, bool] = field(default_factory=dict)
 
 
 @record(frozen=True)
 class Released:
-    """The result of a release: whether no permit was free before it, so that a fetch might wait for
-    these; and the number of free permits, 0 if unknown.
+    """The result of a release.
+
+    `full` is true if no permit was free before the release. A fetch might then be waiting for a
+    permit. `room` is the number of free permits, or 0 if it is unknown.
     """
 
     full: bool
     room: int = 0
 
 
-# For a release that failed, or that another function had already done.
+# The result if a release failed, or if another function had released the permits before.
 _UNKNOWN = Released(full=True)
 
 
 class ConcurrencySemaphore:
-    """The store of semaphores."""
+    """Reads and writes semaphores."""
 
     def __init__(self, table: Table, *, choose: Callable[[int], int] = random.randrange) -> None:
         self._table = table
@@ -216,10 +223,9 @@ class ConcurrencySemaphore:
         exact: bool = False,
         only: Sequence[int] = (),
     ) -> SemaphoreGrant:
-        """Acquire permits with the first of these names, as many as are free; only from the shards
-        in `only`, if it is not empty.
+        """Acquire permits with the first of the wanted names, up to the number of free permits.
 
-        The same writes release the `returned` permits (by name, with their shards).
+        The same writes release the `returned` permits.
 
         Args:
             name: Name of the semaphore.
@@ -227,7 +233,7 @@ class ConcurrencySemaphore:
             limit: The concurrency limit. None: permits are only counted.
             version: Version of the configuration that has this limit.
             now_ms: Current time in milliseconds since the epoch.
-            returned: Permits to release, with their shards.
+            returned: Permits to release, by name, with their shards.
             kept_s: Time to live of a shard in seconds, renewed on each call. Default: none.
             limited: If false, permits are only counted.
             exact: Before the call is rejected, read all shards and try those with free permits.
@@ -249,7 +255,7 @@ class ConcurrencySemaphore:
 
         try_to(only or self._pick(limit))
         if len(result.permits) < len(wanted) and result.suspects:
-            # What no job runs with is not to keep others waiting.
+            # Release permits that no job runs with, so that they don't block other fetches.
             healed = [
                 shard
                 for shard, item in result.suspects.items()
@@ -306,7 +312,7 @@ class ConcurrencySemaphore:
                 for permit in spare:
                     if write.wanted or permit not in write.returned:
                         del back[permit]
-                # All were granted, and there may be permits for the others.
+                # The shard granted all permits of this write. It might have more free permits.
                 granted = len(write.wanted) == len(asked) < len(left)
                 more = granted and not result.seen.get(shard, False)
             current += number(item, "n")
@@ -324,8 +330,9 @@ class ConcurrencySemaphore:
         )
 
     def _write(self, key: tuple[str, str], write: _Write, ttl: int | None) -> tuple[_Write, Item]:
-        """Write, and write again with fewer permits if rejected. Return the last write, and the
-        shard after it.
+        """Write to a shard, and retry with fewer permits after a rejection.
+
+        Return the last attempt, and the shard's item after it.
         """
         item: Item = {}
         while write.wanted:
@@ -342,7 +349,7 @@ class ConcurrencySemaphore:
         return write, item
 
     def _pick(self, limit: int | None) -> list[int]:
-        """Return the shards to try."""
+        """Return the shards that a fetch tries."""
         count = shards(limit)
         first = self._choose(count) if count > 1 else 0
         if count == 1:
@@ -350,8 +357,7 @@ class ConcurrencySemaphore:
         return [first, (first + 1 + self._choose(count - 1)) % count][:_SHARDS_TRIED]
 
     def release(self, name: str, shard: int, permits: Collection[str], *, now_ms: int) -> Released:
-        """Release permits of a shard. If this fails, a later check detects that no job runs with
-        them.
+        """Release permits of a shard. If this fails, a later check releases them.
 
         Args:
             name: Name of the semaphore.
@@ -365,7 +371,8 @@ class ConcurrencySemaphore:
         names = list(permits)
         parts = [names[at : at + NAMES_A_WRITE] for at in range(0, len(names), NAMES_A_WRITE)]
         released = [self._release(name, shard, part, now_ms=now_ms) for part in parts]
-        # The last part has seen the most permits left, and the first whether there were none.
+        # The last write returns the largest number of free permits. If any write found the shard
+        # full, it was full before the release.
         full = any(each.full for each in released)
         return Released(full, released[-1].room) if released else _UNKNOWN
 
@@ -374,8 +381,8 @@ class ConcurrencySemaphore:
         with suppress(OjsError):
             while left:
                 held = [f"{_PERMIT}{permit}" for permit in left]
-                # Race: they were released already, by an earlier try of this call, or because
-                # their jobs did not run with them. Only those that are left are released.
+                # Race: some permits were released already, by an earlier attempt of this call, or
+                # because their jobs did not run with them. Only the remaining permits are released.
                 try:
                     item = self._table.update(
                         Update(
@@ -389,15 +396,16 @@ class ConcurrencySemaphore:
                 except LostRace as lost:
                     left = [permit for permit in left if f"{_PERMIT}{permit}" in (lost.item or {})]
                 else:
-                    # Permits that other functions released are not reported to this caller.
+                    # If other functions released some of these permits, the result is reported as
+                    # unknown.
                     known = "limit" in item and len(left) == len(part)
                     room = number(item, "limit") - number(item, "n")
                     return Released(room <= len(held), max(0, room)) if known else _UNKNOWN
         return _UNKNOWN
 
     def release_unnamed(self, name: str, *, now_ms: int) -> None:
-        """Release a permit that has no name, of a job that version 0.2 claimed."""
-        # Race: the queue is deleted, and its semaphore with it. Nothing is left to release.
+        """Release an unnamed permit, which belongs to a job that version 0.2 claimed."""
+        # Race: the queue is deleted with its semaphore. No permit remains.
         with suppress(LostRace, OjsError):
             self._table.without_repeats().update(
                 Update(
@@ -428,7 +436,7 @@ class ConcurrencySemaphore:
         suspects, checked_ms = dict(oldest[:_LOOKED_AT]), number(item, "checked")
         healed = False
         with suppress(LostRace, OjsError):
-            # Race: other rejected fetches. One of them checks the permits for all.
+            # Race: other fetches were rejected as well. One of them checks the permits for all.
             self._table.update(
                 Update(
                     *key_of(name, shard),
@@ -464,13 +472,14 @@ class ConcurrencySemaphore:
         *,
         now_ms: int,
     ) -> bool:
-        """Release those of these permits that need no other check; return whether there were any.
-        Raises OjsError.
+        """Release those of the suspected permits that need no further check.
+
+        Return whether any permit was released. Raises OjsError if a call fails.
         """
         gone = [permit for permit in suspects if look_ms[permit] is None]
         again = {permit: at for permit in suspects if (at := look_ms[permit]) is not None}
         # Race: during the check a job stops running and releases its permit, or another function
-        # checks. Then nothing is written, and the next function checks.
+        # checks. Then nothing is written, and the next function checks again.
         with suppress(LostRace):
             self._table.update(
                 Update(
@@ -511,12 +520,11 @@ class ConcurrencySemaphore:
         return any(healed)
 
     def drop_unnamed(self, name: str, item: Item, *, now_ms: int) -> bool:
-        """Release a semaphore's permits without names. The caller has found that no active job has
-        them.
+        """Release a semaphore's unnamed permits. The caller has found that no active job has one.
 
-        The first call only records their number. A call a minute later releases them if the number
-        is the same. Until then, a function of version 0.2 might have acquired them for jobs that it
-        is about to claim.
+        The first call only records their number. A call one minute later releases them if the
+        number is the same. Until then, a function of version 0.2 might have acquired them for jobs
+        that it is about to claim.
 
         Args:
             name: Name of the semaphore.
@@ -530,7 +538,7 @@ class ConcurrencySemaphore:
         noted = number(item, "c") == count and "c_at" in item
         if noted and now_ms - number(item, "c_at") < _UNNAMED_MS:
             return False
-        # Race: another sweep. One of them notes it, and one of them releases.
+        # Race: two sweeps. One of them records the number, and one of them releases the permits.
         condition, values = "attribute_not_exists(#c_at)", dict[str, Value]()
         if "c_at" in item:
             condition, values = "#c_at = :seen", {":seen": number(item, "c_at")}
@@ -545,7 +553,7 @@ class ConcurrencySemaphore:
         return False
 
     def set_limit(self, name: str, *, limit: int, version: int, now_ms: int) -> None:
-        """Apply a new limit also to fetches that still have the old one.
+        """Store a new limit, so that it also applies to fetches that have read the previous one.
 
         Args:
             name: Name of the semaphore.
@@ -554,7 +562,7 @@ class ConcurrencySemaphore:
             now_ms: Current time in milliseconds since the epoch.
         """
         for shard in sorted({0, *(shard for shard, _ in self.read_all(name))}):
-            # Race: another operator's later change: that one counts.
+            # Race: another operator changes the limit later. The later change takes precedence.
             with suppress(LostRace):
                 self._table.update(
                     Update(
@@ -566,17 +574,20 @@ class ConcurrencySemaphore:
                 )
 
     def read(self, limits: Mapping[str, int | None]) -> dict[str, list[Item]]:
-        """Read the shards of these semaphores, strongly consistent. {} for one without permits."""
+        """Read the shards of semaphores, strongly consistent.
+
+        A semaphore without permits has none.
+        """
         wanted = {name: keys_of(name, limit) for name, limit in limits.items()}
         found = self._table.batch_get(key for of_one in wanted.values() for key in of_one)
         return {name: [found.get(key, {}) for key in of_one] for name, of_one in wanted.items()}
 
     def counts(self, limits: Mapping[str, int | None]) -> dict[str, int]:
-        """Count the permits in use of these semaphores, strongly consistent."""
+        """Return the permits in use of each semaphore. The reads are strongly consistent."""
         return {name: taken(found) for name, found in self.read(limits).items()}
 
     def read_all(self, name: str) -> list[tuple[int, Item]]:
-        """Read all shards that a semaphore ever had, by number."""
+        """Return all shards that a semaphore ever had, by shard number."""
         found = self._table.query_all(
             "pk = :pk AND begins_with(sk, :sk)",
             {":pk": keys.semaphore(name), ":sk": keys.SEMAPHORE},
@@ -589,8 +600,8 @@ class ConcurrencySemaphore:
     def remove(self, name: str, *, before_ms: int) -> None:
         """Delete the semaphore of a deleted queue, unless it changed since `before_ms`."""
         for shard, _ in self.read_all(name):
-            # Race: the queue is created again, and jobs run. Then the item belongs to the new queue
-            # and stays. Permits of the old queue are reclaimed later.
+            # Race: the queue is created again, and its jobs run. The item then belongs to the new
+            # queue and is not deleted. Permits of the old queue are reclaimed later.
             with suppress(LostRace):
                 self._table.delete(
                     *key_of(name, shard),
@@ -600,9 +611,7 @@ class ConcurrencySemaphore:
 
 
 def look_ms(item: Item) -> int | None:
-    """Return the time (ms) from which the jobs of a shard's permits must be checked; None if the
-    shard has no permits.
-    """
+    """Return the time (ms) of the next check of a shard's permits, or None if it has no permits."""
     first_ms = min(_suspects(item, ANY_VERSION).values(), default=None)
     return None if first_ms is None else max(first_ms, number(item, "checked") + SETTLED_MS)
 
@@ -613,28 +622,30 @@ def _worth_a_look(item: Item, now_ms: int) -> bool:
 
 
 def _suspects(item: Item, now_ms: int) -> dict[str, int]:
-    """Return the permits of a shard whose jobs must be checked, with the time (ms) since when."""
+    """Return the permits of a shard that are due for a check, with the due time (ms)."""
     return {
         name.removeprefix(_PERMIT): at_ms
         for name, at_ms in item.items()
-        # A permit in a form that only a newer version can read is not changed.
+        # If only a newer version can read a permit, the permit is not changed.
         if name.startswith(_PERMIT) and isinstance(at_ms, int) and at_ms <= now_ms
     }
 
 
 def _look_again_ms(record: Item | None, run: str, at_ms: int, now_ms: int) -> int | None:
-    """Return the next time (ms) to check a permit that is due since `at_ms`; None if it can be
-    released.
+    """Return the next time (ms) to check a permit whose check was due at `at_ms`.
+
+    Return None if the permit can be released.
     """
     if record is None:
         return None
     state = record["state"]
     runs = state == State.ACTIVE.value
     if runs and RunPermits.of(str(record.get("permits", ""))).run == run:
-        # Its lease might have been renewed, and a worker whose lease expired might still report.
+        # The job's lease might have been renewed. A worker whose lease expired might also still
+        # report.
         return max(now_ms + SETTLED_MS, number(record, "lease_until"))
     if state in _CLAIMED and now_ms - at_ms < GONE_MS:
-        # A fetch might be about to claim it: as an available job, as a due job, or after the lease
-        # of its current run expires.
+        # A fetch might be about to claim the job with this permit: from `available`, when it is
+        # due, or after its current lease expires.
         return at_ms
     return None if state in _STATES else now_ms + SETTLED_MS

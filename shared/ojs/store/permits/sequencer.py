@@ -1,11 +1,12 @@
-"""Sequencers: each pool's next dispatch number.
+"""Sequencers: the next dispatch number of each worker pool.
 
-A fetch gets numbers by an unconditional addition: any number of fetches get separate numbers, and
-none waits for another. How a number is used (`ojs.domain.pool.dispatch`) is not stored: if the
-fetch crashes, the queue that the number belongs to misses that one dispatch.
+Dispatch numbers determine which queue of the pool is served next (`ojs.domain.pool.dispatch`). A
+fetch acquires numbers by an unconditional addition. Concurrent fetches receive different numbers,
+and none waits for another. The use of a number is not stored. If the fetch crashes, the queue that
+the number belongs to misses one dispatch.
 
-The item is also a shard of the pool's semaphore (`ojs.store.permits.semaphore`), so the same read
-shows whether the pool has free permits.
+The item is also the first shard of the pool's semaphore (`ojs.store.permits.semaphore`). The same
+read therefore shows whether the pool has free permits.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from ojs.store.table.values import Item, Value, number
 class SequencerState:
     """A pool's sequencer as last read.
 
-    `permits` is the number of acquired permits in the semaphore's first shard. `overrides` is when
-    queues were last served as starving (ms, by `keys.override`).
+    `permits` is the number of acquired permits in the semaphore's first shard. `overrides` has the
+    times (ms) when starving queues were last served out of order, by `keys.override`.
     """
 
     next_number: int = 0
@@ -38,9 +39,9 @@ class SequencerState:
 
 @record(frozen=True)
 class SequenceRange:
-    """The numbers that a fetch got: `count` of them from `first` on.
+    """The dispatch numbers that a fetch acquired: `count` numbers, starting with `first`.
 
-    `overridden`: the first one is for the starving queue that the fetch asked for.
+    `overridden` is true if the first number is for the starving queue that the fetch requested.
     """
 
     count: int
@@ -50,8 +51,10 @@ class SequenceRange:
 
 @record(frozen=True)
 class StarvationOverride:
-    """A starving queue that must be served next; `seen_ms` is when it was served as such last, None
-    if never.
+    """A starving queue that must be served next.
+
+    `seen_ms` is the last time (ms) when the queue was served as a starving queue, as read before.
+    None if never.
     """
 
     queue: str
@@ -59,7 +62,7 @@ class StarvationOverride:
 
 
 class Sequencer:
-    """The store of sequencers. `table` must not repeat calls."""
+    """Reads and writes sequencers. `table` must not retry calls."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -73,11 +76,13 @@ class Sequencer:
         override: StarvationOverride | None = None,
         empty: Collection[str] = (),
     ) -> SequenceRange:
-        """Return the next `count` numbers of a pool. One write, and one more if `override` lost.
+        """Return the next `count` dispatch numbers of a pool. Makes one write.
+
+        If `override` is given and another fetch serves that queue first, a second write is needed.
 
         Args:
             pool: Name of the pool.
-            count: How many numbers.
+            count: Number of dispatch numbers.
             now_ms: Current time in milliseconds since the epoch.
             override: A starving queue that the first number is requested for. Only one concurrent
                 fetch gets it.
@@ -92,8 +97,8 @@ class Sequencer:
             if override is not None:
                 name = keys.override(override.queue)
                 setting[name] = now_ms
-                # Race: another fetch serves this queue, too. One does so out of turn; the loser
-                # goes by the numbers it gets.
+                # Race: another fetch serves this starving queue as well. One of them serves it out
+                # of order. The other uses its numbers in the normal order.
                 condition = f"attribute_not_exists(#{name})"
                 if override.seen_ms is not None:
                     condition, values = f"#{name} = :forced", {":forced": override.seen_ms}
@@ -116,7 +121,7 @@ def key_of(pool: str) -> tuple[str, str]:
 
 
 def from_item(item: Item) -> SequencerState:
-    """Read a sequencer from its item."""
+    """Return the state of a sequencer from its item."""
     overrides = {
         name: value
         for name, value in item.items()

@@ -1,10 +1,10 @@
-"""Records when a rate or concurrency limit starts and stops throttling (edge-triggered).
+"""Records when a rate or concurrency limit starts and stops throttling jobs.
 
-Every fetch checks the limits, and usually the state has not changed. So the item that counts for a
-limit has an attribute `held` while the limit is known to throttle. The throttle state is in a
-separate item of the same partition, which is written once for each change, under a condition. Its
-stream record becomes the event (ojs-rate-limiting section 11.1). The throttle state also has the
-limit's metrics.
+Every fetch checks the limits, and the result is usually the same as before. While a limit is known
+to throttle, its counter item has the attribute `held`. The throttle state is a separate item in the
+same partition. It is written only when throttling starts or stops, with a condition. Its stream
+record becomes the event (ojs-rate-limiting section 11.1). The throttle state also has the limit's
+metrics.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _BUCKETS = len(QUEUE_TIME_BUCKETS_S) + 1
 
 @record(frozen=True)
 class LimitName:
-    """Where a limit is stored: a job-level limit by its key, or a queue's own limit.
+    """Identifies a limit: a job-level limit by its key, or a queue's own limit.
 
-    `counts` is the sort key of the item that counts for the limit.
+    `counts` is the sort key of the limit's counter item.
     """
 
     pk: str
@@ -60,11 +60,12 @@ class LimitName:
 
 @record(frozen=True)
 class ThrottleState:
-    """Whether a limit throttles, since when (ms), and how often it did.
+    """Whether a limit throttles, since when (ms), and how often it started to throttle.
 
-    `exceeded` counts by strategy. `waits` are the times for which it throttled, by bucket
-    (`ojs.domain.stats.QUEUE_TIME_BUCKETS_S`), `waited_ms` their sum. `waiting` is how many jobs
-    waited for it at the last sweep, None if it does not throttle.
+    `exceeded` is the number of starts by strategy. `waits` counts the durations of throttling by
+    bucket (`ojs.domain.stats.QUEUE_TIME_BUCKETS_S`). `waited_ms` is the sum of these durations.
+    `waiting` is the number of jobs that waited for the limit at the last sweep, or None if the
+    limit does not throttle.
     """
 
     limiter: LimitName
@@ -80,7 +81,7 @@ class ThrottleState:
 
 
 class ThrottleStates:
-    """The store of throttle states."""
+    """Reads and writes throttle states."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -94,7 +95,9 @@ class ThrottleStates:
         job_id: str | None,
         now_ms: int,
     ) -> None:
-        """Record that a limit starts to throttle. If its counter has changed, the next fetch
+        """Record that a limit starts to throttle.
+
+        Nothing is recorded if the counter has changed since it was read. The next fetch then
         decides.
 
         Args:
@@ -121,8 +124,9 @@ class ThrottleStates:
         }
         if job_id is not None:
             setting["job"] = job_id
-        # Race: many fetches are throttled at the same time. One of them records it; the others only
-        # mark the limit's item, as the first one might have crashed before it did so.
+        # Race: many fetches are throttled at the same time. One of them records it. The others only
+        # set the attribute of the counter item, because the first one might have crashed before it
+        # did so.
         with suppress(LostRace):
             self._update(
                 limiter.state_key,
@@ -132,7 +136,8 @@ class ThrottleStates:
                 condition="attribute_not_exists(#held) OR #held = :no",
                 values={":no": 0},
             )
-        # Race: another fetch acquires or releases a permit of the limit. Then nothing is marked.
+        # Race: another fetch acquires or releases a permit of the limit. The attribute is then not
+        # set.
         condition, values = grant.unchanged
         with suppress(LostRace):
             self._update(
@@ -163,7 +168,7 @@ class ThrottleStates:
         if job_id is not None:
             setting["job"] = job_id
         waited_ms = max(0, now_ms - (grant.throttled_since_ms or now_ms))
-        # Race: two fetches claim a job under the limit. One of them records it.
+        # Race: two fetches claim a job under the limit. One of them records the end of throttling.
         recorded = wins(
             lambda: self._update(
                 limiter.state_key,
@@ -177,7 +182,7 @@ class ThrottleStates:
                 values={":yes": 1},
             )
         )
-        # Race: the item was deleted, with its queue or by its time to live.
+        # Race: the item was deleted, with its queue or because its time to live ended.
         with suppress(LostRace):
             self._update(
                 (limiter.pk, grant.counted_at or limiter.counts),
@@ -187,7 +192,7 @@ class ThrottleStates:
         return recorded
 
     def throttled(self, *, limit: int) -> list[ThrottleState]:
-        """Return the limits that throttle, the longest first."""
+        """Return the limits that throttle now, in descending order of the duration."""
         found = self._table.query(
             "wpk = :holding", {":holding": keys.THROTTLED_LIMITS}, index="work", limit=limit
         )
@@ -195,7 +200,10 @@ class ThrottleStates:
         return [state for item in items.values() if (state := state_from(item)).throttled]
 
     def get_many(self, limiters: Iterable[LimitName]) -> list[ThrottleState]:
-        """Return the throttle states of these limits, in order. Eventually consistent."""
+        """Return the throttle states of these limits, in order.
+
+        The read is eventually consistent.
+        """
         wanted = list(limiters)
         found = self._table.batch_get((each.state_key for each in wanted), consistent=False)
         return [
@@ -204,8 +212,8 @@ class ThrottleStates:
         ]
 
     def save_waiting(self, state: ThrottleState, count: int) -> None:
-        """Store how many jobs wait for a limit."""
-        # Race: the limit stops throttling during this write. Then there is nothing to store.
+        """Store the number of jobs that wait for a limit."""
+        # Race: the limit stops throttling during this write. The number is then not needed.
         with suppress(LostRace):
             self._update(
                 state.limiter.state_key,
@@ -219,7 +227,7 @@ class ThrottleStates:
 
 
 def state_from(item: Item) -> ThrottleState:
-    """Read a throttle state from its item."""
+    """Return the throttle state of an item."""
     pk, sk, key = str(item["pk"]), str(item["sk"]), str(item["key"])
     if pk.startswith(keys.counter("")):
         queue = pk.removeprefix(keys.counter(""))

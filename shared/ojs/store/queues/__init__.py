@@ -1,1 +1,1 @@
-"""Queues, worker pools and workers."""
+"""Storage of queues, worker pools, and workers."""

@@ -1,8 +1,8 @@
-"""Worker pools in the table, and the pool marks in the items of their queues.
+"""Storage of worker pools, and of the pool entries in the items of their queues.
 
-A queue's item lists the pools that include it, and the one that isolates it. A fetch reads that
-item anyway, so isolation costs nothing. One transaction writes pool and queues, and a queue in a
-pool cannot be deleted, so both always agree.
+A queue's item lists the pools that include the queue, and the pool that isolates it. A fetch reads
+that item anyway, so isolation has no additional cost. A pool and its queues are written in one
+transaction, and a queue of a pool can't be deleted. So the pool and its queues always agree.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ojs.store.table.record import Record, as_json, flag, member, rewriting
 from ojs.store.table.table import MAX_TRANSACTION, Delete, Put, Table, Update
 from ojs.store.table.values import Item, Value
 
-# Writes of a transaction that are of the pool itself.
+# Number of writes in a transaction for the pool itself.
 _OF_POOL = 2
 
 
 class PoolStore:
-    """The store of pools and the registry of their names."""
+    """Reads and writes pools and the registry of their names."""
 
     def __init__(self, table: Table, registry: QueueRegistry) -> None:
         self._table = table
@@ -41,8 +41,10 @@ class PoolStore:
         return POOL.of(item) if item else None
 
     def get_many(self, names: Iterable[str], unreadable: Unreadable | None = None) -> list[Pool]:
-        """Return several pools in the order given, without those that don't exist. With
-        `unreadable`, pools that can't be read are reported to it and left out.
+        """Return several pools in the order given, without those that don't exist.
+
+        `unreadable` is called for each pool that can't be read, which is then skipped. If it is
+        None, an error is raised.
         """
         wanted = list(names)
         found = self._table.batch_get(key_of(name) for name in wanted)
@@ -89,25 +91,26 @@ class PoolStore:
             writes.append(Put({"pk": keys.POOLS, "sk": pool.name}))
         writes += self._marks(stored, queues)
         lost = lost_race(lambda: self._table.transact(writes))
-        # Or the response of an earlier try was lost: the pool is already up to date.
+        # The pool is already stored if the response of an earlier attempt was lost.
         if lost is not None and _item(stored) not in lost.items:
             raise lost
         return stored
 
     def begin_limit(self, pool: Pool) -> Pool:
-        """Make active jobs acquire permits, as if the pool had a limit. `save` ends that.
+        """Make active jobs acquire permits, as if the pool had a limit, until the next `save`.
 
-        Raise LostRace if the pool has changed.
+        Raises:
+            LostRace: The pool has changed.
         """
         pending = replace(pool, limiting=True, changes=pool.changes + 1)
         self._table.update(rewriting(_item(pool), _item(pending), *_as_read(pool)))
         return pending
 
     def remove(self, pool: Pool, queues: Sequence[Queue]) -> None:
-        """Delete a pool and its marks in its queues. Raises LostRace as `save` does.
+        """Delete a pool and its entries in its queues. Raises LostRace as `save` does.
 
-        The counts of its semaphore stay: running jobs release their permits there, and a pool of
-        the same name uses it again.
+        The permits of its semaphore are kept: active jobs release their permits there, and a pool
+        with the same name uses the semaphore again.
         """
         condition, values = _as_read(pool)
         self._table.transact(
@@ -119,8 +122,10 @@ class PoolStore:
         )
 
     def _marks(self, pool: Pool, queues: Sequence[Queue]) -> list[Update | Delete]:
-        """Return the writes that update the marks of a pool in its queues. Sweeps read the queues
-        from now on. Raises OjsError, and LostRace.
+        """Return the writes that update a pool's entries in its queues.
+
+        The queues are marked as active in the registry first, so that sweeps read them. Raises
+        OjsError and LostRace.
         """
         changes: list[tuple[Queue, Update]] = []
         for queue in queues:
@@ -144,7 +149,7 @@ class PoolStore:
             changes.append((queue, change))
         many = sum(1 + queue.replicas for queue, _ in changes) > MAX_TRANSACTION - _OF_POOL
         if many:
-            # The sweep makes the replicas again.
+            # The sweep creates the replicas again.
             records = QueueRecords(self._table)
             for queue, _ in changes:
                 if queue.replicas:
@@ -162,7 +167,7 @@ def key_of(name: str) -> tuple[str, str]:
 
 
 def _as_read(pool: Pool | None) -> tuple[str, dict[str, Value]]:
-    """Return the condition that a pool is unchanged since it was read."""
+    """Return the condition that a pool has not changed since it was read."""
     # Race: another operator. The loser reads and checks again.
     if pool is None:
         return "attribute_not_exists(pk)", {}

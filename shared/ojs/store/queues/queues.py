@@ -1,4 +1,4 @@
-"""Queues in the table, the registry of their names, and tombstones of deleted queues."""
+"""Storage of queues, the registry of their names, and tombstones of deleted queues."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAMES = 1_000
 
 
 class QueueStore:
-    """The store of queues."""
+    """Reads and writes queues."""
 
     def __init__(self, table: Table, registry: QueueRegistry) -> None:
         self._table = table
@@ -38,12 +38,12 @@ class QueueStore:
         return from_item(name, item) if item else None
 
     def current(self, name: str) -> Queue | None:
-        """Return one queue as `get` does, from its record or any replica. Used by every enqueue."""
+        """Return one queue as `get` does, from its record or any replica. Every enqueue uses it."""
         item = self._records.any_copy(name)
         return from_item(name, item) if item else None
 
     def replicate(self, queue: Queue) -> None:
-        """Make the replicas that a queue as read should have. No call if it has them."""
+        """Create the missing replicas of a queue's record. No call if none is missing."""
         replicas = replicas_for(queue.lanes)
         if queue.replicas < replicas:
             self._records.replicate(queue.name, replicas)
@@ -65,7 +65,7 @@ class QueueStore:
         Returns:
             The queue, and whether it was created.
         """
-        # Race: another request creates it. The loser takes the queue that is there.
+        # Race: another request creates the queue. The loser uses the stored queue.
         return won_or(
             lambda: (self.create(name, {}, now_ms=now_ms, explicit=explicit), True),
             lambda lost: (from_item(name, lost.item or {}), False),
@@ -84,8 +84,8 @@ class QueueStore:
         Raises:
             LostRace: The queue exists.
         """
-        # Write the registry first: after a crash in between, sweeps read an empty queue. In the
-        # other order they would never read a queue with jobs.
+        # The registry is written first. After a crash in between, sweeps read an empty queue. In
+        # the other order, they would never read a queue with jobs.
         self._registry.register(name)
         queue = self.new(name, own, now_ms=now_ms)
         # Race: another request creates the queue. The loser uses the stored one.
@@ -94,7 +94,7 @@ class QueueStore:
         return queue
 
     def new(self, name: str, own: Layer, *, now_ms: int) -> Queue:
-        """Return a queue with the policy for new queues, as `create` stores it. Stores nothing.
+        """Return a new queue with the policy for new queues, without storing it.
 
         Args:
             name: Name of the queue.
@@ -125,13 +125,15 @@ class QueueStore:
             queue,
             replace(queue, layers=Layers(own, queue.layers.inherited)),
             {"config": _text(own), "configured": now_ms},
-            # From here on the configured bound and limit decide whether jobs are counted.
+            # From now on, the configured size limit and concurrency limit determine whether jobs
+            # are counted.
             ["charging", "slotting"],
             now_ms=now_ms,
         )
         self._registry.note(queue.name, changes=True)
         stored = from_item(queue.name, self._records.write(queue.name, change))
-        # Where there are replicas, another operator may have configured it again by now.
+        # If there are replicas, another operator might have changed the configuration in the
+        # meantime.
         layers = Layers(own, stored.layers.inherited)
         return replace(stored, layers=layers, changes=queue.changes + 1)
 
@@ -145,7 +147,7 @@ class QueueStore:
         remove: Sequence[str] = (),
         own: OwnMark | None = None,
     ) -> Item:
-        """Change a queue's item, which is returned. Raises LostRace."""
+        """Change a queue's item and return it. Raises LostRace."""
         if name != DEFAULT_QUEUE_POLICY:
             self._registry.note(name, changes=True)
         change = Update(
@@ -159,16 +161,15 @@ class QueueStore:
         return self._records.write(name, change, own=own)
 
     def end_backfill(self, queue: Queue) -> None:
-        """Remove the mark: all jobs of a queue as read have tags."""
-        # Race: fairness was switched off, or off and on again; then the new mark stays. If the mark
-        # no longer exists, nothing is left to do.
+        """Remove the backfill mark of a queue: all its jobs have fairness tags."""
+        # Race: fairness was disabled, or disabled and enabled again. A new mark is then kept. If
+        # the mark no longer exists, nothing must be changed.
         since: dict[str, Value] = {":since": queue.backfill_since_ms or 0}
         with suppress(LostRace):
             self._change(queue.name, "#tagging = :since", since, remove=["tagging"])
 
     def count(self, queue: Queue, *, depth: bool, permits: bool) -> None:
-        """Count jobs as if the queue had a size limit or a concurrency limit. `configure` ends
-        that.
+        """Count jobs as if the queue had a size limit or a concurrency limit, until `configure`.
 
         Args:
             queue: Queue as read.
@@ -178,7 +179,7 @@ class QueueStore:
         Raises:
             LostRace: The queue's configuration has changed.
         """
-        # Race: another operator sets or removes a bound. The loser reads again.
+        # Race: another operator sets or removes a limit. The loser reads again.
         unchanged, values = _as_read(queue)
         wanted = {"charging": depth, "slotting": permits}
         setting = {name: 1 for name, missing in wanted.items() if missing}
@@ -214,7 +215,7 @@ class QueueStore:
         Raises:
             LostRace: The queue is deleted, or is being deleted.
         """
-        # Race: another operator. The last write counts, unless the queue is deleted or being
+        # Race: another operator. The last write applies, unless the queue is deleted or being
         # deleted.
         item = self._change(
             name,
@@ -225,16 +226,17 @@ class QueueStore:
         return from_item(name, item)
 
     def cancel_deletion(self, queue: Queue, deletion: Deletion) -> None:
-        """Cancel a deletion: restore the queue's item to its earlier state. Safe to repeat."""
-        # Race: the sweep and a request cancel the same deletion. The loser finds it done. If
-        # another deletion has begun since, it stays.
+        """Cancel a deletion: restore the queue's item to its previous state. Safe to repeat."""
+        # Race: the sweep and a request cancel the same deletion. The loser changes nothing. If
+        # another deletion has started since, it is not cancelled.
         state: dict[str, Value] = {"state": deletion.before.value}
         with suppress(LostRace):
             self._change(queue.name, *_being_deleted(deletion), setting=state, remove=["ending"])
 
     def begin_deletion(self, queue: Queue, deletion: Deletion, *, now_ms: int) -> Queue:
-        """Start a deletion: the queue accepts no more jobs. Changes only what `cancel_deletion`
-        restores.
+        """Start a deletion: the queue accepts no more jobs.
+
+        Changes only what `cancel_deletion` restores.
 
         Args:
             queue: Queue as read.
@@ -247,11 +249,11 @@ class QueueStore:
         """
         paused = queue.state is QueueState.PAUSED
         stored = _deletion_text(replace(deletion, began_ms=now_ms, paused=paused))
-        # Race: two deletions. One decides the outcome of the jobs; the other is rejected. The same
-        # text with the same millisecond is our own write whose response was lost. Race: a pool adds
-        # the queue. Either the deletion is rejected, or the pool finds the queue being deleted.
-        # Race: the queue is paused or resumed. The deletion reads it again, so that its
-        # cancellation does not undo that.
+        # Race: two deletions. One determines the outcome of the jobs, and the other is rejected. If
+        # the same deletion with the same time is stored, our own write succeeded and its response
+        # was lost. Race: a pool adds the queue. Either the deletion is rejected, or the pool reads
+        # that the queue is being deleted. Race: the queue is paused or resumed. The deletion reads
+        # it again, so that a cancellation of the deletion restores the new state.
         item = self._change(
             queue.name,
             "#state = :before AND attribute_not_exists(#pools)",
@@ -272,37 +274,39 @@ class QueueStore:
         stored = queue.deletion or deletion
         draining = replace(queue, state=QueueState.DRAINING, deletion=stored)
         tombstone = _item(draining) | {"pk": keys.GONE, "sk": queue.name}
-        # The tombstone first, the queue last: in between the queue still drains, and after a crash
-        # the sweep finds the remaining items by the tombstone.
+        # The tombstone is written first, and the queue is removed last. In between, the queue is
+        # still being deleted. After a crash, the sweep finds the remaining items by the tombstone.
         self._table.put(Put(tombstone))
-        # Its dead letters stay, and are counted and pruned while there are any.
+        # The dead letters of the queue are kept. They are counted and pruned until none is left.
         left: dict[str, Value] = {"pk": keys.LEFT, "sk": queue.name, "at": stored.began_ms}
         self._table.put(Put(left | _of_dead_letters(queue.layers)))
         self._registry.remove(queue.name, before_ms=now_ms)
-        # Race: the queue can't be created again before it is deleted; a retry finds it deleted, or
-        # created again. Race: the sweep has cancelled this deletion, and perhaps another one began.
-        # Then the queue stays, and the sweep adds its name to the registry again.
+        # Race: the queue can't be created again before it is deleted. A retry finds it deleted, or
+        # created again. Race: the sweep has cancelled this deletion, and another one might have
+        # started. The queue is then kept, and the sweep adds its name to the registry again.
         condition, values = _being_deleted(stored)
         gone = Delete(keys.queue(queue.name), keys.RECORD, condition, values)
         if won_or(lambda: self._records.write(queue.name, gone), lambda lost: lost.item):
-            # A race was lost, and there is a queue of this name: it must be in the registry.
+            # The write lost a race, and a queue with this name exists. It must be in the registry.
             self._registry.register(queue.name)
 
     def restore(self, gone: Queue) -> None:
-        """Restore a deleted queue to its earlier state, unless it was created again since."""
+        """Restore a deleted queue to its previous state, unless it was created again."""
         before = gone.deletion.before if gone.deletion is not None else QueueState.ACTIVE
         self._registry.register(gone.name)
-        # Race: an enqueue creates it again. Then it is a new queue, and is not changed.
+        # Race: an enqueue creates the queue again. The new queue is not changed.
         with suppress(LostRace):
             alive = replace(gone, state=before, deletion=None)
-            # It has the time of creation that it had, but replicas that are being made must not be
-            # of the record from before.
+            # The restored queue has its previous creation time. A concurrent sweep must not create
+            # replicas of the previous record.
             rev = 0 if gone.deletion is None else gone.deletion.began_ms
             self._table.put(Put(_item(alive) | {"rev": rev}, condition="attribute_not_exists(pk)"))
 
     def tombstones(self, *, limit: int, unreadable: Unreadable | None = None) -> list[Queue]:
-        """Return the recently deleted queues, from their tombstones. `unreadable` has the same
-        meaning as in `get_many`.
+        """Return the recently deleted queues, from their tombstones.
+
+        `unreadable` is called for each queue that can't be read, which is then skipped. If it is
+        None, an error is raised.
         """
         found = self._table.query("pk = :gone", {":gone": keys.GONE}, limit=limit, consistent=True)
         there = readable(lambda item: from_item(str(item["sk"]), item), found.items, unreadable)
@@ -314,7 +318,8 @@ class QueueStore:
 
     def remove_tombstone(self, gone: Queue) -> None:
         """Remove the tombstone of a deleted queue."""
-        # Race: the queue was created and deleted again. The tombstone of the later deletion stays.
+        # Race: the queue was created and deleted again. The tombstone of the later deletion is
+        # kept.
         with suppress(LostRace):
             stored = {} if gone.deletion is None else {":ending": _deletion_text(gone.deletion)}
             condition = "#ending = :ending" if stored else None
@@ -325,8 +330,8 @@ class QueueStore:
     ) -> tuple[list[tuple[str, int, Layers]], str | None]:
         """Return deleted queues that might have dead letters, and the key of the next page.
 
-        Each has its name, time of deletion (ms), and dead-letter configuration. It might have been
-        created again.
+        Each has its name, the time of its deletion (ms), and its dead-letter configuration. It
+        might have been created again.
         """
         items, after = self._listed(keys.LEFT, limit, after, consistent=False)
         return [(str(item["sk"]), int(item["at"]), _layers(item)) for item in items], after
@@ -349,7 +354,7 @@ class QueueStore:
         return [str(item["sk"]) for item in items], after
 
     def all_names(self) -> list[str]:
-        """Return the whole registry in order of name. One query for a thousand."""
+        """Return the whole registry in order of name. Makes one query for a thousand."""
         names, after = self.names(limit=_NAMES)
         while after is not None:
             page, after = self.names(limit=_NAMES, after=after)
@@ -376,16 +381,16 @@ class QueueStore:
         consistent: bool = True,
         unreadable: Unreadable | None = None,
     ) -> tuple[dict[str, Queue], dict[tuple[str, str], Item]]:
-        """Return several queues, and other items read by the same call, such as the record of the
-        worker.
+        """Return several queues, and other items that are read by the same call.
 
-        One call for each 100. Queues that only a newer version can read are left out.
+        Other items are, for example, the record of the worker. Makes one call for each 100 items.
+        Queues that only a newer version can read are skipped.
 
         Args:
             names: Names of the queues.
             others: Keys of the other items.
             consistent: Whether to read consistently.
-            unreadable: Called for each queue that can't be read, which is then left out.
+            unreadable: Called for each queue that can't be read, which is then skipped.
 
         Raises:
             UnreadableItem: A queue can't be read, and `unreadable` is None.
@@ -402,12 +407,14 @@ class QueueStore:
         *,
         unreadable: Unreadable | None = None,
     ) -> tuple[dict[str, Queue], dict[tuple[str, str], Item]]:
-        """Do the same as `get_many`, from records or replicas. Used by every enqueue and fetch.
+        """Return several queues as `get_many` does, from records or replicas.
+
+        Every enqueue and fetch uses it.
 
         Args:
             names: Names of the queues.
             others: Keys of other items to read in the same call.
-            unreadable: Receives queues that can't be read. If None, an error is raised.
+            unreadable: Called for each queue that can't be read. If None, an error is raised.
         """
         there, items = self._records.any_copies(names, others)
         return _readable(there, unreadable), items
@@ -448,7 +455,9 @@ def _layers_of(own: str, inherited: str) -> Layers:
 
 
 def _of_dead_letters(layers: Layers) -> dict[str, Value]:
-    """Return the part of the configuration that outlives a queue: the retention of dead letters."""
+    """Return the part of the configuration that is kept after a queue's deletion: dead-letter
+    retention.
+    """
     named = ("dead_letter", "dead_letter_ttl")
     kept = {
         attribute: {name: layer[name] for name in named if name in layer}
@@ -466,10 +475,10 @@ def reconfiguring(
     now_ms: int,
     may_drain: bool = True,
 ) -> Update:
-    """Return the change of a queue's configuration. If it becomes fair, the fairness backfill
-    starts.
+    """Return the change of a queue's configuration.
 
-    The condition of the change is that the queue's configuration is as read.
+    Its condition is that the configuration has not changed since it was read. If the queue becomes
+    fair, the change starts the fairness backfill.
 
     Args:
         before: Queue as read.
@@ -477,7 +486,7 @@ def reconfiguring(
         setting: Attributes to set.
         remove: Attributes to remove.
         now_ms: Current time in milliseconds since the epoch.
-        may_drain: Whether the queue may be in deletion.
+        may_drain: Whether the queue can be in deletion.
     """
     unchanged, values = _as_read(before)
     if not may_drain:
@@ -487,7 +496,7 @@ def reconfiguring(
     if after.fairness is None:
         remove = [*remove, "tagging"]
     elif before.fairness is None:
-        # Stored jobs have no tags, nor have those being pushed: see
+        # Stored jobs and jobs that are being enqueued have no fairness tags yet: see
         # `ojs.services.queues.fairness_backfill`.
         backfill["tagging"] = now_ms
     return Update(
@@ -502,14 +511,14 @@ def reconfiguring(
 
 
 def _as_read(queue: Queue) -> tuple[str, dict[str, Value]]:
-    """Return the condition that a queue was not configured since it was read."""
+    """Return the condition that a queue's configuration has not changed since it was read."""
     if queue.changes:
         return "#changes = :seen", {":seen": queue.changes}
     return "attribute_not_exists(#changes)", {}
 
 
 def _being_deleted(deletion: Deletion) -> tuple[str, dict[str, Value]]:
-    """Return the condition that this deletion deletes the queue."""
+    """Return the condition that this deletion is the current deletion of the queue."""
     values: dict[str, Value] = {
         ":draining": QueueState.DRAINING.value,
         ":ending": _deletion_text(deletion),
@@ -522,7 +531,7 @@ def _text(layer: Layer) -> str:
 
 
 def _unwritten(_: object) -> None:
-    """Write nothing: only changes of the item write the attribute."""
+    """Return None: `Record` doesn't write the attribute. Only changes of the item write it."""
 
 
 QUEUE = Record(
@@ -549,7 +558,7 @@ QUEUE = Record(
 
 
 def from_item(name: str, item: Item) -> Queue:
-    """Read a queue from its item. Raise UnknownForm or UnreadableItem."""
+    """Return a queue from its item. Raises UnknownForm or UnreadableItem."""
     return QUEUE.of(item, name=name)
 
 

@@ -39,9 +39,10 @@ from ojs.store.table.values import Item, Value, number
 
 NOTED_MS = 5 * 60_000
 QUIET_MS = 10 * 60_000
-# Queues whose notes a container remembers. With more, it forgets and notes them again.
+# Maximum number of queues in the per-container cache of records. If there are more, the cache is
+# emptied.
 _REMEMBERED = 10_000
-# Queues that one query reads.
+# Number of queues that one query reads.
 QUEUES_A_CALL = 1_000
 
 
@@ -57,7 +58,7 @@ class Rest:
     oldest_ms: int | None
 
     def same(self, other: Rest) -> bool:
-        """Return whether another sweep has found the same."""
+        """Return whether another sweep has found the same state."""
         return replace(other, at_ms=self.at_ms) == self
 
 
@@ -82,7 +83,7 @@ class RegistryQueue:
 
 
 class QueueRegistry:
-    """The store of the registry, for one container."""
+    """Reads and writes the registry, for one container."""
 
     def __init__(self, table: Table, clock: Clock) -> None:
         self._table = table
@@ -91,17 +92,23 @@ class QueueRegistry:
         self._noted: BoundedMap[tuple[str, bool], int] = BoundedMap(_REMEMBERED)
 
     def register(self, name: str) -> None:
-        """Add a queue, or note one that is there. Safe to repeat. Raises OjsError."""
+        """Add a queue to the registry, or record that it is active.
+
+        Safe to repeat. Raises OjsError.
+        """
         now_ms = self._clock.now_ms()
         self._table.update(_noting(name, now_ms, changes=True))
         self._remember(name, now_ms, changes=True)
 
     def remove(self, name: str, *, before_ms: int) -> None:
-        """Remove a queue that is deleted, unless it was noted since then. Safe to repeat."""
-        # Race: another container has deleted it as well, it was created again, and this write takes
-        # effect only then. The entry stays: without it, sweeps would not read the new queue. If it
-        # was noted by a container whose clock is ahead it stays, too, and sweeps read an empty
-        # queue.
+        """Remove a deleted queue, unless it was recorded as active since `before_ms`.
+
+        Safe to repeat.
+        """
+        # Race: another container has deleted the queue as well, it was created again, and this
+        # write takes effect late. The entry is kept, because sweeps would not read the new queue
+        # without it. If the clock of another container is ahead, the entry can be kept as well, and
+        # sweeps read an empty queue.
         with suppress(LostRace):
             self._table.delete(
                 keys.QUEUES,
@@ -120,15 +127,15 @@ class QueueRegistry:
             changes: Whether the write changes the record of the queue.
 
         Raises:
-            NotDone: The note isn't stored. The write must not be made.
+            WriteNotApplied: The record isn't stored. The write must not be made.
             OjsError: The outcome is unknown.
         """
         now_ms = self._clock.now_ms()
         noted_ms = self._noted.get((name, changes))
         if noted_ms is not None and 0 <= now_ms - noted_ms < NOTED_MS:
             return
-        # Race: the queue is deleted; it must not be in the registry again. The loser does nothing:
-        # a function that adds the queue again also notes it.
+        # Race: the queue is deleted. It must not be added to the registry again. The loser does
+        # nothing: a function that adds the queue again also records it as active.
         try:
             noting = _noting(name, now_ms, "attribute_exists(pk)", changes=changes)
             if not wins(lambda: self._table.update(noting, tell_loser=False)):
@@ -136,7 +143,7 @@ class QueueRegistry:
         except WriteNotApplied:
             raise
         except (BackendUnavailable, BackendTimeout) as error:
-            # The note might have been written. The write that it announces was certainly not made.
+            # The record might be stored. The caller's write was certainly not made.
             raise WriteNotApplied(error.message) from error
         # After the write: a concurrent request must not rely on a note that might fail.
         self._remember(name, now_ms, changes=changes)
@@ -146,7 +153,10 @@ class QueueRegistry:
             self._noted.put((name, each), now_ms)
 
     def all(self) -> list[RegistryQueue]:
-        """Return all queues in order of name. Eventually consistent. One query for a thousand."""
+        """Return all queues in order of name.
+
+        The read is eventually consistent. Makes one query for a thousand.
+        """
         found: list[RegistryQueue] = []
         after: dict[str, Any] | None = None
         while True:
@@ -159,7 +169,7 @@ class QueueRegistry:
                 return found
 
     def count(self, most: int) -> int:
-        """Return the number of queues, up to `most`. Eventually consistent."""
+        """Return the number of queues, up to `most`. The read is eventually consistent."""
         count, after = 0, None
         while count < most:
             limit = min(QUEUES_A_CALL, most - count)
@@ -196,13 +206,16 @@ class QueueRegistry:
             )
 
     def let_rest(self, queue: RegistryQueue, rest: Rest) -> bool:
-        """Mark a queue, as read, as idle; return False if it was noted since. One call."""
+        """Mark a queue as idle.
+
+        Return false if it was recorded as active since it was read. Makes one call.
+        """
         condition, values = "attribute_exists(pk) AND attribute_not_exists(#at)", {}
         if queue.noted_ms is not None:
             condition, values = "#at = :noted", {":noted": queue.noted_ms}
-        # Race: a container notes the queue, or it is deleted. Then sweeps continue to read it, or
-        # it stays deleted. Race: another sweep. Both have the same result, as no container noted
-        # the queue.
+        # Race: a container records the queue as active, or the queue is deleted. Sweeps then
+        # continue to read it, or it stays deleted. Race: another sweep. Both have the same result,
+        # because no container recorded the queue as active.
         return wins(
             lambda: self._table.update(
                 Update(

@@ -1,12 +1,12 @@
 """Queue records and their replicas: a request reads any of them, a change writes all of them.
 
-Every enqueue and fetch reads the record of its queue. One partition can be read 3,000 times a
-second, so a queue with several lanes has replicas of its record in separate partitions. A change
-writes the record and its replicas in one transaction, under the condition that their number is the
-one the writer expects. So each response is valid for every later read, also of a replica.
+Every enqueue and fetch reads the record of its queue. One partition allows 3,000 reads per second,
+so a queue with several lanes has replicas of its record in separate partitions. A change writes the
+record and its replicas in one transaction, on the condition that the number of replicas is the
+expected one. So after a change was confirmed, every read returns it, also a read of a replica.
 
 The sweep creates replicas from the current record. They are removed when the queue is deleted, or
-when a change would have to write too many of them in one transaction; then the sweep creates them
+when a change would have to write too many of them in one transaction. The sweep then creates them
 again.
 """
 
@@ -24,16 +24,16 @@ from ojs.store.table.errors import LostRace
 from ojs.store.table.table import Delete, OwnMark, Put, Table, Update
 from ojs.store.table.values import Item, Value, number
 
-# A record and its replicas.
+# Maximum number of copies that one transaction can write: a record and its replicas.
 MAX_COPIES = 8
-# Queues whose number of replicas a container remembers.
+# Maximum number of queues in the per-container cache of the number of replicas.
 _REMEMBERED = 1_000
 _VALUE = re.compile(r":\w+")
 Key = tuple[str, str]
 
 
 def replicas_for(lanes: int) -> int:
-    """Return how many replicas the record of a queue with `lanes` lanes has."""
+    """Return the number of replicas that the record of a queue with `lanes` lanes must have."""
     return min(lanes, MAX_COPIES) - 1
 
 
@@ -47,7 +47,7 @@ def on_all(change: Update | Delete, name: str, replicas: int) -> list[Update | D
         name: Name of the queue.
         replicas: Expected number of replicas.
     """
-    # Race: replicas are created or removed at the same time. The loser learns how many there are.
+    # Race: replicas are created or removed at the same time. The loser reads the new number.
     as_many = "#replicas = :replicas" if replicas else "attribute_not_exists(#replicas)"
     seen: dict[str, Value] = {":replicas": replicas} if replicas else {}
     condition = f"{change.condition} AND {as_many}"
@@ -56,12 +56,12 @@ def on_all(change: Update | Delete, name: str, replicas: int) -> list[Update | D
     if isinstance(change, Delete):
         own = replace(change, condition=condition, values=values)
         return [own, *(Delete(*key) for key in copies)]
-    # Counts the changes, so that replicas are created from the current record.
+    # This attribute counts the changes, so that replicas are created from the current record.
     change = replace(change, add={**change.add, "rev": 1})
     computed = _VALUE.findall(" ".join(change.compute.values()))
     mirrored = replace(
         change,
-        # A missing one must not become an item that holds this change alone.
+        # If a replica doesn't exist, the write must not create an item that has only this change.
         condition="attribute_exists(pk)",
         values={name: value for name, value in change.values.items() if name in computed},
     )
@@ -72,21 +72,24 @@ def on_all(change: Update | Delete, name: str, replicas: int) -> list[Update | D
 
 
 class QueueRecords:
-    """The store of queue records and their replicas, for one container."""
+    """Reads and writes queue records and their replicas, for one container."""
 
     def __init__(self, table: Table, *, choose: Callable[[int], int] = random.randrange) -> None:
         self._table = table
         self._choose = choose
-        # By queue: how many replicas its record had when it was last read. With more, there are
-        # none: the record itself tells.
+        # Per-container cache: the number of replicas of each queue's record when it was last read.
+        # A queue that is missing here is read from its record, which has the number.
         self._replicas: BoundedMap[str, int] = BoundedMap(_REMEMBERED)
 
     def any_copy(self, name: str) -> Item | None:
-        """Read the record of a queue or one of its replicas, strongly consistent. One call."""
+        """Read the record of a queue or one of its replicas, strongly consistent.
+
+        Makes one call.
+        """
         key = self._any(name)
         item = self._table.get(*key)
         if item is None and key != key_of(name):
-            # The replicas were removed; the record, if it exists, is correct.
+            # The replicas were removed. The record is read instead.
             item = self._table.get(*key_of(name))
         self._learn(name, item)
         return item
@@ -94,7 +97,7 @@ class QueueRecords:
     def any_copies(
         self, names: Iterable[str], others: Sequence[Key] = ()
     ) -> tuple[dict[str, Item], dict[Key, Item]]:
-        """Do the same as `any_copy` for several queues, and read other items in the same call."""
+        """Read several queues as `any_copy` does, and other items in the same call."""
         wanted = {name: self._any(name) for name in names}
         found = self._table.batch_get([*wanted.values(), *others])
         gone = [name for name, key in wanted.items() if key not in found and key != key_of(name)]
@@ -120,7 +123,9 @@ class QueueRecords:
             self._replicas.forget(name)
 
     def write(self, name: str, change: Update | Delete, *, own: OwnMark | None = None) -> Item:
-        """Change a queue's record and its replicas. One call without replicas, three with replicas.
+        """Change a queue's record and its replicas.
+
+        Makes one call without replicas, three with replicas.
 
         Args:
             name: Name of the queue.
@@ -139,7 +144,7 @@ class QueueRecords:
                 return self._write(name, change, replicas, own)
             except LostRace as lost:
                 if replicas and lost.item is None:
-                    # The condition holds, but a replica is missing.
+                    # The condition of the change holds, but a replica is missing.
                     with suppress(LostRace):
                         self.drop(name, replicas)
                     replicas = 0
@@ -161,7 +166,7 @@ class QueueRecords:
             # A transaction doesn't return the written items.
             item = self._table.get(*key_of(name))
             if item is None:
-                # It was deleted since.
+                # The queue was deleted in the meantime.
                 raise LostRace([{}])
             return item
         if isinstance(first, Update):
@@ -170,8 +175,9 @@ class QueueRecords:
         return {}
 
     def replicate(self, name: str, replicas: int) -> None:
-        """Create `replicas` replicas of a queue's record, if it has fewer. Two calls. Safe to
-        repeat.
+        """Create the missing replicas of a queue's record, up to `replicas`.
+
+        Makes two calls. Safe to repeat.
         """
         item = self._table.get(*key_of(name))
         if item is None:
@@ -180,9 +186,9 @@ class QueueRecords:
         unchanged = "attribute_not_exists(#rev)"
         if "rev" in item:
             unchanged, seen = "#rev = :rev", {**seen, ":rev": item["rev"]}
-        # Race: the record changes, or the queue is deleted, and perhaps created again; or another
-        # sweep, which saw more lanes, makes more. The loser does nothing; the next sweep makes the
-        # replicas.
+        # Race: the record changes, the queue is deleted (and possibly created again), or another
+        # sweep creates replicas for more lanes. The loser does nothing, and the next sweep creates
+        # the replicas.
         record = Update(
             *key_of(name),
             set={"replicas": replicas},
@@ -198,10 +204,13 @@ class QueueRecords:
             self._table.transact([record, *copies])
 
     def drop(self, name: str, replicas: int) -> None:
-        """Remove all `replicas` replicas of a queue's record; the sweep creates them again. Raises
-        LostRace if their number is different.
+        """Remove all `replicas` replicas of a queue's record. The sweep creates them again.
+
+        Raises:
+            LostRace: The record has a different number of replicas.
         """
-        # Race: another change drops them, or the sweep makes more. The loser reads again.
+        # Race: another change removes the replicas, or the sweep creates more. The loser reads
+        # again.
         record = Update(
             *key_of(name),
             remove=["replicas"],

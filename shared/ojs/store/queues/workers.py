@@ -1,4 +1,4 @@
-"""Workers in the table: one small item each, in a few partitions so that they can be listed."""
+"""Storage of workers: one small item each, in SHARDS partitions, so that they can be listed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ojs.store.table.values import Item, Value
 # carry 80,000 workers, and a listing reads at most SHARDS partitions.
 SHARDS = 16
 _FORGET_AFTER_S = 86_400
-# What follows a worker id and "|" in the sort key of a caller that is bound to a name.
+# Follows the worker ID in the sort key, if the caller's access key restricts the names of workers.
 MARK = re.compile(r"[0-9a-f]{16}")
 
 
@@ -33,19 +33,21 @@ def shard_of(worker_id: str) -> int:
 
 
 def key_of(worker_id: str, caller: Principal = ANYBODY) -> tuple[str, str]:
-    """Return the key of a worker's item. A caller that is limited to workers of its key's name has
-    separate records, so it can't take a name from another (ADR 84).
+    """Return the key of a worker's item.
+
+    If the caller's access key restricts the names of workers, the caller has separate records. So
+    it can't take over the name of another caller's worker (ADR 84).
     """
     shard = f"{shard_of(worker_id):02d}"
     if not caller.bound:
         return keys.worker(shard), worker_id
-    # A name may be longer than what fits a sort key.
+    # A sort key can be shorter than the name.
     mark = hashlib.sha256((caller.holder or "").encode("utf-8")).hexdigest()[:16]
     return keys.worker(shard), f"{worker_id}|{mark}"
 
 
 def from_item(item: Item) -> Worker:
-    """Read a worker from its item."""
+    """Return a worker from its item."""
     stored: dict[str, Any] = dict(item)
     return Worker(
         id=stored["sk"].partition("|")[0],
@@ -67,11 +69,11 @@ def _seen(now_ms: int) -> dict[str, Value]:
 
 
 def _its_own(pool: str | None, now_ms: int) -> tuple[str | None, dict[str, Value]]:
-    """Return the condition that a worker belongs to no other pool than it declares."""
+    """Return the condition that a worker belongs to no pool other than the one that it declares."""
     if pool is None:
         return None, {}
-    # Race: two workers with the same id, or one that changes its pool. A fetch must belong to one
-    # pool, so the second is rejected while the first is alive.
+    # Race: two workers with the same ID, or a worker that changes its pool. A fetch belongs to one
+    # pool, so the second worker is rejected while the first is alive.
     own = "attribute_not_exists(#pool) OR #pool = :pool OR #seen < :alive"
     return own, {":pool": pool, ":alive": now_ms - DEAD_AFTER_MS}
 
@@ -92,21 +94,22 @@ def refused(worker_id: str, pool: str | None, lost: LostRace) -> Conflict:
 
 
 def of_before(items: Mapping[tuple[str, str], Item], worker_id: str) -> Item | None:
-    """Return the item that a version before 0.3 wrote, for any caller."""
+    """Return the item that a version before 0.3 wrote for this worker ID, for any caller."""
     item = items.get(key_of(worker_id))
     return None if item is None or "by" in item else item
 
 
 class WorkerStore:
-    """The store of workers."""
+    """Reads and writes workers."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
 
     def records(self, worker_id: str, caller: Principal | None = None) -> list[tuple[str, Worker]]:
-        """Return the record of a caller's worker, or without a caller all records with this ID.
+        """Return the records of a worker ID, the most recent first, each with its sort key.
 
-        The most recent is the first. Each has its sort key. At most two calls.
+        If `caller` is given, only the record of that caller's worker is returned. At most two
+        calls.
         """
         key = key_of(worker_id, caller or ANYBODY)
         item = self._table.get(*key)
@@ -131,7 +134,7 @@ class WorkerStore:
         Returns:
             None if the record was removed since it was read.
         """
-        # Race: the record is removed. An empty one must not be made.
+        # Race: the record is removed. This write must not create an empty record.
         update = Update(
             key_of(worker_id)[0], sk, set={"directive": directive.value},
             condition="attribute_exists(pk)",
@@ -185,7 +188,7 @@ class WorkerStore:
             )
         )
         if caller.bound and item["first"] == now_ms:
-            # The record is new: values from a version before 0.3 still apply to this worker.
+            # The record is new. Values that a version before 0.3 stored still apply to this worker.
             before = self._table.get(*key_of(worker_id))
             kept = {} if before is None or "by" in before else before
             names = {"pool", "info", "directive"} & kept.keys() - item.keys()
@@ -196,7 +199,7 @@ class WorkerStore:
     def join(
         self, worker_id: str, pool: str, *, now_ms: int, caller: Principal = ANYBODY
     ) -> Worker:
-        """Record the pool that a worker's fetch names.
+        """Record that a worker fetches for a pool.
 
         Args:
             worker_id: ID of the worker.
@@ -219,7 +222,9 @@ class WorkerStore:
         pool: str | None = None,
         caller: Principal = ANYBODY,
     ) -> Worker:
-        """Replace a worker's record. The directive of an earlier process is removed.
+        """Replace a worker's record.
+
+        A directive for an earlier process with the same ID is removed.
 
         Args:
             worker_id: ID of the worker.
@@ -242,8 +247,8 @@ class WorkerStore:
         return from_item(item)
 
     def remove(self, worker_id: str, sk: str) -> bool:
-        """Delete a worker's record; False when there was none."""
-        # Race: two removals; one of them finds no worker.
+        """Delete a worker's record. Return false if it doesn't exist."""
+        # Race: two removals. One of them finds no record.
         return wins(
             lambda: self._table.delete(key_of(worker_id)[0], sk, condition="attribute_exists(pk)")
         )

@@ -1,1 +1,1 @@
-"""The table: client, keys, schema, values, and the meaning of its errors."""
+"""The DynamoDB table: client, keys, schema, attribute values, and the classification of errors."""

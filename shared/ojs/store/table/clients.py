@@ -1,4 +1,4 @@
-"""SDK clients: one for each container, made with timeouts that fit a request."""
+"""Creates the AWS SDK clients, one of each kind per container, with timeouts that fit a request."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ CONFIG = Config(
     retries={"mode": "standard", "total_max_attempts": 3},
     max_pool_connections=64,
     tcp_keepalive=True,
-    # AWS checks parameters, too; doing it here as well takes a fifth of the time of a call.
+    # AWS also checks parameters. Checking them here would take a fifth of the time of a call.
     parameter_validation=False,
-    # Else it would be put together for each call.
+    # Without this setting, the SDK builds the user agent again for each call.
     user_agent=f"ojs-backend-aws Botocore/{botocore.__version__}",
 )
-# `Table` retries calls, since it must know the outcome of each try. One client makes all calls:
-# after a container was frozen, the first call, which may be retried, detects that a connection of
-# the pool is dead, and not a call that may not be retried.
+# The class `Table` retries calls itself, because it must know the outcome of each attempt. All
+# calls share one client and its connection pool. Connections can be dead after Lambda froze the
+# container. The first call of a request detects this, and it is a call that can be retried.
 DYNAMODB_CONFIG = CONFIG.merge(Config(retries={"mode": "standard", "total_max_attempts": 1}))
 # S3 takes longer for a large object.
 BUCKET_CONFIG = CONFIG.merge(Config(read_timeout=5))
-# Settings of calls before a request is processed: they end within 4 s, and the dashboard waits 5 s.
+# Settings of the calls that authenticate a request. They end within 4 s, because the dashboard
+# waits 5 s for a response.
 FIRST_CONFIG = CONFIG.merge(
     Config(read_timeout=1, retries={"mode": "standard", "total_max_attempts": 2})
 )
@@ -42,7 +43,7 @@ FIRST_CONFIG = CONFIG.merge(
 
 @cache
 def _session() -> Session:
-    # Without boto3: only its client is used here, which is botocore's.
+    # botocore's client is sufficient. Importing boto3 would take additional time.
     return botocore.session.get_session()
 
 
@@ -52,7 +53,7 @@ def client(service: str, config: Config = CONFIG, **arguments: Any) -> Any:
 
 
 def dynamodb(**arguments: Any) -> DynamoDBClient:
-    """Create a DynamoDB client that makes each call once. `arguments` are as for `client`."""
+    """Create a DynamoDB client that makes one attempt per call. `arguments` are as for `client`."""
     made: DynamoDBClient = client("dynamodb", **({"config": DYNAMODB_CONFIG} | arguments))
     return made
 
@@ -65,6 +66,6 @@ def secrets_manager(config: Config = BUCKET_CONFIG) -> SecretsManagerClient:
 
 @cache
 def s3() -> S3Client:
-    """Return the container's S3 client. The first call creates it: few requests need one."""
+    """Return the container's S3 client. The first call creates it, because few requests need it."""
     made: S3Client = client("s3", BUCKET_CONFIG)
     return made

@@ -1,11 +1,11 @@
-"""The meaning of an SDK error: lost race, contention, throttling, outage, or a bug.
+"""Classifies the errors of the AWS SDK and defines an exception for each class.
 
-- LostRace: a condition failed, because another write came first; nothing was written
-- NotDone: throttled or not reached; certainly nothing was written (HTTP 503)
-- Contended: the same, because of a concurrent transaction on the item
+- LostRace: the condition of a write failed, because another write came first; nothing was written
+- WriteNotApplied: throttled, or DynamoDB was not reached; certainly nothing was written (HTTP 503)
+- Contended: conflicts with a transaction on the same item; certainly nothing was written (HTTP 503)
 - BackendUnavailable: DynamoDB or the connection to it failed; the outcome is unknown (HTTP 503)
 - BackendTimeout: no response; the outcome is unknown (HTTP 504)
-- BackendError: anything else, a defect of the code or of the deployment (HTTP 500)
+- BackendError: any other error, a defect of the code or of the deployment (HTTP 500)
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ojs.domain.errors import (
 
 T = TypeVar("T")
 R = TypeVar("R")
-# Refused before anything was done.
+# Errors that DynamoDB returns before it writes anything.
 _REFUSED = frozenset(
     {
         "ProvisionedThroughputExceededException", "ProvisionedThroughputExceeded",
@@ -42,7 +42,7 @@ _REFUSED = frozenset(
     }
 )  # fmt: skip
 _CONFLICTS = frozenset({"TransactionConflictException", "TransactionConflict"})
-# An earlier try of the same transaction is under way.
+# An earlier attempt of the same transaction is still in progress.
 _UNDER_WAY = "TransactionInProgressException"
 _SERVER_FAULT = 500
 _FAILED_CONDITION = "ConditionalCheckFailed"
@@ -64,7 +64,7 @@ class Contended(WriteNotApplied, BackendContended):
 
 
 class UnreadableItem(BackendError):
-    """An item is damaged, or in a form that this version does not know."""
+    """A stored item is damaged, or has a format that this version can't read."""
 
     def __init__(self, what: str, cause: Exception) -> None:
         super().__init__(f"The record of {what} can't be read: {type(cause).__name__}.")
@@ -78,13 +78,13 @@ Unreadable = Callable[[str, UnreadableItem], object]
 def readable(
     read: Callable[[T], R], each: Iterable[T], unreadable: Unreadable | None
 ) -> Iterator[R]:
-    """Yield the result of `read` for each item, without items that only a newer version can read.
+    """Yield the result of `read` for each item. Items that can't be read are skipped.
 
     Args:
         read: Reads one item.
         each: The items.
-        unreadable: Receives items that raise UnreadableItem, which are then left out. If None, the
-            error is raised.
+        unreadable: Called for each item that raises UnreadableItem. The item is then skipped. If
+            None, the error is raised.
     """
     for one in each:
         try:
@@ -100,14 +100,17 @@ def readable(
 
 
 def ignore_unreadable(_what: str, _error: UnreadableItem) -> None:
-    """Skip the item, because requests show or dispatch the others. The sweep reports it."""
+    """Skip an unreadable item.
+
+    Requests still show or dispatch the others, and the sweep reports it.
+    """
 
 
 class LostRace(Exception):
-    """A condition failed. `items` are the items as found, in the order of the writes.
+    """The condition of a write failed. `items` are the stored items, in the order of the writes.
 
-    `repeated`: an earlier try of the write had no response. It might have succeeded, and the item
-    might have been changed since, so the outcome is unknown.
+    `repeated` is true if an earlier attempt of the write had no response. That attempt might have
+    succeeded, and another write might have changed the item after it. The outcome is then unknown.
     """
 
     def __init__(self, items: list[dict[str, Any] | None], *, repeated: bool = False) -> None:
@@ -117,12 +120,12 @@ class LostRace(Exception):
 
     @property
     def item(self) -> dict[str, Any] | None:
-        """The item as found, for a write of one item."""
+        """The stored item that the condition was checked against, for a write of one item."""
         return self.items[0] if self.items else None
 
 
 def classify(error: BotoCoreError | ClientError) -> LostRace | OjsError:
-    """Return the meaning of an error of the SDK."""
+    """Convert an error of the AWS SDK to one of the exceptions of this module."""
     if isinstance(error, ReadTimeoutError):
         return BackendTimeout(
             "The storage service did not respond in time. The outcome is unknown."
@@ -132,7 +135,7 @@ def classify(error: BotoCoreError | ClientError) -> LostRace | OjsError:
     if isinstance(error, HTTPClientError | IncompleteReadError):
         return BackendUnavailable("The connection to the storage service failed.")
     if not isinstance(error, ClientError):
-        # Wrong parameters, no credentials, no region: trying again changes nothing.
+        # Invalid parameters, missing credentials, or a missing region. A retry would fail as well.
         return BackendError(f"The request to the storage service failed: {type(error).__name__}.")
     code = error.response.get("Error", {}).get("Code", "")
     if code == "ConditionalCheckFailedException":

@@ -1,7 +1,7 @@
-"""Every key of the table and its indexes.
+"""Partition keys and sort keys of the table and its indexes.
 
-Names that users choose never contain the separator `|`: queue names by their pattern, worker ids
-by validation.
+The separator in keys is `|`. Names that users choose never contain it: queue names because of their
+pattern, worker IDs because they are validated.
 """
 
 from __future__ import annotations
@@ -13,26 +13,27 @@ from typing import Any
 
 from ojs.records import record
 
-# Sort key of the main item of a partition: the record of a job, a queue …
+# Sort key of the main item of a partition, for example the record of a job or a queue.
 RECORD = "@"
 PAYLOAD = "payload|"
 RESULT = "result|"
 ERROR = "err|"
 PROGRESS = "progress"
 SPARE = "spare|"
-# The definition of a cron job that does not fit its item; and that of a workflow.
+# Sort key of a definition that is too large for the main item of a cron job. The definition of a
+# workflow has the same sort key.
 DEFINITION = "def|"
-# Sort key of a replica of a queue's record; unlike the record it is not projected.
+# Sort key of a replica of a queue's record. Stream records of replicas are not projected.
 REPLICA = "replica"
 QUEUES = "QUEUES"
 POOLS = "POOLS"
-# The directory of deliveries.
+# Partition of the directory of deliveries.
 DELIVERIES = "DELIVERIES"
 GONE = "GONE"
-# Facts about the deployment itself.
+# Partition of the items that describe the deployment.
 DEPLOYMENT = "DEPLOYMENT"
 MAINTENANCE = "maintenance"
-# Names of deleted queues that may have left dead letters.
+# Partition of the names of deleted queues that can still have dead letters.
 LEFT = "LEFT"
 PRUNING = "PRUNING"
 WORKERS = "WORKERS"
@@ -52,18 +53,19 @@ def job_id(pk: str) -> str:
 
 
 def error(life: int, attempt: int, *, ended: bool = False) -> str:
-    """Return the sort key of an entry of the error history, in order of time.
+    """Return the sort key of an entry of a job's error history. Entries are in order of time.
 
     Args:
-        life: Life of the job. A retry of a dead letter starts a new one.
-        attempt: Attempt that failed.
-        ended: Whether the error finished a job between attempts, for example its deadline.
+        life: Life of the job, starting at 0. A retry of a dead letter starts the next one.
+        attempt: Number of the attempt that failed.
+        ended: Whether the error finished the job while no attempt was running, for example because
+            its deadline passed.
     """
     return f"{ERROR}{life:04d}|{attempt:06d}{'x' if ended else ''}"
 
 
 def is_of_end(sort_key: str) -> bool:
-    """Return whether an entry of the error history is about an end between attempts."""
+    """Return whether an entry of the error history finished a job while no attempt was running."""
     return sort_key.endswith("x")
 
 
@@ -78,27 +80,27 @@ def replica(queue_name: str, number: int) -> str:
 
 
 def worker(worker_id: str) -> str:
-    """Return the partition of a worker."""
+    """Return the partition of a worker's record."""
     return f"K|{worker_id}"
 
 
 def pool(name: str) -> str:
-    """Return the partition of a worker pool."""
+    """Return the partition of a worker pool's record."""
     return f"P|{name}"
 
 
 def delivery(name: str) -> str:
-    """Return the partition of a delivery."""
+    """Return the partition of a delivery's record."""
     return f"Y|{name}"
 
 
 def delivery_wake(name: str) -> str:
-    """Return the partition of the time of a delivery's last wake-up."""
+    """Return the partition of the item with the time of a delivery's last wake-up."""
     return f"YW|{name}"
 
 
 def cron(name: str) -> str:
-    """Return the partition of a cron job."""
+    """Return the partition of a cron job's record."""
     return f"C|{name}"
 
 
@@ -113,7 +115,7 @@ def cron_runs(name: str) -> str:
 
 
 def workflow(workflow_id: str) -> str:
-    """Return the partition of a workflow: its root and its definition."""
+    """Return the partition of a workflow: its main item and its definition."""
     return f"W|{workflow_id}"
 
 
@@ -123,17 +125,19 @@ def workflow_id(pk: str) -> str:
 
 
 def workflow_results(workflow_id: str) -> str:
-    """Return the partition of the results that later steps of a workflow use."""
+    """Return the partition of the step results that later steps of a workflow use."""
     return f"W|{workflow_id}|r"
 
 
 def step_result(node: int, generation: int) -> str:
-    """Sort key of the result of a node."""
+    """Return the sort key of the result of a workflow step, the graph's node `node`."""
     return f"{node:05d}|{generation:02d}"
 
 
 def fan_in(workflow_id: str, token: str, shard: str) -> str:
-    """Return the partition of a shard of a fan-in. All shards are written concurrently.
+    """Return the partition of one shard of the counter of a fan-in, which counts finished steps.
+
+    Each shard has a separate partition, so that many steps can finish at the same time.
 
     Args:
         workflow_id: ID of the workflow.
@@ -158,12 +162,12 @@ def unique(digest: str) -> str:
 
 
 def tenant(queue_name: str, lane: int, priority: int, digest: str) -> str:
-    """Return the partition of a tenant's finish tag for a lane and a priority.
+    """Return the partition of a tenant's finish tag, which orders the tenants of a fair queue.
 
     Args:
         queue_name: Name of the queue.
         lane: Lane of the queue.
-        priority: Priority of the jobs.
+        priority: Priority of the jobs that the finish tag applies to.
         digest: Digest of the tenant's name.
     """
     return f"F|{queue_name}|{lane}|{priority}|{digest}"
@@ -196,21 +200,21 @@ OVERRIDE = "f_"
 
 
 def override(queue_name: str) -> str:
-    """Return the attribute of a sequencer with a queue's last starvation override."""
+    """Return the attribute of a pool's sequencer item with the time of a queue's last override."""
     return f"{OVERRIDE}{zlib.crc32(queue_name.encode('utf-8')):08x}"
 
 
 def limiter(name: str) -> str:
-    """Return the partition of the limiter state of a rate limit's key (`limiter_name`)."""
+    """Return the partition of a limiter's state. `name` is a result of `limiter_name`."""
     return f"L|{name}"
 
 
 def semaphore(name: str) -> str:
-    """Return the partition of a semaphore. That of a limiter is the limiter's partition."""
+    """Return the partition of a semaphore. A limiter and its semaphore share one partition."""
     return name if name.startswith(limiter("")) else counter(name)
 
 
-# Projections: data derived from the stream -------------------------------------------------------
+# Projections: data derived from the DynamoDB stream ---------------------------------------
 
 ALL_QUEUES = "*"
 # Sort key of a pool's health alerts, in the pool's partition. Its stream records become events.
@@ -222,49 +226,53 @@ ORDERS = "orders"
 
 
 def stats(queue_name: str) -> str:
-    """Return the partition of a queue's counters, or of the totals (`ALL_QUEUES`)."""
+    """Return the partition of a queue's statistics counters, or of the totals (`ALL_QUEUES`)."""
     return f"S|{queue_name}"
 
 
 def pool_stats(name: str) -> str:
-    """Return the name that counts a pool, in place of a queue's name. No queue has this name."""
+    """Return the name under which the statistics counters of a pool are stored.
+
+    No queue has this name.
+    """
     return f"@{name}"
 
 
 def is_queue(name: str) -> bool:
-    """Return whether the counters of a name belong to one queue."""
+    """Return whether a name of statistics counters is the name of a queue."""
     return name != ALL_QUEUES and not name.startswith(pool_stats(""))
 
 
 def day(date: str) -> str:
-    """Sort key of the counters of a UTC day, `2026-11-21`."""
+    """Return the sort key of the statistics counters of a UTC day, `2026-11-21`."""
     return f"d|{date}"
 
 
 def hour(text: str) -> str:
-    """Sort key of the counters of a UTC hour, `2026-11-21T09`."""
+    """Return the sort key of the statistics counters of a UTC hour, `2026-11-21T09`."""
     return f"h|{text}"
 
 
 def minute(text: str) -> str:
-    """Sort key of the counters of a UTC minute, `2026-11-21T09:30`."""
+    """Return the sort key of the statistics counters of a UTC minute, `2026-11-21T09:30`."""
     return f"m|{text}"
 
 
-# Sort key of the list of shards that have separate counters, in the partition of the totals.
+# Sort key of the list of stream shards that have separate counters. The item is in the partition of
+# the totals.
 SHARDS = "shards"
 
 
 def shard_stats(shard: str) -> str:
-    """Return the partition of the counters of a shard of the stream, by queue.
+    """Return the partition of the counters that changes of one DynamoDB stream shard add to.
 
-    Names of shards start with `shardId-`, which a queue's name can't.
+    Names of stream shards start with `shardId-`. Names of queues can't contain capital letters.
     """
     return f"S|{shard}"
 
 
 def dedup_records(second: int) -> str:
-    """Return the partition of the dedup records that 0.2.0 wrote in a second of the epoch."""
+    """Return the partition of dedup records that version 0.2.0 wrote in a second of the epoch."""
     return f"M|{second}"
 
 
@@ -274,12 +282,12 @@ def events(date: str) -> str:
 
 
 def event_page(ms: int, token: str) -> str:
-    """Sort key of an event page: when it was written, and a token of its writer."""
+    """Return the sort key of an event page: its time of writing, and a token of its writer."""
     return f"{instant(ms)}|{token}"
 
 
 def idempotency(name: str) -> str:
-    """Return the partition of an idempotency key, by its `name`."""
+    """Return the partition of an idempotency key, by the `name` of its record."""
     return f"I|{name}"
 
 
@@ -294,7 +302,7 @@ def bulk_push_id(pk: str) -> str:
 
 
 def batch(token: str) -> str:
-    """Return the partition of a staged batch. Its item exists only until the batch is committed."""
+    """Return the partition of a staged batch. The item exists until the batch is committed."""
     return f"B|{token}"
 
 
@@ -308,8 +316,10 @@ def due_notes(bucket: int) -> str:
 
 
 def staged(token: str) -> str:
-    """Return the index partition of a staged batch. It has batches by the time when they should
-    have been committed, and undone batches by the time when they are undone again.
+    """Return the index partition of a staged batch.
+
+    The sort key is the time by which a batch must be committed, or the time when an undone batch is
+    undone again.
     """
     return staged_slot(zlib.crc32(token.encode("utf-8")) % STAGED_SLOTS)
 
@@ -319,22 +329,22 @@ def staged_slot(slot: int) -> str:
     return f"B|{slot:02d}"
 
 
-# The slots of lease notes that are in use, and the last checked note of each.
+# Sort key of the item with the slots in use and the last checked lease note of each slot.
 LEASE_SLOTS = "LEASES"
 
 
 def lease_notes(slot: int) -> str:
-    """Return the partition of the lease notes of a slot."""
+    """Return the partition of the lease notes of one slot."""
     return f"N|{slot:02d}"
 
 
 def lease_note(look_ms: int, token: str) -> str:
-    """Sort key of a lease note: when it is due to be checked, and a token of the fetch."""
+    """Return the sort key of a lease note: its check time `look_ms`, and a token of the fetch."""
     return f"{instant(look_ms)}|{token}"
 
 
 def actions(period: int) -> str:
-    """Return the partition of operators' actions in a period."""
+    """Return the partition of the audit log of a period."""
     return f"ACTIONS|{period}"
 
 
@@ -343,7 +353,7 @@ def access_key(key_id: str) -> str:
     return f"A|{key_id}"
 
 
-# In the place of an access key's id, and its sort key: the secret that keys' MACs are made with.
+# Partition and sort key of the item with the secret for the MACs of all access keys.
 KEY_MAC = "mac"
 
 
@@ -352,7 +362,7 @@ def access_key_id(pk: str) -> str:
     return pk.removeprefix("A|")
 
 
-# Sort key, with an id, of a key that this one made.
+# Sort key prefix of the access keys that a key created. The ID of the created key follows.
 MADE = "made|"
 
 
@@ -383,17 +393,19 @@ def ready(queue_name: str, lane: int) -> str:
 
 
 def due(queue_name: str, lane: int) -> str:
-    """Return the due index partition of a lane: starts, retries, ends of leases and attempts."""
+    """Return the due index partition of a lane: scheduled starts, retries, and ends of leases and
+    attempts.
+    """
     return f"D|{queue_name}|{lane}"
 
 
-# The number of index partitions of a queue for starts and retries, for any number of lanes. A fetch
-# can read all of them every few seconds.
+# Number of due index partitions of a queue with scheduled starts and retries, for any number of
+# lanes. It is small, so that a fetch can read all of them every few seconds.
 DUE_LINES = 8
 
 
 def due_lane(lane: int) -> int:
-    """Return the lane whose due index partition has the starts and retries of a lane's jobs."""
+    """Return the lane whose due index partition contains the starts and retries of `lane`."""
     return lane % DUE_LINES
 
 
@@ -408,40 +420,42 @@ def dead(queue_name: str) -> str:
 
 
 def dead_at(discarded_ms: int, job_id: str) -> str:
-    """Sort key of a dead letter among those of its queue, and among all."""
+    """Return the sort key of a dead letter, in its queue's index partition and in `all_dead`."""
     return f"{instant(discarded_ms)}|{job_id}"
 
 
 # Slots of the index partition of staged batches, and the partition that versions without slots use.
 STAGED_SLOTS = 16
 STAGED_WITHOUT_SLOT = "B"
-# Bulk operations that are not over, by when they are due to be continued; in the index `expiry`
-# all that are kept, by id.
+# Index partition of bulk operations. In the index `work`: unfinished operations, by the time of
+# their next step. In the index `expiry`: all retained operations, by ID.
 OPERATIONS = "O"
-# In the index `expiry`, those on jobs in any state.
+# Index partition (`expiry`) of bulk operations on jobs in any state.
 JOB_OPERATIONS = "OJ"
-# Limits that throttle.
+# Index partition of the limits that are throttling jobs.
 THROTTLED_LIMITS = "H"
-# Event pages with events that EventBridge has not taken yet, by key.
+# Index partition of event pages with events that EventBridge has not accepted yet. The sort key is
+# the key of the page.
 UNPUBLISHED = "E"
-# All access keys, by when they were created.
+# Index partition of all access keys, by creation time.
 ACCESS_KEYS = "A"
-# Workflows to check, by when; and in the index `expiry` all, by their creation. No queue has this
-# name.
+# Index partition of workflows. In the index `work`: by the time of their next check. In the index
+# `expiry`: all workflows, by creation time. No queue has this name.
 WORKFLOWS_DUE = "D|:wf"
 WORKFLOWS = "W"
-# All cron jobs, by name; and in the table the record of the time zone data.
+# Index partition of all cron jobs, by name. In the table: partition of the record of the time zone
+# data.
 CRONS = "C"
 ZONES = "zones"
 
 
 def instant(ms: int) -> str:
-    """Return a time as a sort key, 15 digits of milliseconds."""
+    """Return a time as a sort key: 15 digits, milliseconds since the epoch."""
     return f"{ms:015d}"
 
 
 def instant_of(key: str) -> int:
-    """Return the time at the start of a sort key, in milliseconds."""
+    """Return the time at the start of a sort key, in milliseconds since the epoch."""
     return int(key[:15])
 
 
@@ -456,32 +470,36 @@ def just_after(key: str) -> str:
 
 
 def upto(ms: int) -> str:
-    """Return a sort key after every entry of that time or earlier."""
+    """Return a sort key that is greater than all entries up to and including a time."""
     return f"{ms:015d}~"
 
 
-# What a job with a due entry waits for, so that a keys-only index can count them by state.
+# Letters in the sort key of a due entry that show the state of its job. The index is keys-only, so
+# that counts by state need these letters.
 START = "s"
 RETRY = "r"
 LEASE_END = "a"
-# A cron job is stored in the due index partition of its queue, in the first lane, by its next tick.
+# Letter of a cron job's entry. The entry is in the due index partition of the first lane of the
+# cron job's queue, with the time of the next run.
 TICK = "c"
 
 
 def due_at(ms: int, waits_for: str) -> str:
-    """Return the sort key of a due entry."""
+    """Return the sort key of an entry of the due index.
+
+    `waits_for` is the letter of the job's state.
+    """
     return f"{ms:015d}{waits_for}"
 
 
 @record(frozen=True)
 class Position:
-    """A position in the ready index, and the data that a claim requires before it reads the job
-    record.
+    """A job's position in the ready index, with the data that a claim needs before reading it.
 
-    The index is keys-only, so the end of its sort key has this data, where it can't change the
-    order: the job's own lease and timeout (ms), the batch it was staged with, the size of its
-    offloaded payload (KiB), its rate limit (`ojs.domain.rate_limit.limiter.LimitSpec`), and whether
-    it is a copy of a dead letter.
+    The index is keys-only, so that these data are part of the sort key. They are at its end, where
+    they can't change the order: the job's own lease and timeout (ms), the batch that it was staged
+    with, the size of its offloaded payload (KiB), its rate limit
+    (`ojs.domain.rate_limit.limiter.LimitSpec`), and whether it is a copy of a dead letter.
     """
 
     priority: int
@@ -514,7 +532,7 @@ class Position:
         )
 
 
-# Letter in the sort key → field of a position, and how it is read.
+# Letter in the sort key → field of a position, and the function that parses its value.
 _CLAIM_DATA: dict[str, tuple[str, Callable[[str], Any]]] = {
     "v": ("visibility_ms", int),
     "t": ("timeout_ms", int),
@@ -525,9 +543,9 @@ _CLAIM_DATA: dict[str, tuple[str, Callable[[str], Any]]] = {
 }
 
 
-# First letter of an index partition → the sort keys that its jobs have there (0.1.0 did not store
-# what a job waits for). Newer versions may put other entries in these partitions: readers skip
-# them.
+# First letter of an index partition → pattern of the sort keys of jobs in it. Version 0.1.0 did not
+# store the letter of the job's state. Newer versions might store other entries in these partitions.
+# Readers skip such entries.
 _JOB_ENTRIES = {
     "R": re.compile(rf"\d{{3}}[^|]*(\|[{''.join(_CLAIM_DATA)}][^|]*)*"),
     "D": re.compile(rf"\d{{15}}[{START}{RETRY}{LEASE_END}]?"),
@@ -538,10 +556,11 @@ _JOB_ENTRIES = {
 
 
 def is_job_entry(entry: Mapping[str, Any], index: str = "w") -> bool:
-    """Return whether an index entry (`w` or `e`) is a job's, in a format that this version knows.
+    """Return whether an index entry is a job's, in a format that this version can read.
 
-    A claim must know all parts of a sort key of the ready index. If one is unknown, only the
-    version that wrote it claims the job.
+    `index` is `w` (index `work`) or `e` (index `expiry`). A claim must understand all parts of a
+    sort key of the ready index. If a part is unknown, only the version that wrote the entry can
+    claim the job.
     """
     form = _JOB_ENTRIES.get(str(entry[f"{index}pk"])[:1])
     return (
@@ -565,7 +584,7 @@ def is_cron_entry(entry: Mapping[str, Any]) -> bool:
 
 
 def positions(entries: Iterable[Mapping[str, Any]]) -> list[Position]:
-    """Return the positions of the jobs among entries of a ready index partition."""
+    """Return the positions of the jobs in a ready index partition. Other entries are skipped."""
     return [Position.parse(str(entry["wsk"])) for entry in entries if is_job_entry(entry)]
 
 
@@ -575,7 +594,7 @@ def of_priority(priority: int) -> str:
 
 
 def below(priority: int) -> str:
-    """Return a sort key after all jobs of a priority and before the next priority."""
+    """Return a sort key between the jobs of a priority and those of the next lower priority."""
     return f"{of_priority(priority)}~"
 
 
@@ -583,7 +602,7 @@ def below(priority: int) -> str:
 
 
 def expiry(queue_name: str, lane: int) -> str:
-    """Return the index partition of a lane's jobs with a deadline for their start."""
+    """Return the index partition of a lane's jobs that have a start deadline (`expires_at`)."""
     return f"T|{queue_name}|{lane}"
 
 

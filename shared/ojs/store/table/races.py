@@ -1,4 +1,4 @@
-"""Handles lost races: decide again, use the winner's result, or reject the request."""
+"""Handles lost races: retry with new data, use the winner's result, or reject the request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def retry_on_race(
     busy: str = "Concurrent requests changed this job.",
     pause: Callable[[int], None] = lambda _: None,
 ) -> T:
-    """Return the result of the first attempt that loses no race.
+    """Call `attempt` until it loses no race, and return its result.
 
     Args:
         attempt: Makes one attempt. It must read its data again each time.
@@ -48,12 +48,12 @@ def retry_as_found(
     tries: int = 5,
     busy: str = "Concurrent requests changed this job.",
 ) -> T:
-    """Do the same as `retry_on_race`, for a caller that has read the data already.
+    """Call `attempt` until it loses no race. The caller has read the data for the first attempt.
 
     Args:
-        attempt: Makes one attempt with the data.
+        attempt: Makes one attempt with the data that it receives.
         seen: Data of the first attempt.
-        found: Returns the data of the next attempt from a lost race.
+        found: Returns the data of the next attempt from the lost race.
         tries: Maximum number of attempts.
         busy: Message of the error if all attempts lose.
 
@@ -69,7 +69,7 @@ def retry_as_found(
 
 
 def lost_race(write: Callable[[], object]) -> LostRace | None:
-    """Make a write; the race that it lost, if it did."""
+    """Make a write. Return its LostRace if another write came first, otherwise None."""
     try:
         write()
     except LostRace as lost:
@@ -78,7 +78,7 @@ def lost_race(write: Callable[[], object]) -> LostRace | None:
 
 
 def won_or(write: Callable[[], T], found: Callable[[LostRace], S]) -> T | S:
-    """Return the result of a write, or the result of `found` if it lost its race."""
+    """Make a write and return its result. If it lost a race, return the result of `found`."""
     try:
         return write()
     except LostRace as lost:
@@ -86,18 +86,18 @@ def won_or(write: Callable[[], T], found: Callable[[LostRace], S]) -> T | S:
 
 
 def unless_lost(write: Callable[[], T]) -> T | None:
-    """Return the result of a write; None if it lost its race."""
+    """Make a write and return its result. If it lost a race, return None."""
     return won_or(write, lambda _: None)
 
 
 def wins(write: Callable[[], object]) -> bool:
-    """Make a write; False if it lost its race."""
+    """Make a write. Return false if it lost a race."""
     return lost_race(write) is None
 
 
 @contextmanager
 def losing_as(error: Callable[[LostRace], Exception]) -> Iterator[None]:
-    """Raise this error instead where a write of the block loses its race."""
+    """Raise the error that `error` creates, if a write in the block loses a race."""
     try:
         yield
     except LostRace as lost:

@@ -1,7 +1,8 @@
-"""How a record is stored: each attribute of an item is declared once, for writing and for reading.
+"""Declares how the records of one kind are stored as DynamoDB items.
 
-An attribute whose field has its default is not stored. Attributes without a declaration belong to
-newer versions: reading ignores them.
+Each attribute is declared once, for writing and for reading. A field that has its default value is
+not stored. When an item is read, attributes without a declaration are ignored: newer versions wrote
+them.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ R = TypeVar("R")
 
 
 class Attribute(NamedTuple):
-    """The field that an attribute holds, and how it is written and read; None: unchanged.
+    """A field of a record, and the functions that convert its value for an attribute.
 
-    `breaker.faults` names a field of a record in a field. `type` is DynamoDB's, where the field's
-    annotation does not say it.
+    If `write` or `read` is None, the value is not converted. A field name with a dot, such as
+    `breaker.faults`, names a field of a nested record. `type` is the DynamoDB type. It is required
+    if the annotation of the field doesn't determine the type.
     """
 
     field: str
@@ -36,43 +38,45 @@ class Attribute(NamedTuple):
 
 
 def flag(field: str) -> Attribute:
-    """Declare a field that is stored as 1 if it doesn't have its default."""
+    """Declare a Boolean field. It is stored as 1, and only if it doesn't have its default value."""
     return Attribute(field, int, bool, "N")
 
 
 def member(field: str, kind: Any, what: str, otherwise: Any = None) -> Attribute:
-    """Declare a member of a closed set. Reading an unknown one raises UnknownForm or uses another.
+    """Declare an enumeration field.
 
     Args:
         field: Field of the record.
-        kind: Enumeration of the members.
-        what: Name of the set for the error.
-        otherwise: Member that replaces an unknown one. Default: UnknownForm is raised.
+        kind: The enumeration.
+        what: Name of the enumeration in the error message.
+        otherwise: Member that replaces an unknown stored value. Default: reading an unknown value
+            raises UnknownForm.
     """
     return Attribute(field, str, partial(known, kind, what=what, otherwise=otherwise))
 
 
 def words(field: str) -> Attribute:
-    """Declare several names, separated by spaces."""
+    """Declare a field with several names. They are stored as one string, separated by spaces."""
     return Attribute(field, " ".join, lambda text: tuple(text.split()))
 
 
 def as_json(field: str, kind: Callable[[Any], Any] = lambda value: value) -> Attribute:
-    """Declare a JSON value. Reading converts it to `kind`."""
+    """Declare a field that is stored as JSON. `kind` converts the parsed value."""
     return Attribute(field, jsontext.dumps, lambda text: kind(jsontext.stored(text)))
 
 
 class Record(Generic[R]):
-    """The attributes of one kind of item.
+    """Converts records of one kind to items and back.
 
     Args:
-        kind: The record's class.
-        what: The kind in error messages.
-        rows: By attribute: the field that is stored unchanged, or an `Attribute`.
-        apart: How fields are read from the whole item; None: not at all. Rows for them only
-            write. The first one identifies the record in error messages.
-        always: Attributes that are stored also if the field has its default.
-        opened: Applied to an item before it is read.
+        kind: Class of the records.
+        what: Name of the kind in error messages.
+        rows: By attribute name: the field that is stored unchanged, or an `Attribute`.
+        apart: By field name: the function that reads the field from the whole item. If the function
+            is None, the field is not read. Rows for these fields are used only for writing. The
+            first field identifies the record in error messages.
+        always: Attributes that are stored even if the field has its default value.
+        opened: Function that is applied to an item before it is read.
 
     Raises:
         TypeError: A field of the class has no row, or a row has no field.
@@ -102,8 +106,9 @@ class Record(Generic[R]):
 
     @cached_property
     def _plan(self) -> tuple[dict[str, Any], Callable[[R], Any], list[tuple[str, Any, Any]]]:
-        """The defaults of the class; what reads the fields of all rows; and the attribute, default,
-        and `write` of each row.
+        """The defaults of the class, a getter for the values of all rows, and the rows.
+
+        Each row is its attribute, its default value, and its `write` function.
         """
         defaults = {
             each.name: each.default if each.default_factory is MISSING else each.default_factory()
@@ -117,7 +122,10 @@ class Record(Generic[R]):
         return defaults, attrgetter(*(row.field for row in self.rows.values())), written
 
     def item(self, record: R, /, **more: Value | None) -> Item:
-        """Return the item of a record, with `more` attributes that are not None."""
+        """Return the item of a record.
+
+        Attributes in `more` are added unless their value is None.
+        """
         _, values_of, written = self._plan
         item = {name: value for name, value in more.items() if value is not None}
         for (name, default, write), value in zip(written, values_of(record), strict=True):
@@ -128,11 +136,11 @@ class Record(Generic[R]):
         return item
 
     def of(self, item: Mapping[str, Any], /, **given: Any) -> R:
-        """Read a record from its item. `given` fields are not read.
+        """Return the record of an item. Fields in `given` have the given value and are not read.
 
         Raises:
-            UnknownForm: Only a newer version knows a value.
-            UnreadableItem: A value is missing or cannot be read.
+            UnknownForm: A value can be read only by a newer version.
+            UnreadableItem: A value is missing or can't be read.
         """
         parts: dict[str, dict[str, Any]] = {}
         try:
@@ -158,13 +166,13 @@ class Record(Generic[R]):
 
 
 def rewriting(old: Item, new: Item, condition: str, values: Mapping[str, Value]) -> Update:
-    """Return the write that replaces an item as read. Attributes of newer versions stay.
+    """Return the write that replaces an item. Attributes that only newer versions know are kept.
 
     Args:
-        old: Item as read.
+        old: The stored item, as read.
         new: Item to store.
         condition: Condition of the write.
-        values: Values of the condition.
+        values: Values in the condition.
     """
     return Update(
         str(new["pk"]),

@@ -1,4 +1,4 @@
-"""The table: its keys, indexes and stream. Both CDK and the local engines read them from here."""
+"""The schema of the table: its keys, indexes, and stream. The CDK and local databases use it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from ojs.store.table import keys
 
 @record(frozen=True)
 class IndexSchema:
-    """A global secondary index, KEYS_ONLY: its entries are candidates, and the conditions of the
-    writes that follow decide.
+    """A global secondary index with the projection KEYS_ONLY.
+
+    An index is eventually consistent, so its entries are only candidates. The condition of the
+    write that follows a query decides.
     """
 
     name: str
@@ -22,8 +24,10 @@ class IndexSchema:
 
 @record(frozen=True)
 class StreamFilter:
-    """Items whose changes are projected: partition keys with one of these prefixes, and one of
-    these sort keys (empty: any).
+    """Selects the stream records that are projected.
+
+    The partition key must start with one of the prefixes. The sort key must be one of the given
+    ones. An empty list allows any sort key.
     """
 
     prefixes: tuple[str, ...]
@@ -32,7 +36,7 @@ class StreamFilter:
 
 @record(frozen=True)
 class TableSchema:
-    """The one table, which holds everything."""
+    """The schema of the one table that stores all data."""
 
     hash_key: str = "pk"
     range_key: str = "sk"
@@ -40,14 +44,16 @@ class TableSchema:
     stream_view_type: str = "NEW_AND_OLD_IMAGES"
     indexes: tuple[IndexSchema, ...] = field(
         default=(
-            # Jobs that are available, due at a time, pending or dead letters.
+            # Available jobs, jobs that are due at a time, pending jobs, and dead letters.
             IndexSchema("work", "wpk", "wsk"),
-            # Jobs with an `expires_at`, by deadline. Sparse: jobs without one cost nothing here.
+            # Jobs with `expires_at`, by deadline. The index is sparse: other jobs have no entry and
+            # cost nothing.
             IndexSchema("expiry", "epk", "esk"),
         )
     )
-    # Nothing that the projection itself writes may match: it would trigger itself. An event source
-    # mapping has at most five filters (a quota that AWS raises on request).
+    # Items that the projection writes must not match a filter, because the projection would then
+    # trigger itself. An event source mapping has at most five filters (a quota that AWS raises on
+    # request).
     stream_filters: tuple[StreamFilter, ...] = field(
         default=(
             StreamFilter(
@@ -61,11 +67,11 @@ class TableSchema:
                     keys.bulk_push(""),
                 )
             ),
-            # A worker's sort key is its id; that of an entry of a cron job's run log begins with
-            # its time.
+            # The sort key of a worker is its ID. The sort key of an entry of a cron job's run log
+            # starts with its time.
             StreamFilter((keys.worker(""), keys.cron_runs("")), sort_keys=()),
-            # Of counters and limiters only the items that events follow from; the others change
-            # with every job.
+            # Of counters and limiters, only the items whose changes become events. Each job changes
+            # the other items.
             StreamFilter(
                 (keys.counter(""),),
                 sort_keys=(keys.DEPTH, keys.REFUSED, keys.SEMAPHORE_THROTTLED, keys.RATE_THROTTLED),
@@ -76,7 +82,7 @@ class TableSchema:
     )
 
     def projects(self, pk: str, sk: str) -> bool:
-        """Return whether changes of this item go to the projection."""
+        """Return whether the stream records of an item are projected."""
         return any(
             pk.startswith(wanted.prefixes) and (not wanted.sort_keys or sk in wanted.sort_keys)
             for wanted in self.stream_filters
@@ -85,35 +91,35 @@ class TableSchema:
 
 TABLE = TableSchema()
 
-# The version of the form of the items. It is increased with each change that existing items do not
-# have; code can read all forms up to its own.
-# 2: readers skip entries, records, permits, and attributes of unknown forms.
-# 3: counters by shard of the stream, in addition to those of queues; notes in the registry of
-#    queues.
-# 4: lease notes, in place of the due entries of recently claimed jobs; replicas of queues' records,
-#    where they have lanes; cron jobs in due index partitions; the latest errors of a job on its
-#    record; workflows: older code skips them, and the stream or the sweep of newer code advances
-#    them; deliveries, which older code does not know: a job that it finishes keeps its permit of a
-#    delivery until a check releases it.
+# The version of the item formats. Each format that older items don't have increases the version.
+# Code can read all formats up to its own version.
+# 2: readers skip entries, records, permits, and attributes of unknown formats.
+# 3: statistics counters by DynamoDB stream shard, in addition to those by queue; records in the
+#    registry of queues.
+# 4: lease notes instead of due entries of recently claimed jobs; replicas of the records of queues
+#    with lanes; cron jobs in due index partitions; the most recent errors of a job in its record;
+#    workflows, which older code skips, and which the stream consumer or the sweep of newer code
+#    advances; deliveries, which older code doesn't know: if it finishes a job, the job's permit of
+#    the delivery is released only by the next check.
 SCHEMA_VERSION = 4
-# The lowest SCHEMA_VERSION of code that works on these items: the readers that a writer requires.
-# It is increased only with a change that breaks older code: from then on a deployment cannot be
-# rolled back to an earlier version. Items that readers of schema 2 skip require 2. The sweep of
-# schema 3 reads no lease notes: after a rollback it would not detect expired leases of the last
-# minute. Schema 3 also writes the record of a queue without its replicas, which would become stale.
+# The lowest SCHEMA_VERSION of code that can work with these items. It is increased only by a change
+# that older code can't handle. After that, a deployment can't be rolled back to an earlier version.
+# Items that readers of schema 2 skip require 2. The sweep of schema 3 doesn't read lease notes:
+# after a rollback it would not detect the expired leases of the last minute. Schema 3 also updates
+# the record of a queue without its replicas, which would become stale.
 NEEDED_VERSION = 4
 
-# Stream records in one invocation of the projection, unless a deployment configures another number;
-# docs/performance.md counts per such batch.
+# Default for the number of stream records in one invocation of the projection. The costs in
+# docs/performance.md assume batches of this size.
 STREAM_BATCH = 100
-# Lambda discards a batch with a record that is older than this (s).
+# Maximum age of a stream record in seconds. Lambda discards a batch with an older record.
 STREAM_MAX_AGE_S = 6 * 3_600
 
 
 def create_table_arguments(name: str, *, stream: bool = False) -> dict[str, Any]:
-    """Return the arguments of DynamoDB's CreateTable for this schema, for local engines and tests.
+    """Return the arguments of DynamoDB's CreateTable, for local databases and tests.
 
-    `stream` enables the stream, which costs a record for each write.
+    If `stream` is true, the table has a stream, which adds one stream record to each write.
     """
     attributes = {TABLE.hash_key, TABLE.range_key}
     for index in TABLE.indexes:

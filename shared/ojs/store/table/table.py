@@ -1,4 +1,4 @@
-"""A thin layer over the DynamoDB client: plain values, meaningful errors, a capacity meter."""
+"""A layer over the DynamoDB client: Python values, specific exceptions, and a capacity meter."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ MAX_BATCH_GET = 100
 MAX_BATCH_WRITE = 25
 MAX_TRANSACTION = 100
 _BATCH_ROUNDS = 8
-# How often a call without a response is made, and one that is rejected before anything is done.
+# Maximum number of attempts of a call that has no response, and of a call that DynamoDB rejects
+# before it writes anything.
 _TRIES, _REFUSED_TRIES = 3, 4
-# A transaction whose earlier try is under way: DynamoDB needs up to 5 s for it.
+# Maximum number of attempts of a transaction while an earlier attempt is in progress. DynamoDB
+# needs up to 5 s to finish that attempt.
 _UNDER_WAY_TRIES = 9
 _UNDER_WAY_PAUSE_S = 1.0
 _FIRST_PAUSE_S = 0.025
@@ -37,7 +39,7 @@ _LONGEST_PAUSE_S = 0.4
 
 @record
 class Meter:
-    """Calls and capacity units used; tests and benchmarks read it."""
+    """Counts calls and consumed capacity units, for tests and benchmarks."""
 
     calls: list[str] = field(default_factory=list)
     write_units: float = 0.0
@@ -50,14 +52,15 @@ class Meter:
 
 
 _READS = frozenset({"GetItem", "BatchGetItem", "Query", "Scan"})
-# All its tries have one client token. If one loses a race after a try without a response, that try
-# was not made: else DynamoDB would return its success.
+# All attempts of such a transaction share one client token. If an attempt loses a race after an
+# earlier attempt had no response, the earlier attempt was not executed. Otherwise DynamoDB would
+# have returned its success for the same token.
 _TRANSACT = "TransactWriteItems"
 
 
 @record(frozen=True)
 class Update:
-    """One conditional change of an item: attributes to set, to remove, and the condition.
+    """One conditional change of an item: attributes to set and to remove, and the condition.
 
     Expressions refer to attributes as `#name` and to `values` as `:name`.
     """
@@ -66,9 +69,10 @@ class Update:
     sk: str
     set: Mapping[str, Value] = field(default_factory=dict)
     remove: Sequence[str] = ()
-    # Attribute → expression over the stored item.
+    # Attribute → expression that computes its value from the stored item.
     compute: Mapping[str, str] = field(default_factory=dict)
-    # Attribute → number to add, to 0 if missing. The names may have any characters.
+    # Attribute → number to add. A missing attribute counts as 0. The names can contain any
+    # characters.
     add: Mapping[str, int] = field(default_factory=dict)
     condition: str | None = None
     values: Mapping[str, Value] = field(default_factory=dict)
@@ -105,7 +109,7 @@ class Update:
 
 @record(frozen=True)
 class Put:
-    """Writing a whole item, under a condition."""
+    """A write of a whole item, with a condition."""
 
     item: Mapping[str, Value]
     condition: str | None = None
@@ -118,7 +122,7 @@ class Put:
 
 @record(frozen=True)
 class Delete:
-    """Removing an item, under a condition, in a transaction."""
+    """A conditional deletion of an item, in a transaction."""
 
     pk: str
     sk: str
@@ -143,8 +147,8 @@ def _condition(condition: str | None, values: Mapping[str, Value]) -> dict[str, 
     return arguments
 
 
-# An attribute, and the value that only one write ever sets, usually a new token. If an item has
-# this value, that write wrote the item.
+# The name of an attribute, and a value that only one write sets, usually a new token. If the stored
+# item has this value, that write succeeded.
 OwnMark = tuple[str, Value]
 
 
@@ -157,8 +161,10 @@ class Found:
 
 
 class Table:
-    """One table. Raises LostRace for conditions that fail, OjsError for everything else: NotDone if
-    certainly nothing was written.
+    """One DynamoDB table.
+
+    Raises LostRace if a condition fails, and OjsError for any other error. Its subclass
+    WriteNotApplied means that certainly nothing was written.
     """
 
     def __init__(
@@ -173,8 +179,10 @@ class Table:
         chance: Callable[[], float] = random.random,
         new_token: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
-        """`client` must make each call once: the table retries calls without a response if
-        `repeats` is true.
+        """Create a table.
+
+        `client` must make one attempt per call. If `repeats` is true, the table retries calls that
+        had no response.
         """
         self.client = client
         self._repeats = repeats
@@ -186,7 +194,7 @@ class Table:
         self._new_token = new_token
 
     def without_repeats(self) -> Table:
-        """Return the same table, for calls that must not be retried if their response was lost."""
+        """Return the same table, but calls that had no response are not retried."""
         return Table(
             self.client,
             self.name,
@@ -206,9 +214,11 @@ class Table:
         self._sleep(longest * (0.5 + self._chance() / 2))
 
     def _call(self, operation: str, call: Callable[..., Any], **arguments: Any) -> Any:
-        """Make a call, with retries. Every try has the same arguments, and so the same tokens.
+        """Make a call and retry it.
 
-        After a try without a response, the outcome is unknown even if a later try fails.
+        All attempts have the same arguments, including the client token.
+
+        If an attempt had no response, the outcome is unknown even if a later attempt fails.
         """
         if self.measure:
             arguments["ReturnConsumedCapacity"] = "INDEXES"
@@ -279,7 +289,7 @@ class Table:
     def batch_get(
         self, keys: Iterable[tuple[str, str]], *, consistent: bool = True
     ) -> dict[tuple[str, str], Item]:
-        """Read items by key, without those that don't exist. A call reads at most 16 MB."""
+        """Read items by key. Missing items are not returned. Each call reads at most 16 MB."""
         wanted = [pack({"pk": pk, "sk": sk}) for pk, sk in dict.fromkeys(keys)]
         found: dict[tuple[str, str], Item] = {}
         fruitless = 0
@@ -294,8 +304,9 @@ class Table:
             for item in map(unpack, items):
                 found[str(item["pk"]), str(item["sk"])] = item
             left = answer.get("UnprocessedKeys", {}).get(self.name, {}).get("Keys", [])
-            # Keys left out for size or throttling are read again; without any progress over
-            # several rounds the table is throttled and the caller should try again later.
+            # Keys that DynamoDB skips, because of the response size or throttling, are read again.
+            # After several calls without progress, the table counts as throttled, and the caller
+            # must retry later.
             fruitless = fruitless + 1 if left and not items else 0
             if fruitless >= _BATCH_ROUNDS:
                 raise BackendUnavailable("DynamoDB throttled the request.")
@@ -305,7 +316,7 @@ class Table:
         return found
 
     def put(self, put: Put, *, own: OwnMark | None = None) -> None:
-        """Write an item; `own` as for `update`. Raises LostRace with the existing item."""
+        """Write a whole item. `own` is as for `update`. Raises LostRace with the existing item."""
         try:
             self._call(
                 "PutItem",
@@ -325,11 +336,11 @@ class Table:
 
         Args:
             update: The change and its condition.
-            tell_loser: Whether a LostRace has the item that was found.
-            own: Attribute that identifies this write. If an earlier attempt succeeded and its
-                response was lost, the condition fails with this mark in the item. The item is then
-                returned, and no LostRace is raised. If no attempt had a response, a read might show
-                that one succeeded.
+            tell_loser: Whether a LostRace contains the stored item.
+            own: Attribute that identifies this write. If an earlier attempt succeeded but its
+                response was lost, the condition of the next attempt fails, and the stored item has
+                this attribute. The item is then returned, and LostRace is not raised. If no attempt
+                had a response, a read can show that one succeeded.
 
         Returns:
             All current attributes of the item.
@@ -400,12 +411,12 @@ class Table:
 
         Args:
             condition: Condition on the keys.
-            values: Values of the condition.
+            values: Values in the condition.
             index: Index to query. Default: the table.
             limit: Maximum number of items. Default: a page of 1 MB.
             forward: Whether the order of the sort key is ascending.
             consistent: Whether the read is strongly consistent. Does not apply to an index.
-            after: Key of the last page. Default: start at the beginning.
+            after: Key of the last item of the previous page. Default: start at the beginning.
         """
         arguments: dict[str, Any] = {
             "KeyConditionExpression": condition,
@@ -431,8 +442,8 @@ class Table:
         Args:
             names: Attributes to return.
             condition: Condition on the items.
-            values: Values of the condition.
-            after: Key of the last page, or None to start at the beginning.
+            values: Values in the condition.
+            after: Key of the last item of the previous page, or None to start at the beginning.
         """
         answer = self._call(
             "Scan",
@@ -465,15 +476,16 @@ class Table:
                 return items
 
     def transact(self, writes: Sequence[Put | Update | Delete]) -> None:
-        """Make up to 100 writes, all or none.
+        """Make up to 100 writes, all of them or none.
 
-        All tries have one client token. For ten minutes DynamoDB responds to a repeated transaction
-        that succeeded with the same success. So after a lost response it is not written twice, and
-        is not mistaken for a lost race.
+        All attempts have one client token. For 10 minutes after a success, DynamoDB returns the
+        same success for this token and doesn't write again. So a retry after a lost response
+        neither writes twice nor loses a race against its own first attempt.
 
         Raises:
-            LostRace: A condition failed; nothing is written.
-            NotDone: Every try conflicted with other writes, or was rejected; nothing is written.
+            LostRace: A condition failed. Nothing was written.
+            WriteNotApplied: Every attempt conflicted with others, or was rejected. Nothing was
+                written.
             OjsError: The outcome is unknown.
         """
         actions: list[Any] = []
@@ -492,9 +504,9 @@ class Table:
     def write_many(
         self, puts: Iterable[Mapping[str, Value]] = (), deletes: Iterable[tuple[str, str]] = ()
     ) -> None:
-        """Make unconditional puts and deletes, 25 per call, until all are done.
+        """Put and delete items without conditions, 25 per call, until all are done.
 
-        Only for items that no other process knows yet, or that are removed in any state.
+        Use it only for items that no other process knows yet, or that can be deleted in any state.
         """
         requests: list[Any] = [{"PutRequest": {"Item": pack(item)}} for item in puts]
         requests += [{"DeleteRequest": {"Key": pack({"pk": pk, "sk": sk})}} for pk, sk in deletes]
@@ -511,12 +523,13 @@ class Table:
             if fruitless >= _BATCH_ROUNDS:
                 raise BackendUnavailable("DynamoDB throttled the request.")
             if left:
-                # The remaining writes were throttled: an immediate retry would be throttled too.
+                # DynamoDB throttled the remaining writes. An immediate retry would be throttled as
+                # well.
                 self._back_off(fruitless)
             requests = list(left) + rest
 
 
 def _own_item(lost: LostRace, own: OwnMark | None) -> Item | None:
-    """Return the item that made a write fail, if an earlier try of that write wrote it."""
+    """Return the stored item if an earlier attempt of the same write created it, otherwise None."""
     found = lost.item
     return found if own is not None and found and found.get(own[0]) == own[1] else None

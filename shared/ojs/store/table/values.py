@@ -1,4 +1,4 @@
-"""Items as plain values, and as DynamoDB types them."""
+"""Converts items between Python values and DynamoDB's typed attribute values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ def pack(item: Mapping[str, Value]) -> dict[str, Any]:
 
 
 def unpack(item: Mapping[str, Any]) -> Item:
-    """Convert DynamoDB's typed attribute values to plain ones. Raise ValueError for two types."""
+    """Convert DynamoDB's typed attribute values to Python values.
+
+    Raise ValueError if an attribute has two types.
+    """
     return {
         name: int(value) if kind == "N" else value
         for name, typed in item.items()
@@ -32,22 +35,25 @@ def unpack(item: Mapping[str, Any]) -> Item:
 
 
 def number(item: Mapping[str, Any], name: str) -> int:
-    """Return a number of an item, or 0 if it has none of this name."""
+    """Return a numeric attribute of an item, or 0 if it is missing."""
     value = item.get(name, 0)
     return value if isinstance(value, int) else 0
 
 
 def projected(item: Mapping[str, Any], name: str) -> int:
-    """Return a projected counter of an item.
+    """Return a counter that the projection derives from the DynamoDB stream, as at least 0.
 
-    Changes can arrive out of order, so that a counter is negative for a short time: it is then
-    returned as 0.
+    The projection can process changes out of order. The stored counter is then negative for a short
+    time.
     """
     return max(0, int(item.get(name, 0)))
 
 
 def size(item: Mapping[str, Value]) -> int:
-    """Return the bytes that DynamoDB counts for an item, or one more for a number."""
+    """Return the size of an item as DynamoDB counts it, in bytes.
+
+    Each number might count 1 byte more.
+    """
     total = 0
     for name, value in item.items():
         total += len(name.encode("utf-8"))

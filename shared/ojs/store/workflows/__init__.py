@@ -1,1 +1,1 @@
-"""Workflows in the table."""
+"""Storage of workflows."""

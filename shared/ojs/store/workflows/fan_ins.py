@@ -1,15 +1,15 @@
-"""Fan-ins: counters of finished jobs that started together, without one item that all of them
-write.
+"""Fan-ins: count the finished steps of a workflow without one item that all steps write.
 
-    W|{workflow}|{token}|{shard}   fan   up to SHARD_SLOTS marks, and how many are left
+    W|{workflow}|{token}|{shard}   fan   up to SHARD_SLOTS marks, and the number that is missing
 
-Each job has a slot. When it finishes, one conditional write adds the slot's mark and subtracts one
-from `left`, if the slot has no mark yet. So each mark counts once, however often it is written, and
-a repeated one is rejected with the current `left` in the response. A writer that finds 0 left marks
-the shard at the top, `t`, whose slots are the shards. A fan-in with one shard has no top.
+Each job has a slot. When the job finishes, one conditional write sets the slot's mark and subtracts
+one from `left`, on the condition that the slot has no mark. So each job is counted once, however
+often the write is retried. A retry is rejected, and its response has the current `left`. If `left`
+is 0, the writer marks the shard in the top item, `t`, whose slots are the shards. A fan-in with one
+shard has no top item.
 
-A fan-in has a separate token and is written before the jobs that name it. It is removed when all of
-its marks are in the workflow's state: a later mark finds no item.
+A fan-in has a unique token and is written before the jobs that refer to it. It is removed when all
+of its marks are in the workflow's state. A late mark then finds no item.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from ojs.store.table.races import won_or
 from ojs.store.table.table import Table, Update
 from ojs.store.table.values import Item
 
-# A shard with this number of marks has less than 1 KB: each mark is one write unit.
+# A shard with this number of marks has less than 1 KB, so that each mark costs one write unit.
 SHARD_SLOTS = 200
-# The minimum number of jobs for a fan-in, if they start together and their results only count
-# together. For fewer jobs, results are written to the root.
+# Minimum number of jobs of a fan-in. The jobs start together, and only their joint result matters.
+# Fewer jobs write their results to the root item.
 MIN_SLOTS = 21
-# A fan-in is removed when it is done. This time to live is for fan-ins left by a crash, years
-# later.
+# Time to live of a fan-in. A fan-in is removed when all its jobs have finished, so this deletes
+# only fan-ins that a crash left behind, years later.
 _KEPT_S = 400 * 86_400
 _TOP = "t"
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -40,8 +40,9 @@ _ENDS = {mark: state for state, mark in _MARKS.items()}
 
 @record(frozen=True, slots=True)
 class FanIn:
-    """A fan-in: its token, and the nodes whose ends it counts, as bits. A node's slot is its place
-    among them.
+    """A fan-in: its token, and the workflow nodes whose ends it counts, as a bit set.
+
+    The slot of a node is its position among these nodes.
     """
 
     token: str
@@ -49,18 +50,18 @@ class FanIn:
 
     @property
     def shards(self) -> int:
-        """How many shards it has, without the top."""
+        """Number of shards, without the top item."""
         return -(-self.nodes.bit_count() // SHARD_SLOTS)
 
     def keys(self, workflow_id: str) -> list[tuple[str, str]]:
-        """Return the keys of its items."""
+        """Return the keys of all items of the fan-in."""
         names = [*map(str, range(self.shards)), *([_TOP] if self.shards > 1 else [])]
         return [_key(workflow_id, self.token, name) for name in names]
 
 
 @record(frozen=True, slots=True)
 class FanInShard:
-    """A shard after a mark: how many marks are left, and how many shards there are."""
+    """A shard after a mark: the number of missing marks, and the number of shards."""
 
     left: int
     shards: int
@@ -71,7 +72,7 @@ _Marking = Callable[[tuple[str, str], int, StepState], FanInShard | None]
 
 
 class FanInStore:
-    """The store of fan-ins."""
+    """Reads and writes fan-ins."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -89,13 +90,13 @@ class FanInStore:
         )
 
     def remove(self, workflow_id: str, fan_ins: Sequence[FanIn]) -> None:
-        """Remove fan-ins that are done, or that no other process knows."""
+        """Remove fan-ins whose jobs have finished, or that no other process knows."""
         self._table.write_many(deletes=[key for each in fan_ins for key in each.keys(workflow_id)])
 
     def mark(self, workflow_id: str, token: str, slot: int, ended: StepState) -> bool:
         """Mark the job with this slot as finished. Safe to repeat.
 
-        One write, and another for the last job of a shard if there are several shards.
+        Makes one write, and another for the last job of a shard if there are several shards.
 
         Args:
             workflow_id: ID of the workflow.
@@ -113,7 +114,7 @@ class FanInStore:
     def repeat(
         self, workflow_id: str, token: str, slot: int, ended: StepState, first: Callable[[], None]
     ) -> bool:
-        """Do the same as `mark`, for repeated calls: read before writing.
+        """Mark the job as `mark` does, for repeated calls: the shard is read before it is written.
 
         Args:
             workflow_id: ID of the workflow.
@@ -145,9 +146,9 @@ class FanInStore:
 
     def _mark(self, key: tuple[str, str], slot: int, ended: StepState) -> FanInShard | None:
         name = _name(slot)
-        # Races: the request and the stream report the same job, or the response to a mark was lost:
-        # the slot has its mark. The loser sees how many are left, and continues where the winner
-        # might have crashed. Or the fan-in was removed: the loser sees no item.
+        # Races: the request and the stream consumer report the same job, or the response to a mark
+        # was lost: the slot has its mark. The loser reads `left`, and continues where the winner
+        # might have crashed. Or the fan-in was removed: the loser finds no item.
         mark = Update(
             *key,
             set={name: _MARKS[ended]},
@@ -158,7 +159,9 @@ class FanInStore:
         return _shard(item, slot) if item else None
 
     def ends(self, workflow_id: str, fan_ins: Sequence[FanIn]) -> Iterator[tuple[int, StepState]]:
-        """Yield the finished nodes of these fan-ins with their states, according to the marks."""
+        """Yield the finished nodes of these fan-ins with their final states, according to the
+        marks.
+        """
         if not fan_ins:
             return
         found = self._table.batch_get(key for each in fan_ins for key in each.keys(workflow_id))
@@ -190,7 +193,10 @@ def _items(workflow_id: str, fan_in: FanIn, now_ms: int) -> Iterator[Item]:
 
 
 def _name(slot: int) -> str:
-    """Return the attribute of a slot's mark: two characters, so that a shard stays small."""
+    """Return the attribute of a slot's mark.
+
+    The name has two characters, so that a shard is small.
+    """
     letter, digit = divmod(slot, len(_DIGITS))
     return _LETTERS[letter] + _DIGITS[digit]
 

@@ -1,13 +1,15 @@
-"""Workflows in the table.
+"""Storage of workflows.
 
-    W|{id}                  @                   the root: the state of all nodes, active steps
-    W|{id}                  def|{token}         the graph, and the first templates if it is small
-    W|{id}                  def|{token}|{page}  templates of a hundred jobs each
+    W|{id}                  @                   the root item: the state of all nodes, active steps
+    W|{id}                  def|{token}         the graph, and the first job templates if it is
+        small
+    W|{id}                  def|{token}|{page}  job templates, 100 in each item
     W|{id}|r                {node}|{generation} a result or error that later steps use
     W|{id}|{token}|{shard}  fan                 marks of many jobs (`ojs.store.workflows.fan_ins`)
 
-Only the root ever changes, under the condition that it didn't change since it was read. Index
-`work` lists unfinished workflows by the time of their next check; index `expiry` lists all.
+Only the root item changes, on the condition that it has not changed since it was read. The index
+`work` lists unfinished workflows by the time of their next check. The index `expiry` lists all
+workflows.
 """
 
 from __future__ import annotations
@@ -40,24 +42,24 @@ from ojs.store.table.table import Put, Table, Update
 from ojs.store.table.values import Item, Value, pack
 from ojs.store.workflows.fan_ins import FanIn, FanInStore
 
-# Up to this number of bytes, a graph and its first templates are stored in one item: reading it is
-# one unit.
+# Up to this number of bytes, a graph and its first job templates are stored in one item, which
+# costs one read unit.
 _TOGETHER = 4_096
-# Graphs that a container remembers: they never change.
+# Maximum number of graphs in the per-container cache. A graph never changes.
 _REMEMBERED = 16
-# Templates of pages that it remembers, by 100.
+# Maximum number of pages of job templates in the per-container cache. A page has 100 templates.
 _PAGES = 32
 _BLOB = "bucket"
 
 
 @record(frozen=True)
 class WorkflowRecord:
-    """A workflow, as stored in its root. Times in ms.
+    """A workflow, as stored in its root item. Times in ms.
 
-    `starting` are the jobs, as bits by node, that are to start and are not stored yet. Until
-    `starter_ms`, the request that set it starts them, and others leave them to it. `leaving`
-    are those that were started and that a cancellation has not processed yet. `check_ms` is when to
-    check whether a finished job was missed. Jobs of an open fan-in count when it closes.
+    `starting` are the jobs that must start and are not stored yet, as a bit set of nodes. Until
+    `starter_ms`, only the request that set this time starts them. `leaving` are the started jobs
+    that a cancellation has not processed yet. `check_ms` is the time of the next check for finished
+    jobs that were missed. The jobs of an open fan-in are counted when it closes.
     """
 
     id: str
@@ -74,14 +76,15 @@ class WorkflowRecord:
     cancelled: int = 0
     skipped: int = 0
     producer: str | None = None
-    # The trace context of the request that created it.
+    # The trace context of the request that created the workflow.
     trace: str | None = None
-    # The token of its definition: two requests with one id, which was chosen, have two of them.
+    # The token of the workflow's definition. If two requests have the same ID, chosen by the
+    # client, they have different tokens.
     definition: str = ""
-    # The first step that failed and why, as JSON: `step`, `type`, `message`.
+    # The first step that failed and its error, as JSON: `step`, `type`, `message`.
     fault: str | None = None
-    # The jobs that ended with the latest write, as JSON: node, step, type, state, and how long it
-    # ran (ms) or null.
+    # The jobs that finished with the most recent write, as JSON: node, step, type, state, and
+    # duration (ms) or null.
     told: str | None = None
     starting: int = 0
     starter_ms: int | None = None
@@ -90,18 +93,18 @@ class WorkflowRecord:
     check_ms: int | None = None
     ttl_s: int | None = None
     op: str | None = None
-    # How long jobs ran (ms) that have ended since it was read, by node, as far as that is known.
+    # Durations (ms) of the jobs that finished since the root was read, by node, if known.
     lengths: Mapping[int, int] = field(default_factory=dict, compare=False)
-    # Of a workflow about to be created: whether its client chose its id.
+    # For a workflow that is about to be created: whether the client chose its ID.
     chosen_id: bool = field(default=False, compare=False)
 
     def job_id(self, node: int) -> str:
-        """Return the ID of a node's job, in the generation in which it runs, or ran last."""
+        """Return the ID of a node's job, in the current or last generation of the node."""
         generation = self.graph_state.generation_of(node)
         return derived_job_id(self.id, self.created_ms, node, generation)
 
     def gone(self, now_ms: int) -> bool:
-        """Return whether its retention has ended. DynamoDB removes it some time later."""
+        """Return whether the workflow's retention has ended. DynamoDB deletes it later."""
         return self.ttl_s is not None and self.ttl_s * 1_000 <= now_ms
 
 
@@ -114,19 +117,19 @@ class StoredDefinition:
 
     @cached_property
     def kept(self) -> frozenset[int]:
-        """Return the jobs whose results another step uses."""
+        """Return the nodes whose results another step uses."""
         return results.kept(self.graph)
 
 
 class WorkflowStore:
-    """The store of workflows."""
+    """Reads and writes workflows."""
 
     def __init__(self, table: Table, blobs: Blobs, ids: IdSource) -> None:
         self._table = table
         self._blobs = blobs
         self._ids = ids
         self.fan_ins = FanInStore(table)
-        # By their keys.
+        # Per-container caches, by key.
         self._definitions: BoundedMap[tuple[str, str], StoredDefinition] = BoundedMap(_REMEMBERED)
         self._templates: BoundedMap[tuple[str, str], list[dict[str, Any]]] = BoundedMap(_PAGES)
 
@@ -138,9 +141,9 @@ class WorkflowStore:
         return None if item is None else WORKFLOW.of(item)
 
     def stopped(self, jobs: Sequence[Job]) -> list[Job]:
-        """Return the unfinished jobs of these whose workflow is cancelled.
+        """Return those of these jobs that are unfinished and whose workflow is cancelled.
 
-        One strongly consistent read of each root.
+        One strongly consistent read of each root item.
         """
         steps = {job.id: job.workflow for job in jobs if job.workflow is not None}
         roots = self.get_many({step.workflow_id for step in steps.values()}, consistent=True)
@@ -150,7 +153,7 @@ class WorkflowStore:
             root = None if step is None else roots.get(step.workflow_id)
             if step is None or root is None or not root.graph_state.stopped:
                 return False
-            # A dead letter that a client retries has ended before.
+            # The job is a retried dead letter: it finished before the cancellation.
             return not root.graph_state.ended >> step.node & 1
 
         return [job for job in jobs if is_stopped(job)]
@@ -165,8 +168,9 @@ class WorkflowStore:
         return {each.id: each for each in readable(WORKFLOW.of, there, ignore_unreadable)}
 
     def page(self, *, limit: int, after: str | None) -> Page[WorkflowRecord]:
-        """Return a page of all workflows, latest first, and the key of the next page. The index is
-        eventually consistent.
+        """Return a page of all workflows, latest first, and the key of the next page.
+
+        The index is eventually consistent.
         """
         start = None
         if after is not None:
@@ -182,8 +186,9 @@ class WorkflowStore:
         return Page(list(there.values()), more)
 
     def due(self, *, now_ms: int, limit: int) -> list[str]:
-        """Return the ids of workflows that are due for a check, the longest due first. May be
-        stale.
+        """Return the IDs of workflows that are due for a check, in order of the due time.
+
+        The read is eventually consistent.
         """
         found = self._table.query(
             "wpk = :line AND wsk <= :now",
@@ -196,21 +201,24 @@ class WorkflowStore:
     def replacing(
         self, before: WorkflowRecord | None, after: WorkflowRecord
     ) -> tuple[WorkflowRecord, Put | Update]:
-        """Return the write that replaces a root by `after`. A new one has no `before`."""
+        """Return the write that stores the root item `after`.
+
+        `before` is None for a new workflow.
+        """
         after = replace(after, op=self._ids.token())
         new = _item(after)
         if before is None:
-            # Race: another request with the same id, which its client chose. The loser stores
+            # Race: another request with the same ID, which the client chose. The loser stores
             # nothing.
             return after, Put(new, condition="attribute_not_exists(pk)")
-        # Race: two jobs finish at the same time, a cancellation, a retry, a check. One wins; the
-        # losers write nothing, not even the jobs that are in the same transaction. They read again,
-        # and decide again with both results.
+        # Race: two jobs finish at the same time, or a cancellation, a retry, or a check runs. One
+        # write wins. The losers write nothing, not even the jobs that are in the same transaction.
+        # They read again, and decide again with both results.
         seen: dict[str, Value] = {":seen": before.op or ""}
         return after, rewriting(_item(before), new, "#op = :seen", seen)
 
     def write(self, before: WorkflowRecord | None, after: WorkflowRecord) -> WorkflowRecord:
-        """Write a root without other items. Raises LostRace."""
+        """Write a root item without other items. Raises LostRace."""
         after, write = self.replacing(before, after)
         if isinstance(write, Put):
             self._table.put(write, own=("op", str(after.op)))
@@ -227,7 +235,7 @@ class WorkflowStore:
         templates: Sequence[Mapping[str, Any]],
         queues: Collection[str],
     ) -> None:
-        """Store the definition of a workflow, before its root.
+        """Store the definition of a workflow. It is written before the root item.
 
         Args:
             record: The workflow.
@@ -257,14 +265,17 @@ class WorkflowStore:
         self._definitions.put((pk, sk), StoredDefinition(graph, frozenset(queues)))
 
     def _apart(self, pk: str, sk: str, text: bytes) -> Item:
-        """Return an item with this text. A text that is too large for an item is in the bucket."""
+        """Return an item with a text.
+
+        If the text is too large for an item, it is stored in the bucket.
+        """
         if len(text) <= MAX_ITEM_BYTES:
             return {"pk": pk, "sk": sk, "zip": text}
         self._blobs.put(_blob_key(pk, sk), text)
         return {"pk": pk, "sk": sk, _BLOB: len(text)}
 
     def _text(self, item: Item) -> bytes:
-        """Return the text of such an item. Raise UnreadableItem."""
+        """Return the text of an item that `_apart` returned. Raises UnreadableItem."""
         if _BLOB not in item:
             return _bytes(item["zip"])
         try:
@@ -273,10 +284,10 @@ class WorkflowStore:
             raise UnreadableItem(f"workflow {keys.workflow_id(str(item['pk']))}", error) from None
 
     def definition(self, workflow: WorkflowRecord | str) -> StoredDefinition:
-        """Read the definition of a workflow. It never changes, so a container reads it once.
+        """Return the definition of a workflow.
 
-        If only an ID is given, the root is read first. Raise NotFound, UnknownForm, or
-        UnreadableItem.
+        It never changes, so a container caches it. If only an ID is given, the root item is read
+        first. Raises NotFound, UnknownForm, or UnreadableItem.
         """
         record = self.get(workflow) if isinstance(workflow, str) else workflow
         if record is None:
@@ -299,8 +310,8 @@ class WorkflowStore:
         return found
 
     def _read(self, pk: str, sk: str) -> Item:
-        # An eventually consistent read, which costs half, returns the item or nothing: it never
-        # changes.
+        # An eventually consistent read costs half. It returns the item or nothing, because the item
+        # never changes.
         for consistent in (False, True):
             item = self._table.get(pk, sk, consistent=consistent)
             if item is not None:
@@ -342,8 +353,8 @@ class WorkflowStore:
         """
         text = zlib.compress(jsontext.dumps(told).encode(), 6)
         pk, sk = keys.workflow_results(workflow_id), keys.step_result(node, generation)
-        # Race: the request that finished the job and the stream. Both have the same value. A dead
-        # letter that is retried after its failure was stored has another value, too late.
+        # Race: the request that finished the job and the stream consumer store the same value. If a
+        # dead letter is retried after its failure was stored, its new value is not stored.
         with suppress(LostRace):
             self._table.put(Put(self._apart(pk, sk, text), condition="attribute_not_exists(pk)"))
 
@@ -367,7 +378,7 @@ class WorkflowStore:
         for start in range(0, len(wanted), _AT_ONCE):
             part = self._table.batch_get(wanted[start : start + _AT_ONCE])
             if sum(int(item.get(_BLOB, 0)) for item in part.values()) > most:
-                # Compressed already.
+                # The stored value is compressed already.
                 return None
             for (_, sk), item in part.items():
                 raw = zlib.decompress(self._text(item))
@@ -380,7 +391,7 @@ class WorkflowStore:
     # --- removal ----------------------------------------------------------------------------------
 
     def remove_definition(self, record: WorkflowRecord) -> None:
-        """Remove the definition of a workflow whose root was not written."""
+        """Remove the definition of a workflow whose root item was not written."""
         pk = keys.workflow(record.id)
         pages = [_page(record, number) for number in range(-(-record.jobs // stored.PAGE))]
         for sk in pages:
@@ -388,9 +399,10 @@ class WorkflowStore:
         self._table.write_many(deletes=[(pk, sk) for sk in (_definition(record), *pages)])
 
     def remove(self, record: WorkflowRecord) -> None:
-        """Remove a finished workflow, as read, and all that belongs to it. Raises LostRace."""
-        # Race: a request retries it. The loser reads again, and finds that it continues. If the
-        # process crashes afterwards, the root's stream record leads to the same cleanup.
+        """Remove a finished workflow, as read, and all its other items. Raises LostRace."""
+        # Race: a request retries the workflow. The loser reads again, and finds that it is active.
+        # If the process crashes afterwards, the stream record of the root item leads to the same
+        # cleanup.
         self._table.delete(
             keys.workflow(record.id),
             keys.RECORD,
@@ -400,7 +412,7 @@ class WorkflowStore:
         self.remove_rest(record)
 
     def remove_rest(self, record: WorkflowRecord) -> None:
-        """Remove all that belongs to a workflow whose root was removed, or was never written."""
+        """Remove all other items of a workflow whose root item was removed or never written."""
         self.fan_ins.remove(record.id, record.fan_ins)
         for pk in (keys.workflow_results(record.id), keys.workflow(record.id)):
             after: dict[str, Any] | None = None
@@ -441,7 +453,7 @@ def _blob_key(pk: str, sk: str) -> str:
 
 
 def _packed(found: int) -> bytes:
-    """Pack a set of bits: a set with few runs becomes small."""
+    """Pack a bit set. Sets with few runs of consecutive bits become small."""
     return zlib.compress(found.to_bytes((found.bit_length() + 7) // 8, "little"))
 
 
