@@ -67,7 +67,7 @@ def due_notes(world: World) -> list[Acts]:
     """The sweep reads only lines that are noted as due, and the queue is let rest; afterwards
     nobody asks for anything for a while.
     """
-    world.alone = True
+    world.alone = world.watch.changes = True
     hand, producer, worker = Operator(world, "o"), Producer(world, "p"), Worker(world, "w")
     world.run.queues.create("default", {"lanes": world.odd.choice((1, 2))})
     options: dict[str, Any] = {"retry": RETRY, "visibility_timeout_ms": 2_000}
