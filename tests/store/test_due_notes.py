@@ -15,9 +15,9 @@ from ojs.runtime import Runtime
 from ojs.services.sweeping import jobs as job_sweep
 from ojs.store.queues.due_notes import AHEAD_MS, BUCKET_MS, LATE_MS, SETTLED_MS
 from ojs.store.table import keys
+from tests.store.due import overdue, push, unnoted
 from tests.store.faults import attempt, faults
 from tests.store.spending import spending
-from tests.store.test_rest import overdue, push, unnoted
 
 if TYPE_CHECKING:
     from tests.store.conftest import World

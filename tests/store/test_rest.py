@@ -23,6 +23,7 @@ from ojs.store.queues.due_notes import BUCKET_MS
 from ojs.store.queues.registry import QUIET_MS, QueueRegistry, RegistryQueue
 from ojs.store.table import keys
 from tests.spread import spread
+from tests.store.due import overdue, push, unnoted
 from tests.store.faults import attempt, faults
 from tests.store.spending import spending
 from tests.store.streams import Projected, Stream
@@ -72,26 +73,7 @@ def resting(exact: World) -> World:
     return exact
 
 
-def overdue(world: World) -> list[str]:
-    """Jobs that something is due for. The sweep has just run."""
-    now = keys.upto(world.clock.now_ms())
-    return [
-        item["pk"]["S"]
-        for item in world.items()
-        for line, at in (("wpk", "wsk"), ("epk", "esk"))
-        if item.get(line, {"S": ""})["S"][:2] in ("D|", "T|") and item[at]["S"] <= now
-    ]
-
-
 # --- what is due is found -------------------------------------------------------------------------
-
-
-def push(run: Runtime, count: int = 1, **options: Any) -> list[str]:
-    request = {"type": "t", "args": [1], "options": options}
-    if count == 1:
-        return [run.enqueue.push(envelope.parse(request)).job.id]
-    requests = [envelope.parse(request) for _ in range(count)]
-    return [pushed.job.id for pushed in run.enqueue.push_batch(requests)]
 
 
 def fetch(run: Runtime) -> list[str]:
@@ -340,14 +322,6 @@ def test_what_cannot_be_noted_is_not_done(exact: World, error: Exception) -> Non
 
 
 # --- whatever is lost, within an hour -------------------------------------------------------------
-
-
-def unnoted(world: World) -> Runtime:
-    """A container that notes nothing, as one of version 0.2."""
-    run = world.another()
-    run.stores.registry.note = lambda name, changes=False: None  # type: ignore[method-assign, misc]
-    run.stores.due_notes.note = lambda entries: None  # type: ignore[method-assign]
-    return run
 
 
 def test_a_lost_note_costs_an_hour_at_most(resting: World) -> None:
