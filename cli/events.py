@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cli import output, target
 from cli.jobs import moment
 from ojs_aws import OjsError
+from ojs_aws.client.event import LOGGED
 
 if TYPE_CHECKING:
     import argparse
@@ -23,7 +24,6 @@ _MOST_KNOWN = 10_000
 # How often the event log is read. Messages of the server come earlier, but not for all events.
 _INTERVAL_S = 2.0
 _CONNECTED_S = 15.0
-_TYPES = ("job.state_changed", "queue.paused", "queue.resumed")
 
 
 def add(commands: Any) -> None:
@@ -82,7 +82,7 @@ def _subscribed(server: Server, options: argparse.Namespace) -> Subscription | N
     """Return an open subscription. None: read the log more often."""
     queues = _names(options.queue)
     channel = f"queue:{queues[0]}" if len(queues) == 1 else "all"
-    live = server.subscribe(channel, types=_TYPES, detail=True)
+    live = server.subscribe(channel, types=LOGGED, detail=True)
     try:
         live.open()
     except OjsError:

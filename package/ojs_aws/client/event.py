@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 STATE_CHANGED = "job.state_changed"
+# Types of live events that the event log has, too.
+LOGGED = (STATE_CHANGED, "queue.paused", "queue.resumed")
 # States of a job by the type of event that represents them (ojs-realtime section 9.4).
 DERIVED = {"job.completed": {"completed"}, "job.failed": {"retryable", "discarded"}}
 
