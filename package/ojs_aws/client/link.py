@@ -27,6 +27,8 @@ TICKET: Call[Answer] = Call("POST", "realtime/tickets", json_object, {})
 # Time in seconds that the server has for its first message, and a connection to open or to close.
 _GREETED_S = 10.0
 _CLOSED_S = 0.5
+# Time in seconds in which messages arrive on a connection after another one has replaced it.
+_DRAINED_S = 0.25
 # API Gateway closes a connection after 2 hours, and after 10 minutes without a message.
 _RENEWED_S = (105 * 60.0, 115 * 60.0)
 _PING_S = 9 * 60.0
@@ -174,13 +176,14 @@ class Link:
                 await self._take(text)
 
     async def _end(self, socket: ClientConnection) -> None:
-        """Close a connection, and process the messages that it has received."""
-        await socket.close()
+        """Process the messages that an earlier connection has received, and close it."""
+        until = time.monotonic() + _DRAINED_S
         try:
-            while True:
-                await self._take(await socket.recv())
-        except ConnectionClosed:
+            while (left_s := until - time.monotonic()) > 0:
+                await self._take(await asyncio.wait_for(socket.recv(), left_s))
+        except (ConnectionClosed, asyncio.TimeoutError):
             pass
+        await socket.close()
 
     async def _text(self, within_s: float) -> str | bytes:
         assert self._socket is not None
