@@ -88,6 +88,8 @@ class Link:
         self._socket: ClientConnection | None = None
         self._is_ready = False
         self._failures = 0
+        # In Python 3.11, a message that arrives at the same time can suppress a cancellation.
+        self.closed = False
         # Messages to send at a time of the monotonic clock, in order.
         self.later: list[tuple[float, Message]] = []
 
@@ -98,7 +100,7 @@ class Link:
 
     async def run(self) -> None:
         """Keep a connection open. Ends with an error of the owner, or if it is cancelled."""
-        while True:
+        while not self.closed:
             began = time.monotonic()
             try:
                 await self._serve()
@@ -108,7 +110,7 @@ class Link:
                 self._failures += 1
                 self.later.clear()
                 chosen_s = self._owner.lost(error)
-            await asyncio.sleep(self._pause_s() if chosen_s is None else chosen_s)
+                await asyncio.sleep(self._pause_s() if chosen_s is None else chosen_s)
 
     def _pause_s(self) -> float:
         """Return a random pause in seconds. Its upper bound doubles with each failure."""
@@ -130,7 +132,7 @@ class Link:
         """Open a connection, and receive messages until it is lost."""
         earlier: ClientConnection | None = None
         try:
-            while True:
+            while not self.closed:
                 await self._open()
                 if earlier is not None:
                     await self._end(earlier)
@@ -156,13 +158,13 @@ class Link:
         self._is_ready = False
         await self.say(self._owner.greeting())
         until = time.monotonic() + _GREETED_S
-        while not self._is_ready:
+        while not (self._is_ready or self.closed):
             await self._take(await self._text(until - time.monotonic()))
 
     async def _receive(self, lasts_s: float) -> None:
         """Receive messages for a time, and send those of `later`."""
         until = time.monotonic() + lasts_s
-        while (now := time.monotonic()) < until:
+        while not self.closed and (now := time.monotonic()) < until:
             if self.later and now >= self.later[0][0]:
                 await self.say(self.later.pop(0)[1])
                 continue
