@@ -27,6 +27,8 @@ TICKET: Call[Answer] = Call("POST", "realtime/tickets", json_object, {})
 # Time in seconds that the server has for its first message, and a connection to open or to close.
 _GREETED_S = 10.0
 _CLOSED_S = 0.5
+# Time in seconds in which messages arrive on a connection after another one has replaced it.
+_DRAINED_S = 0.25
 # API Gateway closes a connection after 2 hours, and after 10 minutes without a message.
 _RENEWED_S = (105 * 60.0, 115 * 60.0)
 _PING_S = 9 * 60.0
@@ -86,6 +88,8 @@ class Link:
         self._socket: ClientConnection | None = None
         self._is_ready = False
         self._failures = 0
+        # In Python 3.11, a message that arrives at the same time can suppress a cancellation.
+        self.closed = False
         # Messages to send at a time of the monotonic clock, in order.
         self.later: list[tuple[float, Message]] = []
 
@@ -96,7 +100,7 @@ class Link:
 
     async def run(self) -> None:
         """Keep a connection open. Ends with an error of the owner, or if it is cancelled."""
-        while True:
+        while not self.closed:
             began = time.monotonic()
             try:
                 await self._serve()
@@ -106,7 +110,7 @@ class Link:
                 self._failures += 1
                 self.later.clear()
                 chosen_s = self._owner.lost(error)
-            await asyncio.sleep(self._pause_s() if chosen_s is None else chosen_s)
+                await asyncio.sleep(self._pause_s() if chosen_s is None else chosen_s)
 
     def _pause_s(self) -> float:
         """Return a random pause in seconds. Its upper bound doubles with each failure."""
@@ -128,7 +132,7 @@ class Link:
         """Open a connection, and receive messages until it is lost."""
         earlier: ClientConnection | None = None
         try:
-            while True:
+            while not self.closed:
                 await self._open()
                 if earlier is not None:
                     await self._end(earlier)
@@ -154,13 +158,13 @@ class Link:
         self._is_ready = False
         await self.say(self._owner.greeting())
         until = time.monotonic() + _GREETED_S
-        while not self._is_ready:
+        while not (self._is_ready or self.closed):
             await self._take(await self._text(until - time.monotonic()))
 
     async def _receive(self, lasts_s: float) -> None:
         """Receive messages for a time, and send those of `later`."""
         until = time.monotonic() + lasts_s
-        while (now := time.monotonic()) < until:
+        while not self.closed and (now := time.monotonic()) < until:
             if self.later and now >= self.later[0][0]:
                 await self.say(self.later.pop(0)[1])
                 continue
@@ -174,13 +178,14 @@ class Link:
                 await self._take(text)
 
     async def _end(self, socket: ClientConnection) -> None:
-        """Close a connection, and process the messages that it has received."""
-        await socket.close()
+        """Process the messages that an earlier connection has received, and close it."""
+        until = time.monotonic() + _DRAINED_S
         try:
-            while True:
-                await self._take(await socket.recv())
-        except ConnectionClosed:
+            while (left_s := until - time.monotonic()) > 0:
+                await self._take(await asyncio.wait_for(socket.recv(), left_s))
+        except (ConnectionClosed, asyncio.TimeoutError):
             pass
+        await socket.close()
 
     async def _text(self, within_s: float) -> str | bytes:
         assert self._socket is not None

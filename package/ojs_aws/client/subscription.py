@@ -48,6 +48,8 @@ _NOTICED_S = 2.5
 _POLL_S = (0.25, 4.0)
 # Time in seconds until a client asks again for the events of a server that doesn't send them.
 _UNSUPPORTED_S = 600.0
+# Pause in seconds until a task that continues is cancelled again.
+_CANCELLED_S = 1.0
 # Statuses by the code of an error message. With any other code, the client connects again.
 _STATUSES = {
     "not_found": 404, "queue_not_found": 404, "permission_denied": 403, "unauthenticated": 401,
@@ -149,10 +151,11 @@ class AsyncSubscription:
 
     async def unsubscribe(self) -> None:
         """Close the connection. An iteration ends."""
+        self._link.closed = True
         for task in (self._follower, self._task):
-            if task is not None and task is not asyncio.current_task():
+            while task is not None and task is not asyncio.current_task() and not task.done():
                 task.cancel()
-                await asyncio.wait([task])
+                await asyncio.wait([task], timeout=_CANCELLED_S)
         self._follower = None
 
     async def __aenter__(self) -> AsyncSubscription:  # noqa: PYI034 - Self is not in Python 3.10

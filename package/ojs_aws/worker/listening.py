@@ -99,6 +99,8 @@ class Listening:
         elif not wanted:
             future, self._future = self._future, None
             if future is not None:
+                if self._link is not None:
+                    self._link.closed = True
                 future.cancel()
                 self._disconnected(0.0)
 
