@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cli import output, target
 from cli.jobs import moment
+from ojs_aws import OjsError
 
 if TYPE_CHECKING:
     import argparse
 
+    from cli.target import Server
+    from ojs_aws.client.subscription import Subscription
+
 _SHOWN = 20
 _MOST = 1_000
+_MOST_KNOWN = 10_000
+# How often the event log is read. Messages of the server come earlier, but not for all events.
 _INTERVAL_S = 2.0
+_CONNECTED_S = 15.0
+_TYPES = ("job.state_changed", "queue.paused", "queue.resumed")
 
 
 def add(commands: Any) -> None:
@@ -42,20 +52,94 @@ def _run(options: argparse.Namespace) -> None:
         "job_types": options.job_type,
         "since": options.since,
     }
-    answer = server.list_events(**wanted, limit=options.limit)
-    _show(answer["events"], options)
-    while options.follow:
-        if not answer["has_more"]:
-            output.wait(_INTERVAL_S)
-        after = {**wanted, "after": answer["cursor"], "limit": _MOST}
-        # After a failure, use the same cursor again, so that no event is missed.
-        nothing = {**answer, "has_more": False, "events": []}
-        answer = target.answered(partial(server.list_events, **after), nothing)
-        _show(answer["events"], options)
+    listed = partial(server.list_events, **wanted)
+    if options.follow:
+        _follow(server, listed, options)
+    else:
+        _show(listed(limit=options.limit)["events"], options, {})
 
 
-def _show(events: list[dict[str, Any]], options: argparse.Namespace) -> None:
+def _follow(server: Server, listed: Callable[..., Any], options: argparse.Namespace) -> None:
+    """Show events as the server sends them. Read the log for those that it doesn't send."""
+    shown: dict[str, None] = {}
+    live = _subscribed(server, options)
+    try:
+        answer = listed(limit=options.limit)
+        while True:
+            _show(answer["events"], options, shown)
+            if not answer["has_more"]:
+                live = _receive(live, options, shown)
+            # After a failure, use the same cursor again, so that no event is missed.
+            nothing = {**answer, "has_more": False, "events": []}
+            after = partial(listed, after=answer["cursor"], limit=_MOST)
+            answer = target.answered(after, nothing)
+    finally:
+        if live is not None:
+            live.unsubscribe()
+
+
+def _subscribed(server: Server, options: argparse.Namespace) -> Subscription | None:
+    """Return an open subscription. None: read the log more often."""
+    queues = _names(options.queue)
+    channel = f"queue:{queues[0]}" if len(queues) == 1 else "all"
+    live = server.subscribe(channel, types=_TYPES, detail=True)
+    try:
+        live.open()
+    except OjsError:
+        return None
+    return live
+
+
+def _receive(
+    live: Subscription | None, options: argparse.Namespace, shown: dict[str, None]
+) -> Subscription | None:
+    """Show the events of the server until the log must be read again."""
+    if live is None:
+        output.wait(_INTERVAL_S)
+        return None
+    until = time.monotonic() + _CONNECTED_S
+    while (left_s := until - time.monotonic()) > 0:
+        try:
+            event = live.get(left_s)
+        except OjsError as error:
+            output.note(f"error: {error}. The event log is read each {_INTERVAL_S:g} s")
+            live.unsubscribe()
+            return None
+        found = [] if event is None else event.envelopes
+        _show([each for each in found if _wanted(each, options)], options, shown)
+    return live
+
+
+def _wanted(event: dict[str, Any], options: argparse.Namespace) -> bool:
+    """Whether the log would list an event."""
+    kinds = _names(options.type) or ("*",)
+    queues, job_types = _names(options.queue), _names(options.job_type)
+    data = event["data"]
+    return (
+        any(event["type"] == kind or _starts(event["type"], kind) for kind in kinds)
+        and (not queues or data.get("queue") in queues)
+        and (not job_types or data.get("job_type") in job_types)
+    )
+
+
+def _starts(kind: str, pattern: str) -> bool:
+    return pattern.endswith("*") and kind.startswith(pattern[:-1])
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(text.split(",")) if text else ()
+
+
+def _show(
+    events: list[dict[str, Any]], options: argparse.Namespace, shown: dict[str, None]
+) -> None:
+    """Print events, each of them once."""
     for event in events:
+        if event["id"] in shown:
+            continue
+        shown[event["id"]] = None
+        if len(shown) > _MOST_KNOWN:
+            del shown[next(iter(shown))]
         if options.json:
             output.as_json(event)
             continue

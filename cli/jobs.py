@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -20,6 +21,7 @@ _SHOWN = 20
 # Maximum page size, and maximum number of IDs per request.
 _PAGE = 100
 _MOST_IDS = 1_000
+_LONGEST_WAIT_S = 86_400
 _AGO = re.compile(r"(\d{1,6})([smhd])")
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _CLOCK = SystemClock()
@@ -40,10 +42,22 @@ def add(commands: Any) -> None:
     listed.add_argument("--order", choices=("asc", "desc"))
     add_limit(listed)
     listed.set_defaults(run=_list)
+    # Options before `wait` stay in effect.
+    wait = listed.add_subparsers(metavar="command").add_parser(
+        "wait",
+        argument_default=argparse.SUPPRESS,
+        help="wait until a job is completed, cancelled, or discarded",
+    )
+    wait.add_argument("id", type=target.name, help="ID of the job")
+    wait.add_argument(
+        "--timeout", type=_seconds, default=60.0, metavar="SECONDS",
+        help="time to wait (default: 60)",
+    )  # fmt: skip
+    wait.set_defaults(run=_wait)
     job = commands.add_parser("job", help="show a job and its history")
     job.add_argument("id", type=target.name, help="ID of the job")
     job.set_defaults(run=_show)
-    for each in (listed, job):
+    for each in (listed, wait, job):
         output.add_json(each)
         target.add_arguments(each)
     for verb, does in _VERBS.items():
@@ -197,6 +211,28 @@ def _show(options: argparse.Namespace) -> None:
             for event in history
         ]
         output.print_table(("HISTORY", "EVENT", "BY", "DATA"), rows)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds <= _LONGEST_WAIT_S:
+        raise argparse.ArgumentTypeError(f"must be 0 to {_LONGEST_WAIT_S} seconds")
+    return seconds
+
+
+def _wait(options: argparse.Namespace) -> None:
+    if _filter(options):
+        raise CommandError("wait: can't be combined with a filter", Exit.USAGE)
+    job = target.server(options).wait_for(options.id, options.timeout)
+    if options.json:
+        output.as_json(job.raw)
+    else:
+        print(output.printable(f"{job.id} is {job.state}"))
+    if job.state != "completed":
+        raise CommandError(f"the job is {job.state}")
 
 
 def _many(verb: str, options: argparse.Namespace) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cli.output import note
-from ojs_aws import ApiError, Client, RetryPolicy, Unreachable
+from ojs_aws import ApiError, Client, Job, RetryPolicy, Unreachable, WaitTimeout
 from ojs_aws.client.call import Call, json_object
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class Exit(IntEnum):
     NOT_ALLOWED = 4  # 401, 403
     NOT_FOUND = 5  # 404
     REFUSED = 6  # any other 4xx
-    BUSY = 7  # 429, 503, 504: retry later
+    BUSY = 7  # 429, 503, 504, or a timeout of `jobs wait`: retry later
     INTERRUPTED = 130  # Ctrl-C
 
 
@@ -62,21 +63,34 @@ class Server(Client):
 
     def run(self, call: Call[T]) -> T:
         """Send a call and return its result. Raises CommandError."""
-        try:
+        doubt = ". The server may have processed the request" if call.method != "GET" else ""
+        with _failing(doubt):
             answer = super().run(call)
-        except ApiError as error:
-            raise _refused(error) from None
-        except Unreachable as error:
-            doubt = ". The server may have processed the request"
-            message = f"{error}{doubt if error.sent and call.method != 'GET' else ''}"
-            raise CommandError(message, Exit.UNREACHABLE) from None
         if not answer:
             raise CommandError("the response is empty. Is this an OJS server?", Exit.UNREACHABLE)
         return answer
 
+    def wait_for(self, job_id: str, timeout_s: float = 60.0) -> Job:
+        """Wait until a job is in a final state. Raises CommandError."""
+        with _failing():
+            return super().wait_for(job_id, timeout_s)
+
     def ask(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
         """Send a request that the library has no method for. Raises CommandError."""
         return self.run(Call(method, path, json_object, body, query))
+
+
+@contextmanager
+def _failing(doubt: str = "") -> Iterator[None]:
+    """Convert errors of requests. `doubt` is added if the server may have received the request."""
+    try:
+        yield
+    except ApiError as error:
+        raise _refused(error) from None
+    except Unreachable as error:
+        raise CommandError(f"{error}{doubt if error.sent else ''}", Exit.UNREACHABLE) from None
+    except WaitTimeout as error:
+        raise CommandError(str(error), Exit.BUSY) from None
 
 
 def answered(ask: Callable[[], T], otherwise: T) -> T:

@@ -24,6 +24,8 @@ OF_WORKERS = {
     "ack_job_by_path", "nack_job_by_path", "report_progress", "report_worker_progress",
     "register_worker",
 }  # fmt: skip
+# The library's connections send these requests, or read streams of events.
+REALTIME = {"create_ticket", "stream_job_events", "stream_queue_events", "stream_events"}
 # Aliases of operations that have a method. Only their summaries differ.
 OTHER_NAMES = {
     "purge_old_dead_letters", "admin_purge_old_dead_letters", "admin_get_queue", "quiet_worker",
@@ -61,7 +63,7 @@ def text() -> str:
     # Aliases of an operation are longer.
     for each in sorted(OPERATIONS, key=lambda each: len(each.id)):
         left_out = (each.function == WORKERS and each.method == "POST") or each.id in OF_WORKERS
-        if left_out or each.id in OTHER_NAMES or each.summary in seen:
+        if left_out or each.id in OTHER_NAMES | REALTIME or each.summary in seen:
             continue
         seen.add(each.summary)
         parts[each.id] = _method(each)

@@ -94,6 +94,9 @@ class ServiceStack(_Stack):
         )
         self._output("ApiUrl", jobs.url)
         self._output("DomainTarget", jobs.api.domain_target if isinstance(jobs.api, Api) else None)
+        realtime = jobs.realtime
+        self._output("RealtimeUrl", realtime.url if realtime else None)
+        self._output("RealtimeDomainTarget", realtime.domain_target if realtime else None)
         origin = jobs.origin_secret
         self._output("OriginSecretArn", origin.secret_arn if origin else None)
         self._output("EventBusName", jobs.bus.event_bus_name)
@@ -127,6 +130,7 @@ class EdgeStack(_Stack):
             api_domain=domain,
             domain=named,
             origin_secret=service.jobs.origin_secret,
+            realtime=service.jobs.realtime,
             settings=settings,
         )
         self._output("DomainTarget", firewall.distribution.distribution_domain_name)

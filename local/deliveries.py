@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from local.handlers import HandlerFailed, HandlerProcesses
+from ojs import runtime
 from ojs.clock import Clock
 from ojs.domain import jsontext
 from ojs.domain.delivery import forms, outcome
@@ -139,6 +140,7 @@ class LocalDeliveries:
                 return
             try:
                 act(dispatch())
+                runtime.flush()
             except OjsError as error:
                 if tried + 1 == _TRIES:
                     print(f"{what} failed: {error}", file=sys.stderr)

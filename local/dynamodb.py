@@ -30,6 +30,29 @@ def connect(url: str) -> DynamoDBClient:
     return clients.dynamodb(**_arguments(url, config))
 
 
+class Writes:
+    """Counts the writes of a client, and calls with an unknown result."""
+
+    def __init__(self, client: DynamoDBClient) -> None:
+        self._total = self._seen = 0
+        for name in ("PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem", "TransactWriteItems"):
+            for event in ("after-call", "after-call-error"):
+                client.meta.events.register(f"{event}.dynamodb.{name}", self._add)
+
+    def count(self) -> int:
+        """Return a number that each write increases."""
+        return self._total
+
+    def changed(self) -> bool:
+        """Return whether there were writes since the last call."""
+        before, self._seen = self._seen, self._total
+        return before != self._seen
+
+    def _add(self, **_call: object) -> None:
+        # Not exact if two threads write at the same time. But the number changes.
+        self._total += 1
+
+
 def connect_to_streams(url: str) -> Any:
     """Return a client for the streams of a local engine's tables."""
     return clients.client("dynamodbstreams", **_arguments(url, clients.CONFIG))

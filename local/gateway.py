@@ -33,6 +33,8 @@ ROUTES = {f"{BASE_PATH}/{name}": name for name in (endpoint.JOBS, endpoint.WORKE
 DEFAULT_FUNCTION = endpoint.ADMIN
 # Public routes, with or without keys.
 DASHBOARD = "dashboard"
+# Address of the WebSocket API. A deployed one has another host name.
+SOCKET_PATH = f"{BASE_PATH}/ws"
 
 GATEWAY_BYTES = 10 * 1024 * 1024
 # Lambda's size limit for the event and the response of a synchronous invocation.
@@ -80,12 +82,15 @@ class Gateway:
         catch_up: Callable[[], None] = lambda: None,
         access: Access | SignedAccess | None = None,
         stopping: Callable[[], bool] = lambda: False,
+        sockets: Callable[[Request], Response] | None = None,
     ) -> None:
         """Create the gateway.
 
         `catch_up` is called before an operation that shows derived data. `access` authenticates
-        requests, or is None. `stopping` returns whether the server stops.
+        requests, or is None. `stopping` returns whether the server stops. `sockets` accepts
+        WebSocket connections.
         """
+        self._sockets = sockets
         self._handlers = handlers
         self._catch_up = catch_up
         self._access = access
@@ -118,6 +123,8 @@ class Gateway:
             headers = negotiation.answer_headers(str(uuid.uuid4()), closed=False)
             headers |= negotiation.preflight_headers([*methods, "OPTIONS"])
             return Response(204, list(headers.items()))
+        if path == SOCKET_PATH and self._sockets is not None:
+            return self._sockets(request)
         if len(request.body) > _SURELY_SMALL_BYTES and (size := _size(event)) > FUNCTION_BYTES:
             return refusal(
                 413,

@@ -3,7 +3,8 @@
 It is independent of jobs and Lambda. The application is a function from a Request to a Response.
 Each wait on a connection has a deadline: the next request, the rest of a header or a body, and the
 client's receipt of the response. So a slow client uses one thread for a limited time, and delays no
-other client.
+other client. The application can also send a response in parts, and take over a connection after
+status 101: `stop` expects it to end both.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import http.client
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import h11
@@ -60,11 +61,23 @@ class Request:
 
 @dataclass(frozen=True)
 class Response:
-    """A response. The server adds Content-Length, Date, and Connection."""
+    """A response. The server adds Content-Length, Date, and Connection.
+
+    Attributes:
+        status: Status code.
+        headers: Names and values.
+        body: The complete body.
+        parts: The body in parts, instead of `body`. The server sends each when it is there. After
+            an empty one it checks whether the client has disconnected, and closes the generator.
+        take_over: Runs the connection after status 101. It receives the socket, the header of the
+            response, which it sends first, and what the client has sent after its request.
+    """
 
     status: int
     headers: list[tuple[str, str]] = field(default_factory=list)
     body: bytes = b""
+    parts: Generator[bytes] | None = None
+    take_over: Callable[[socket.socket, bytes, bytes], None] | None = None
 
 
 Refusal = Callable[[int, str, Mapping[str, int]], Response]
@@ -98,12 +111,15 @@ class HttpServer:
         *,
         refuse: Refusal,
         limits: Limits,
+        hang_up: Callable[[], None] = lambda: None,
     ) -> None:
         """Create a server for a socket from `listen`. `start` begins to serve, `stop` closes it.
 
         `refuse` receives the status, a message, and details. For a body that is too large, these
         are its `limit` and its `size` in bytes (without a declared length: the size that was read).
+        `hang_up` ends the connections that the application has taken over.
         """
+        self._hang_up = hang_up
         self.application = application
         self.refuse = refuse
         self.limits = limits
@@ -127,6 +143,10 @@ class HttpServer:
         """Whether the server accepts no more requests."""
         return self._stopping.is_set()
 
+    def wait(self, seconds: float) -> bool:
+        """Wait for this time, or until the server stops. Returns `stopping`."""
+        return self._stopping.wait(seconds)
+
     def start(self) -> None:
         """Accept connections in separate threads."""
         self._acceptor.start()
@@ -147,6 +167,7 @@ class HttpServer:
             connections = list(self._connections)
         for connection in connections:
             connection.hang_up_if_idle()
+        self._hang_up()
         for connection in connections:
             connection.thread.join(max(0.0, deadline - time.monotonic()))
         finished = not any(connection.thread.is_alive() for connection in connections)
@@ -243,6 +264,9 @@ class _Connection:
         if request is None:
             return False
         response = self._server.application(request)
+        if response.take_over is not None:
+            self._switch(response, response.take_over)
+            return False
         self._send(response, close=self._server.stopping, bodiless=request.method == "HEAD")
         if self._protocol.our_state is not h11.DONE:  # this was the last request
             return False
@@ -265,8 +289,7 @@ class _Connection:
             raise self._too_large(declared)
         if self._protocol.they_are_waiting_for_100_continue:
             go_on = h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
-            self._socket.settimeout(self._limits.send_s)
-            self._socket.sendall(self._protocol.send(go_on) or b"")
+            self._write(self._protocol.send(go_on) or b"")
         return Request(
             method=head.method.decode("ascii"),
             target=head.target.decode("ascii"),
@@ -346,11 +369,44 @@ class _Connection:
             http_version=b"1.1",
         )
         raw = self._protocol.send(message) or b""
-        if response.body and not bodiless and response.status not in _NO_BODY:
+        if response.parts is not None:
+            self._write(raw)
+            with contextlib.closing(response.parts) as parts:
+                self._send_parts(parts)
+            raw = b""
+        elif response.body and not bodiless and response.status not in _NO_BODY:
             raw += self._protocol.send(h11.Data(data=response.body)) or b""
-        raw += self._protocol.send(h11.EndOfMessage()) or b""
+        self._write(raw + (self._protocol.send(h11.EndOfMessage()) or b""))
+
+    def _send_parts(self, parts: Iterable[bytes]) -> None:
+        for part in parts:
+            if part:
+                self._write(self._protocol.send(h11.Data(data=part)) or b"")
+            elif self._has_left():
+                raise _Hangup
+
+    def _has_left(self) -> bool:
+        self._socket.settimeout(0)
+        try:
+            return not self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+
+    def _write(self, raw: bytes) -> None:
         self._socket.settimeout(self._limits.send_s)
         self._socket.sendall(raw)
+
+    def _switch(
+        self, response: Response, take_over: Callable[[socket.socket, bytes, bytes], None]
+    ) -> None:
+        """Let the application run the connection."""
+        message = h11.InformationalResponse(
+            status_code=response.status,
+            headers=[(k.encode("latin-1"), v.encode("latin-1")) for k, v in response.headers],
+            reason=http.client.responses[response.status].encode("ascii"),
+        )
+        head = self._protocol.send(message) or b""
+        take_over(self._socket, head, self._protocol.trailing_data[0])
 
     def _refuse(self, refused: _Refused) -> None:
         """Send a response and close the connection, so that the client receives it.
@@ -377,7 +433,7 @@ def _answer_headers(response: Response) -> Iterable[tuple[str, str]]:
     for name, value in response.headers:
         if name.lower() not in dropped:
             yield name, value
-    if response.status not in _NO_BODY:
+    if response.status not in _NO_BODY and response.parts is None:
         yield "content-length", str(len(response.body))
     if "date" not in names:
         yield "date", email.utils.formatdate(usegmt=True)

@@ -9,22 +9,26 @@ import traceback
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from functions.dashboard.files import Dashboard
+from functions.notify import handler as notify
+from functions.socket.handler import handler as socket_function
 from functions.stream.handler import handler as project
 from local import engines, hooks
 from local.access import FIRST_KEY, OPERATOR, Access, KeyFile, SignedAccess
 from local.blobs import FolderBlobs
 from local.deliveries import LocalDeliveries, described
-from local.dynamodb import connect, connect_to_streams, create_table
+from local.dynamodb import Writes, connect, connect_to_streams, create_table
 from local.engine_data import EngineError, anew
+from local.event_streams import EventStreams
 from local.gateway import (
     BASE_PATH,
     DASHBOARD,
     GATEWAY_BYTES,
+    SOCKET_PATH,
     DiskCheck,
     Gateway,
     load_handlers,
@@ -35,7 +39,8 @@ from local.gauges import LOOK_S, Gauges
 from local.http_server import HttpServer, Limits, Request, Response
 from local.origins import OriginCheck
 from local.scheduler import Precedence, Rounds, Scheduler
-from local.stream import INTERVAL_S, Pump, TableStream
+from local.sockets import Hub
+from local.stream import EVENTS_INTERVAL_S, INTERVAL_S, Pump, TableStream
 from ojs import runtime as ojs_runtime
 from ojs.clock import SystemClock
 from ojs.domain.errors import BackendUnavailable, OjsError
@@ -56,6 +61,9 @@ if TYPE_CHECKING:
 
     from local.folder import DataFolder
     from ojs.clock import Clock
+    from ojs.domain.access import Principal
+
+T = TypeVar("T")
 
 TABLE_NAME = "ojs"
 BUILT_DASHBOARD = Path(__file__).resolve().parent.parent / "build" / "dashboard"
@@ -139,17 +147,24 @@ class LocalServer:
         self._precedence = Precedence()
         # Odd while the server is being reset.
         self._resets = 0
+        self._moved = hooks.MovedClock() if test_clock else None
+        self._clock: Clock = self._moved or SystemClock()
+        self._hub = Hub(partial(self._take_precedence, _process_message), _caller, self._clock)
         with contextlib.ExitStack() as undo:
             limits = Limits(body_bytes=GATEWAY_BYTES)
-            http = HttpServer(listener, self._answer, refuse=refusal, limits=limits)
+            http = HttpServer(
+                listener,
+                self._answer,
+                refuse=refusal,
+                limits=limits,
+                hang_up=self._hub.stop,
+            )
             undo.callback(http.stop)
             self.url = http.url
             folder.note(f"process {os.getpid()}, {http.url}")
             self.engine = engines.start(engine, folder.path, keep_open=[folder.lock])
             undo.callback(self.engine.stop)
             self._client = connect(self.engine.url)
-            self._moved = hooks.MovedClock() if test_clock else None
-            self._clock: Clock = self._moved or SystemClock()
             self._blobs = FolderBlobs(folder.payloads)
             self._settings = Settings(
                 table=TABLE_NAME,
@@ -158,6 +173,8 @@ class LocalServer:
                 authorizer=authorizer,
                 iam_operators=(OPERATOR,),
                 authorizer_cache_s=0,
+                realtime="all",
+                socket_url=f"ws{http.url.removeprefix('http')}{SOCKET_PATH}",
             )
             self.version = self._settings.version
             table = Table(self._client, TABLE_NAME)
@@ -169,8 +186,7 @@ class LocalServer:
                 self._clock,
                 version=self.version,
             )
-            first = KeyFile(folder.path / FIRST_KEY)
-            asking = Access(Authentication(stored, self._clock), first)
+            asking = Access(Authentication(stored, self._clock), KeyFile(folder.path / FIRST_KEY))
             self.access = {"none": None, "keys": asking, "iam": SignedAccess()}[authorizer]
             self._deliver = dict(deliver)
             self._deliveries = LocalDeliveries(
@@ -185,6 +201,7 @@ class LocalServer:
             self._pump = Pump(
                 TableStream(connect_to_streams(self.engine.url), TABLE_NAME),
                 project,
+                notify=notify.handler,
                 trim=self._trim,
             )
             self._derived = Rounds(self._derive)
@@ -195,14 +212,18 @@ class LocalServer:
                 self._catch_up,
                 self.access,
                 lambda: http.stopping,
+                self._hub.open,
             )
             gateway.hook("POST", f"{BASE_PATH}/admin/reset", lambda _body: self.reset())
             if self._moved is not None:
                 gateway.hook(
                     "POST", f"{BASE_PATH}/admin/clock", partial(self._advance, self._moved)
                 )
-            disk = DiskCheck(gateway, folder.full, str(folder.path))
-            self._checked = OriginCheck(disk, refused, origins=origins, hosts=hosts)
+            answer = partial(
+                self._take_precedence, DiskCheck(gateway, folder.full, str(folder.path))
+            )
+            streams = EventStreams(answer, http.wait, Writes(self._client).count)
+            self._checked = OriginCheck(streams, refused, origins=origins, hosts=hosts)
             self._schedules = (
                 Scheduler(partial(self._sweep_beside, {"jobs": _SWEEP_LIMIT}), sweep_interval_s),
                 Scheduler(self._measure_beside, LOOK_S),
@@ -211,6 +232,9 @@ class LocalServer:
                     for every_s, sweeps in _SWEEPS
                 ),
                 Scheduler(self._pump.try_to_drain, INTERVAL_S),
+                Scheduler(
+                    partial(self._drain_for_clients, Writes(self._client)), EVENTS_INTERVAL_S
+                ),
             )
             for schedule in self._schedules:
                 undo.callback(schedule.stop)
@@ -254,6 +278,7 @@ class LocalServer:
                 paused.enter_context(schedule.pause)
             paused.enter_context(self._derived.pause)
             paused.enter_context(self._pump.pause)
+            self._hub.close_all()
             self._client.delete_table(TableName=TABLE_NAME)
             if self._moved is not None:
                 self._moved.put_back()
@@ -271,8 +296,14 @@ class LocalServer:
 
         Raises InvalidPayload, InvalidRequest.
         """
+        directory = self._runtime.stores.realtime_directory
+        groups = directory.read(remembered_ms=0).groups
         clock.advance(body)
+        # The workers that listen would have fetched in the meantime, which renews these entries.
+        for group, queues in groups.items():
+            directory.note_group(group, queues)
         self._sweep(dict.fromkeys(SCHEDULED, _SWEEP_LIMIT))
+        self._hub.close_old()
         return {"now_ms": clock.now_ms()}
 
     def _open_table(self) -> None:
@@ -331,6 +362,7 @@ class LocalServer:
             clock=self._clock,
             middleware=[hooks.reject_marked],
             push=self._deliveries.parts,
+            realtime=lambda: self._hub,
         )
         if self.access is None:
             # With keys, a producer must not control workers.
@@ -340,11 +372,15 @@ class LocalServer:
 
     def _answer(self, request: Request) -> Response:
         resets = self._resets
-        with self._precedence.request():
-            response = self._checked(request)
+        response = self._checked(request)
         if response.status == 500 and (resets % 2 or resets != self._resets):
             return refused(BackendUnavailable("The server was reset. Send the request again."), 503)
         return response
+
+    def _take_precedence(self, process: Callable[..., T], *given: Any) -> T:
+        """Process a request or a message before sweeps."""
+        with self._precedence.request():
+            return process(*given)
 
     def _sweep(self, limits: Mapping[str, int], go_on: Callable[[], GoOn] = lambda: always) -> None:
         """Run these sweeps, each with its limit. Failures are printed."""
@@ -354,6 +390,7 @@ class LocalServer:
                 with counting_failures(counts, "the whole sweep"):
                     now_ms = self._clock.now_ms()
                     report = sweep.run_once(now_ms, limits[sweep.name], go_on())
+                    self._runtime.flush()
                     counts.failures += report.failures
                 for failure in counts.failures:
                     print(f"Sweep {sweep.name} failed: {failure.what}", file=sys.stderr)
@@ -390,8 +427,23 @@ class LocalServer:
             if self.engine.records is not None:
                 self.engine.records.trim(TABLE_NAME, before)
 
+    def _drain_for_clients(self, writes: Writes) -> None:
+        """Send events to the clients that are connected."""
+        if self._hub.connected and writes.changed():
+            self._pump.try_to_drain()
+
     def _finish_stream(self) -> None:
         """Project the remaining records: MiniStack doesn't persist its stream."""
         if self.engine.running:
             with contextlib.suppress(BotoCoreError, ClientError):  # it is ending
                 self._pump.drain()
+
+
+def _process_message(event: dict[str, Any], context: Any) -> Any:
+    answer = socket_function(event, context)
+    notify.forget()
+    return answer
+
+
+def _caller(ticket: str) -> Principal | None:
+    return ojs_runtime.current().tickets.redeem(ticket)

@@ -29,6 +29,8 @@ Handler = Callable[[dict[str, Any], Any], Any]
 # Pause between two rounds without a request. Larger batches cost less, and a request that shows
 # derived data starts a round first.
 INTERVAL_S = 0.5
+# The same while clients might wait for events.
+EVENTS_INTERVAL_S = 0.1
 _PAGE = 1_000
 # A failed record is retried after 0.1 s, then with doubled pauses: 13 s in total.
 TRIES = 8
@@ -107,14 +109,16 @@ class Pump:
         stream: TableStream,
         handler: Handler,
         *,
+        notify: Handler = lambda _event, _context: None,
         trim: Callable[[int], object] | None = None,
         clock: Clock | None = None,
     ) -> None:
         """Create the pump.
 
-        `trim` is called regularly with the number of the oldest record that is still needed.
-        `clock` must be the engine's clock.
+        `notify` is the function that sends events to subscribers. `trim` is called regularly with
+        the number of the oldest record that is still needed. `clock` must be the engine's clock.
         """
+        self._notify = notify
         self._stream = stream
         self._handler = handler
         self._trim = trim
@@ -164,6 +168,7 @@ class Pump:
         # A page that is not full ends with the last record, because both engines return full pages.
         # The next round reads records that are written in the meantime.
         while records := self._stream.read():
+            self._send_events(records)
             self._pending += filter(_is_projected, records)
             self._since_trim += len(records)
             last = _number(records[-1])
@@ -173,6 +178,15 @@ class Pump:
         while self._trim is not None and self._since_trim >= _TRIM_EVERY:
             self._since_trim -= _TRIM_EVERY
             self._trim(min(int(one) for one in (last, *map(_number, self._pending[:1]))))
+
+    def _send_events(self, records: Sequence[Record]) -> None:
+        """Send events to subscribers, without a retry: they are hints."""
+        sent = [record for record in records if TABLE.is_live(*_key(record))]
+        for at in range(0, len(sent), STREAM_BATCH):
+            try:
+                self._notify({"Records": sent[at : at + STREAM_BATCH]}, LambdaContext("notify"))
+            except Exception:  # noqa: BLE001 - Lambda catches all exceptions of a handler
+                traceback.print_exc(file=sys.stderr)
 
     def _deliver_pending(self) -> bool:
         """Deliver the read records. Returns False if a record fails, and the others must wait."""
@@ -239,8 +253,12 @@ class Pump:
 
 
 def _is_projected(record: Record) -> bool:
+    return TABLE.projects(*_key(record))
+
+
+def _key(record: Record) -> tuple[str, str]:
     key = record["dynamodb"]["Keys"]
-    return TABLE.projects(key[TABLE.hash_key]["S"], key[TABLE.range_key]["S"])
+    return key[TABLE.hash_key]["S"], key[TABLE.range_key]["S"]
 
 
 def _number(record: Record) -> str:

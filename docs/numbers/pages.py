@@ -27,6 +27,8 @@ def pages() -> dict[Path, str]:
             "durations": prices.durations(money.numbers),
             "prices": _apart(*(prices.prices(money, life) for life in prices.LIVES)),
             "options": _apart(prices.options(money)),
+            "realtime": _apart(prices.realtime(money)),
+            "idle workers": _apart(prices.idle_workers(money)),
             "spread": _apart(prices.spread(money)),
             "pushed": _apart(prices.pushed(money)),
             "idle month": _apart(prices.idle_month(money)),

@@ -44,6 +44,14 @@ DURATIONS_S = (1, 60, 300, 900)
 BILL = (*JOB, "heartbeats", "sweeps", "metrics")
 # How often (s) the record of a worker with jobs is written.
 _RECORD_S = 10
+# How often (s) a container reads who listens, and an invocation of notify who subscribed.
+_LISTENERS_S, _SUBSCRIBERS_S = 10, 2
+# The most times that several idle workers look less often than one.
+_LESS_OFTEN = 12
+# Write units of a connection: its ticket, itself, and its entry as a listener, made and deleted.
+_CONNECTION_UNITS = 6
+# Idle workers whose prices are shown, and seconds between the polls of one that does not listen.
+IDLE_WORKERS, POLLS_S = (1, 20, 1_000), (1, 4)
 # Traces that Lambda records: one a second for each function, and this part of the others.
 _TRACED = 0.05
 
@@ -117,12 +125,67 @@ class Model:
     def idle_worker(self) -> Load:
         """A worker that asks and finds nothing, again and again, and tells that it lives."""
         rate = 1 / self.numbers["poll_s"]
+        asking = Load(others=rate, read=self._empty() * rate)
+        return asking + self._beats(1, self.numbers["heartbeat_s"])
+
+    def _empty(self) -> float:
+        """Read units of a fetch that finds nothing."""
         by_lanes = {
             lanes: one for lanes, one in self.units["empty fetches"].items() if lanes.isdigit()
         }
-        read = interpolated(by_lanes, "read", self.numbers["lanes"])
-        asking = Load(others=rate, read=read * rate)
-        return asking + self._beats(1, self.numbers["heartbeat_s"])
+        return interpolated(by_lanes, "read", self.numbers["lanes"])
+
+    # --- realtime ---------------------------------------------------------------------------
+
+    def unheard(self, load: Load, level: str) -> float:
+        """Dollars a second of `realtime` at this level while no worker is idle and nobody has
+        subscribed.
+        """
+        numbers = self.numbers
+        reads = min(load.pushes, numbers["containers"] / _LISTENERS_S)
+        if level == "off":
+            return 0
+        if level == "wake":
+            return self._ddb(0, reads / 2)
+        count, mean = self.notified(load)
+        reads += min(count, numbers["shards"] / _SUBSCRIBERS_S)
+        spent_ms = numbers["notify_ms"] + numbers["record_ms"] * mean
+        return self._ddb(0, reads / 2) + self._lambda(count, spent_ms)
+
+    def notified(self, load: Load) -> tuple[float, float]:
+        """Invocations of notify in a second, and records in one."""
+        numbers, records = self.numbers, load.records - load.silent
+        a_read = records / numbers["shards"] * numbers["shard_s"]
+        sizes = batch_sizes(a_read, int(numbers["batch"]))
+        mean = sum(size * part for size, part in sizes.items())
+        return records / mean, mean
+
+    def rung(self) -> float:
+        """Dollars that a job costs in addition if it rings an idle worker: the ring, and the fetch
+        that sends the ack, and finds no other job.
+        """
+        numbers = self.numbers
+        ring = numbers["socket_messages"] / _MILLION + self._ddb(0, 1)
+        ring += self._lambda(1, numbers["ring_ms"]) - self._lambda(1, 0)
+        return ring + sum(self.cost(Load(others=1, read=self._empty())).values())
+
+    def listening(self, workers: float) -> float:
+        """Dollars a second of idle workers of the same queues that listen."""
+        numbers = self.numbers
+        every_s = numbers["fallback_s"] * min(_LESS_OFTEN, max(1, workers / 2))
+        rate = workers / every_s
+        # A fetch counts the other listeners, too.
+        asking = Load(others=rate, read=(self._empty() + 0.5) * rate)
+        beats = self._beats(workers, every_s * numbers["looks_a_beat"])
+        fallback = sum(self.cost(asking + beats).values())
+        # A message and its response, with a call of the function.
+        message = 2 * numbers["socket_messages"] / _MILLION
+        pings = (message + self._lambda(1, numbers["socket_ms"])) / numbers["ping_s"]
+        # The request for a ticket, and the calls for it, the connection, and its end.
+        connecting = sum(self.cost(Load(others=1, write=_CONNECTION_UNITS)).values())
+        connecting += self._lambda(3, numbers["socket_ms"])
+        minutes = numbers["socket_minutes"] / 60 / _MILLION
+        return fallback + workers * (pings + connecting / numbers["reconnect_s"] + minutes)
 
     # --- what follows from a load -----------------------------------------------------------
 
@@ -447,6 +510,46 @@ def options(model: Model) -> str:
     return table(("settings", *(f"{rate:,} jobs/s" for rate in RATES[:-1])), rows)
 
 
+def realtime(model: Model) -> str:
+    """Dollars for a million jobs one by one, by the setting `realtime` and rate."""
+    rates = RATES[:-1]
+    loads = {rate: model.jobs("one by one", rate) for rate in rates}
+
+    def whole(level: str) -> list[str]:
+        each = (
+            model.whole("one by one", rate) + model.unheard(load, level) / rate * _MILLION
+            for rate, load in loads.items()
+        )
+        return [f"{one:,.2f}" for one in each]
+
+    messages = (
+        model.notified(load)[0] / rate * model.numbers["socket_messages"]
+        for rate, load in loads.items()
+    )
+    rows = [
+        ["`off`", *whole("off")],
+        ["`wake` (default), without idle workers", *whole("wake")],
+        ["`all`, without subscribers", *whole("all")],
+        ["in addition: each job rings an idle worker", *[dollars(model.rung() * _MILLION)] * 4],
+        ["in addition: a subscriber of all events with `batch`", *map(dollars, messages)],
+    ]
+    return table(("`realtime`", *(f"{rate:,} jobs/s" for rate in rates)), rows)
+
+
+def idle_workers(model: Model) -> str:
+    """Dollars of a month for idle workers of the same queues, by how they wait."""
+    rows = []
+    for workers in IDLE_WORKERS:
+        polling = (
+            sum(found.cost(found.idle_worker()).values()) * workers
+            for found in (Model(model.units, {**model.numbers, "poll_s": each}) for each in POLLS_S)
+        )
+        each = [*polling, model.listening(workers)]
+        rows.append([f"{workers:,}", *(dollars(one * MONTH_S) for one in each)])
+    header = ("idle workers, a month", *(f"poll every {each} s" for each in POLLS_S))
+    return table((*header, "listen (`realtime=wake` or `all`)"), rows)
+
+
 def spread(model: Model) -> str:
     """Dollars for a million jobs one by one, and of an idle worker, by queues and lanes."""
     rows = []
@@ -626,7 +729,8 @@ def main(others: list[str]) -> None:
     """Print all tables."""
     model = Model(counted(), assumed(others))
     for text in (
-        *(prices(model, life) for life in LIVES), options(model), spread(model), lasting(model),
+        *(prices(model, life) for life in LIVES), options(model), realtime(model),
+        idle_workers(model), spread(model), lasting(model),
         pushed(model), idle_month(model), units(model), consumer(model), empty_fetches(model),
         sentence(model),
     ):  # fmt: skip

@@ -26,24 +26,4 @@ def handler(event: Mapping[str, Any], _context: object) -> dict[str, Any]:
     return {"isAuthorized": True, "context": principal.context() if principal else {}}
 
 
-def ticket(event: Mapping[str, Any], _context: object) -> dict[str, Any]:
-    """Answer the WebSocket API, which asks at `$connect` whether a ticket is valid.
-
-    The ticket is used by this. The client gets a 403 for one that is unknown, used, or too old; API
-    Gateway itself answers 401 for a connection without one.
-    """
-    given = (event.get("queryStringParameters") or {}).get("ticket") or ""
-    principal = access_runtime.tickets().redeem(given)
-    statement = {
-        "Action": "execute-api:Invoke",
-        "Effect": "Deny" if principal is None else "Allow",
-        "Resource": event["methodArn"],
-    }
-    return {
-        "principalId": "anybody" if principal is None else principal.name or "anybody",
-        "policyDocument": {"Version": "2012-10-17", "Statement": [statement]},
-        "context": {} if principal is None else principal.context(),
-    }
-
-
 access_runtime.prepare()

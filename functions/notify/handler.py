@@ -31,6 +31,15 @@ def _notify(current: Runtime) -> EventNotifier:
     )
 
 
+def forget() -> None:
+    """Read the directory and the subscribers at the next batch.
+
+    The local server calls it after each message of a client, so that a subscription counts at once.
+    """
+    _notify.cache_clear()
+    runtime.current().stores.realtime_directory.forget()
+
+
 def handler(event: Mapping[str, Any], _context: object) -> None:
     """Send the events of a batch of stream records. An error brings the whole batch again."""
     _notify(runtime.current()).run(event.get("Records") or [])

@@ -1,4 +1,6 @@
-"""Enqueue, run, and test jobs of an Open Job Spec server. Requires Python 3.10 and httpx only.
+"""Enqueue, run, and test jobs of an Open Job Spec server.
+
+Requires Python 3.10, httpx, and websockets.
 
 `Client` and `AsyncClient` send requests. `Worker` fetches and runs jobs. `lambda_handler` runs
 jobs that the server pushes to a Lambda function. `ojs_aws.testing` has fixtures for pytest.
@@ -6,6 +8,7 @@ jobs that the server pushes to a Lambda function. `ojs_aws.testing` has fixtures
 
 from ojs_aws.client.asynchronous import AsyncClient
 from ojs_aws.client.blocking import Client
+from ojs_aws.client.event import Event
 from ojs_aws.client.exchange import RetryPolicy
 from ojs_aws.client.job import Job
 from ojs_aws.client.operations import JobRequest
@@ -26,6 +29,7 @@ from ojs_aws.errors import (
     Unprocessable,
     Unreachable,
     Unsupported,
+    WaitTimeout,
 )
 from ojs_aws.logs import JsonFormatter
 from ojs_aws.worker.context import JobCancelled, JobContext, JobFailed, current_job
@@ -40,6 +44,7 @@ __all__ = [
     "Client",
     "Conflict",
     "Duplicate",
+    "Event",
     "Job",
     "JobCancelled",
     "JobContext",
@@ -59,6 +64,7 @@ __all__ = [
     "Unprocessable",
     "Unreachable",
     "Unsupported",
+    "WaitTimeout",
     "Worker",
     "WorkerStuck",
     "current_job",

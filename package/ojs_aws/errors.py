@@ -20,6 +20,21 @@ class Unreachable(OjsError):
     sent: bool = True
 
 
+class WaitTimeout(OjsError):
+    """The job was not in a final state in time.
+
+    Attributes:
+        job: The job, as last read.
+    """
+
+    def __init__(self, job: Any) -> None:
+        self.job = job
+        super().__init__(f"Job {job.id} is {job.state}: it was not in a final state in time.")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.job,))
+
+
 class ApiError(OjsError):
     """The server rejected a request.
 

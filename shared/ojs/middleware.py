@@ -73,7 +73,7 @@ class Middleware(Protocol):
 class Refused(Exception):
     """Rejects the job. The client receives the message with HTTP status 422.
 
-    `code` is for programs and is sent in `error.details.reason`. The JSON values of `details` are
+    `code` is for programs and is sent in `error.details.reason`. The entries of `details` are
     added to `error.details`.
     """
 

@@ -42,6 +42,7 @@ ALLOWED: dict[str, set[str]] = {
         "ojs.clock", "ojs.environment",
     },
     "functions.authorizer": {"ojs.access_runtime"},
+    "functions.ticket": {"ojs.access_runtime"},
     "functions.dashboard": {
         "functions.dashboard", "ojs.access_runtime", "ojs.domain.errors", "ojs.environment",
     },

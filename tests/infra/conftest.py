@@ -21,6 +21,9 @@ REGION = "eu-central-1"
 PUSHED_TO = f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:thumbnails"
 
 
+# What the logical ids of the WebSocket API and its parts begin with.
+_REALTIME = "Realtime"
+
 # What makes another deployment than that of the settings as they are: each takes a second or two.
 OTHERS = {"synthesise", "with_jwt", "with_iam", "with_waf"}
 
@@ -49,7 +52,18 @@ class Synthesis:
         return [each for each in (self.data, self.service, self.edge) if each is not None]
 
     def resources(self, kind: str) -> dict[str, dict[str, Any]]:
-        """Properties by logical id of every resource of this type, in all stacks."""
+        """Properties by logical id of every resource of this type, in all stacks, without those of
+        the WebSocket API.
+        """
+        found = self._all(kind)
+        return {name: each for name, each in found.items() if not name.startswith(_REALTIME)}
+
+    def realtime(self, kind: str) -> dict[str, dict[str, Any]]:
+        """As `resources`, of the WebSocket API."""
+        found = self._all(kind)
+        return {name: each for name, each in found.items() if name.startswith(_REALTIME)}
+
+    def _all(self, kind: str) -> dict[str, dict[str, Any]]:
         return {
             name: resource.get("Properties", {})
             for template in self.templates
@@ -96,8 +110,8 @@ def synthesis(synthesise: Callable[[DeploymentSettings], Synthesis]) -> Synthesi
 
 @pytest.fixture(scope="session")
 def with_jwt(synthesise: Callable[[DeploymentSettings], Synthesis]) -> Synthesis:
-    """Tokens of an issuer, a web page that may use the API, an encryption key of its own, and push
-    delivery to what its settings name.
+    """Tokens of an issuer, a web page that may use the API, an encryption key of its own, push
+    delivery to what its settings name, and a name of the WebSocket API.
     """
     return synthesise(
         DeploymentSettings(
@@ -110,6 +124,8 @@ def with_jwt(synthesise: Callable[[DeploymentSettings], Synthesis]) -> Synthesis
             jwt_scope_prefix="ojs/",
             cors_origins=("https://jobs.example.com", "http://localhost:3000"),
             encryption="own",
+            realtime_domain="live.example.com",
+            certificate_arn=f"arn:aws:acm:{REGION}:{ACCOUNT}:certificate/abc",
         )
     )
 

@@ -84,7 +84,8 @@ def test_each_route_without_a_key_has_a_throttle_of_its_own(
     found = routes(synthesis)
     unasked = {key for key, each in found.items() if each["AuthorizationType"] == "NONE"}
     assert {"ANY /ojs/admin", "ANY /ojs/admin/{proxy+}"} <= unasked
-    (stage,) = synthesis.service.find_resources("AWS::ApiGatewayV2::Stage").values()
+    stages = synthesis.service.find_resources("AWS::ApiGatewayV2::Stage")
+    (stage,) = (stages[name] for name in synthesis.resources("AWS::ApiGatewayV2::Stage"))
     limits = {"ThrottlingRateLimit": 50, "ThrottlingBurstLimit": 100}
     assert stage["Properties"]["RouteSettings"] == dict.fromkeys(unasked, limits)
     # API Gateway refuses settings of a route that is not there yet.
@@ -149,7 +150,8 @@ def test_functions_know_who_says_who_asks(each_synthesis: Any) -> None:
         if spec.name not in functions(each_synthesis):
             continue
         variables = functions(each_synthesis)[spec.name]["Environment"]["Variables"]
-        assert variables.get("OJS_AUTHORIZER") == (kind if spec.routes else None)
+        asked = spec.routes or spec.name == "socket"
+        assert variables.get("OJS_AUTHORIZER") == (kind if asked else None)
         scopes = [variables.get(f"OJS_JWT_SCOPE_{name}") for name in ("CLAIM", "PREFIX")]
         reads = spec.routes and not spec.open and kind == "jwt"
         assert scopes == (["scp", "ojs/"] if reads else [None, None])

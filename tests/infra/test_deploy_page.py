@@ -14,12 +14,14 @@ PAGES = ("deploy", "endpoint", "upgrade", "cost")
 PAGE = "".join((ROOT / "docs" / f"{name}.md").read_text("utf-8") for name in PAGES)
 
 
-def test_settings_and_outputs_it_names_are_there(synthesis: Any, with_waf: Any) -> None:
+def test_settings_and_outputs_it_names_are_there(
+    synthesis: Any, with_waf: Any, with_jwt: Any
+) -> None:
     named = set(re.findall(r"-c (\w+)=", PAGE)) - {"settings"}
     assert named <= set(DeploymentSettings.model_fields)
     there = {
         output
-        for template in [*synthesis.templates, *with_waf.templates]
+        for template in [*synthesis.templates, *with_waf.templates, *with_jwt.templates]
         for output in template.to_json().get("Outputs", {})
     }
     named = set(re.findall(r"OutputKey=='(\w+)'", PAGE)) | set(re.findall(r"output `(\w+)`", PAGE))

@@ -95,7 +95,10 @@ def each(request: pytest.FixtureRequest) -> Deployment:
 
 
 def test_one_function_stands_for_those_with_routes(each: Deployment) -> None:
-    assert sorted(each.jobs.functions) == ["api", "setup", "stream", "sweep"]
+    private = each.jobs.settings.entry == "private_api"
+    # A WebSocket API cannot be private.
+    connected = [] if private else ["socket", "ticket"]
+    assert sorted(each.jobs.functions) == sorted(["api", "setup", "stream", "sweep", *connected])
     variables = each.function("api")["Environment"]["Variables"]
     settings = each.jobs.settings
     assert variables["OJS_ENTRY"] == settings.entry
@@ -103,7 +106,8 @@ def test_one_function_stands_for_those_with_routes(each: Deployment) -> None:
     # As the functions read them.
     read = Settings(table="jobs", entry=settings.entry, authorizer=settings.authorizer)
     assert read.looks_up_keys == (settings.authorizer == "keys")
-    assert not each.all("ApiGatewayV2::Api")
+    apis = each.all("ApiGatewayV2::Api").values()
+    assert [api["ProtocolType"] for api in apis] == ([] if private else ["WEBSOCKET"])
 
 
 def test_no_finding_without_a_written_reason(each: Deployment) -> None:

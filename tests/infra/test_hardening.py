@@ -130,7 +130,7 @@ def test_the_firewall_hands_on_what_it_lets_through(with_waf: Any) -> None:
     # AWS's own policies, known by these ids: CachingDisabled, AllViewerExceptHostHeader.
     assert behavior["CachePolicyId"] == "4135ea2d-6df8-44a3-9df3-4b5a84be39ad"
     assert behavior["OriginRequestPolicyId"] == "b689b0a8-53d0-40ab-baf2-68738e2966ac"
-    (origin,) = distribution["Origins"]
+    origin, _ = distribution["Origins"]
     assert origin["CustomOriginConfig"]["OriginProtocolPolicy"] == "https-only"
     assert origin["CustomOriginConfig"]["OriginSSLProtocols"] == ["TLSv1.2"]
     assert ".execute-api.eu-central-1." in json.dumps(origin["DomainName"])
@@ -150,7 +150,7 @@ def test_the_firewall_shows_a_secret_that_it_reads_in_its_own_region(with_waf: A
     # Of letters and digits, which a header may hold; not given, and no name that could be taken.
     assert secret["GenerateSecretString"] == {"ExcludePunctuation": True, "PasswordLength": 64}
     assert not {"SecretString", "Name"} & set(secret)
-    (origin,) = with_waf.one(DISTRIBUTION)["DistributionConfig"]["Origins"]
+    origin, _ = with_waf.one(DISTRIBUTION)["DistributionConfig"]["Origins"]
     (header,) = origin["OriginCustomHeaders"]
     assert header["HeaderName"].lower() == HEADER
     start, partition, middle, suffix, end = header["HeaderValue"]["Fn::Join"][1]
@@ -189,7 +189,7 @@ def test_the_secret_can_be_shown_before_it_is_asked_for(synthesise: Any) -> None
     )
     made = synthesise(settings)
     distribution = made.one(DISTRIBUTION)["DistributionConfig"]
-    (origin,) = distribution["Origins"]
+    origin, _ = distribution["Origins"]
     assert "{{resolve:secretsmanager:" in json.dumps(origin["OriginCustomHeaders"])
     assert distribution["Comment"] == "Open Job Spec HTTP binding of ojs-dev, secret 2"
     assert ASKS not in json.dumps(made.service.to_json())
@@ -212,6 +212,7 @@ def test_a_firewall_needs_the_secret() -> None:
             api_domain="abc.execute-api.eu-central-1.amazonaws.com",
             domain=Domain(NAME, certificate),
             origin_secret=None,
+            realtime=None,
             settings=DeploymentSettings(),
         )
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import functions.sweep.handler as sweep
 from docs.numbers import assumed, counted, prices
+from ojs.projections import notify
+from ojs.services.realtime import listening, rings
 from ojs_aws.cdk.functions import QUEUES
 from ojs_aws.cdk.settings import DeploymentSettings
 from ojs_aws.worker.settings import Settings as WorkerSettings
@@ -71,6 +73,32 @@ def test_an_idle_deployment_costs_at_most_five_dollars() -> None:
     model = prices.Model(counted(), assumed())
     least = prices.idle(model)
     assert sum(least.values()) + prices.idle_push(model) <= 5, least
+
+
+def test_realtime_costs_little_at_rest_and_its_default_keeps_the_bounds_of_jobs() -> None:
+    counts = prices.Model(counted(), assumed())
+
+    def whole(rate: float, level: str, life: str = "one by one") -> float:
+        unheard = counts.unheard(counts.jobs(life, rate), level)
+        return counts.whole(life, rate) + unheard / rate * 1e6
+
+    default = str(DeploymentSettings().realtime)
+    assert whole(0.4, default) <= 10.7
+    assert whole(10, default) <= 8.0
+    assert whole(10, default, "in tens") <= 4.5
+    # Why that is not the default.
+    assert default == "wake"
+    assert whole(0.4, "all") > 10.7
+    assert counts.listening(1) * prices.MONTH_S <= 0.50
+    assert counts.listening(20) * prices.MONTH_S <= 1.40
+
+
+def test_realtime_is_as_it_is_priced() -> None:
+    numbers = assumed()
+    assert numbers["fallback_s"] * 1_000 == listening.FALLBACK_MS
+    assert prices._LESS_OFTEN == listening._MOST_TIMES
+    assert prices._LISTENERS_S * 1_000 == rings.REMEMBERED_MS
+    assert prices._SUBSCRIBERS_S * 1_000 == notify.REMEMBERED_MS
 
 
 def test_alarms_look_at_as_many_metrics_as_are_priced(synthesis: Any, with_jwt: Any) -> None:

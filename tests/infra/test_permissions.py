@@ -34,11 +34,13 @@ from ojs.clock import ManualClock
 from ojs.domain import times
 from ojs.domain.access import Credential, Principal
 from ojs.domain.errors import BackendUnavailable
+from ojs.domain.realtime import DirectoryEntries, Listener, Posted
 from ojs.http import endpoint
 from ojs.projections import EventBridge
 from ojs.services.operations.authentication import Authentication
 from ojs.services.operations.origin import HEADER, OriginGuard
 from ojs.services.operations.setup import Setup
+from ojs.services.realtime.tickets import Tickets
 from ojs.services.workflows.advance import WorkflowAdvance
 from ojs.settings import Settings
 from ojs.store.deliveries.deliveries import DeliveryStore
@@ -52,6 +54,7 @@ from ojs.store.table import clients, keys
 from ojs.store.table.schema import create_table_arguments
 from ojs.store.table.table import Put, Table, Update
 from ojs.store.table.values import Item, unpack
+from ojs.targets.connections import ApiGatewayConnections
 from ojs_aws.cdk.functions import (
     DASHBOARD,
     FUNCTIONS,
@@ -80,13 +83,22 @@ WORKER = "worker-1"
 TABLE_RESOURCE = "table"
 
 # (resource, IAM action): the resource is `table`, `index/<name>`, `payloads`, `bucket`, `stream`,
-# `bus`, `failures`, `secret`, `origin`, `queue/<name>` or `targets`.
+# `bus`, `failures`, `secret`, `origin`, `queue/<name>`, `targets` or `connections`.
 Grant = tuple[str, str]
-GRANTED = frozenset({"dynamodb", "events", "lambda", "s3", "secretsmanager", "sqs"})
-# Services of which functions know one resource.
-ONE_OF_EACH = {"events": "bus", "lambda": "targets", "secretsmanager": "secret"}
+GRANTED = frozenset({"dynamodb", "events", "execute-api", "lambda", "s3", "secretsmanager", "sqs"})
+# Services of which functions know one resource, and the prefix of their actions.
+ONE_OF_EACH = {
+    "apigatewaymanagementapi": ("connections", "execute-api"),
+    "events": ("bus", "events"),
+    "lambda": ("targets", "lambda"),
+    "secretsmanager": ("secret", "secretsmanager"),
+}
 # SDK operations that another action allows.
-ALLOWED_BY = {"Invoke": "InvokeFunction", "SendMessageBatch": "SendMessage"}
+ALLOWED_BY = {
+    "Invoke": "InvokeFunction",
+    "PostToConnection": "ManageConnections",
+    "SendMessageBatch": "SendMessage",
+}
 # Done by the event source mapping, as the function's role: to read, and to say what it gave up.
 MAPPING: frozenset[Grant] = frozenset(
     {
@@ -121,6 +133,7 @@ def granted_by_table(name: str) -> set[Grant]:
             for action in actions
         }
         | {("targets", f"lambda:{action}") for action in access.targets}
+        | {("connections", f"execute-api:{action}") for action in access.connections}
     )
 
 
@@ -160,6 +173,9 @@ def resource_of(arn: Any) -> str:
         }[owner[:-8]]
     if isinstance(arn, str) and arn.removesuffix(":*").endswith(":function:thumbnails"):
         return "targets"
+    if "RealtimeApi" in text:
+        assert arn["Fn::Join"][1][-1] == "/ojs/POST/@connections/*"
+        return "connections"
     if "StorageTable" in text and "StreamArn" in text:
         assert "Fn::Join" not in arn
         return "stream"
@@ -293,6 +309,7 @@ def test_an_encryption_key_is_used_through_what_is_encrypted(
     assert "StorageEncryptionKey" in statement["Resource"]["Fn::ImportValue"]
     services = {action.split(":")[0] for _, action in allowed_by_template(synthesis, name)} - {
         "events",
+        "execute-api",
         "lambda",
     }
     ((how, condition),) = statement["Condition"].items()
@@ -367,7 +384,8 @@ def grants_needed(service: str, operation: str, params: Mapping[str, Any]) -> It
     elif service == "secretsmanager" and ":origin-" in params["SecretId"]:
         yield "origin", f"{service}:{operation}"
     elif service in ONE_OF_EACH:
-        yield ONE_OF_EACH[service], f"{service}:{ALLOWED_BY.get(operation, operation)}"
+        resource, prefix = ONE_OF_EACH[service]
+        yield resource, f"{prefix}:{ALLOWED_BY.get(operation, operation)}"
     elif operation == "TransactWriteItems":
         single = {
             "Put": "PutItem",
@@ -476,6 +494,25 @@ class Caller:
         found: dict[str, Any] = self._invoke("authorizer", event)["context"]
         return found
 
+    def connect(self, connection: str, ticket: str) -> None:
+        """What API Gateway does with a new connection."""
+        asked = {"methodArn": "arn", "queryStringParameters": {"ticket": ticket}}
+        principal = self._invoke("ticket", asked)["context"]
+        self.socket(connection, "$connect", authorizer=principal)
+
+    def socket(
+        self, connection: str, route: str, message: Any = None, **context: Any
+    ) -> dict[str, Any]:
+        """What API Gateway does with what a client sends; the answer."""
+        event = {"requestContext": {"connectionId": connection, "routeKey": route, **context}}
+        answer = self._invoke("socket", {**event, "body": json.dumps(message)})
+        assert answer["statusCode"] == 200
+        return json.loads(answer["body"]) if "body" in answer else {}
+
+    def notify(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """What the other event source mapping does."""
+        self._invoke("notify", {"Records": records})
+
     def set_up(self) -> Outcome:
         """What CloudFormation has done in a deployment."""
         self.recorder.function = "setup"
@@ -554,6 +591,9 @@ def recording(dynamodb: DynamoDBClient, engine_url: str) -> tuple[Recorder, set[
             dispatch_queue=urls["dispatch"],
             send_queue=urls["send"],
             outcome_queue=urls["outcomes"],
+            realtime="all",
+            socket_url="wss://live.example.com",
+            socket_endpoint="https://live.execute-api.us-east-1.amazonaws.com/ojs",
         )
         before = runtime._current
         runtime.use(
@@ -567,16 +607,27 @@ def recording(dynamodb: DynamoDBClient, engine_url: str) -> tuple[Recorder, set[
         )
         table_store = runtime.current().table
         access_runtime.use(Authentication(AccessKeyStore(table_store), clock))
+        tickets = Tickets(runtime.current().stores.tickets, clock)
         caller = Caller(recorder, clock)
+        # A worker of all queues, which is never busy.
+        runtime.current().stores.listeners.add("all", Listener("worker", until_ms=times.MAX_MS))
         try:
-            with patch.object(clients, "client", recorder.listening(clients.client)):
+            with (
+                patch.object(clients, "client", recorder.listening(clients.client)),
+                patch.object(DirectoryEntries, "groups_of", lambda *_: ["all"]),
+                patch.object(access_runtime, "tickets", lambda: tickets),
+            ):
                 everything(caller)
             for job_record in _old_records(caller):
                 # As time to live does, by another client.
                 dynamodb.delete_item(TableName=table, Key=job_record)
             stream = TableStream(connect_to_streams(engine_url), table)
-            with patch.object(clients, "client", recorder.listening(clients.client)):
+            with (
+                patch.object(clients, "client", recorder.listening(clients.client)),
+                patch.object(DirectoryEntries, "groups_of", lambda *_: ["all"]),
+            ):
                 _stream(caller, stream)
+                _resume(caller)
                 _setup(caller)
                 _behind_a_firewall(caller)
             # Now there is something to measure; and then there is not.
@@ -613,6 +664,7 @@ def everything(call: Caller) -> None:
     _keys(call)
     _roles(call)
     _push(call)
+    _realtime(call)
 
 
 def _system(call: Caller) -> None:
@@ -625,6 +677,45 @@ def _system(call: Caller) -> None:
         call(f"set_maintenance{suffix}", {"enabled": True})
         call(f"get_maintenance{suffix}")
         call(f"set_maintenance{suffix}", {"enabled": False})
+
+
+def _realtime(call: Caller) -> None:
+    """Connections that listen, subscribe in each way, read again, and end."""
+    job_id = call.push(queue="live")
+    channels = ("all", "queue:live", f"job:{job_id}")
+    for connection in ("one", "two"):
+        call.connect(connection, call("create_ticket", {})["ticket"])
+        for channel in channels:
+            wanted = {"action": "subscribe", "channel": channel}
+            assert call.socket(connection, "$default", wanted)["type"] == "subscribed"
+    call("stream_job_events", at=job_id, text=True)
+    call("stream_queue_events", at="live", text=True)
+    call("stream_events", text=True)
+    call("fetch_jobs", {"queues": ["live"], "worker_id": WORKER})
+    listening = {"connection": "two", "listed": False}
+    call("fetch_jobs", {"queues": ["live"], "worker_id": WORKER, "listen": listening})
+    for channel in channels[1:]:
+        call.socket("two", "$default", {"action": "unsubscribe", "channel": channel})
+    call.socket("two", "$disconnect")
+
+
+def _resume(call: Caller) -> None:
+    """What the log has of the last minute, on a new connection."""
+    call.socket("three", "$connect")
+    call.socket("three", "$default", {"action": "subscribe", "channel": "all"})
+    at_ms = call.clock.now_ms() - 60_000
+    event = uuid.UUID(int=at_ms << 80 | 7 << 76 | 2 << 62)
+    resume = {"action": "resume", "last_event_id": f"evt_{event}"}
+    assert call.socket("three", "$default", resume)["type"] == "resumed"
+
+
+def _live(call: Caller, batch: Sequence[Mapping[str, Any]]) -> None:
+    """Events of a batch to who subscribed, and to who went without a word."""
+    call.clock.advance(10_000)
+    call.notify(batch)
+    call.clock.advance(10_000)
+    with patch.object(ApiGatewayConnections, "post", lambda *_: Posted.GONE):
+        call.notify(batch)
 
 
 def _acts(call: Caller) -> None:
@@ -1173,6 +1264,8 @@ def _stream(call: Caller, stream: TableStream) -> None:
     batches = []
     while records := stream.read():
         batches += [records[at : at + 100] for at in range(0, len(records), 100)]
+    for batch in batches:
+        _live(call, batch)
     (broken, *_), *_ = batches
     batches[0] = [*batches[0], {**broken, "dynamodb": {**broken["dynamodb"], "Keys": {}}}]
     # As 0.2.0 noted what it had counted.
@@ -1295,8 +1388,8 @@ def test_function_needs_what_it_is_granted_and_nothing_else(
 ) -> None:
     recorder, _ = recording
     needed, granted = recorder.needed[name], granted_by_table(name)
-    if name == "stream":
-        needed = needed | MAPPING
+    if by_name(name).access.stream:
+        needed = needed | {one for one in MAPPING if name == "stream" or one[0] == "stream"}
     if consumed := by_name(name).consumes:
         needed = needed | {(f"queue/{consumed}", f"sqs:{action}") for action in QUEUE_SOURCE}
         # Of a claim and of the end of a job these do what workers' requests do, which are called in

@@ -24,6 +24,7 @@ CERTIFICATE = "arn:aws:acm:eu-central-1:123456789012:certificate/abc"
 IN_US_EAST_1 = CERTIFICATE.replace("eu-central-1", "us-east-1")
 NAMED = {"domain_name": "jobs.example.com", "certificate_arn": CERTIFICATE}
 WALLED = {**NAMED, "certificate_arn": IN_US_EAST_1, "waf": "true"}
+REALTIME = {"realtime_domain": "live.example.com", "certificate_arn": CERTIFICATE}
 ACL = "arn:aws:wafv2:us-east-1:123456789012:global/webacl/ours/0123"
 
 
@@ -145,6 +146,18 @@ def test_other_values_are_refused(name: str, value: str) -> None:
         ),
         ({"hosted_zone_id": "Z1", "hosted_zone_name": "example.com"}, "hosted_zone_name"),
         ({**NAMED, "bundle": "host"}, "domain_name"),
+        ({"entry": "private_api", "realtime": "wake"}, "realtime"),
+        ({**REALTIME, "realtime": "off"}, "realtime_domain"),
+        ({**REALTIME, "domain_name": REALTIME["realtime_domain"]}, "realtime_domain"),
+        ({**REALTIME, "bundle": "host"}, "realtime_domain"),
+        ({**WALLED, "realtime_domain": "live.example.com"}, "realtime_domain"),
+        ({"realtime_domain": "live.example.com"}, "certificate_arn"),
+        (
+            {**REALTIME, "hosted_zone_id": "Z1", "hosted_zone_name": "example.org"},
+            "hosted_zone_name",
+        ),
+        ({"realtime": "off", "memory_mb_by_function": "socket=512"}, "reserved_concurrency"),
+        ({"memory_mb_by_function": "notify=512"}, "reserved_concurrency"),
         ({"waf": "true"}, "waf"),
         ({**WALLED, "certificate_arn": CERTIFICATE}, "certificate_arn"),
         ({**WALLED, "authorizer": "iam"}, "waf"),
@@ -186,6 +199,9 @@ def test_operators_are_roles(operators: str) -> None:
             "iam_operators": "arn:aws:iam::123456789012:role/ops, arn:aws:iam::123456789012:root",
         },
         {**NAMED, "hosted_zone_id": "Z1", "hosted_zone_name": "jobs.example.com"},
+        {**REALTIME, "hosted_zone_id": "Z1", "hosted_zone_name": "example.com"},
+        {**REALTIME, **NAMED, "realtime": "all", "memory_mb_by_function": "notify=512"},
+        {**REALTIME, "entry": "function_url", "reserved_concurrency": "api=5"},
         {**WALLED, "waf_rate": "1000"},
         {**WALLED, "waf_acl_arn": ACL},
         {**WALLED, "waf_only": "false", "waf_rotation": "1"},

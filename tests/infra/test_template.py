@@ -185,10 +185,14 @@ def test_function(synthesis: Any, spec: Any) -> None:
         "stream": {"OJS_BUCKET", "OJS_BUS", "OJS_FAILURE_QUEUE", *metered},
         "sweep": {"OJS_BUCKET", "OJS_BUS", *metered},
         "authorizer": set(),
+        "ticket": set(),
+        "socket": {"OJS_AUTHORIZER", "OJS_SOCKET_ORIGINS"},
         "dashboard": {"OJS_AUTHORIZER"},
         "setup": {"OJS_FIRST_KEY_SECRET", "OJS_PUSH"},
-        "admin": {"OJS_AUTHORIZER", "OJS_BUCKET", "OJS_RECOVERY_DAYS"},
+        "admin": {"OJS_AUTHORIZER", "OJS_BUCKET", "OJS_RECOVERY_DAYS", "OJS_SOCKET_URL"},
     }.get(spec.name, {"OJS_AUTHORIZER", "OJS_BUCKET"})
+    if spec.access.connections:
+        more |= {"OJS_REALTIME", "OJS_SOCKET_ENDPOINT"}
     assert set(function["Environment"]["Variables"]) == more | {
         "OJS_TABLE",
         "OJS_VERSION",
@@ -479,6 +483,8 @@ def test_local_target_differs_only_where_the_emulator_must(
     calculated = [one for one in synthesis.resources(ALARM).values() if "Metrics" in one]
     assert len(calculated) == len(synthesis.resources(ALARM)) - len(alarms) > 0
     missing = [*[ALARM] * len(calculated), "AWS::Logs::MetricFilter", "AWS::SQS::QueuePolicy"]
+    # It returns responses to messages without it.
+    missing.append("AWS::ApiGatewayV2::RouteResponse")
     # It brings no path that ends with a slash to a route of another path.
     more = [*kinds(synthesis.service), "AWS::ApiGatewayV2::Route"]
     assert sorted(kinds(local.service) + missing) == sorted(more)

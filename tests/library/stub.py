@@ -42,6 +42,9 @@ class StubServer:
         self.always: Callable[[str], Fault | None] = lambda _path: None
         # Refuses an entry for itself: status by job id.
         self.statuses: dict[str, int] = {}
+        # Address for WebSocket connections, and what a fetch's response has in addition.
+        self.socket_url: str | None = None
+        self.more_of_fetch: Callable[[dict[str, Any]], dict[str, Any]] = lambda _body: {}
         self._lock = threading.Lock()
 
     def client(self) -> Client:
@@ -83,7 +86,8 @@ class StubServer:
             told = {
                 how: [self._settle(how, e) for e in body[how]] for how in ENDINGS if how in body
             }
-            return httpx.Response(200, json={"jobs": self._claim(body["count"]), **told})
+            jobs = self._claim(body["count"])
+            return httpx.Response(200, json={"jobs": jobs, **told, **self.more_of_fetch(body)})
         if path in ("workers/ack", "workers/nack"):
             how = f"{path.removeprefix('workers/')}s"
             if how in body:
@@ -97,6 +101,11 @@ class StubServer:
                 "state": self.directive, "jobs_extended": sorted(mine - self.lost - self.cancelled),
                 "cancelled_jobs": sorted(mine & self.cancelled), **self.more_of_heartbeat,
             })  # fmt: skip
+        if path == "realtime/tickets":
+            if self.socket_url is None:
+                return httpx.Response(422, json={"error": {"code": "unsupported", "message": "-"}})
+            ticket = {"ticket": uuid7(), "url": self.socket_url, "expires_in": 60}
+            return httpx.Response(201, json=ticket)
         if path.endswith("/progress"):
             self.progress.append(body)
         return httpx.Response(200, json={"ok": True})

@@ -372,7 +372,7 @@ def build(function: Callable[..., Call[Any]]) -> Call[Any]:
 
 
 def test_every_operation_of_the_server_is_there_once() -> None:
-    """But for those of a worker, and for other paths to the same."""
+    """But for those of a worker and of connections, and for other paths to the same."""
     found = {}
     for name, made in inspect.getmembers(Operations, lambda each: isinstance(each, Method)):
         call = build(made._build)
@@ -384,6 +384,8 @@ def test_every_operation_of_the_server_is_there_once() -> None:
         # A worker's own.
         "ack_job_by_path", "nack_job_by_path", "report_progress", "report_worker_progress",
         "fetch_jobs", "ack_job", "nack_job", "heartbeat", "beat", "register_worker",
+        # Of realtime connections, and streams.
+        "create_ticket", "stream_job_events", "stream_queue_events", "stream_events",
         # The same by another name.
         "purge_old_dead_letters", "admin_purge_old_dead_letters", "admin_get_queue", "quiet_worker",
         "admin_remove_worker", "root_metrics",

@@ -1,4 +1,4 @@
-"""The library is quick to import, needs httpx alone, and runs on Python 3.10."""
+"""The library is quick to import, needs httpx and websockets, and runs on Python 3.10."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def test_a_worker_is_imported_in_150_ms() -> None:
     assert any(loaded(code, n)[0] < 0.150 for n in REPETITIONS)
     _, modules = loaded(code)
     # Those are loaded by who needs them: a client, a coroutine's handler, processes.
-    heavy = {"httpx", "asyncio", "multiprocessing", "opentelemetry", "pytest", "boto3", "pydantic"}
-    assert not heavy & modules
+    heavy = {"httpx", "websockets", "asyncio", "multiprocessing", "opentelemetry"}
+    assert not (heavy | {"pytest", "boto3", "pydantic"}) & modules
 
 
-def test_it_needs_nothing_but_httpx() -> None:
-    allowed = {*sys.stdlib_module_names, "httpx", "ojs_aws"}
+def test_it_needs_nothing_but_httpx_and_websockets() -> None:
+    allowed = {*sys.stdlib_module_names, "httpx", "websockets", "ojs_aws"}
     for path in sorted((PACKAGE / "ojs_aws").rglob("*.py")):
         if "cdk" in path.relative_to(PACKAGE).parts:
             continue  # a part of its own, with needs of its own

@@ -60,7 +60,15 @@ REQUIREMENTS = ROOT / "requirements" / "runtime.txt"
 BUILD = (Path.cwd() / ".ojs-build" if INSTALLED else ROOT / "build") / "lambda"
 
 # The AWS services whose clients the functions create. A test compares them with the code.
-SDK_SERVICES = ("dynamodb", "events", "lambda", "s3", "secretsmanager", "sqs")
+SDK_SERVICES = (
+    "apigatewaymanagementapi",
+    "dynamodb",
+    "events",
+    "lambda",
+    "s3",
+    "secretsmanager",
+    "sqs",
+)
 
 # Folder in which Lambda unpacks the bundle. Bytecode refers to its sources there.
 TASK_ROOT = "/var/task"

@@ -21,9 +21,12 @@ from ojs_aws.cdk.functions import (
     BRIDGING,
     DASHBOARD,
     DECLARING,
+    NOTIFY,
     OUTCOMES,
     PUSHERS,
     SETUP,
+    SOCKET,
+    TICKET,
     FunctionSpec,
     by_name,
     deployed,
@@ -54,11 +57,13 @@ from ojs_aws.cdk.parts.network import Network, endpoints
 from ojs_aws.cdk.parts.origin import origin_secret
 from ojs_aws.cdk.parts.private_api import PrivateApi
 from ojs_aws.cdk.parts.push import Queues, Target, prepare, target_of
+from ojs_aws.cdk.parts.realtime import Realtime
 from ojs_aws.cdk.parts.storage import Storage
-from ojs_aws.cdk.parts.stream import failure_queue, map_stream
+from ojs_aws.cdk.parts.stream import failure_queue, map_live, map_stream
 from ojs_aws.cdk.settings import EVENT_PATTERN, DeploymentSettings
 
 if TYPE_CHECKING:
+    from aws_cdk import aws_dynamodb as dynamodb
     from aws_cdk import aws_ec2 as ec2
     from aws_cdk import aws_ecs as ecs
     from aws_cdk import aws_iam as iam
@@ -71,6 +76,8 @@ if TYPE_CHECKING:
 _PRODUCE = ("jobs:write", "jobs:read")
 _WORK = ("work",)
 _READ = ("jobs:read", "admin:read")
+# Functions that no job depends on. Without the WebSocket API, workers poll.
+_UNWATCHED = (DASHBOARD, NOTIFY, SOCKET, TICKET)
 # Lambda's default timeout.
 _LAMBDA_TIMEOUT = Duration.seconds(3)
 
@@ -96,13 +103,16 @@ class OpenJobSpec(Construct):
     """Event bus to which the backend emits events."""
     queues: Queues | None
     """Queues of push delivery. None with push=false."""
+    realtime: Realtime | None
+    """WebSocket API. None with realtime=off."""
     pushed_to: dict[str, Sequence[Construct]]
     """Permission and configuration of each push target, by path of its function or alias."""
     functions: Mapping[str, lambda_.Function]
     """Functions by name: jobs, workers, admin, dashboard, stream, sweep, setup, authorizer.
 
     With an `entry` other than http_api, api replaces jobs, workers, admin, dashboard, and
-    authorizer. With push=true also dispatch, sender, and outcomes."""
+    authorizer. With push=true also dispatch, sender, and outcomes. With realtime=wake or all also
+    ticket and socket, with all also notify."""
 
     @names_construct
     def __init__(
@@ -113,6 +123,7 @@ class OpenJobSpec(Construct):
         settings: DeploymentSettings | None = None,
         storage: Storage | None = None,
         domain: Domain | None = None,
+        realtime_domain: Domain | None = None,
         alarm_topics: Sequence[sns.ITopic] = (),
         network: Network | None = None,
         vpc_endpoints: Sequence[ec2.IVpcEndpoint] = (),
@@ -127,6 +138,8 @@ class OpenJobSpec(Construct):
                 region. Default: `DeploymentSettings()`.
             storage: Table, bucket, and keys, for example from another stack. Default: created here.
             domain: Domain name of the API. Can't be combined with `settings.domain_name`.
+            realtime_domain: Domain name of the WebSocket API. Can't be combined with
+                `settings.realtime_domain`.
             alarm_topics: SNS topics that receive alarms, in addition to those in the settings.
             network: VPC that functions run in. Default: no VPC.
             vpc_endpoints: VPC endpoints for the service execute-api. Required with
@@ -139,15 +152,13 @@ class OpenJobSpec(Construct):
         """
         super().__init__(scope, name)
         settings = settings or DeploymentSettings()
+        if network and network.endpoints and "realtime" not in settings.model_fields_set:
+            # Connections have no VPC endpoint. The subnets can have another route to them.
+            settings = settings.model_copy(update={"realtime": "off"})
         self.settings = settings
         self._refuse_twins()
-        if domain is not None and settings.domain_name:
-            raise ValueError("domain: can't be combined with settings.domain_name. Set one of them")
-        if domain is not None and settings.entry != "http_api":
-            raise ValueError(f"domain: requires entry=http_api, but entry is {settings.entry}")
-        if (settings.entry == "private_api") != bool(vpc_endpoints):
-            raise ValueError("vpc_endpoints: required with entry=private_api, and only with it")
-        self.domain = domain or domain_of(self, settings)
+        _check_places(settings, domain, realtime_domain, vpc_endpoints)
+        self.domain = domain or domain_of(self, settings.domain_name, settings)
         self.storage = storage or Storage(self, "Storage", settings=settings)
         table, key = self.storage.table, self.storage.key
         self.origin_secret = origin_secret(self, key) if settings.waf else None
@@ -163,6 +174,7 @@ class OpenJobSpec(Construct):
         self.queues = (
             Queues(self._push, "Queues", key=key, settings=settings) if settings.push else None
         )
+        self.realtime = self._realtime(realtime_domain)
         self._metric_queues: list[str] = []
         self._bus_types = set(settings.bus_types)
         self._code = code or bundling.code(settings)
@@ -176,6 +188,7 @@ class OpenJobSpec(Construct):
             origin=self.origin_secret if settings.asks_for_origin else None,
             key=key,
             queues=self.queues.by_name if self.queues else {},
+            realtime=self.realtime,
         )
         specs = {spec: self._function(spec) for spec in self._deployed()}
         self.functions = {spec.name: function for spec, function in specs.items()}
@@ -185,6 +198,7 @@ class OpenJobSpec(Construct):
         self.url = self.api.url
         _call_every_minute(self, self.functions["sweep"], by_name("sweep").description)
         map_stream(self, table, self.functions["stream"], self.failures, settings)
+        self._connect(table)
         for spec in specs:
             if self.queues is not None and spec.consumes:
                 self.queues.map(spec.consumes, self.functions[spec.name])
@@ -196,7 +210,7 @@ class OpenJobSpec(Construct):
             api=self.api,
             table=table,
             # Alarms cover the functions that jobs depend on.
-            functions={n: each for n, each in self.functions.items() if n != DASHBOARD},
+            functions={n: each for n, each in self.functions.items() if n not in _UNWATCHED},
             failures=self.failures,
             queues=self.queues,
             bus=self.bus,
@@ -220,7 +234,28 @@ class OpenJobSpec(Construct):
             settings.entry,
             push=settings.push,
             dashboard=settings.web_dashboard,
+            realtime=settings.realtime,
         )
+
+    def _realtime(self, domain: Domain | None) -> Realtime | None:
+        """Create the WebSocket API, without routes."""
+        settings = self.settings
+        if settings.realtime == "off":
+            return None
+        domain = domain or domain_of(self, settings.realtime_domain, settings, "GivenRealtime")
+        return Realtime(self, "Realtime", api_domain=self.domain, domain=domain, settings=settings)
+
+    def _connect(self, table: dynamodb.ITable) -> None:
+        """Add the functions of the WebSocket API to it, and to the stream."""
+        if self.realtime is None:
+            return
+        socket = self.functions[SOCKET]
+        # Pages of the dashboard, and those that can use the API.
+        origins = ",".join([self.url, *self.settings.cors_origins])
+        socket.add_environment("OJS_SOCKET_ORIGINS", origins)
+        self.realtime.route(socket, self.functions[TICKET])
+        if self.settings.realtime == "all":
+            map_live(self, table, self.functions[NOTIFY])
 
     def _entry(
         self,
@@ -982,6 +1017,27 @@ class OpenJobSpec(Construct):
             self._metric_queues.append(queue)
             names = ",".join(sorted(self._metric_queues))
             self.functions["sweep"].add_environment("OJS_METRIC_QUEUES", names)
+
+
+def _check_places(
+    settings: DeploymentSettings,
+    domain: Domain | None,
+    realtime_domain: Domain | None,
+    vpc_endpoints: Sequence[ec2.IVpcEndpoint],
+) -> None:
+    """Raise ValueError for domains or VPC endpoints that contradict the settings."""
+    if domain is not None and settings.domain_name:
+        raise ValueError("domain: can't be combined with settings.domain_name. Set one of them")
+    if domain is not None and settings.entry != "http_api":
+        raise ValueError(f"domain: requires entry=http_api, but entry is {settings.entry}")
+    if realtime_domain is not None and settings.realtime_domain:
+        raise ValueError(
+            "realtime_domain: can't be combined with settings.realtime_domain. Set one of them"
+        )
+    if realtime_domain is not None and (settings.realtime == "off" or settings.waf):
+        raise ValueError("realtime_domain: requires realtime=wake or all, and waf=false")
+    if (settings.entry == "private_api") != bool(vpc_endpoints):
+        raise ValueError("vpc_endpoints: required with entry=private_api, and only with it")
 
 
 def _host(url: str) -> str:

@@ -19,6 +19,7 @@ SETUP = "setup"
 DECLARE = "declare"
 BRIDGE = "bridge"
 DASHBOARD = "dashboard"
+SOCKET, TICKET, NOTIFY = "socket", "ticket", "notify"
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ class Access:
     """SQS actions by queue of push delivery (`QUEUES`). Requires push=true."""
     targets: frozenset[str] = frozenset()
     """Lambda actions on the functions that deliveries can target. Requires push=true."""
+    connections: frozenset[str] = frozenset()
+    """API Gateway actions on connections of the WebSocket API. Requires realtime=all or wake."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +70,8 @@ class FunctionSpec:
     """Queue of push delivery that triggers this function. Requires push=true."""
     open: bool = False
     """Whether its routes are public, without an authorizer."""
+    realtime: tuple[str, ...] = ("all", "wake", "off")
+    """Values of the setting `realtime` that deploy this function."""
 
     @property
     def handler(self) -> str:
@@ -95,6 +100,8 @@ _PUSHES = {DISPATCH: _SENDS, SEND: _SENDS}
 # An outcome that can't be processed immediately is sent to the queue of outcomes.
 _RETURNS = {**_PUSHES, OUTCOMES: _SENDS}
 _INVOKES = frozenset({"InvokeFunction"})
+# Permission to send messages to connections.
+_RINGS = frozenset({"ManageConnections"})
 
 # Permissions shared by requests, the stream consumer, and the sweep. No function scans the table.
 _WORK = Access(
@@ -117,6 +124,8 @@ _WORK = Access(
     # read objects need it to distinguish the two.
     bucket=frozenset({"ListBucket"}),
     queues=_WAKES,
+    # A function that makes jobs available rings idle workers.
+    connections=_RINGS,
 )
 # The index for dead letters of all queues, and for bulk operations.
 _WORK_AND_EXPIRY = replace(_WORK, indexes={"work": _QUERY, "expiry": _QUERY})
@@ -133,6 +142,9 @@ def _pushing(consumed: str, sends: Mapping[str, frozenset[str]] = _PUSHES) -> Ac
     queues = {**sends, consumed: QUEUE_SOURCE | sends.get(consumed, frozenset())}
     return replace(_WORK, queues=queues, targets=_INVOKES)
 
+
+# Items of connections and subscribers, and the jobs that they name.
+_SUBSCRIPTIONS = ("RT", "RT|*", "J|*")
 
 # Permissions that Lambda requires to map a stream to a function.
 STREAM_SOURCE = frozenset({"DescribeStream", "GetRecords", "GetShardIterator", "ListStreams"})
@@ -199,6 +211,39 @@ FUNCTIONS: tuple[FunctionSpec, ...] = (
         timeout_s=5,
         # One request reads the key and records its use. The MAC secret is read once.
         access=Access(table=frozenset({"GetItem", "UpdateItem"}), items=(_KEYS,)),
+    ),
+    FunctionSpec(
+        name=TICKET,
+        description="Authorizer of the WebSocket API: redeems a ticket",
+        realtime=("all", "wake"),
+        # One request to the table, as for a key.
+        timeout_s=5,
+        access=Access(table=frozenset({"DeleteItem"}), items=("RT|t|*",)),
+    ),
+    FunctionSpec(
+        name=SOCKET,
+        description="WebSocket API: connections, and the messages of clients",
+        realtime=("all", "wake"),
+        timeout_s=HTTP_TIMEOUT_S,
+        access=Access(
+            table=frozenset({"DeleteItem", "GetItem", "PutItem", "Query", "UpdateItem"}),
+            # Also queues, and the event log.
+            items=(*_SUBSCRIPTIONS, "E|*", "Q|*"),
+            connections=_RINGS,
+        ),
+    ),
+    FunctionSpec(
+        name=NOTIFY,
+        description="Second stream consumer: sends events to subscribers",
+        realtime=("all",),
+        # Records older than this are not sent.
+        timeout_s=60,
+        access=Access(
+            table=frozenset({"BatchGetItem", "DeleteItem", "Query", "UpdateItem"}),
+            items=_SUBSCRIPTIONS,
+            stream=STREAM_SOURCE,
+            connections=_RINGS,
+        ),
     ),
     FunctionSpec(
         name=SETUP,
@@ -270,7 +315,12 @@ BRIDGING = FunctionSpec(
 
 
 def deployed(
-    authorizer: str, entry: str = "http_api", *, push: bool = False, dashboard: bool = True
+    authorizer: str,
+    entry: str = "http_api",
+    *,
+    push: bool = False,
+    dashboard: bool = True,
+    realtime: str = "wake",
 ) -> tuple[FunctionSpec, ...]:
     """Return the functions of a deployment.
 
@@ -279,6 +329,7 @@ def deployed(
         entry: The setting `entry`.
         push: The setting `push`.
         dashboard: The setting `web_dashboard`.
+        realtime: The setting `realtime`.
 
     Returns:
         The functions, in the order of `FUNCTIONS`.
@@ -289,6 +340,7 @@ def deployed(
         if spec.authorizer in {None, authorizer}
         and (push or spec.consumes is None)
         and (dashboard or spec.name != DASHBOARD)
+        and realtime in spec.realtime
     )
     if entry == "http_api":
         return found

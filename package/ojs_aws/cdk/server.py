@@ -51,6 +51,7 @@ TTL_ATTRIBUTE: str = _FACTS["table"]["ttl_attribute"]
 STREAM_VIEW_TYPE: str = _FACTS["table"]["stream_view_type"]
 INDEXES = tuple(Index(**each) for each in _FACTS["table"]["indexes"])
 STREAM_FILTERS = tuple(StreamFilter(**each) for each in _FACTS["table"]["stream_filters"])
+LIVE_FILTERS = tuple(StreamFilter(**each) for each in _FACTS["table"]["live_filters"])
 
 REQUEST_HEADERS: list[str] = _FACTS["request_headers"]
 EXPOSED_HEADERS: list[str] = _FACTS["exposed_headers"]

@@ -19,7 +19,17 @@ from pydantic import (
     model_validator,
 )
 
-from ojs_aws.cdk.functions import API, AUTHORIZER, DASHBOARD, FUNCTIONS, PUSHERS, deployed
+from ojs_aws.cdk.functions import (
+    API,
+    AUTHORIZER,
+    DASHBOARD,
+    FUNCTIONS,
+    NOTIFY,
+    PUSHERS,
+    SOCKET,
+    TICKET,
+    deployed,
+)
 
 Architecture = Literal["arm64", "x86_64"]
 
@@ -147,15 +157,24 @@ class DeploymentSettings(BaseModel):
     """Origins of web pages that can use the API, for example https://jobs.example.com. On the
     command line separated by commas. Empty: none."""
 
+    realtime: Literal["all", "wake", "off"] = "wake"
+    """WebSocket API. wake: idle workers start a new job at once. all: clients also receive events;
+    this adds a second reader of the table's stream. off: workers poll. Default with
+    entry=private_api: off."""
+    realtime_domain: str = Field("", pattern=rf"^({_Name})?$")
+    """Domain name of the WebSocket API, with the certificate and zone of domain_name. Can't be
+    domain_name itself."""
+
     domain_name: str = Field("", pattern=rf"^({_Name})?$")
     """Domain name of the API. Disables API Gateway's default name, unless waf=true."""
     certificate_arn: str = Field(
         "", pattern=r"^(arn:[a-z-]+:acm:[a-z0-9-]+:\d{12}:certificate/\S+)?$"
     )
-    """ACM certificate for domain_name: in the deployment's region, or in us-east-1 with
-    waf=true."""
+    """ACM certificate for domain_name and realtime_domain: in the deployment's region, or in
+    us-east-1 with waf=true."""
     hosted_zone_id: str = Field("", pattern=r"^([A-Z0-9]{1,32})?$")
-    """Route 53 zone that receives the record of domain_name. Empty: you create the record."""
+    """Route 53 zone that receives the records of domain_name and realtime_domain. Empty: you create
+    the records."""
     hosted_zone_name: str = Field("", pattern=rf"^({_Name})?$")
     """Name of that zone."""
     waf: bool = False
@@ -278,6 +297,13 @@ class DeploymentSettings(BaseModel):
     alarm_topic_arn: str = Field("", pattern=r"^(arn:[a-z-]+:sns:[a-z0-9-]+:\d{12}:\S+)?$")
     """Existing SNS topic that receives alarms. Empty: none."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_realtime(cls, chosen: Any) -> Any:
+        """Default to realtime=off with entry=private_api."""
+        private = isinstance(chosen, Mapping) and chosen.get("entry") == "private_api"
+        return {"realtime": "off", **chosen} if private else chosen
+
     @field_validator("log_retention_days")
     @classmethod
     def _offered(cls, days: int) -> int:
@@ -317,14 +343,16 @@ class DeploymentSettings(BaseModel):
         chosen = self.model_fields_set
         jwt, keys = self.authorizer == "jwt", self.authorizer == "keys"
         zone = self.hosted_zone_name
-        in_zone = self.domain_name == zone or self.domain_name.endswith(f".{zone}")
+        names = [name for name in (self.domain_name, self.realtime_domain) if name]
+        in_zone = names and all(f".{name}".endswith(f".{zone}") for name in names)
         in_us_east_1 = ":acm:us-east-1:" in self.certificate_arn
         functions = {*self.memory_mb_by_function, *self.reserved_concurrency}
-        no_certificate = bool(self.domain_name) != bool(self.certificate_arn)
+        no_certificate = bool(names) != bool(self.certificate_arn)
         no_zone_name = bool(self.hosted_zone_id) != bool(zone)
         no_own_acl = not self.waf or self.waf_acl_arn
         return (
             *self._of_entry(functions),
+            *self._of_realtime(functions),
             ("jwt_issuer", jwt and not self.jwt_issuer, "required with authorizer=jwt"),
             ("jwt_audience", jwt and not self.jwt_audience, "required with authorizer=jwt"),
             ("jwt_issuer", self.jwt_issuer and not jwt, "requires authorizer=jwt"),
@@ -362,7 +390,11 @@ class DeploymentSettings(BaseModel):
                 functions.intersection(PUSHERS) and not self.push,
                 f"the functions {', '.join(PUSHERS)} require push=true",
             ),
-            ("certificate_arn", no_certificate, "requires domain_name, and the other way around"),
+            (
+                "certificate_arn",
+                no_certificate,
+                "requires domain_name or realtime_domain, and the other way around",
+            ),
             ("hosted_zone_id", no_zone_name, "requires hosted_zone_name, and the other way around"),
             ("hosted_zone_name", zone and not in_zone, "must be domain_name or a parent of it"),
             (
@@ -427,11 +459,49 @@ class DeploymentSettings(BaseModel):
             ),
         )
 
+    def _of_realtime(self, functions: AbstractSet[str]) -> tuple[tuple[str, object, str], ...]:
+        """Return the settings that contradict `realtime`. `functions`: named in other settings."""
+        name, off = self.realtime_domain, self.realtime == "off"
+        no_events = self.realtime != "all" and NOTIFY in functions
+        return (
+            (
+                "realtime",
+                self.entry == "private_api" and not off,
+                "must be off with entry=private_api, because a WebSocket API can't be private",
+            ),
+            ("realtime_domain", name and off, "requires realtime=wake or all"),
+            (
+                "realtime_domain",
+                name and self.waf,
+                "can't be combined with waf=true, which serves the WebSocket API at domain_name",
+            ),
+            (
+                "realtime_domain",
+                name and name == self.domain_name,
+                "must differ from domain_name: one name can't serve both kinds of APIs",
+            ),
+            (
+                "realtime_domain",
+                name and self.is_local,
+                "can't be combined with bundle=host, because the emulator has no domain names",
+            ),
+            (
+                "reserved_concurrency and memory_mb_by_function",
+                off and functions & {SOCKET, TICKET},
+                f"the functions {SOCKET} and {TICKET} require realtime=wake or all",
+            ),
+            (
+                "reserved_concurrency and memory_mb_by_function",
+                no_events,
+                f"the function {NOTIFY} requires realtime=all",
+            ),
+        )
+
     def _of_entry(self, functions: AbstractSet[str]) -> tuple[tuple[str, object, str], ...]:
         """Return the settings that contradict `entry`. `functions`: named in other settings."""
         chosen, other = self.model_fields_set, self.entry != "http_api"
         throttled = {"throttle_rate_per_s", "throttle_burst"} & chosen
-        there = deployed(self.authorizer, self.entry, push=True)
+        there = deployed(self.authorizer, self.entry, push=True, realtime="all")
         behind = {spec.name for spec in there} | {AUTHORIZER}
         only_here = f"requires entry={'http_api' if other else 'function_url or private_api'}"
         return (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,7 +23,10 @@ from ojs_aws.client.methods import Operations
 if TYPE_CHECKING:
     import httpx
 
+    from ojs_aws.client.event import Event
+    from ojs_aws.client.job import Job
     from ojs_aws.client.signing import Signer
+    from ojs_aws.client.subscription import AsyncSubscription
 
 T = TypeVar("T")
 
@@ -66,6 +69,7 @@ class AsyncClient(Awaiting, Operations):
 
         root, self._base = server_of(url)
         self._policy = retry or RetryPolicy()
+        self._polls: dict[str, float] = {}
         self._timeout_s = timeout_s
         self._sleep = sleep or asyncio.sleep
         self._http = httpx.AsyncClient(
@@ -158,6 +162,32 @@ class AsyncClient(Awaiting, Operations):
         async for page in self.pages(listing, **filters):
             for item in items_of(page):
                 yield item
+
+    def subscribe(
+        self, channel: str, *, types: Sequence[str] | None = None, detail: bool = False
+    ) -> AsyncSubscription:
+        """Subscribe to events, as `Client.subscribe`. Use it as an `async with` block."""
+        from ojs_aws.client.subscription import AsyncSubscription
+
+        return AsyncSubscription(self.run, channel, types, detail=detail)
+
+    async def subscribe_job(
+        self, job_id: str, callback: Callable[[Event], Any]
+    ) -> AsyncSubscription:
+        """Call a function or a coroutine function with each event, as `Client.subscribe_job`."""
+        return await self.subscribe(f"job:{job_id}").start(callback)
+
+    async def subscribe_queue(
+        self, name: str, callback: Callable[[Event], Any]
+    ) -> AsyncSubscription:
+        """Call a function or a coroutine function with each event, as `Client.subscribe_queue`."""
+        return await self.subscribe(f"queue:{name}").start(callback)
+
+    async def wait_for(self, job_id: str, timeout_s: float = 60.0) -> Job:
+        """Wait until a job is in a final state, as `Client.wait_for`."""
+        from ojs_aws.client.subscription import waited
+
+        return await waited(self.run, job_id, timeout_s, self._polls)
 
     async def aclose(self) -> None:
         """Close all connections."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,7 +16,10 @@ from ojs_aws.client.methods import Operations
 if TYPE_CHECKING:
     import httpx
 
+    from ojs_aws.client.event import Event
+    from ojs_aws.client.job import Job
     from ojs_aws.client.signing import Signer
+    from ojs_aws.client.subscription import Subscription
 
 T = TypeVar("T")
 USER_AGENT = "ojs-aws-python"
@@ -58,6 +61,7 @@ class Client(Blocking, Operations):
 
         root, self._base = server_of(url)
         self._policy = retry or RetryPolicy()
+        self._polls: dict[str, float] = {}
         self._timeout_s = timeout_s
         self._sleep = sleep
         self._http = httpx.Client(
@@ -160,6 +164,83 @@ class Client(Blocking, Operations):
         """
         for page in self.pages(listing, **filters):
             yield from items_of(page)
+
+    def subscribe(
+        self, channel: str, *, types: Sequence[str] | None = None, detail: bool = False
+    ) -> Subscription:
+        """Subscribe to events. Use the subscription as a `with` block, and iterate over it.
+
+        Args:
+            channel: `job:{id}`, `queue:{name}`, or `all`.
+            types: Types of events: `job.state_changed`, `job.completed`, `job.failed`,
+                `job.progress`, `queue.paused`, `queue.resumed`. Default: all.
+            detail: Whether events contain the events of the event log (`Event.envelopes`).
+
+        Returns:
+            The subscription. It isn't open yet.
+        """
+        from ojs_aws.client.subscription import AsyncSubscription, Subscription
+
+        return Subscription(AsyncSubscription(self._ask, channel, types, detail=detail))
+
+    def subscribe_job(self, job_id: str, callback: Callable[[Event], Any]) -> Subscription:
+        """Call a function with each event of a job, until `unsubscribe` of the subscription.
+
+        Args:
+            job_id: ID of the job.
+            callback: Called in a separate thread. Its errors are logged.
+
+        Returns:
+            The open subscription.
+
+        Raises:
+            NotFound: The job doesn't exist, or was deleted.
+            Unsupported: The server sends no events.
+        """
+        return self.subscribe(f"job:{job_id}").start(callback)
+
+    def subscribe_queue(self, name: str, callback: Callable[[Event], Any]) -> Subscription:
+        """Call a function with each event of a queue, until `unsubscribe` of the subscription.
+
+        Args:
+            name: Name of the queue.
+            callback: Called in a separate thread. Its errors are logged.
+
+        Returns:
+            The open subscription.
+
+        Raises:
+            NotFound: The queue doesn't exist.
+            Unsupported: The server sends no events.
+        """
+        return self.subscribe(f"queue:{name}").start(callback)
+
+    def wait_for(self, job_id: str, timeout_s: float = 60.0) -> Job:
+        """Wait until a job is completed, cancelled, or discarded.
+
+        The client subscribes to the job. It also reads the job each 20 seconds, or each 4 seconds
+        if the server sends no events.
+
+        Args:
+            job_id: ID of the job.
+            timeout_s: Time to wait in seconds. Default: 60.
+
+        Returns:
+            The job in its final state.
+
+        Raises:
+            WaitTimeout: The job isn't in a final state after `timeout_s`.
+            NotFound: The job doesn't exist, or was deleted.
+        """
+        from ojs_aws.client import background
+        from ojs_aws.client.subscription import waited
+
+        return background.result(waited(self._ask, job_id, timeout_s, self._polls))
+
+    async def _ask(self, call: Call[Any]) -> Any:
+        from ojs_aws.client.background import in_thread
+
+        return await in_thread(self.try_call, call, self._policy, self._timeout_s)
 
     def close(self) -> None:
         """Close all connections."""

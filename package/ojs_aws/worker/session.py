@@ -4,6 +4,8 @@
 - The *beating thread* renews leases, receives cancellations, and sends progress.
 - The *watching thread*, which called `run`, enforces timeouts and stops the worker.
 
+The server tells an idle worker when to fetch (`listening`). Without its messages, the worker polls.
+
 Only durations on this machine are measured, so wrong clocks have no effect. The worker acks a job
 only after its handler returned. It sends an unconfirmed report again until the lease expires.
 """
@@ -30,6 +32,7 @@ from ojs_aws.errors import ApiError, OjsError, Unreachable
 from ojs_aws.worker.context import CANCELLED, LOST, SHUTDOWN, TIMED_OUT, Lease
 from ojs_aws.worker.execution import Loop, Processes, Threads
 from ojs_aws.worker.handlers import GIVEN_BACK, Ending, Handlers, failure, stopped
+from ojs_aws.worker.listening import Listening
 from ojs_aws.worker.outbox import MOST_ENTRIES, Batch, Outbox, Report
 from ojs_aws.worker.settings import MOST_FETCHED, Settings
 from ojs_aws.worker.trouble import Trouble
@@ -46,8 +49,12 @@ _PROGRESS_EVERY_S = 1.0
 # heartbeat, so that another heartbeat can be sent before the lease expires.
 _SHORTEST_BEAT_S = 1.0
 _BEAT_TIMEOUT_S = 10.0
+_LONGEST_BEAT_S = 600.0
+_TICKET_S = 5.0
 # HTTP statuses of a fetch whose reports the server can't process.
 _UNREADABLE = frozenset({400, 413, 422})
+# HTTP statuses of a fetch whose realtime connection the server may reject.
+_NOT_LISTENING = frozenset({400, 403, 404, 422})
 # HTTP statuses of client errors that can end without a change of the worker: authentication, rate
 # limits.
 _PASSING = frozenset({401, 403, 408, 429})
@@ -87,6 +94,7 @@ class Session:
         self._not_before = 0.0
         self._pause_s = settings.first_poll_s
         self._freed_at: float | None = None
+        self._listening = Listening(settings, self._ticket, self._wake.set, self._beat_now.set)
         self._asking = Trouble(logger, "Server request", self._facts)
         self._beat_s = settings.longest_beat_s
         self._beating = Trouble(logger, "Heartbeat", self._facts)
@@ -119,6 +127,7 @@ class Session:
                 self._over.set()
                 self._beat_now.set()
                 self._wake.set()
+                self._listening.want(wanted=False)
                 beats.join(_SIGN_OFF_S)
                 if not beats.is_alive():
                     self._sign_off()
@@ -186,6 +195,10 @@ class Session:
         """Send one request without retries. The caller handles a failure."""
         call: Call[Answer] = worker_call(path, body, method=method)
         return self._client.try_call(call, _ONCE, seconds or self._settings.request_s)
+
+    def _ticket(self, call: Call[Any]) -> Any:
+        """Send a request of the realtime connection."""
+        return self._client.try_call(call, _ONCE, _TICKET_S)
 
     def _is_fatal(self, error: OjsError) -> bool:
         """Return whether an error means that the server rejects this worker permanently."""
@@ -276,14 +289,21 @@ class Session:
         wanted = self._directive == RUNNING and not self._stopping.is_set() and free > 0
         told_s = self._outbox.waiting_s()
         urgent = len(self._outbox) > 0 and (
-            told_s >= settings.report_s or len(self._outbox) >= MOST_ENTRIES or self._no_more()
+            told_s >= self._report_s() or len(self._outbox) >= MOST_ENTRIES or self._no_more()
         )
-        if wanted and (urgent or now >= self._due(free)):
+        # A worker that receives messages about new jobs needs no fetch for its reports.
+        with_fetch = urgent and not self._listening.idle_s()
+        if wanted and (with_fetch or now >= self._due(free)):
             self._fetch(min(free, MOST_FETCHED))
             return 0.0 if len(self._outbox) >= MOST_ENTRIES else self._until_next()
         if urgent:
             self._report()
         return self._until_next()
+
+    def _report_s(self) -> float:
+        """Return how long a report waits for others. An idle worker has no others."""
+        idle = self._held == 0 and self._listening.idle_s() > 0
+        return self._settings.gather_s if idle else self._settings.report_s
 
     def _no_more(self) -> bool:
         """Return whether no later fetch can include a report."""
@@ -291,7 +311,7 @@ class Session:
 
     def _due(self, free: int) -> float:
         """Return the time of the next fetch: when enough slots are free, or after `gather_s`."""
-        due = self._next_fetch
+        due = min(self._next_fetch, self._listening.due())
         if free < max(1, self._settings.concurrency // 4) and self._freed_at is not None:
             due = max(due, self._freed_at + self._settings.gather_s)
         return due
@@ -301,20 +321,21 @@ class Session:
         free = settings.concurrency - self._held
         waits = [settings.poll_s]
         if len(self._outbox):
-            waits.append(settings.report_s - self._outbox.waiting_s())
+            waits.append(self._report_s() - self._outbox.waiting_s())
         if free > 0 and not self._no_more():
             waits.append(self._due(free) - now)
         return max(0.0, min(waits), self._not_before - now)
 
     def _fetch(self, count: int) -> None:
         """Fetch jobs and send reports."""
-        batch = self._outbox.batch()
+        batch, asked = self._outbox.batch(), self._listening.asks()
         body = {
             "count": count,
             "worker_id": self.id,
             "visibility_timeout_ms": self._settings.lease_ms,
             **self._settings.order(),
             **batch.body(),
+            **asked,
         }
         try:
             # If the response is lost, the jobs in it are retried after their leases expire.
@@ -322,6 +343,10 @@ class Session:
             jobs = self._jobs_in(answer)
             again = self._heard(batch, answer)
         except OjsError as error:
+            if asked and isinstance(error, ApiError) and error.status in _NOT_LISTENING:
+                self._listening.refused()
+                return
+            self._listening.failed()
             self._failed(error, batch)
             return
         self._freed_at = None
@@ -332,7 +357,9 @@ class Session:
         settings = self._settings
         self._pause_s = settings.first_poll_s if taken else min(self._pause_s * 2, settings.poll_s)
         drawn_s = self._pause_s * random.uniform(0.8, 1.0)  # noqa: S311
-        self._next_fetch = time.monotonic() + (0.0 if full else drawn_s)
+        chosen_s = self._listening.answered(asked, answer, jobs, full=full)
+        pause_s = drawn_s if chosen_s is None else chosen_s
+        self._next_fetch = time.monotonic() + (0.0 if full else pause_s)
 
     def _jobs_in(self, answer: Answer) -> list[Job]:
         """Return the jobs of a response. Raises Unreachable if the response is invalid."""
@@ -540,20 +567,35 @@ class Session:
 
     def _beat_until_over(self) -> None:
         """Send heartbeats, and between them the progress that handlers report."""
-        due = time.monotonic() + self._beat_s
+        sent = time.monotonic()
+        due = sent + self._beat_s
         while not self._over.is_set():
+            self._listen()
             now = time.monotonic()
             if now >= due or self._beat_now.is_set():
                 self._beat_now.clear()
+                sent = now
                 retry_s = self._beat()
-                due = now + (self._beat_s if self._leases else self._settings.idle_heartbeat_s)
+                due = now + (self._beat_s if self._leases else self._idle_s())
                 if retry_s is not None:
                     due = min(due, time.monotonic() + retry_s)
             self._send_progress(due)
-            if self._leases:
-                # Jobs started since the last heartbeat.
-                due = min(due, time.monotonic() + self._beat_s)
-            self._beat_now.wait(min(_PROGRESS_EVERY_S, max(0.0, due - time.monotonic())))
+            # Jobs started since the last heartbeat. Or the realtime connection ended.
+            latest = time.monotonic() + self._beat_s if self._leases else sent + self._idle_s()
+            due = min(due, latest)
+            # A request to beat may have been cleared after the end of the session.
+            if not self._over.is_set():
+                self._beat_now.wait(min(_PROGRESS_EVERY_S, max(0.0, due - time.monotonic())))
+
+    def _idle_s(self) -> float:
+        """Return the interval of heartbeats without jobs: two pauses between fetches, if longer."""
+        twice_s = min(2 * self._listening.idle_s(), _LONGEST_BEAT_S)
+        return max(self._settings.idle_heartbeat_s, twice_s)
+
+    def _listen(self) -> None:
+        """Open or close the realtime connection. A worker that doesn't fetch has none."""
+        wanted = self._settings.realtime and not self._no_more()
+        self._listening.want(wanted=wanted)
 
     @property
     def _answer_s(self) -> float:
@@ -582,6 +624,8 @@ class Session:
             # The state is sent only if it changed, because the server then writes the worker's
             # record.
             body["state"] = state
+        if not leases and self._listening.idle_s():
+            body["next_ms"] = round(self._idle_s() * 1_000)
         try:
             answer = self._ask("workers/heartbeat", body, seconds=self._answer_s)
             kept, cancelled = set(answer["jobs_extended"]), set(answer["cancelled_jobs"])

@@ -27,6 +27,7 @@ class Settings:
     grace_s: float = 25.0
     poll_s: float = 4.0
     labels: Sequence[str] = ()
+    realtime: bool = True
     # Interval of the heartbeats (s) of a worker without jobs. The server lists a worker as lost
     # after 30 s.
     idle_heartbeat_s: float = 25.0

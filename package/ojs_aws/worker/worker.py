@@ -54,6 +54,7 @@ class Worker:
         grace_s: float = 25.0,
         poll_s: float = 4.0,
         labels: Sequence[str] = (),
+        realtime: bool = True,
         client: Client | None = None,
         worker_id: str | None = None,
     ) -> None:
@@ -78,8 +79,11 @@ class Worker:
                 for no limit. Default: 1,800.
             grace_s: Time in seconds that jobs have to finish when the worker stops. The worker then
                 returns unfinished jobs to their queues. Default: 25.
-            poll_s: Maximum pause between two fetches in seconds. Default: 4.
+            poll_s: Maximum pause between two fetches in seconds, without a realtime connection.
+                Default: 4.
             labels: Labels that the dashboard shows.
+            realtime: Whether the server can tell the worker when to fetch, over a WebSocket
+                connection. Default: true.
             client: Client to use instead of `url` and `key`.
             worker_id: ID of the worker. Default: generated.
 
@@ -88,7 +92,7 @@ class Worker:
         """
         self.settings = Settings(
             queues, pool, strategy, weights, concurrency, processes, lease_s, heartbeat_s,
-            timeout_s, grace_s, poll_s, tuple(labels),
+            timeout_s, grace_s, poll_s, tuple(labels), realtime,
         )  # fmt: skip
         self.handlers = Handlers()
         self._url = url

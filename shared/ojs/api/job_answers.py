@@ -89,7 +89,7 @@ def fetched(claimed: Sequence[Job]) -> dict[str, Any]:
 def whole(job: Job) -> dict[str, Any]:
     """Build a job. Its error history has the most recent errors, up to `MAX_ERRORS_BYTES`.
 
-    A result or an error history that still doesn't fit is omitted. Clients read them from
+    A result or an error history above the response size limit is omitted. Clients read them from
     `…/result` and `…/retries`.
     """
     shown = _shown(job)

@@ -139,8 +139,8 @@ def _with(*authorizers: str) -> runtime.Runtime:
         # The deployment would ignore such a key or role.
         what = "IAM roles" if authorizers == ("iam",) else "access keys"
         raise Unsupported(
-            f"This deployment does not support {what}: its setting authorizer is "
-            f"{current.settings.authorizer}, and must be {' or '.join(authorizers)}."
+            f"This deployment doesn't support {what}. They require the setting "
+            f"authorizer={' or '.join(authorizers)}, but it is {current.settings.authorizer}."
         )
     return current
 

@@ -697,7 +697,7 @@ def registration(raw: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
         _check_slips(inner, prefix)
         for name in _REGISTERED & raw.keys() - {"worker"}:
             if raw[name] != inner.get(name):
-                rule = f"must have the same value as worker.{name}. Send only worker.{name}"
+                rule = f"conflicts with worker.{name}. Omit this field"
                 raise InvalidRequest(name, rule)
         raw = inner
     if "id" in raw:
@@ -1122,7 +1122,7 @@ class EraseRequest(Configuration):
         for name, value in ({} if self.filter is None else self.filter.meta).items():
             # An unset variable in a client must not erase all jobs that have no value.
             if value is None or value in ("", [], {}):
-                rule = "must not be empty or null, because an erasure must name its value"
+                rule = "must not be empty or null, because an erasure requires a value"
                 raise InvalidRequest(f"{prefix}filter.meta.{name}", rule, value=value)
         if self.confirm is None and not self.dry_run:
             raise InvalidRequest(f"{prefix}confirm", CONFIRM)

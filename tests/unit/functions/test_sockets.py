@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from functions.authorizer import handler as authorizer
 from functions.socket.handler import handler as socket
+from functions.ticket.handler import handler as redeem
 from ojs import access_runtime
 from ojs.domain.access import ALL_SCOPES, ANYBODY, Principal
 from ojs.domain.realtime import MAX_CHANNELS, MAX_SUBSCRIBERS, MAX_WATCHERS, Subscriber
@@ -41,7 +41,7 @@ class Live:
 
     def authorized(self, ticket: str | None) -> dict[str, Any]:
         query = None if ticket is None else {"ticket": ticket}
-        return authorizer.ticket({"methodArn": ARN, "queryStringParameters": query}, None)
+        return redeem({"methodArn": ARN, "queryStringParameters": query}, None)
 
     def ticket(self, key: str | None) -> str:
         reply = self.keyed.holding(key)("POST", TICKETS)

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from cli import output, target
+from cli import events, output, target
 from cli.__main__ import main
 from cli.target import Exit
 from ojs.store.table import keys
+from ojs_aws import Event, ServerError
+from ojs_aws.client import subscription as subscriptions
 from tests.unit.functions.keyed import Keyed
 
 if TYPE_CHECKING:
@@ -499,6 +501,8 @@ def test_events_are_followed_and_none_is_missed(ojs: Ojs, monkeypatch: pytest.Mo
     asked: list[dict[str, str]] = []
 
     def answer(sent: httpx.Request) -> httpx.Response:
+        if sent.url.path.endswith("/realtime/tickets"):
+            return httpx.Response(422, json={"error": {"code": "unsupported"}})
         asked.append(dict(sent.url.params))
         status, body = next(scripted)
         return httpx.Response(status, json=body)
@@ -522,6 +526,82 @@ def test_events_are_followed_and_none_is_missed(ojs: Ojs, monkeypatch: pytest.Mo
     assert [each["after"] for each in asked[1:]] == ["c1", "c2", "c2"]
     # At once where there are more; not after a failure.
     assert len(waited) == 3
+
+
+class Live:
+    """A subscription that receives these messages, and then fails or is interrupted."""
+
+    def __init__(self, *received: Event | BaseException | None) -> None:
+        self.received = list(received)
+        self.closed = 0
+
+    def open(self) -> None:
+        pass
+
+    def get(self, _timeout_s: float) -> Event | None:
+        got = self.received.pop(0)
+        if isinstance(got, BaseException):
+            raise got
+        return got
+
+    def unsubscribe(self) -> None:
+        self.closed += 1
+
+
+def live(*envelopes: dict[str, Any]) -> Event:
+    return Event("job.state_changed", "all", "evt", data={"events": list(envelopes)})
+
+
+def test_events_that_the_server_sends_are_shown_at_once_and_only_once(
+    ojs: Ojs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = told(9) | {"data": {"queue": "other"}}
+    subscription = Live(
+        None, live(told(2), other), live(told(1)), ServerError(500, {"message": "away"})
+    )
+    asked: list[tuple[str, Any]] = []
+
+    def subscribe(_self: object, channel: str, **options: Any) -> Live:
+        asked.append((channel, options))
+        return subscription
+
+    # The log has the second event later, and one that the server doesn't send.
+    pages = iter([[told(1)], [told(2), told(3)]])
+    reached(monkeypatch, lambda _: httpx.Response(200, json={
+        "events": next(pages), "cursor": "c", "has_more": False,
+    }))  # fmt: skip
+
+    def interrupt(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(target.Server, "subscribe", subscribe)
+    monkeypatch.setattr(output, "wait", interrupt)
+    seen = ojs("events", "--follow", "--queue", HOSTILE, "--json")
+    assert seen.status == Exit.INTERRUPTED
+    assert [each["subject"] for each in seen.objects] == ["job-1", "job-2", "job-3"]
+    assert "The event log is read each 2 s" in seen.err
+    assert asked == [(f"queue:{HOSTILE}", {"types": events._TYPES, "detail": True})]
+    assert subscription.closed == 1
+
+
+def test_a_job_is_waited_for(api: Api, ojs: Ojs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscriptions, "_POLL_S", (0.01, 0.01))
+    job_id = api.push("mail")
+    busy = ojs("jobs", "wait", job_id, "--timeout", "0.1")
+    assert (busy.status, busy.out) == (Exit.BUSY, "")
+    assert "is available" in busy.err
+    ojs("cancel", job_id)
+    done = ojs("jobs", "--json", "wait", job_id)
+    assert (done.status, done.objects[0]["state"]) == (Exit.FAILED, "cancelled")
+    assert done.err == "error: the job is cancelled\n"
+    other = api.push("mail")
+    api.fetch("mail")
+    api.post("/ojs/v1/workers/ack", {"job_id": other})
+    done = ojs("jobs", "wait", other)
+    assert (done.status, done.out) == (Exit.DONE, f"{other} is completed\n")
+    assert ojs("jobs", "wait", GONE).status == Exit.NOT_FOUND
+    assert ojs("jobs", "--queue", "mail", "wait", job_id).status == Exit.USAGE
+    assert ojs("jobs", "wait", job_id, "--timeout", "-1").status == Exit.USAGE
 
 
 # --- what goes wrong ------------------------------------------------------------------------------

@@ -30,27 +30,29 @@ class Domain:
     zone: route53.IHostedZone | None = None
 
 
-def domain_of(scope: Construct, settings: DeploymentSettings) -> Domain | None:
-    """Return the domain of the settings, or None."""
-    if not settings.domain_name:
+def domain_of(
+    scope: Construct, name: str, settings: DeploymentSettings, inside: str = "Given"
+) -> Domain | None:
+    """Return a domain of the settings with this name, or None. `inside` is the ID of its parts."""
+    if not name:
         return None
-    inside = Construct(scope, "Given")
+    place = Construct(scope, inside)
     zone = None
     if settings.hosted_zone_id:
         zone = route53.HostedZone.from_hosted_zone_attributes(
-            inside,
+            place,
             "Zone",
             hosted_zone_id=settings.hosted_zone_id,
             zone_name=settings.hosted_zone_name,
         )
     certificate = acm.Certificate.from_certificate_arn(
-        inside, "Certificate", settings.certificate_arn
+        place, "Certificate", settings.certificate_arn
     )
-    return Domain(settings.domain_name, certificate, zone)
+    return Domain(name, certificate, zone)
 
 
 def name_api(
-    scope: Construct, api: apigatewayv2.HttpApi, stage: apigatewayv2.HttpStage, domain: Domain
+    scope: Construct, api: apigatewayv2.IApi, stage: apigatewayv2.IStage, domain: Domain
 ) -> str:
     """Map the domain name to a stage of the API. Returns the target of its DNS record."""
     scope = Construct(scope, "Domain")

@@ -20,10 +20,12 @@ from ojs_aws.cdk.parts.acknowledgement import acknowledge
 from ojs_aws.cdk.parts.domain import Domain, enter_name
 from ojs_aws.cdk.parts.log_group import log_group, log_group_arn
 from ojs_aws.cdk.parts.origin import HEADER, header_value
+from ojs_aws.cdk.parts.realtime import PATH, STAGE
 
 if TYPE_CHECKING:
     from aws_cdk import aws_secretsmanager as secretsmanager
 
+    from ojs_aws.cdk.parts.realtime import Realtime
     from ojs_aws.cdk.settings import DeploymentSettings
 
 _Acl = wafv2.CfnWebACL
@@ -56,6 +58,7 @@ class Firewall(Construct):
         api_domain: str,
         domain: Domain,
         origin_secret: secretsmanager.ISecret | None,
+        realtime: Realtime | None,
         settings: DeploymentSettings,
     ) -> None:
         """Create the distribution.
@@ -67,6 +70,7 @@ class Firewall(Construct):
             domain: Domain name of the distribution.
             origin_secret: Secret header of the backend (`jobs.origin_secret`). The backend rejects
                 requests without it.
+            realtime: WebSocket API of the backend (`jobs.realtime`), or None.
             settings: Settings of the deployment.
 
         Raises:
@@ -86,24 +90,17 @@ class Firewall(Construct):
             minimum_protocol_version=cloudfront.SecurityPolicyProtocol.TLS_V1_2_2021,
             http_version=cloudfront.HttpVersion.HTTP2_AND_3,
             web_acl_id=settings.waf_acl_arn or self._web_acl(settings),
-            default_behavior=cloudfront.BehaviorOptions(
-                origin=origins.HttpOrigin(
+            default_behavior=_behavior(
+                origins.HttpOrigin(
                     api_domain,
                     protocol_policy=cloudfront.OriginProtocolPolicy.HTTPS_ONLY,
                     origin_ssl_protocols=[cloudfront.OriginSslPolicy.TLS_V1_2],
                     custom_headers={HEADER: header_value(self, origin_secret)},
                     # The API times out after 30 s.
                     read_timeout=Duration.seconds(35),
-                ),
-                viewer_protocol_policy=cloudfront.ViewerProtocolPolicy.HTTPS_ONLY,
-                allowed_methods=cloudfront.AllowedMethods.ALLOW_ALL,
-                # Responses must not be cached. All headers are forwarded, including Authorization.
-                # Host is not, because API Gateway identifies the API by it.
-                cache_policy=cloudfront.CachePolicy.CACHING_DISABLED,
-                origin_request_policy=(
-                    cloudfront.OriginRequestPolicy.ALL_VIEWER_EXCEPT_HOST_HEADER
-                ),
+                )
             ),
+            additional_behaviors={} if realtime is None else {PATH: self._connects(realtime)},
         )
         enter_name(
             self,
@@ -122,6 +119,29 @@ class Firewall(Construct):
             "The API logs each forwarded request, and the web ACL each blocked one. Access logs "
             "of the distribution would repeat them in a bucket, at extra cost.",
         )
+
+    def _connects(self, realtime: Realtime) -> cloudfront.BehaviorOptions:
+        """Return the behavior for connections. Their tickets come from the API, so they need no
+        secret header.
+        """
+        # A WebSocket API has no path below its stage.
+        code = f'function handler(e) {{ e.request.uri = "/{STAGE}"; return e.request; }}'
+        renames = cloudfront.Function(
+            self,
+            "SocketPath",
+            code=cloudfront.FunctionCode.from_inline(code),
+            runtime=cloudfront.FunctionRuntime.JS_2_0,
+            comment="Path of the WebSocket API",
+        )
+        origin = origins.HttpOrigin(
+            realtime.api_domain,
+            protocol_policy=cloudfront.OriginProtocolPolicy.HTTPS_ONLY,
+            origin_ssl_protocols=[cloudfront.OriginSslPolicy.TLS_V1_2],
+        )
+        association = cloudfront.FunctionAssociation(
+            event_type=cloudfront.FunctionEventType.VIEWER_REQUEST, function=renames
+        )
+        return _behavior(origin, [association])
 
     def _web_acl(self, settings: DeploymentSettings) -> str:
         """Create a web ACL that logs blocked requests without access keys. Returns its ARN."""
@@ -197,6 +217,21 @@ class Firewall(Construct):
             logging_filter={"DefaultBehavior": "DROP", "Filters": [refused]},
         )
         return acl.attr_arn
+
+
+def _behavior(
+    origin: origins.HttpOrigin, functions: list[cloudfront.FunctionAssociation] | None = None
+) -> cloudfront.BehaviorOptions:
+    return cloudfront.BehaviorOptions(
+        origin=origin,
+        viewer_protocol_policy=cloudfront.ViewerProtocolPolicy.HTTPS_ONLY,
+        allowed_methods=cloudfront.AllowedMethods.ALLOW_ALL,
+        # Responses must not be cached. All headers are forwarded, including Authorization.
+        # Host is not, because API Gateway identifies the API by it.
+        cache_policy=cloudfront.CachePolicy.CACHING_DISABLED,
+        origin_request_policy=cloudfront.OriginRequestPolicy.ALL_VIEWER_EXCEPT_HOST_HEADER,
+        function_associations=functions,
+    )
 
 
 def _managed(group: str, counted: tuple[str, ...]) -> _Acl.StatementProperty:

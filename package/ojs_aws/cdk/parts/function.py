@@ -28,6 +28,7 @@ from ojs_aws.cdk.functions import (
     OUTCOMES,
     SEND,
     SETUP,
+    SOCKET,
 )
 from ojs_aws.cdk.parts.acknowledgement import acknowledge, reported
 from ojs_aws.cdk.parts.log_group import log_group
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ojs_aws.cdk.functions import Access, FunctionSpec
+    from ojs_aws.cdk.parts.realtime import Realtime
 
 # Days of point-in-time recovery of the table: DynamoDB's default and maximum.
 TABLE_RECOVERY_DAYS = 35
@@ -75,6 +77,8 @@ class Resources:
     key: kms.IKey | None = None
     queues: Mapping[str, sqs.IQueue] = field(default_factory=dict)
     """Queues of push delivery by name. Empty with push=false."""
+    realtime: Realtime | None = None
+    """WebSocket API. None with realtime=off."""
 
 
 class Function(Construct):
@@ -164,6 +168,16 @@ class Function(Construct):
                 "The functions name payload objects by job ID, so the role needs all objects of "
                 "this bucket. It can't access the bucket's settings.",
             )
+        if spec.access.connections and resources.realtime is not None:
+            # The part before the first slash belongs to the API.
+            before, slash, path = resources.realtime.connections.partition("/")
+            arn = reported(role, resources.realtime, before)
+            acknowledge(
+                role,
+                f"AwsSolutions-IAM5[Resource::{arn}{slash}{path}]",
+                "The functions send messages to all connections of this WebSocket API. They can't "
+                "read or close connections.",
+            )
         for each in settings.push_functions if spec.access.targets else ():
             acknowledge(
                 role,
@@ -224,7 +238,8 @@ def environment(
     if access.stream and settings.is_local:
         # The emulator has one shard per stream, and doesn't name it in its events.
         found["OJS_SHARD"] = "shardId-emulator"
-    return found | _middleware(spec, settings) | _pushing(spec, resources, settings)
+    found |= _middleware(spec, settings) | _pushing(spec, resources, settings)
+    return found | _connected(spec, resources, settings)
 
 
 def _middleware(spec: FunctionSpec, settings: DeploymentSettings) -> dict[str, str]:
@@ -256,6 +271,19 @@ def _pushing(
     return found
 
 
+def _connected(
+    spec: FunctionSpec, resources: Resources, settings: DeploymentSettings
+) -> dict[str, str]:
+    realtime = resources.realtime
+    if realtime is None or not spec.access.connections:
+        return {}
+    found = {"OJS_REALTIME": settings.realtime, "OJS_SOCKET_ENDPOINT": realtime.endpoint}
+    if spec.name in ("admin", API):
+        # Tickets and the manifest contain the address.
+        found["OJS_SOCKET_URL"] = realtime.url
+    return found
+
+
 def _callers(
     spec: FunctionSpec, resources: Resources, settings: DeploymentSettings
 ) -> dict[str, str]:
@@ -263,6 +291,9 @@ def _callers(
     if spec.name == DECLARE:
         # Only CloudFormation invokes it, and its internal requests have no key.
         return {"OJS_AUTHORIZER": "none"}
+    if spec.name == SOCKET:
+        # Connections require a caller. The ticket authorizer names it.
+        return {"OJS_AUTHORIZER": settings.authorizer}
     until = settings.old_keys_until
     found = {} if until is None else {"OJS_OLD_KEYS_UNTIL": until.isoformat()}
     if not spec.routes:
@@ -290,7 +321,7 @@ def statements(
 ) -> list[iam.PolicyStatement]:
     """Return the IAM statements that allow `access` to these resources only."""
     table, bucket, secret = resources.table, resources.bucket, resources.secret
-    origin = resources.origin
+    origin, realtime = resources.origin, resources.realtime
     allowed = [
         ("Table", "dynamodb", access.table, table.table_arn),
         *(
@@ -304,6 +335,12 @@ def statements(
         ("Failures", "sqs", access.failures, resources.failures.queue_arn),
         ("Secret", "secretsmanager", access.secret, secret.secret_arn if secret else None),
         ("Origin", "secretsmanager", access.origin, origin.secret_arn if origin else None),
+        (
+            "Connections",
+            "execute-api",
+            access.connections,
+            realtime.connections if realtime else None,
+        ),
         *(
             (
                 queue.capitalize(),
@@ -336,7 +373,7 @@ def statements(
                 resources=[each + end for each in settings.push_functions for end in ("", ":*")],
             )
         )
-    encrypted = {service for _, service, _, _ in wanted} - {"events"}
+    encrypted = {service for _, service, _, _ in wanted} - {"events", "execute-api"}
     if resources.key is not None and encrypted:
         through = [f"{service}.{region}.amazonaws.com" for service in sorted(encrypted)]
         found.append(

@@ -34,7 +34,8 @@ class Network:
         endpoints: Whether to add VPC endpoints for DynamoDB and S3 (free), EventBridge and SQS,
             with `authorizer=keys` or `waf=true` Secrets Manager, and with `push=true` Lambda (about
             $7 per month, endpoint, and zone). Without them, and for push delivery to HTTPS
-            endpoints, the subnets need a route to the internet. Default: false.
+            endpoints and messages to WebSocket connections, the subnets need a route to the
+            internet. So with endpoints the default of `realtime` is off. Default: false.
     """
 
     vpc: ec2.IVpc

@@ -14,10 +14,18 @@ from ojs_aws.cdk import server
 from ojs_aws.cdk.parts.acknowledgement import acknowledge
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aws_cdk import aws_dynamodb as dynamodb
     from aws_cdk import aws_kms as kms
 
     from ojs_aws.cdk.settings import DeploymentSettings
+
+# Maximum age in seconds of a record whose events are sent, and retries of a failed batch. Later
+# records are more useful to subscribers than old ones.
+LIVE_AGE_S = 60
+_LIVE_RETRIES = 2
+_LIVE_BATCH = 100
 
 # With a tumbling window, Lambda names the shard of the records; counters are kept per shard. The
 # longest window is used, because each window ends with one more invocation.
@@ -80,15 +88,43 @@ def map_stream(
         destination_config=kind.DestinationConfigProperty(
             on_failure=kind.OnFailureProperty(destination=failures.queue_arn)
         ),
-        filter_criteria=kind.FilterCriteriaProperty(
-            filters=[
-                kind.FilterProperty(pattern=json.dumps(pattern(each)))
-                for each in server.STREAM_FILTERS
-            ]
-        ),
+        filter_criteria=_filters(server.STREAM_FILTERS),
     )
     # Lambda checks the role when it creates the mapping, so the policy must exist first.
     mapping.node.add_dependency(function.role or function)
+
+
+def map_live(scope: Construct, table: dynamodb.ITable, function: lambda_.Function) -> None:
+    """Map the stream to the function that sends events to subscribers, without a window.
+
+    It is the second of the two readers that a stream supports. Nothing is kept for it: what fails
+    is repeated twice, and then skipped.
+    """
+    assert table.table_stream_arn is not None
+    mapping = lambda_.CfnEventSourceMapping(
+        Construct(scope, "LiveMapping"),
+        "Mapping",
+        event_source_arn=table.table_stream_arn,
+        function_name=function.function_name,
+        starting_position="LATEST",
+        batch_size=_LIVE_BATCH,
+        maximum_batching_window_in_seconds=0,
+        # In order for each job.
+        parallelization_factor=1,
+        maximum_retry_attempts=_LIVE_RETRIES,
+        maximum_record_age_in_seconds=LIVE_AGE_S,
+        filter_criteria=_filters(server.LIVE_FILTERS),
+    )
+    mapping.node.add_dependency(function.role or function)
+
+
+def _filters(
+    wanted: Sequence[server.StreamFilter],
+) -> lambda_.CfnEventSourceMapping.FilterCriteriaProperty:
+    kind = lambda_.CfnEventSourceMapping
+    return kind.FilterCriteriaProperty(
+        filters=[kind.FilterProperty(pattern=json.dumps(pattern(each))) for each in wanted]
+    )
 
 
 def pattern(wanted: server.StreamFilter) -> dict[str, object]:

@@ -57,7 +57,7 @@ class TimeZones:
 
 @cache
 def bundled() -> TimeZones:
-    """Return the zones that are installed with this code."""
+    """Return the time zones that are installed with this code."""
     import tzdata
 
     return TimeZones(Path(tzdata.__file__).parent, tzdata.IANA_VERSION)

@@ -58,7 +58,7 @@ class PlacedSteps:
 
     @property
     def edges(self) -> int:
-        """Number of dependencies, without those of callbacks."""
+        """Number of dependencies, excluding those of callbacks."""
         return sum(len(self.needs[at]) for at in self.body)
 
 

@@ -279,7 +279,7 @@ class BulkPush:
         keyed: _Keyed | None = None,
         stored: Mapping[int, Pushed] | None = None,
     ) -> list[PushOutcome]:
-        """Store the valid jobs that earlier attempts have not `stored` (None: no earlier attempt).
+        """Store the valid jobs, without those in `stored`: the jobs of earlier attempts.
 
         Raises:
             BackendError: Only with a key. The outcome might be unknown.

@@ -130,7 +130,8 @@ class Events:
     ) -> EventPage:
         """Return matching events: the most recent ones, older ones, or those after a position.
 
-        A response can have few events, or none, although more exist. Its cursors always advance.
+        A response can have few events, or none, although more exist. The cursor of each response is
+        beyond the previous one.
 
         Args:
             wanted: The filter.

@@ -357,7 +357,7 @@ class Permits:
         return replace(after, permits=resumed if resumed.shards else None)
 
     def _reacquire(self, job: Job, now_ms: int) -> RunPermits | None:
-        """Acquire the permits of all limits of a job again. None if one limit is reached."""
+        """Acquire the permits of all limits of a job again. Return None if any limit is reached."""
         pool = self._pools.get(job.pool) if job.pool is not None else None
         fetch, queue = FetchPermits(self.new_run, pool), self._queues.get(job.queue)
         uses = [use for kind in KINDS if (use := self._to_resume(kind, fetch, queue, job, now_ms))]

@@ -77,7 +77,7 @@ class _Reported:
 
     @classmethod
     def of(cls, job: Job, node: int) -> _Reported:
-        """Return the end of a job from its record."""
+        """Return the outcome of a job, the step with number `node`, from its record."""
         said = job.noted[-1].failure.message if job.noted else f"The job is {job.state}."
         lengths = {}
         if job.started_ms is not None and job.ended_ms is not None:

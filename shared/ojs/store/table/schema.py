@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import field
 from typing import Any
 
@@ -80,13 +81,28 @@ class TableSchema:
             StreamFilter((keys.pool(""),), sort_keys=(keys.RECORD, keys.ALERTS)),
         )
     )
+    # Changes for the second reader of the stream, which sends events to subscribers.
+    live_filters: tuple[StreamFilter, ...] = field(
+        default=(
+            StreamFilter((keys.job(""),), sort_keys=(keys.RECORD, keys.PROGRESS)),
+            StreamFilter((keys.queue(""), keys.batch(""))),
+        )
+    )
 
     def projects(self, pk: str, sk: str) -> bool:
         """Return whether the stream records of an item are projected."""
-        return any(
-            pk.startswith(wanted.prefixes) and (not wanted.sort_keys or sk in wanted.sort_keys)
-            for wanted in self.stream_filters
-        )
+        return _match(self.stream_filters, pk, sk)
+
+    def is_live(self, pk: str, sk: str) -> bool:
+        """Return whether the stream records of an item can be events for subscribers."""
+        return _match(self.live_filters, pk, sk)
+
+
+def _match(filters: Iterable[StreamFilter], pk: str, sk: str) -> bool:
+    return any(
+        pk.startswith(wanted.prefixes) and (not wanted.sort_keys or sk in wanted.sort_keys)
+        for wanted in filters
+    )
 
 
 TABLE = TableSchema()

@@ -1,0 +1,1 @@
+"""The ticket authorizer of the WebSocket API."""
