@@ -28,6 +28,7 @@ from ojs.store.permits.rate_window import RateWindowStore
 from ojs.store.permits.semaphore import ConcurrencySemaphore
 from ojs.store.permits.sequencer import Sequencer
 from ojs.store.permits.throttle_state import ThrottleStates
+from ojs.store.queues.due_notes import DueNotes
 from ojs.store.queues.pools import PoolStore
 from ojs.store.queues.queues import QueueStore
 from ojs.store.queues.registry import QueueRegistry
@@ -233,13 +234,14 @@ class Stores:
         self.ids = ids
         self.clock = clock
         self.registry = QueueRegistry(table, clock)
+        self.due_notes = DueNotes(table, clock)
         counter_table = table.without_repeats()
         self.depth = DepthCounter(table, ids)
         self.semaphore = ConcurrencySemaphore(table)
         self.rate_windows = RateWindowStore(counter_table)
         self.sequencer = Sequencer(counter_table)
         self.payloads = PayloadStore(table, blobs)
-        self.jobs = JobStore(table, self.payloads, ids, depth=self.depth, registry=self.registry)
+        self.jobs = JobStore(table, self.payloads, ids, depth=self.depth, due_notes=self.due_notes)
         self.index = self.jobs.index
         self.notes = self.jobs.notes
         self.waiting_copies = WaitingCopies(table, self.jobs)

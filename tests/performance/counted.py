@@ -35,7 +35,9 @@ from ojs.services.deliveries.wake import LOOKED_AT
 from ojs.services.for_each import one_by_one
 from ojs.services.operations.metrics_sweep import MetricsReport
 from ojs.settings import MetricsLevel, Settings
-from ojs.store.queues.registry import NOTED_MS, QUIET_MS
+from ojs.store.queues.due_notes import BUCKET_MS
+from ojs.store.queues.registry import QUIET_MS
+from ojs.store.table import keys
 from ojs.store.table.schema import STREAM_BATCH, TABLE
 from ojs.store.table.values import unpack
 from tests.performance.measure import ERROR, RESULT, WORKER, Bench
@@ -554,14 +556,43 @@ def sweeps_in_use(bench: Counting, queues: int) -> Spent:
     return found | {"log_bytes": _bytes(log, _MINUTES_IN_USE)}
 
 
+def in_use(bench: Counting, queues: int, minutes: int = 5) -> Spent:
+    """A run of the sweep with so many queues in use: in each of ten minutes a tenth of them have a
+    job, and in one queue of ten the job fails and is retried.
+    """
+    names = [f"queue-{number:04d}" for number in range(queues)]
+    consume = Consumer()
+    # Twice ten minutes, until what is written is there.
+    warm = 22
+    total: Counter[str] = Counter()
+    for minute in range(warm + minutes):
+        bench.reset()
+        for number in range(minute % 10, queues, 10) if queues > 1 else [0]:
+            if number // 10 % 10:
+                bench.life(queue=names[number])
+                continue
+            bench.push(options={"queue": names[number]})
+            (job,) = bench.fetch(queue=names[number])
+            bench.run.finish.nack(job.id, error=ERROR, worker_id=WORKER)
+        records = bench.recorder.records
+        for at in range(0, len(records), STREAM_BATCH):
+            consume(records[at : at + STREAM_BATCH])
+        bench.clock.advance(_MINUTE_MS)
+        bench.know_maintenance()
+        bench.reset()
+        swept()
+        if minute >= warm:
+            total.update(bench.spent())
+    return {name: round(value / minutes, 1) for name, value in total.items() if name != "records"}
+
+
 def note(bench: Counting) -> Spent:
-    """What a container spends on a queue in use, so that sweeps look at it: once in `every_s`."""
+    """What a container spends on a line in use, so that sweeps read it: once in `every_s`."""
     bench.run.queues.create("noted", {})
-    bench.clock.advance(NOTED_MS)
     bench.reset()
     for _ in range(2):
-        bench.run.stores.registry.note("noted")
-    return bench.spent() | {"every_s": NOTED_MS / 1_000}
+        bench.run.stores.due_notes.note([(keys.due("noted", 0), bench.clock.now_ms())])
+    return bench.spent() | {"every_s": BUCKET_MS / 1_000}
 
 
 def _bytes(log: str, runs: float) -> float:
@@ -705,6 +736,9 @@ PARTS: dict[str, Callable[[DynamoDBClient], Any]] = {
     },
     "sweeps in use": lambda client: {
         str(count): sweeps_in_use(Counting(client), count) for count in (1, 50)
+    },
+    "in use": lambda client: {
+        str(count): in_use(Counting(client), count) for count in (1, 50, 200)
     },
     "note": lambda client: note(Counting(client)),
     "pushed": lambda client: pushed(lambda: Counting(client)),

@@ -24,7 +24,7 @@ from ojs.domain.realtime import CONNECTION_MS, Connection, Posted, group_of
 from ojs.domain.realtime import Listener as ListenerRecord
 from ojs.runtime import Runtime
 from ojs.services.jobs.fetch import WorkerFetch
-from ojs.services.realtime.listening import ListenAnswer
+from ojs.services.realtime.listening import ListenerState
 from tests.simulation.memory import Change, Memory
 
 SECOND = 1_000
@@ -234,7 +234,7 @@ class Listener:
         self.air.timeline.after(WAY_MS, partial(self._answered, seen, jobs, heard, wanted))
 
     def _answered(
-        self, seen: WorkerFetch, jobs: Sequence[Job], heard: ListenAnswer | None, wanted: int
+        self, seen: WorkerFetch, jobs: Sequence[Job], heard: ListenerState | None, wanted: int
     ) -> None:
         self._fetching = False
         self.running += len(jobs)
@@ -247,7 +247,9 @@ class Listener:
         elif len(jobs) < wanted:
             self._wait(self._next_ms(seen, jobs, heard))
 
-    def _next_ms(self, seen: WorkerFetch, jobs: Sequence[Job], heard: ListenAnswer | None) -> float:
+    def _next_ms(
+        self, seen: WorkerFetch, jobs: Sequence[Job], heard: ListenerState | None
+    ) -> float:
         if seen.rung and not jobs and self._looks < len(_AGAIN_MS):
             self._rung |= set(seen.rung)
             self._looks += 1

@@ -44,6 +44,7 @@ from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
 from ojs.store.table.table import Delete, Put, Table, Update
 from tests.simulation.faults import Client
+from tests.simulation.mutations_due import DUE_NOTES
 from tests.simulation.mutations_keyed import KEYED
 from tests.simulation.mutations_late import LATE, Mutation, dropped, updates
 from tests.simulation.mutations_leases import LEASES
@@ -371,13 +372,12 @@ def nothing_is_archived() -> AbstractContextManager[Any]:
 
 def one_lane_is_swept() -> AbstractContextManager[Any]:
     """The sweep looks at the first lane alone."""
-    line = JobSweep._line
+    whole = JobSweep._lane
 
-    def first(self: JobSweep, queue: str, lane: int, *rest: Any) -> None:
-        if lane == 0:
-            line(self, queue, lane, *rest)
+    def first(self: JobSweep, queue: str, lane: int, *rest: Any) -> bool:
+        return lane == 0 and whole(self, queue, lane, *rest)
 
-    return mock.patch.object(JobSweep, "_line", first)
+    return mock.patch.object(JobSweep, "_lane", first)
 
 
 def who_has_waited_goes_in() -> AbstractContextManager[Any]:
@@ -453,10 +453,10 @@ def cron_is_swapped_blindly() -> Iterator[None]:
     """Whoever fires or changes a cron job writes it whatever became of it."""
     update = CronStore._update
 
-    def blind(before: Cron, after: Cron) -> Update:
-        return replace(update(before, after), condition=None, values={})
+    def blind(self: CronStore, before: Cron, after: Cron) -> Update:
+        return replace(update(self, before, after), condition=None, values={})
 
-    with mock.patch.object(CronStore, "_update", staticmethod(blind)):
+    with mock.patch.object(CronStore, "_update", blind):
         yield
 
 
@@ -523,14 +523,11 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     "replicas are made of what was": (replicas_are_made_of_what_was, "lanes"),
     "replicas are counted by nobody": (replicas_are_counted_by_nobody, "lanes"),
     "a rate forgets too early": (a_tenth_too_short, "rates"),
-    "a container does not note": (
-        _constant("ojs.store.queues.registry.QueueRegistry.note", lambda *_: None),
-        "resting",
-    ),
     "what is counted is not noted": (
         _constant("ojs.store.table.keys.is_queue", lambda _: False),
-        "resting",
+        "due_notes",
     ),
+    **DUE_NOTES,
     "many acks show nothing": (many_show_nothing, "ended"),
     "one of many that failed is told as done": (failure_is_told_as_done, "ended"),
     "a drop is not told": (_constant("ojs.projections.events._DROPPED", {}), "dropped"),

@@ -313,8 +313,8 @@ def _classified(as_what: Callable[[Any], Any]) -> Mutation:
     return lambda: mock.patch.object(table, "classify", as_what)
 
 
-def rests_at_once() -> AbstractContextManager[Any]:
-    """A queue rests that was noted just before."""
+def marked_at_once() -> AbstractContextManager[Any]:
+    """A queue is marked as plain whose record was about to change just before."""
     return mock.patch("ojs.store.queues.registry.QUIET_MS", 0)
 
 
@@ -360,12 +360,12 @@ IN_EVERY_ORDER: Mapping[str, tuple[Mutation, str]] = {
         _blind_deletes(keys.batch("")),
         "a commit and the sweep",
     ),
-    "a queue rests though it was noted": (
-        dropped("#at = :noted", of=keys.QUEUES),
-        "a start and the rest of its queue",
+    "a queue is marked though it changes": (
+        dropped("#changed = :changed", of=keys.QUEUES),
+        "a change and the mark of its queue",
     ),
-    "a queue rests as soon as it was noted": (
-        rests_at_once,
-        "a start and the rest of its queue",
+    "a queue is marked as soon as it changed": (
+        marked_at_once,
+        "a change and the mark of its queue",
     ),
 }

@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 from ojs.services.jobs.empty_lines import IndexReader
-from ojs.services.realtime.listening import ListenAnswer, Listening
+from ojs.services.realtime.listening import ListenerState, Listening
 from ojs.services.realtime.rings import Rings
 from tests.simulation.mutations_late import Mutation
 
@@ -36,7 +36,7 @@ def fallback_never_comes() -> AbstractContextManager[Any]:
 
 def full_workers_stay_listed() -> AbstractContextManager[Any]:
     """A worker without a free slot is rung."""
-    return mock.patch.object(Listening, "_delist", return_value=ListenAnswer(listed=False))
+    return mock.patch.object(Listening, "_delist", return_value=ListenerState(listed=False))
 
 
 def no_look_after_listing() -> AbstractContextManager[Any]:
@@ -57,7 +57,7 @@ def groups_are_forgotten() -> AbstractContextManager[Any]:
     """A group is not stored again while its workers stay listed."""
     listed = Listening._listed
 
-    def once(self: Any, group: str, name: str, seen: Any, *more: Any) -> ListenAnswer:
+    def once(self: Any, group: str, name: str, seen: Any, *more: Any) -> ListenerState:
         if seen.listed is not True:
             return listed(self, group, name, seen, *more)
         with mock.patch.object(self._directory, "note_group", return_value=False):

@@ -63,18 +63,21 @@ def configured(world: World) -> list[Acts]:
     ]
 
 
-def resting(world: World) -> list[Acts]:
-    """A queue rests when all begin, and is let rest again and again; afterwards nobody asks for
-    anything for a while.
+def due_notes(world: World) -> list[Acts]:
+    """The sweep reads only lines that are noted as due, and the queue is let rest; afterwards
+    nobody asks for anything for a while.
     """
-    world.alone = True
+    world.alone = world.watch.changes = True
     hand, producer, worker = Operator(world, "o"), Producer(world, "p"), Worker(world, "w")
     world.run.queues.create("default", {"lanes": world.odd.choice((1, 2))})
     options: dict[str, Any] = {"retry": RETRY, "visibility_timeout_ms": 2_000}
     if world.odd.random() < 0.5:
         producer.push(2, **options)
     world.project()
-    world.clock.advance(QUIET_MS + 2 * world.skew_ms)
+    for ms in (QUIET_MS, QUIET_MS + 2 * world.skew_ms):
+        world.clock.advance(ms)
+        # It was not out of service.
+        world.check_swept(world.run.sweep.run_once(world.run.clock.now_ms(), 100))
     if world.odd.random() < 0.7:
         world.run.rest.run_once(world.run.clock.now_ms(), 100)
     pushing: Acts = [
@@ -87,7 +90,9 @@ def resting(world: World) -> list[Acts]:
     ]
     fetching: Acts = [worker.fetch, worker.nack, worker.any, worker.forget, hand.cancel]
     stream = Stream(world)
-    looking: Acts = [hand.rest, hand.sweep, hand.wait, hand.rest, stream.read]
+    change = partial(hand.configure, {"concurrency": 1})
+    later = partial(hand.wait, 301_000)
+    looking: Acts = [hand.rest, hand.sweep, hand.wait, change, later, stream.read]
     return [
         [producer.does(act) for act in some(world.chance, pushing, 2)],
         [worker.does(act) for act in some(world.chance, fetching, 3)],
@@ -416,7 +421,7 @@ def dropped(world: World) -> list[Acts]:
 
 OPERATED: dict[str, Callable[[World], list[Acts]]] = {
     "configured": configured,
-    "resting": resting,
+    "due_notes": due_notes,
     "least-loaded": least_loaded,
     "pools": pools,
     "fairness": fairness,

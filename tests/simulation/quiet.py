@@ -14,6 +14,7 @@ from ojs.domain.job.permits import POOL_PERMIT, QUEUE_PERMIT
 from ojs.domain.job.states import State
 from ojs.domain.pool.dispatch import DispatchStrategy
 from ojs.domain.pool.pool import DEFAULT_POOL
+from ojs.services.queues.rest import needs_sweeps
 from ojs.store.dead_letter import counters as dead_letters
 from ojs.store.derived.projection import COPIES
 from ojs.store.jobs import items
@@ -91,6 +92,15 @@ def nothing_is_due(found: Mapping[Key, Item], now_ms: int) -> None:
         staged = job.batch is not None and (keys.batch(job.batch), keys.RECORD) in found
         if times and min(times) <= now_ms and not staged:
             raise broken("what is due is found by the sweep alone", job=job.id, state=job.state)
+
+
+def plain_queues_need_nothing(found: Mapping[Key, Item]) -> None:
+    """Sweeps do not pass over a queue whose record has something that they look at."""
+    for (pk, name), item in found.items():
+        if pk != keys.QUEUES or "plain" not in item:
+            continue
+        if needs_sweeps(queues.from_item(name, found.get((keys.queue(name), keys.RECORD), {}))):
+            raise broken("a plain queue needs no sweep", queue=name)
 
 
 def limits_count_all(found: Mapping[Key, Item]) -> None:

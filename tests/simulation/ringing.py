@@ -19,7 +19,7 @@ from ojs.domain.job.job import Job
 from ojs.domain.realtime import CONNECTION_MS, Connection, Posted
 from ojs.services.jobs.empty_lines import FEW
 from ojs.services.jobs.fetch import WorkerFetch
-from ojs.services.realtime.listening import FALLBACK_MS, ListenAnswer
+from ojs.services.realtime.listening import FALLBACK_MS, ListenerState
 from ojs.store.table import keys
 from tests.simulation.actors import Operator, Producer, Worker
 from tests.simulation.acts import RETRY, some
@@ -337,7 +337,7 @@ class ListeningWorker(Worker):
         inbox.clear()
         seen = WorkerFetch(rung, self.connection, self.listed)
 
-        def act() -> tuple[list[Job], ListenAnswer | None]:
+        def act() -> tuple[list[Job], ListenerState | None]:
             got = self.run.fetch.fetch(
                 self.queues, count, self.called, visibility_timeout_ms=lease_ms, seen=seen
             )

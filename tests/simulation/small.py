@@ -110,13 +110,13 @@ def a_report_and_the_next_run(world: World) -> list[Acts]:
     return [[worker.does(worker.report)], [other.does(late)]]
 
 
-def a_start_and_the_sweep_that_lets_its_queue_rest(world: World) -> list[Acts]:
-    world.alone = True
+def a_change_and_the_sweep_that_marks_its_queue(world: World) -> list[Acts]:
+    """The sweep need not read the record of the queue any more, unless it changes."""
     world.run.queues.create("default", {})
     world.clock.advance(QUIET_MS)
-    producer, hand = Producer(world, "p"), Operator(world, "o")
-    push = partial(producer.push, large=False, scheduled_at="+PT2S")
-    return [[producer.does(push)], [hand.does(hand.rest)]]
+    hand, sweep = Operator(world, "o"), Operator(world, "s")
+    change = partial(hand.configure, {"concurrency": 1})
+    return [[hand.does(change)], [sweep.does(sweep.rest)]]
 
 
 SMALL: dict[str, Callable[[World], list[Acts]]] = {
@@ -129,7 +129,7 @@ SMALL: dict[str, Callable[[World], list[Acts]]] = {
     "two retries of a dead letter": two_retries_of_a_dead_letter,
     "a cancel and a fetch": a_cancel_and_a_fetch,
     "a report and the next run": a_report_and_the_next_run,
-    "a start and the rest of its queue": a_start_and_the_sweep_that_lets_its_queue_rest,
+    "a change and the mark of its queue": a_change_and_the_sweep_that_marks_its_queue,
     "a commit and the sweep": a_commit_and_the_sweep_that_gives_its_batch_up,
     "a push and the end of its queue, discard": partial(
         a_push_and_the_end_of_its_queue, strategy="discard"
@@ -146,7 +146,7 @@ MOST = 1_000
 SWITCHES = {
     "two fetches of the last seat": 3,
     "a commit and the sweep": 3,
-    "a start and the rest of its queue": 2,
+    "a change and the mark of its queue": 2,
     "a push and the end of its queue, move": 4,
 }
 # Those of seconds.

@@ -536,6 +536,7 @@ class World:
         found = quiet.everything(self.memory)
         quiet.gates_are_exact(found, self.watch)
         quiet.limits_count_all(found)
+        quiet.plain_queues_need_nothing(found)
         quiet.untracked_are_counted(found)
         quiet.tenants_take_turns(found)
         self.check_projected(found)

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ojs.store.table import keys
+
 if TYPE_CHECKING:
     from tests.store.conftest import World
 
@@ -40,7 +42,8 @@ def incompressible(size: int) -> str:
 
 
 def warm(world: World) -> None:
-    """The queue exists and the worker is known, as in steady operation."""
+    """The queue exists, its line is noted, and the worker is known, as in steady operation."""
+    world.run.stores.due_notes.note([(keys.due("default", 0), world.clock.now_ms())])
     world.push()
     (job,) = world.fetch(worker=WORKER)
     world.run.workers.beat(WORKER, active_jobs=[job.id])

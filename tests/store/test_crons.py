@@ -458,11 +458,6 @@ def test_a_tick_fires_once_whoever_evaluates(exact: World) -> None:
     assert len(exact.fetch("q", 100)) == 15
 
 
-def test_its_queue_may_rest_until_the_tick(world: World) -> None:
-    register(world, cron="0 0 1 1 *")
-    assert world.run.stores.jobs.index.first_due_ms("q", 1) == now(world).tick_ms
-
-
 # --- what it costs --------------------------------------------------------------------------------
 
 
@@ -580,7 +575,7 @@ def test_many_at_one_minute_fire_in_one_pass(exact: World) -> None:
     assert counts["crons"] == 150
     assert not counts.get("failed")
     # The search for running jobs without a lease note reads twice every ten minutes.
-    assert spent.calls <= 3 * 150 + 12
+    assert spent.calls <= 3 * 150 + 20
     assert spent.writes <= 9 * 150 + 1
 
 

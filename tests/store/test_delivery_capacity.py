@@ -171,6 +171,7 @@ def test_idle_queues_of_deliveries_cost_a_sweep_nothing_more(exact: World) -> No
     busy = swept()
     exact.clock.advance(11 * 60_000)
     for _ in range(2):
+        exact.run.sweep.run_once(exact.clock.now_ms(), 1_000)
         exact.run.rest.run_once(exact.clock.now_ms(), 1_000)
         exact.clock.advance(60_000)
     assert swept() <= busy / 4

@@ -23,6 +23,12 @@ SECOND = 1_000
 LARGE = {"type": "Large", "message": "no", "backtrace": ["f" * 199] * 10}
 
 
+def _expiring(world: World) -> list[str]:
+    now_ms = world.clock.now_ms()
+    index = world.run.stores.jobs.index
+    return index.expiring("default", 0, now_ms=now_ms, until_ms=now_ms, limit=10).jobs
+
+
 def _kinds(world: World, job_id: str) -> list[str]:
     return [error.type for error in world.run.jobs.get(job_id).errors or ()]
 
@@ -49,14 +55,14 @@ def test_a_running_job_is_not_listed_under_its_deadline(world: World) -> None:
     job = world.push(expires_at="+PT10S", retry={"initial_interval": "PT5S", "jitter": False})
     world.fetch(worker="w")
     world.clock.advance(11 * SECOND)
-    store = world.run.jobs._jobs
-    assert store.index.expiring("default", 0, now_ms=world.clock.now_ms(), limit=10) == []
+    assert _expiring(world) == []
+    world.sweep()
     before = _writes(world)
     assert world.sweep() == {}
     assert _writes(world) == before
     # It may not start again once it is back.
     world.run.finish.nack(job.id, worker_id="w", error={"message": "no"})
-    assert store.index.expiring("default", 0, now_ms=world.clock.now_ms(), limit=10) == [job.id]
+    assert _expiring(world) == [job.id]
     assert world.sweep()["expired"] == 1
 
 

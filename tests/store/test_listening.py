@@ -15,7 +15,7 @@ from ojs.domain.realtime import CONNECTION_MS, group_of
 from ojs.domain.stats import WorkerCounts
 from ojs.services.jobs.empty_lines import FEW
 from ojs.services.jobs.fetch import WorkerFetch
-from ojs.services.realtime.listening import FALLBACK_MS, ListenAnswer
+from ojs.services.realtime.listening import FALLBACK_MS, ListenerState
 from ojs.store.realtime import directory
 from tests.store.conftest import World
 from tests.store.doubles import Broken
@@ -453,7 +453,7 @@ def test_a_fetch_of_a_wide_queue_rings_one_other(world: World, hub: Hub) -> None
 
 
 def test_heard_says_not_listed_by_default() -> None:
-    assert ListenAnswer() == ListenAnswer(listed=False, next_ms=None)
+    assert ListenerState() == ListenerState(listed=False, next_ms=None)
 
 
 # --- heartbeats -----------------------------------------------------------------------------------

@@ -320,7 +320,7 @@ def test_the_first_sweep_takes_the_day_before(exact: World) -> None:
     assert sums(exact, Period.MINUTE) == 5
 
 
-@pytest.mark.parametrize("steps", spread(range(8), 5))
+@pytest.mark.parametrize("steps", spread(range(4), 3))
 def test_a_sweep_that_is_cut_short_is_made_up_for(exact: World, steps: int) -> None:
     for number in range(40):
         exact.run.queues.resume(f"q{number:02d}")

@@ -19,9 +19,11 @@ from ojs.services.operations.metrics_sweep import MetricsReport
 from ojs.services.queues import rest
 from ojs.services.sweeps import REPLACED_MS, TURNS
 from ojs.store.deployment.notes import DeploymentStore
-from ojs.store.queues.registry import NOTED_MS, QUIET_MS, QueueRegistry, RegistryQueue
+from ojs.store.queues.due_notes import BUCKET_MS
+from ojs.store.queues.registry import QUIET_MS, QueueRegistry, RegistryQueue
 from ojs.store.table import keys
 from tests.spread import spread
+from tests.store.due import overdue, push, unnoted
 from tests.store.faults import attempt, faults
 from tests.store.spending import spending
 from tests.store.streams import Projected, Stream
@@ -71,26 +73,7 @@ def resting(exact: World) -> World:
     return exact
 
 
-def overdue(world: World) -> list[str]:
-    """Jobs that something is due for. The sweep has just run."""
-    now = keys.upto(world.clock.now_ms())
-    return [
-        item["pk"]["S"]
-        for item in world.items()
-        for line, at in (("wpk", "wsk"), ("epk", "esk"))
-        if item.get(line, {"S": ""})["S"][:2] in ("D|", "T|") and item[at]["S"] <= now
-    ]
-
-
 # --- what is due is found -------------------------------------------------------------------------
-
-
-def push(run: Runtime, count: int = 1, **options: Any) -> list[str]:
-    request = {"type": "t", "args": [1], "options": options}
-    if count == 1:
-        return [run.enqueue.push(envelope.parse(request)).job.id]
-    requests = [envelope.parse(request) for _ in range(count)]
-    return [pushed.job.id for pushed in run.enqueue.push_batch(requests)]
 
 
 def fetch(run: Runtime) -> list[str]:
@@ -190,11 +173,8 @@ def test_the_first_of_all_lanes_and_lines_is_waited_for(exact: World) -> None:
     exact.run.queues.create("default", {"lanes": 3})
     for number in range(12):
         push(exact.run, scheduled_at=f"+PT{20 + number}M", expires_at=f"+PT{50 + number}M")
-    began_ms = exact.clock.now_ms()
     minute(exact, ms=QUIET_MS)
-    first = known(exact).rest
-    assert first is not None
-    assert first.next_ms == began_ms + 20 * MINUTE_MS
+    assert known(exact).rest is not None
     for _ in range(60):
         minute(exact)
         assert not overdue(exact)
@@ -203,7 +183,7 @@ def test_the_first_of_all_lanes_and_lines_is_waited_for(exact: World) -> None:
 # --- why nothing is missed ------------------------------------------------------------------------
 
 
-def test_a_note_costs_one_call_in_five_minutes_for_a_queue_and_container(resting: World) -> None:
+def test_a_note_costs_one_call_for_a_line_an_interval_and_a_container(resting: World) -> None:
     """And only where something has to be found at a time."""
 
     def spent(act: Callable[[], object]) -> tuple[int, float]:
@@ -212,22 +192,39 @@ def test_a_note_costs_one_call_in_five_minutes_for_a_queue_and_container(resting
         return it.calls, it.writes
 
     run = resting.run
-    later: dict[str, Any] = {"scheduled_at": "+P1D"}
+    resting.clock.advance(BUCKET_MS - resting.clock.now_ms() % BUCKET_MS)
+    later: dict[str, Any] = {"scheduled_at": "+PT1H"}
     assert spent(lambda: push(run)) == (2, 2)
     assert spent(lambda: push(run, **later)) == (3, 3)
     assert spent(lambda: push(run, **later)) == (2, 2)
-    resting.clock.advance(NOTED_MS - 1)
+    resting.clock.advance(BUCKET_MS - 1)
     assert spent(lambda: push(run, **later)) == (2, 2)
     resting.clock.advance(1)
     assert spent(lambda: push(run, **later)) == (3, 3)
+    # Many at once are noted by one call for 25 intervals.
+    requests = [
+        {"type": "t", "args": [], "options": {"scheduled_at": f"+PT{minutes}M"}}
+        for minutes in range(2, 102, 5)
+    ]
+    parsed = [envelope.parse(request) for request in requests]
+    with spending(resting) as it:
+        run.enqueue.push_batch(parsed)
+    with spending(resting) as again:
+        run.enqueue.push_batch(parsed)
+    # Two of the twenty intervals are noted.
+    assert (it.calls - again.calls, it.writes - again.writes) == (1, 18)
+    # Nothing is noted that the sweep finds by itself before.
+    assert spent(lambda: push(run, scheduled_at="+PT131M")) == (2, 2)
     # What was noted for a start holds for a short lease, too; a longer one leaves no entry.
+    soon: dict[str, Any] = {"scheduled_at": "+PT5S"}
+    resting.clock.advance(3 * 3_600_000)
     for lease_ms, more in ((10_000, 1), (30_000, 0)):
         units = []
-        for options in (later, {}):
+        for options in (soon, {}):
+            resting.clock.advance(BUCKET_MS)
             # Whatever waits is done with.
             while jobs := run.fetch.fetch(["default"], 10, None):
                 done(run, jobs)
-            resting.clock.advance(NOTED_MS)
             push(run, visibility_timeout_ms=lease_ms)
             push(run, **options)
             with spending(resting) as it:
@@ -251,10 +248,10 @@ def test_whoever_comes_while_a_queue_is_looked_at_keeps_it_awake(exact: World) -
     exact.run.queues.create("default", {})
     exact.clock.advance(QUIET_MS)
     registry = Between(exact.run.table, exact.clock)
-    registry.act = lambda: push(exact.another(), scheduled_at=LATER)
+    registry.act = lambda: exact.another().stores.registry.note("default")
     sweep, now_ms = exact.run.rest, exact.clock.now_ms()
     sweep._registry = registry
-    assert dict(sweep.run_once(now_ms, 100)) == {"quiet": 1}
+    assert dict(sweep.run_once(now_ms, 100)) == {"plain": 1, "quiet": 1}
     assert known(exact).noted_ms == now_ms
     assert known(exact).rest is None
 
@@ -280,7 +277,7 @@ def test_a_queue_that_goes_meanwhile_is_not_listed_again(exact: World) -> None:
 
 
 class Unnoted:
-    """A client that fails to note queues, in one way."""
+    """A client that fails to note lines, in one way."""
 
     def __init__(self, client: Any, error: Exception) -> None:
         self._client, self._error = client, error
@@ -289,17 +286,18 @@ class Unnoted:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
 
-    def update_item(self, **arguments: Any) -> Any:
-        if arguments["Key"]["pk"]["S"] == keys.QUEUES:
+    def batch_write_item(self, **arguments: Any) -> Any:
+        (items,) = arguments["RequestItems"].values()
+        if any(item["PutRequest"]["Item"]["pk"]["S"].startswith("DN|") for item in items):
             self.notes += 1
             raise self._error
-        return self._client.update_item(**arguments)
+        return self._client.batch_write_item(**arguments)
 
 
 @pytest.mark.parametrize(
     "error",
     [
-        ClientError({"Error": {"Code": "ThrottlingException"}}, "UpdateItem"),
+        ClientError({"Error": {"Code": "ThrottlingException"}}, "BatchWriteItem"),
         ReadTimeoutError(endpoint_url="dynamodb"),
     ],
     ids=["refused", "timed out"],
@@ -309,7 +307,7 @@ def test_what_cannot_be_noted_is_not_done(exact: World, error: Exception) -> Non
     exact.run.queues.configure("default", {"max_size": 2, "concurrency": 1})
     push(exact.run)
     before = exact.items()
-    for act in (lambda run: push(run, scheduled_at=LATER), fetch):
+    for act in (lambda run: push(run, scheduled_at="+PT1H"), fetch):
         client = Unnoted(exact.client, error)
         attempt(lambda act=act, client=client: act(exact.another(client)))  # type: ignore[misc]
         assert client.notes
@@ -324,13 +322,6 @@ def test_what_cannot_be_noted_is_not_done(exact: World, error: Exception) -> Non
 
 
 # --- whatever is lost, within an hour -------------------------------------------------------------
-
-
-def unnoted(world: World) -> Runtime:
-    """A container that notes nothing, as one of version 0.2."""
-    run = world.another()
-    run.stores.registry.note = lambda name: None  # type: ignore[method-assign]
-    return run
 
 
 def test_a_lost_note_costs_an_hour_at_most(resting: World) -> None:
@@ -360,13 +351,15 @@ def test_each_queue_is_looked_at_once_an_hour(exact: World) -> None:
     names = [f"q{number:03d}" for number in range(130)]
     rested = f"[{exact.clock.now_ms()},null,0,null,0,{{}}]"
     exact.run.table.write_many(
-        {"pk": keys.QUEUES, "sk": name, "at": 1, "rest": rested} for name in names
+        {"pk": keys.QUEUES, "sk": name, "at": 1, "rest": rested, "plain": exact.clock.now_ms()}
+        for name in names
     )
     seen: list[str] = []
+    minute(exact)
     for _ in range(TURNS):
-        exact.clock.advance(MINUTE_MS)
+        minute(exact)
         part = exact.run.sweep_queues.plan().names
-        assert 2 <= len(part) <= 3
+        assert len(part) <= 8
         seen += part
     assert sorted(seen) == names
 
@@ -411,7 +404,7 @@ def test_a_damaged_rest_is_none(resting: World, text: str) -> None:
     item = resting.run.table.get(keys.QUEUES, "default") or {}
     resting.run.table.write_many([item | {"rest": text}])
     assert known(resting).rest is None
-    assert resting.run.sweep_queues.plan().names == ["default"]
+    assert resting.run.sweep_queues.plan().resting == {}
 
 
 # --- what never rests, and who wakes it -----------------------------------------------------------
@@ -465,8 +458,11 @@ def test_a_paused_queue_rests_and_its_jobs_come_in_time(resting: World) -> None:
 # --- gauges ---------------------------------------------------------------------------------------
 
 
-def test_gauges_are_exact_while_queues_rest(streamed: Worlds) -> None:
+def test_gauges_are_exact_while_queues_rest(
+    streamed: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also of what no note goes before: pushes and acks."""
+    monkeypatch.setattr(rest, "_IDLE_MS", QUIET_MS)
     with streamed() as world:
         stream = Stream(world.client, world.table)
         derived = Projected(world.client, world.table, world.clock)
@@ -503,16 +499,56 @@ def test_gauges_are_exact_while_queues_rest(streamed: Worlds) -> None:
         assert found.queues[0].oldest_available_ms is None
 
 
+def test_gauges_of_queues_in_use_are_read_when_they_change(streamed: Worlds) -> None:
+    """Their counters, and their records."""
+    with streamed() as world:
+        stream = Stream(world.client, world.table)
+        derived = Projected(world.client, world.table, world.clock)
+        names = ["default", "other", "third"]
+
+        def read() -> tuple[int, dict[str, int]]:
+            derived.run(stream.take())
+            turn = True
+            while turn:
+                world.clock.advance(MINUTE_MS)
+                world.run.sweep.run_once(world.clock.now_ms(), 100)
+                turn = bool(world.run.sweep_queues.plan().turn)
+            found = measured(world)
+            assert not found.failures
+            counted = {each.queue.name: each.levels.of(State.AVAILABLE) for each in found.queues}
+            return found.get("queues", 0), counted
+
+        for name in names:
+            world.run.queues.create(name, {})
+            world.push(queue=name)
+        world.clock.advance(QUIET_MS)
+        minute(world)
+        read()
+        assert read() == (0, dict.fromkeys(names, 1))
+        world.push(queue="other")
+        assert read() == (1, {"default": 1, "other": 2, "third": 1})
+        assert read()[0] == 0
+        # Another container knows nothing yet.
+        assert world.another().metrics_sweep.run_once(world.clock.now_ms(), 100)["queues"] == 3
+        # While a record may change it is read each time.
+        world.run.queues.configure("third", {"max_size": 10})
+        for _ in range(5):
+            assert read()[0] == 1
+        (third,) = (each for each in measured(world).queues if each.queue.name == "third")
+        assert third.filling is not None
+
+
 def test_so_many_queues_rest_in_one_run(exact: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the others later."""
     monkeypatch.setattr(rest, "_QUEUES", 2)
     for number in range(5):
         exact.run.queues.create(f"q{number}", {})
     exact.clock.advance(QUIET_MS)
+    exact.run.sweep.run_once(exact.clock.now_ms(), 100)
     first = exact.run.rest.run_once(exact.clock.now_ms(), 2)
-    assert dict(first) == {"quiet": 2, "rested": 2, "more": 1}
+    assert dict(first) == {"plain": 2, "quiet": 2, "rested": 2, "more": 1}
     again = exact.run.rest.run_once(exact.clock.now_ms(), 100)
-    assert again["rested"] == 3
+    assert (again["plain"], again["rested"]) == (3, 3)
     assert dict(exact.run.rest.run_once(exact.clock.now_ms(), 100)) == {}
 
 
@@ -521,3 +557,71 @@ def test_a_store_that_notes_nothing_is_found_out(resting: World) -> None:
     push(unnoted(resting), scheduled_at=LATER)
     with pytest.raises(AssertionError):
         half_an_hour(resting)
+
+
+# --- what sweeps need not read --------------------------------------------------------------------
+
+
+def test_a_plain_queue_in_use_is_not_read(resting: World) -> None:
+    """Its gauges are."""
+    for _ in range(12):
+        resting.another().stores.registry.note("default")
+        minute(resting)
+    assert known(resting).rest is None
+    while "default" in resting.run.sweep_queues.plan().turn:
+        minute(resting)
+    assert resting.run.sweep_queues.plan().names == []
+    assert [each.queue.name for each in measured(resting).queues] == ["default"]
+
+
+def test_a_change_is_seen_wherever_the_request_dies(resting: World) -> None:
+    """From the note on, which comes before the change."""
+    for run, _ in faults(resting):
+        attempt(lambda run=run: run.queues.configure("default", {"concurrency": 2}))  # type: ignore[misc]
+        queue = resting.run.stores.queues.get("default")
+        assert queue is not None
+        assert not queue.limits_concurrency or resting.run.sweep_queues.plan().names
+        resting.run.queues.configure("default", {"concurrency": None})
+        minute(resting)
+        lull(resting)
+
+
+def test_a_change_while_a_sweep_looks_leaves_no_mark(exact: World) -> None:
+    """It has read the record as it was before."""
+    exact.run.queues.create("default", {})
+    exact.clock.advance(QUIET_MS)
+    before = known(exact)
+    exact.another().queues.configure("default", {"concurrency": 2})
+    registry = exact.run.stores.registry
+    assert not registry.mark_plain(before, now_ms=exact.clock.now_ms())
+    assert not registry.mark_plain(known(exact), now_ms=exact.clock.now_ms())
+    exact.clock.advance(QUIET_MS - 1)
+    assert not registry.mark_plain(known(exact), now_ms=exact.clock.now_ms())
+    minute(exact)
+    assert exact.run.sweep_queues.plan().names == ["default"]
+
+
+def test_a_lost_removal_of_a_mark_costs_an_hour_at_most(resting: World) -> None:
+    run = resting.another()
+    run.stores.registry.note = lambda name, changes=False: None  # type: ignore[method-assign, misc]
+    run.queues.configure("default", {"concurrency": 2})
+    for _ in range(TURNS):
+        minute(resting)
+    assert known(resting).plain_ms is None
+    assert resting.run.sweep_queues.plan().names == ["default"]
+
+
+def test_a_mark_of_before_a_deployment_is_not_used(resting: World) -> None:
+    """The earlier version may have changed the record without a note of that."""
+    assert known(resting).plain_ms is not None
+    DeploymentStore(resting.run.table).note(version="0.2", now_ms=resting.clock.now_ms())
+    resting.clock.advance(REPLACED_MS + MINUTE_MS)
+    assert resting.run.sweep_queues.plan().names == ["default"]
+
+
+def test_a_mark_does_not_bring_a_deleted_queue_back(resting: World) -> None:
+    gone = known(resting)
+    resting.run.deletion.delete("default", "reject")
+    resting.run.stores.registry.unmark(gone)
+    assert not resting.run.stores.registry.mark_plain(gone, now_ms=resting.clock.now_ms())
+    assert resting.run.stores.registry.all() == []

@@ -11,7 +11,6 @@ from ojs.domain.errors import Conflict, UnknownForm
 from ojs.domain.job.states import State
 from ojs.services.sweeps import SweepCounts
 from ojs.store.permits.key_limits import limiter_from
-from ojs.store.queues.registry import QUIET_MS
 from ojs.store.table import keys
 from ojs.store.table.values import pack
 from tests.store.bounded import bound, counter_value
@@ -75,20 +74,6 @@ def test_many_unknown_entries_do_not_hide_what_is_due(world: World) -> None:
     future_entries(world, "q", 60)
     world.clock.advance(2 * SECOND)
     assert [found.id for found in world.fetch("q")] == [job.id]
-
-
-def test_a_queue_with_what_only_a_newer_version_knows_does_not_rest(exact: World) -> None:
-    """The newer version may have noted it in a way of its own."""
-    rests = exact.run.rest
-    for name in ("q", "other"):
-        exact.run.queues.create(name, {})
-    future_entries(exact, "q", 1)
-    exact.clock.advance(QUIET_MS)
-    report = rests.run_once(exact.clock.now_ms(), 100)
-    assert (report["quiet"], report["rested"], report.failures) == (2, 1, [])
-    found = {queue.name: queue.rest for queue in exact.run.stores.registry.all()}
-    assert found["q"] is None
-    assert found["other"] is not None
 
 
 def test_a_job_in_an_unknown_state_is_passed_over_and_stays_as_it_is(world: World) -> None:

@@ -27,6 +27,7 @@ from ojs.store.derived.projection import ProjectionStore
 from ojs.store.jobs.blobs import Blobs, S3Blobs
 from ojs.store.jobs.payloads import PayloadStore
 from ojs.store.jobs.records import JobStore
+from ojs.store.queues.due_notes import DueNotes
 from ojs.store.queues.registry import QueueRegistry
 from ojs.store.table import clients
 
@@ -123,7 +124,7 @@ def build(
             PayloadStore(table, blobs),
             ids,
             depth=DepthCounter(table, ids),
-            registry=registry,
+            due_notes=DueNotes(table, clock),
         ),
         registry,
         clock,

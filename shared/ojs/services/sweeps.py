@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,17 +15,19 @@ from ojs.records import record
 
 if TYPE_CHECKING:
     from ojs.domain.queue.queue import Queue
+    from ojs.store.queues.due_notes import DueLines, DueNotes
     from ojs.store.queues.queues import QueueStore
     from ojs.store.queues.registry import QueueRegistry, RegistryQueue, Rest
 
 T = TypeVar("T")
 
-_QUEUES = 100  # Maximum number of queues that one call reads.
-# An idle queue is still checked once in this number of minutes.
+_QUEUES = 100  # one call
+# All lines of each queue are read once in this number of minutes, and an idle queue is checked.
 TURNS = 60
 _MINUTE_MS = 60_000
-# Functions of an earlier version might not record activity. Therefore, no queue is idle until this
-# time after the start of a deployment. By then they are replaced, and the index shows their writes.
+# Functions of an earlier version might not record activity or due entries. Therefore, no queue is
+# idle and all lines are read until this time after the start of a deployment. By then they are
+# replaced, and the index shows their writes.
 REPLACED_MS = 60 * _MINUTE_MS
 # Maximum number of failures that a run names. More failures are only counted.
 MAX_NAMED = 50
@@ -153,22 +156,29 @@ def counting_failures(counts: SweepCounts, what: str) -> Iterator[None]:
 
 @record(frozen=True)
 class SweepPlan:
-    """All queues by name, and the names that sweeps check in this minute. The others are idle."""
+    """All queues by name, and those whose records sweeps check in this minute.
+
+    The records of the other queues have nothing that sweeps check each minute.
+    """
 
     queues: Mapping[str, RegistryQueue]
     names: Sequence[str]
-    # Idle states that were recorded before this time (ms) are not used, because functions of an
-    # earlier version might have changed the queue.
+    # The queues among them whose lines are all read. Of all others the lines that are noted as due.
+    turn: frozenset[str]
+    due: DueLines
+    # An idle state that was recorded before this time (ms) is not used, because functions of an
+    # earlier version might have been active.
     relied_on_ms: int
 
     @property
     def resting(self) -> dict[str, Rest]:
-        """The recorded states of the idle queues that this plan skips."""
-        looked_at = set(self.names)
+        """The recorded states of the idle queues, except those of this minute's turn."""
         return {
             name: queue.rest
             for name, queue in self.queues.items()
-            if name not in looked_at and queue.rest is not None
+            if queue.rest is not None
+            and queue.rest.at_ms >= self.relied_on_ms
+            and name not in self.turn
         }
 
 
@@ -179,6 +189,7 @@ class SweepQueues:
         self,
         queues: QueueStore,
         registry: QueueRegistry,
+        due_notes: DueNotes,
         *,
         clock: Clock,
         deployed_ms: Callable[[], int],
@@ -189,6 +200,7 @@ class SweepQueues:
         Args:
             queues: Store of the queue records.
             registry: Registry of all queues and their idle states.
+            due_notes: The lines that are due.
             clock: Clock.
             deployed_ms: Returns the start of the latest deployment (ms). Idle states that were
                 recorded before this time plus `REPLACED_MS` are not used.
@@ -196,6 +208,7 @@ class SweepQueues:
         """
         self._queues = queues
         self._registry = registry
+        self._due_notes = due_notes
         self._clock = clock
         self._deployed_ms = deployed_ms
         self._choose = choose
@@ -216,23 +229,31 @@ class SweepQueues:
             self._shared = self._planned = None
 
     def plan(self) -> SweepPlan:
-        """Return the queues to check. Takes two calls for 1,000 queues, once per run of a minute.
+        """Return the queues to check and the lines to read.
+
+        Takes two calls for 1,000 queues, and two to four for due notes, once per run of a minute.
 
         Raises:
-            OjsError: The registry could not be read.
+            OjsError: The registry or the due notes could not be read.
         """
         if self._planned is not None:
             return self._planned
         now_ms = self._clock.now_ms()
         relied_on_ms = self._deployed_ms() + REPLACED_MS
-        found = self._registry.all()
-        turn = now_ms // _MINUTE_MS % TURNS
+        queues = {queue.name: queue for queue in self._registry.all()}
+        due = self._due_notes.lines()
+        whole = now_ms < relied_on_ms or due.late
+        minute = now_ms // _MINUTE_MS % TURNS
+        # A queue keeps its minute when others come and go.
+        turn = frozenset(
+            name for name in queues if whole or zlib.crc32(name.encode()) % TURNS == minute
+        )
         names = [
-            queue.name
-            for at, queue in enumerate(found)
-            if at % TURNS == turn or _is_awake(queue.rest, now_ms, relied_on_ms)
+            name
+            for name, queue in queues.items()
+            if name in turn or queue.plain_ms is None or queue.plain_ms < relied_on_ms
         ]
-        plan = SweepPlan({queue.name: queue for queue in found}, names, relied_on_ms)
+        plan = SweepPlan(queues, names, turn, due, relied_on_ms)
         if self._shared is not None:
             self._planned = plan
         return plan
@@ -263,12 +284,6 @@ class SweepQueues:
                 known.pop(name, None)
             known |= found
             yield [known[name] for name in part if name in known]
-
-
-def _is_awake(rest: Rest | None, now_ms: int, relied_on_ms: int) -> bool:
-    if rest is None or rest.at_ms < relied_on_ms:
-        return True
-    return rest.next_ms is not None and rest.next_ms <= now_ms
 
 
 class Sweep(Protocol):

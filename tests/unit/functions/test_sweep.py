@@ -442,14 +442,14 @@ def test_what_failed_is_named_and_the_rest_is_counted(
         api.push(queue, options={"scheduled_at": "+PT5S"})
     api.clock.advance(6_000)
     index = api.runtime.stores.jobs.index
-    due = index.due
+    due = index.due_until
 
     def throttled(queue: str, lane: int, **more: Any) -> DueLine:
         if queue == "hot":
             raise BackendUnavailable("DynamoDB throttled the request.")
         return due(queue, lane, **more)
 
-    monkeypatch.setattr(index, "due", throttled)
+    monkeypatch.setattr(index, "due_until", throttled)
     with pytest.raises(module.SweepFailed, match="jobs"):
         handler(EVENT, Context(50_000))
     told = [vars(line) for line in caplog.records]

@@ -9,6 +9,7 @@ from ojs.clock import ManualClock
 from ojs.domain.errors import BackendUnavailable
 from ojs.domain.queue.queue import Queue
 from ojs.services.sweeps import SweepCounts, SweepQueues
+from ojs.store.queues.due_notes import DueLines
 from ojs.store.queues.registry import RegistryQueue
 
 NAMES = [f"q{number:03d}" for number in range(250)]
@@ -24,6 +25,9 @@ class Store:
     def all(self) -> list[RegistryQueue]:
         return [RegistryQueue(name) for name in (*NAMES, "gone")]
 
+    def lines(self) -> DueLines:
+        return DueLines(0, 0, [])
+
     def get_many(
         self, names: Iterable[str], *, consistent: bool, unreadable: Any
     ) -> tuple[dict[str, Queue], dict[Any, Any]]:
@@ -38,7 +42,7 @@ def made() -> tuple[Store, SweepQueues]:
     store: Any = Store()
     clock = ManualClock()
     return store, SweepQueues(
-        store, store, clock=clock, deployed_ms=clock.now_ms, choose=lambda _: 7
+        store, store, store, clock=clock, deployed_ms=clock.now_ms, choose=lambda _: 7
     )
 
 

@@ -238,7 +238,7 @@ class QueueConfig:
 
     @property
     def start_every_ms(self) -> int | None:
-        """Average time (ms) between two starts at the rate limit. None: no rate limit."""
+        """Average time (ms) between two starts at the rate limit. None: without one."""
         return None if self.rate_limit is None else -(-self.rate_period_ms // self.rate_limit)
 
     def allows_type(self, job_type: str) -> bool:

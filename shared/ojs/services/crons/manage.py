@@ -128,7 +128,6 @@ class CronJobs:
             self._check_count(caller)
             cron = Cron(name, definition, created_ms=now_ms, updated_ms=now_ms, line=line)
             cron = cron.enable(now_ms) if settings.enabled is not False else cron.pause()
-            self._crons.note(cron)
             return self._crons.add(cron), True
 
         cron, created = retry_on_race(attempt, tries=_TRIES, busy=_BUSY)
@@ -244,7 +243,6 @@ class CronJobs:
             after = after.enable(now_ms)
         elif _times(definition) != _times(seen.definition):
             after = after.after(now_ms, anchor_ms=now_ms)
-        self._crons.note(after)
         return self._crons.replace(seen, after)
 
     def _warnings(self, cron: Cron) -> list[str]:

@@ -76,7 +76,6 @@ class ZoneSweep:
             after = seen.after(now_ms, anchor_ms=now_ms)
             if after.due_ms == seen.due_ms and after.tick_ms == seen.tick_ms:
                 return False
-            self._crons.note(after)
             self._crons.replace(seen, after)
             return True
 

@@ -23,8 +23,10 @@ from ojs.services.sweeps import (
 )
 from ojs.store.deliveries.deliveries import DeliveryStore, served
 from ojs.store.jobs.finding import JobIndex
+from ojs.store.queues.due_notes import BUCKET_MS, DueNotes
 from ojs.store.queues.pools import PoolStore
 from ojs.store.queues.queues import QueueStore
+from ojs.store.table import keys
 
 if TYPE_CHECKING:
     from ojs.domain.queue.queue import Queue
@@ -49,6 +51,7 @@ class DeliverySweep:
         queues: QueueStore,
         sweep_queues: SweepQueues,
         index: JobIndex,
+        due_notes: DueNotes,
         wake: DeliveryWake,
     ) -> None:
         self._deliveries = deliveries
@@ -56,6 +59,7 @@ class DeliverySweep:
         self._queues = queues
         self._every = sweep_queues
         self._index = index
+        self._due_notes = due_notes
         self._wake = wake
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> SweepReport:
@@ -75,7 +79,12 @@ class DeliverySweep:
         serving = served(self._deliveries.directory(consistent=False), self._pools)
         if not serving:
             return SweepReport({})
-        wanted = [name for name in serving if _is_looked_at(name, self._every.plan(), now_ms)]
+        plan = self._every.plan()
+        lines = {*plan.due.lines}
+        for bucket in range(now_ms // BUCKET_MS + 1, (now_ms + _AHEAD_MS) // BUCKET_MS + 1):
+            lines.update(self._due_notes.noted(bucket))
+        due = {keys.lane_of(line)[0] for line in lines}
+        wanted = [name for name in serving if _is_looked_at(name, plan, due)]
         names = dict.fromkeys(each for name in wanted for each in serving[name])
         known = {each.name: each for each in self._deliveries.get_many(names)}
         active = {name: each for name, each in known.items() if each.state is DeliveryState.ACTIVE}
@@ -122,8 +131,8 @@ class DeliverySweep:
                 armed[each.name] = min(armed.get(each.name, reached_ms), reached_ms)
 
 
-def _is_looked_at(name: str, plan: SweepPlan, now_ms: int) -> bool:
-    """Return whether a queue might contain jobs that are available or due soon."""
+def _is_looked_at(name: str, plan: SweepPlan, due: set[str]) -> bool:
+    """Check whether a queue can contain jobs that are available or due soon."""
     if name not in plan.queues:
         return False
     rest = plan.resting.get(name)
@@ -131,4 +140,4 @@ def _is_looked_at(name: str, plan: SweepPlan, now_ms: int) -> bool:
         # An idle queue has available jobs: the wake-up message was lost, or the delivery couldn't
         # send.
         return True
-    return rest is None or (rest.next_ms is not None and rest.next_ms <= now_ms + _AHEAD_MS)
+    return rest is None or name in due

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from dataclasses import replace as changed
 
+from ojs.bounded import BoundedMap
 from ojs.domain.dead_letter.statistics import together
 from ojs.domain.job.states import State
 from ojs.domain.pool.backlog import Backlog, backlogs, takes_from
@@ -46,9 +47,11 @@ from ojs.services.sweeps import (
 from ojs.store.dead_letter.counters import BY_ERROR, BY_TYPE, DeadLetterCounters
 from ojs.store.deployment.maintenance import MaintenanceStore
 from ojs.store.derived.pool_health import PoolHealthStore
+from ojs.store.derived.shards import ShardCounts
 from ojs.store.derived.statistics import KEPT_MS, StatisticsStore
 from ojs.store.queues import queues as queue_store
 from ojs.store.queues import workers as worker_store
+from ojs.store.queues.registry import QUIET_MS, RegistryQueue
 from ojs.store.table import keys
 
 # Longer than the delay of the DynamoDB stream (ms). Minutes that ended within this time are summed
@@ -61,7 +64,13 @@ _WORKERS = 1_000
 _QUEUES = 33  # one call
 # Maximum number of pools whose worker counts one run stores: those with the most workers.
 _POOLS = 1_000
-# Maximum delay of the DynamoDB stream (ms). After this time, a queue's counts are final.
+# Once in this number of minutes an empty partition of workers is read.
+_LOOKS = 4
+# Queues whose gauges a container remembers.
+_REMEMBERED = 10_000
+# An eventually consistent read sees writes that are older than this.
+_SEEN_MS = 10_000
+# Maximum lag of the stream. After this time, a queue's counts are final.
 _SETTLED_MS = DAY_MS
 
 
@@ -82,6 +91,27 @@ class MetricsReport(SweepReport):
     backlogs: Sequence[Backlog] = ()
 
 
+@record(frozen=True)
+class _Sign:
+    """What changes with the gauges of a queue: its record, and what shards counted of it."""
+
+    changed_ms: int | None
+    shards: Sequence[tuple[str, int]]
+    counted_ms: int
+
+    def settled(self, now_ms: int) -> bool:
+        """Return whether a read now sees all changes up to this sign, and a later change has
+        another one.
+        """
+        unchanged = self.changed_ms is None or self.changed_ms <= now_ms - QUIET_MS
+        return unchanged and bool(self.shards) and self.counted_ms <= now_ms - _SEEN_MS
+
+
+def _sign(queue: RegistryQueue, counted: Sequence[ShardCounts]) -> _Sign:
+    shards = tuple((one.shard, one.rev) for one in counted)
+    return _Sign(queue.changed_ms, shards, max((one.changed_ms for one in counted), default=0))
+
+
 @record
 class _MetricsRun(SweepRun):
     queues: dict[str, QueueGauges] = field(default_factory=dict)
@@ -91,6 +121,14 @@ class _MetricsRun(SweepRun):
     resting: set[str] = field(default_factory=set)
     # Number of workers that fetch jobs, by the group whose queues they fetch from.
     by_group: Counter[str] = field(default_factory=Counter)
+    # What the open shards of the stream have counted, of each queue that is not idle.
+    counted: Mapping[str, Sequence[ShardCounts]] = field(default_factory=dict)
+    # The queues whose gauges were read.
+    read: set[str] = field(default_factory=set)
+    # What changes with the gauges of these queues, by name.
+    signs: Mapping[str, _Sign] = field(default_factory=dict)
+    # Functions of an earlier version might count (`SweepPlan.relied_on_ms`).
+    mixed: bool = False
     # Activity of the last complete minute, by queue.
     minute: dict[str, Activity] = field(default_factory=dict)
     backlogs: Sequence[Backlog] = ()
@@ -137,6 +175,13 @@ class MetricsSweep:
         self._maintenance = maintenance
         self._groups = {name: frozenset(queues) for name, queues in worker_groups.items()}
         self._choose = choose
+        # The partitions of workers that were empty.
+        self._empty: set[int] = set()
+        # The start (ms) of the last run that read all queues.
+        self._complete_ms = 0
+        # By name of a queue without recent changes: its gauges, and its minutes since a time (ms).
+        self._known: BoundedMap[str, tuple[_Sign, QueueGauges]] = BoundedMap(_REMEMBERED)
+        self._minutes: BoundedMap[str, tuple[_Sign, int, Sequence[Point]]] = BoundedMap(_REMEMBERED)
 
     def run_once(self, now_ms: int, limit: int, go_on: GoOn = always) -> MetricsReport:
         """Measure all queues and workers.
@@ -185,7 +230,15 @@ class MetricsSweep:
                 Queue(name), rest.levels, rest.changed_ms, rest.oldest_ms
             )
         run.resting |= plan.resting.keys()
-        names = plan.names
+        awake = [name for name in plan.queues if name not in run.resting]
+        run.mixed = run.now_ms < plan.relied_on_ms
+        run.counted = self._stats.counted(awake)
+        signs = run.signs = {name: _sign(plan.queues[name], run.counted[name]) for name in awake}
+        for name in awake:
+            known = self._known.get(name)
+            if known is not None and known[0] == signs[name] and name not in plan.turn:
+                run.queues[name] = known[1]
+        names = [name for name in awake if name not in run.queues]
         for at in range(0, len(names), _QUEUES):
             if run.stop():
                 return False
@@ -193,7 +246,12 @@ class MetricsSweep:
             found: Sequence[QueueGauges] = ()
             with counting_failures(run.counts, f"queues {part[0]} to {part[-1]}"):
                 found = self._stats.gauges(part, run.counts.fail)
-            run.queues.update((each.queue.name, each) for each in found)
+            for each in found:
+                name = each.queue.name
+                run.queues[name] = each
+                run.read.add(name)
+                if signs[name].settled(run.now_ms):
+                    self._known.put(name, (signs[name], each))
             run.counts["queues"] += len(found)
         return self._read_left(run)
 
@@ -282,14 +340,21 @@ class MetricsSweep:
         self._add_up_dead(run)
         # The totals are written last, so that the next run repeats all writes after a crash.
         self._stats.save_totals(totals, through_ms=this_minute, now_ms=now_ms)
+        self._complete_ms = now_ms
         return totals
 
     def _count_workers(self, run: _MetricsRun) -> WorkerCounts:
         counts: Counter[str] = Counter()
         pools: Counter[str] = Counter()
         after: str | None = None
+        # A worker in a partition that was empty is counted within _LOOKS minutes, but at once where
+        # groups are scaled.
+        turn = run.now_ms // MINUTE_MS % _LOOKS
+        skip = {each for each in self._empty if each % _LOOKS != turn and not self._groups}
+        self._empty = set(range(worker_store.SHARDS))
         while counts.total() < MAX_WORKERS:
-            page, after = self._workers.page(limit=_WORKERS, after=after)
+            page, after = self._workers.page(limit=_WORKERS, after=after, skip=skip)
+            self._empty -= {worker_store.shard_of(worker.id) for worker in page}
             counts.update(_kind(worker, run.now_ms) for worker in page)
             for name, queues in self._groups.items():
                 run.by_group[name] += sum(
@@ -312,27 +377,57 @@ class MetricsSweep:
         """Return the activity of all queues since `first_ms`, by the start of the minute (ms)."""
         minutes: dict[int, Activity] = {}
         last_minute = run.now_ms - run.now_ms % MINUTE_MS - MINUTE_MS
-        for name, found in run.queues.items():
-            # The queue's counters have not changed since then, so none of its minutes has. The
-            # margin is for clock differences.
-            if found.changed_ms < first_ms - LATE_MS:
-                continue
-            if run.stop():
-                return None
-            for point in self._stats.points(name, MINUTE_MS, first_ms, run.now_ms + 1):
+        # The counters of other queues have not changed since then, so none of their minutes has.
+        # The margin is for clock differences.
+        lately_ms = first_ms - LATE_MS
+        changes = {
+            name: run.queues[name].changed_ms
+            for name in run.counted
+            if run.queues[name].changed_ms >= lately_ms
+        }
+        if run.stop():
+            return None
+        for name, points in self._points_of(run, changes, first_ms):
+            for point in points:
                 before = minutes.get(point.start_ms, Activity())
                 minutes[point.start_ms] = before + point.activity
                 if point.start_ms == last_minute:
                     run.minute[name] = point.activity
         return minutes
 
+    def _points_of(
+        self, run: _MetricsRun, changes: dict[str, int], first_ms: int
+    ) -> Iterator[tuple[str, Sequence[Point]]]:
+        """Yield the minutes of these queues since `first_ms`. Those of queues that have not changed
+        since an earlier run are not read again.
+        """
+        begin_ms = first_ms - first_ms % MINUTE_MS
+        for name in list(changes):
+            sign, since_ms, points = self._minutes.get(name, (None, 0, ()))
+            if sign == run.signs[name] and since_ms <= first_ms:
+                del changes[name]
+                yield name, [point for point in points if point.start_ms >= begin_ms]
+        moved_ms = 0 if run.mixed else first_ms - LATE_MS
+        for name, points in self._stats.minutes(
+            changes, first_ms, run.now_ms + 1, counted=run.counted, moved_ms=moved_ms
+        ):
+            if run.signs[name].settled(run.now_ms):
+                self._minutes.put(name, (run.signs[name], first_ms, points))
+            yield name, points
+
     def _add_up_dead(self, run: _MetricsRun) -> None:
         """Store the numbers of dead letters by queue, error, and job type."""
         by_queue = {name: found.levels.dead for name, found in run.queues.items()} | run.left
         by_queue = {name: count for name, count in by_queue.items() if count}
-        # Recently emptied queues can have names whose count is zero.
+        # Recently emptied queues can have names whose count is zero. After a complete run, only
+        # queues that changed since then are read.
         lately = run.now_ms - 2 * LATE_MS
-        emptied = (n for n, found in run.queues.items() if found.changed_ms >= lately)
+        follows = 0 <= run.now_ms - self._complete_ms <= LATE_MS
+        emptied = (
+            name
+            for name, found in run.queues.items()
+            if found.changed_ms >= lately and (name in run.read or not follows)
+        )
         counted, before = self._dead_letters.named(list(dict.fromkeys([*by_queue, *emptied])))
         there = [each for each in counted if each.queue in by_queue]
         counts = together(
@@ -401,6 +496,8 @@ class MetricsSweep:
                 if oldest.ms != found.oldest_ms:
                     self._stats.save_oldest(name, oldest.ms, now_ms=run.now_ms)
                     run.queues[name] = changed(found, oldest_ms=oldest.ms)
+                    if known := self._known.get(name):
+                        self._known.put(name, (known[0], run.queues[name]))
                     run.counts["oldest"] += 1
 
 

@@ -129,7 +129,7 @@ class ReconcileSweep:
         """Yield the names of the queues that have counters, in groups that one call can read."""
         # Idle queues have no size limit.
         plan = self._every.plan()
-        counts.update("unbounded" for _ in plan.resting)
+        counts["unbounded"] += len(plan.queues) - len(plan.names)
         for part in self._every.parts(counts, plan):
             counts.update("unbounded" for queue in part if not queue.config.bounded)
             names = [each.name for each in part if each.tracks_depth or each.limits_concurrency]
@@ -335,7 +335,7 @@ class PoolPermitSweep:
         workers: Mapping[str, Mapping[str, int | None]] | None = None
         after: str | None = None
         while True:
-            names, after = self._pools.names(limit=_PAGE, after=after)
+            names, after = self._pools.names(limit=_PAGE, after=after, consistent=False)
             for pool in self._pools.get_many(names, counts.fail):
                 by_worker = pool.strategy == DispatchStrategy.LEAST_LOADED
                 if not pool.limits_concurrency and not by_worker:

@@ -115,7 +115,7 @@ class PoolHealthSweep:
         names: list[str] = []
         after: str | None = None
         while len(names) < _MAX_NAMES:
-            page, after = self._pools.names(limit=_NAMES, after=after)
+            page, after = self._pools.names(limit=_NAMES, after=after, consistent=False)
             names += page
             if after is None:
                 break

@@ -40,12 +40,12 @@ _WHOLE_MS = 300_000
 
 
 @record(frozen=True)
-class ListenAnswer:
-    """The realtime part of the response to a fetch.
+class ListenerState:
+    """What the fetch tells the worker.
 
     Attributes:
         listed: Whether the worker is listed now. None: unknown, a write failed.
-        next_ms: Maximum time until the next fetch (ms). None: the worker polls.
+        next_ms: Maximum time (ms) to the next fetch. None: as without a connection.
     """
 
     listed: bool | None = False
@@ -81,7 +81,7 @@ class Listening:
         *,
         worker_id: str | None = None,
         caller: Principal = ANYBODY,
-    ) -> ListenAnswer | None:
+    ) -> ListenerState | None:
         """Note rings for jobs that are left, and list or delist the worker after its fetch.
 
         A listed worker with a free slot costs half a read unit, one that is listed 1 RU and 1 WU,
@@ -106,12 +106,12 @@ class Listening:
             raise
         except OjsError:
             # The jobs must reach the worker.
-            return ListenAnswer(None)
+            return ListenerState(None)
 
-    def _delist(self, group: str, connection: str, seen: WorkerFetch) -> ListenAnswer:
+    def _delist(self, group: str, connection: str, seen: WorkerFetch) -> ListenerState:
         if seen.listed is not False:
             self._listeners.remove(group, connection)
-        return ListenAnswer(next_ms=self._fallback_ms(1) if seen.stopped else None)
+        return ListenerState(next_ms=self._fallback_ms(1) if seen.stopped else None)
 
     def _listed(
         self,
@@ -120,25 +120,25 @@ class Listening:
         seen: WorkerFetch,
         worker_id: str | None,
         caller: Principal,
-    ) -> ListenAnswer:
+    ) -> ListenerState:
         now_ms = self._clock.now_ms()
         if seen.listed is True:
             found = self._listeners.list_first(group, now_ms=now_ms)
             here = any(each.connection == name for each in found)
             if here or len(found) == MOST_COUNTED:
                 self._directory.note_group(group, seen.names)
-                return ListenAnswer(listed=True, next_ms=self._next_ms(seen, len(found), now_ms))
+                return ListenerState(listed=True, next_ms=self._next_ms(seen, len(found), now_ms))
             # Its connection seemed to have ended, or its pool has other queues now.
         connection = self._connections.get(name, now_ms=now_ms)
         if connection is None:
-            return ListenAnswer()
+            return ListenerState()
         if not _same(connection.principal, caller):
             raise forbidden()
         if not self._directory.read(remembered_ms=_WHOLE_MS).whole:
-            return ListenAnswer()
+            return ListenerState()
         if not self._list(group, connection, seen, worker_id, caller):
-            return ListenAnswer()
-        return ListenAnswer(listed=True, next_ms=min(_AGAIN_MS, self._next_ms(seen, 1, now_ms)))
+            return ListenerState()
+        return ListenerState(listed=True, next_ms=min(_AGAIN_MS, self._next_ms(seen, 1, now_ms)))
 
     def _list(
         self,
@@ -156,7 +156,7 @@ class Listening:
             self._directory.forget()
         if connection.group == group:
             return True
-        # Once for each connection. Requests that end it or direct its worker read the group.
+        # Once for each connection, for its end and for directives to its worker.
         if connection.group is not None:
             self._listeners.remove(connection.group, connection.id)
         if not self._connections.set_group(connection.id, group):
@@ -169,7 +169,7 @@ class Listening:
         return True
 
     def _next_ms(self, seen: WorkerFetch, listeners: int, now_ms: int) -> int:
-        """Return the maximum time until the next fetch of a listed worker (ms)."""
+        """Return the maximum time (ms) to the next fetch of a listed worker."""
         waits = [self._fallback_ms(listeners)]
         if seen.in_doubt:
             waits.append(_AGAIN_MS)

@@ -5,6 +5,7 @@ Two runs at the same time are safe: each step is the same conditional write as i
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Sequence
 
 from ojs.bounded import BoundedMap
@@ -17,19 +18,24 @@ from ojs.services.queues.deletion import QueueDeletion
 from ojs.services.sweeps import (
     GoOn,
     SweepCounts,
+    SweepPlan,
     SweepQueues,
     SweepReport,
     always,
     counting_failures,
+    rotated,
     third_of,
 )
 from ojs.store.deployment.maintenance import MaintenanceStore
 from ojs.store.jobs.finding import DueLine
 from ojs.store.jobs.records import JobStore
+from ojs.store.queues.due_notes import AHEAD_MS, DueNotes
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table import keys
 
 _PAGE = 100
+# Entries of a line that are read first.
+_FEW = 25
 _BATCHES = 10
 _MINUTE_MS = 60_000
 # For maintenance mode: maximum number of entries of a partition that one run reads to find active
@@ -57,6 +63,8 @@ class JobSweep:
         maintenance: MaintenanceStore,
         fire: Callable[[str], object],
         queues: QueueStore,
+        due_notes: DueNotes,
+        choose: Callable[[int], int] = random.randrange,
         for_each: ForEach = in_threads,
     ) -> None:
         """Create the sweep from its stores and services. `fire` fires a due cron job."""
@@ -73,6 +81,8 @@ class JobSweep:
         self._transitions = transitions
         self._deletion = deletion
         self._store = queues
+        self._due_notes = due_notes
+        self._choose = choose
         # The number of this run, by which it reads a quarter of the staged batches. The first one
         # is the minute, so that containers with one run each read all of them in four minutes.
         self._turn: int | None = None
@@ -113,8 +123,34 @@ class JobSweep:
     def _lines(
         self, now_ms: int, limit: int, go_on: GoOn, counts: SweepCounts, deleting: list[Queue]
     ) -> None:
-        """Sweep the partitions of all queues, up to the limit, and find queues to be deleted."""
+        """Sweep the lines that are due, up to the limit, and find queues to be deleted."""
         plan = self._queues.plan()
+        failed = counts["failed"]
+        lines = self._due_lines(plan, now_ms, counts, deleting)
+        complete = counts["failed"] == failed or not plan.due.late
+        # The queues were all read, because deletions have a separate limit.
+        for (queue, lane), mine in lines.items():
+            if counts.total() >= limit or not go_on():
+                counts["more"] = 1
+                return
+            left, failed = True, counts["failed"]
+            with counting_failures(counts, f"queue {queue}, lane {lane}"):
+                left = self._lane(queue, lane, mine, now_ms, go_on, counts)
+            if left or counts["failed"] > failed:
+                self._due_notes.note((line, now_ms) for line in mine)
+        # Last: a sweep that dies or is cut short before reads all of them again.
+        if complete:
+            self._due_notes.advance(plan.due)
+
+    def _due_lines(
+        self, plan: SweepPlan, now_ms: int, counts: SweepCounts, deleting: list[Queue]
+    ) -> dict[tuple[str, int], list[str]]:
+        """Return the lines to read by queue and lane: those that are noted, from a random one on,
+        then all of this minute's queues.
+        """
+        # Notes of a deleted queue stay until they expire.
+        noted = [line for line in plan.due.lines if keys.lane_of(line)[0] in plan.queues]
+        lines = dict.fromkeys(rotated(noted, self._choose))
         for part in self._queues.parts(counts, plan, anew=True):
             for queue in part:
                 if queue.deletion is not None:
@@ -123,37 +159,62 @@ class JobSweep:
                     # Functions of versions without replicas have been replaced by now.
                     with counting_failures(counts, f"replicas of queue {queue.name}"):
                         self._store.replicate(queue)
-                for lane in range(queue.lanes):
-                    if counts.total() >= limit or not go_on():
-                        # The remaining queues are still read, because deletions have a separate
-                        # limit.
-                        counts["more"] = 1
-                        break
-                    with counting_failures(counts, f"queue {queue.name}, lane {lane}"):
-                        self._line(queue.name, lane, now_ms, go_on, counts)
+                if queue.name in plan.turn:
+                    for lane in range(queue.lanes):
+                        lines |= {keys.due(queue.name, lane): None}
+                        lines |= {keys.expiry(queue.name, lane): None}
+        of_lane: dict[tuple[str, int], list[str]] = {}
+        for line in lines:
+            of_lane.setdefault(keys.lane_of(line), []).append(line)
+        return of_lane
 
-    def _line(self, queue: str, lane: int, now_ms: int, go_on: GoOn, counts: SweepCounts) -> None:
-        found = self._due(queue, lane, now_ms)
-        due = found.jobs
-        self._tick(found.crons, go_on, counts)
-        expiring: Sequence[str] = ()
-        # Deadlines are in a different index, which can work while the other one is throttled.
-        with counting_failures(counts, f"deadlines of queue {queue}, lane {lane}"):
-            expiring = self._jobs.index.expiring(queue, lane, now_ms=now_ms, limit=_PAGE)
-        if len(due) == _PAGE or len(expiring) == _PAGE:
-            counts["more"] = 1
-        self._apply(dict.fromkeys([*due, *expiring]), frozenset(due), counts)
-
-    def _due(self, queue: str, lane: int, now_ms: int) -> DueLine:
-        """Return the due entries of a lane, earliest first.
-
-        In maintenance mode, only active jobs.
+    def _lane(
+        self,
+        queue: str,
+        lane: int,
+        lines: Sequence[str],
+        now_ms: int,
+        go_on: GoOn,
+        counts: SweepCounts,
+    ) -> bool:
+        """Process the due entries in these lines of a lane, and note the next entry of each. Return
+        whether a due entry is left. In maintenance mode, only active jobs are processed.
         """
-        due = self._jobs.index.due(queue, lane, now_ms=now_ms, limit=_PAGE)
-        if (due.jobs or due.crons) and self._maintenance.on():
-            return DueLine(self._overdue(queue, lane, now_ms), [], None)
-        self._looked.forget((queue, lane))
-        return due
+        due, expiring = DueLine([], []), DueLine([], [])
+        held = False
+        if (line := keys.due(queue, lane)) in lines:
+            due = self._read(self._jobs.index.due_until, queue, lane, now_ms)
+            self._note_next(line, due)
+            held = bool(due.jobs or due.crons) and self._maintenance.on()
+            if held:
+                due = DueLine(self._overdue(queue, lane, now_ms), [])
+            else:
+                self._looked.forget((queue, lane))
+        # Deadlines are in a different index, which can work while the other one is throttled.
+        if (line := keys.expiry(queue, lane)) in lines:
+            with counting_failures(counts, f"deadlines of queue {queue}, lane {lane}"):
+                expiring = self._read(self._jobs.index.expiring, queue, lane, now_ms)
+                self._note_next(line, expiring)
+        ticked = self._tick(due.crons, go_on, counts)
+        full = len(due.jobs) == _PAGE or len(expiring.jobs) == _PAGE
+        if full:
+            counts["more"] = 1
+        ids = dict.fromkeys([*due.jobs, *expiring.jobs])
+        settled = self._apply(ids, frozenset(due.jobs), counts)
+        return full or held or not ticked or settled < len(ids)
+
+    def _note_next(self, line: str, found: DueLine) -> None:
+        if found.next_ms is not None:
+            self._due_notes.note([(line, found.next_ms)])
+
+    @staticmethod
+    def _read(read: Callable[..., DueLine], queue: str, lane: int, now_ms: int) -> DueLine:
+        """Read a line: a few entries, or a page if these are all due."""
+        for limit in sorted({_FEW, _PAGE}):
+            found = read(queue, lane, now_ms=now_ms, until_ms=now_ms + AHEAD_MS, limit=limit)
+            if len(found.jobs) + len(found.crons) < limit:
+                break
+        return found
 
     def _overdue(self, queue: str, lane: int, now_ms: int) -> list[str]:
         """Return active jobs whose lease or timeout has expired, without the other due jobs.
@@ -182,8 +243,10 @@ class JobSweep:
         self._looked.put((queue, lane), (began_ms, after))
         return found
 
-    def _tick(self, names: Sequence[str], go_on: GoOn, counts: SweepCounts) -> None:
-        """Fire cron jobs, several at the same time. A failure does not affect other cron jobs."""
+    def _tick(self, names: Sequence[str], go_on: GoOn, counts: SweepCounts) -> bool:
+        """Fire cron jobs, several at the same time; return whether there was time for all. A
+        failing one delays no other.
+        """
 
         def fire(name: str) -> Exception | None:
             try:
@@ -196,16 +259,18 @@ class JobSweep:
         for start in range(0, len(names), _PAGE):
             if not go_on():
                 counts["more"] = 1
-                return
+                return False
             part = names[start : start + _PAGE]
             for name, error in zip(part, self._for_each(fire, part), strict=True):
                 if error is None:
                     counts["crons"] += 1
                 else:
                     counts.fail(f"cron job {name}", error)
+        return True
 
-    def _apply(self, job_ids: Iterable[str], due: frozenset[str], counts: SweepCounts) -> None:
-        ids = list(job_ids)
+    def _apply(self, job_ids: Iterable[str], due: frozenset[str], counts: SweepCounts) -> int:
+        """Apply the time transitions of jobs; return how many have no due entry now."""
+        ids, settled = list(job_ids), 0
         records = self._jobs.read_records(ids, counts.fail)
         # Jobs are processed in index order, so that delayed jobs start in the order in which they
         # were due.
@@ -219,6 +284,7 @@ class JobSweep:
                 after = apply(job)
             if after is None:
                 continue
+            settled += after is not job or (job.id in due and job.lease is not None)
             if after is job:
                 if job.id in due:
                     counts["refiled"] += 1
@@ -228,6 +294,7 @@ class JobSweep:
                 counts["stalled_or_timed_out"] += 1
             else:
                 counts["promoted"] += 1
+        return settled
 
     def _undo_batches(self, now_ms: int, counts: SweepCounts, go_on: GoOn) -> None:
         self._turn = now_ms // _MINUTE_MS if self._turn is None else self._turn + 1

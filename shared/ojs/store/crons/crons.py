@@ -22,7 +22,7 @@ from ojs.domain.errors import OjsError
 from ojs.domain.ids import IdSource
 from ojs.domain.page import Page
 from ojs.store.jobs.payloads import PayloadRef, PayloadStore
-from ojs.store.queues.registry import QueueRegistry
+from ojs.store.queues.due_notes import DueNotes
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace, WriteNotApplied, ignore_unreadable, readable
 from ojs.store.table.races import lost_race
@@ -97,12 +97,12 @@ class CronStore:
     """Reads and writes cron jobs."""
 
     def __init__(
-        self, table: Table, payloads: PayloadStore, ids: IdSource, registry: QueueRegistry
+        self, table: Table, payloads: PayloadStore, ids: IdSource, due_notes: DueNotes
     ) -> None:
         self._table = table
         self._payloads = payloads
         self._ids = ids
-        self._registry = registry
+        self._due_notes = due_notes
 
     def get(self, name: str) -> Cron | None:
         """Read one cron job, strongly consistent.
@@ -132,7 +132,8 @@ class CronStore:
         return found
 
     def add(self, cron: Cron) -> Cron:
-        """Store a new cron job. Raises LostRace if a cron job with this name exists."""
+        """Store a new cron job. Raises LostRace when there is one of this name."""
+        self._note(cron)
         cron = self._prepared(cron)
         # Race: two requests create a cron job with the same name. The loser reads the winner's item
         # and updates it.
@@ -158,11 +159,11 @@ class CronStore:
         after = changed(after, op=self._ids.token())
         return after, self._update(before, after)
 
-    @staticmethod
-    def _update(before: Cron, after: Cron) -> Update:
-        # Race: another process handles the same tick, or the cron job is changed, paused, or
-        # deleted. One write succeeds. The losers write nothing, not even the job of the tick, which
-        # is in the same transaction. They read the cron job again.
+    def _update(self, before: Cron, after: Cron) -> Update:
+        self._note(after)
+        # Race: two evaluators of one tick, a change, a pause, a deletion. One wins; the losers
+        # write nothing, not even the job of the tick, which is in the same transaction. They read
+        # again, and see the next tick, the change, or nothing.
         return rewriting(_item(before), _item(after), "#op = :seen", {":seen": before.op or ""})
 
     def advance(self, before: Cron, after: Cron, run: CronRun | None) -> Cron:
@@ -196,13 +197,10 @@ class CronStore:
             )
         )
 
-    def note(self, cron: Cron) -> None:
-        """Mark the queue of a cron job as active in the registry, before the next tick is stored.
-
-        Raises OjsError if the call fails.
-        """
+    def _note(self, cron: Cron) -> None:
+        """Note the line of a cron job that is about to wait for a tick. Raises OjsError."""
         if cron.due_ms is not None:
-            self._registry.note(cron.definition.queue)
+            self._due_notes.note([(keys.due(cron.definition.queue, 0), cron.due_ms)])
 
     def remove(self, cron: Cron) -> None:
         """Delete a cron job as read. Raises LostRace if the cron job has changed."""

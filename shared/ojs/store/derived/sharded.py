@@ -155,6 +155,35 @@ class ShardCounters:
         calls = len(self._shards) + ceil((len(own) + 1) / MAX_BATCH_GET)
         return levels, calls, units + (len(own) + 1) / 2
 
+    def of_queues(self, names: Sequence[str]) -> dict[str, list[ShardCounts]]:
+        """Return what the open shards have counted of these queues, in order of name, by queue.
+
+        Eventually consistent. Many queues take a query per known shard, which costs less than
+        single reads, and few queues a call for a hundred items. A new shard takes one call more.
+        """
+        found: dict[Key, Item] = {}
+        many = len(names) > MAX_BATCH_GET
+        if not names:
+            return {}
+        if many:
+            listed = [note.shard for note in _notes(self._table.get(*_LISTED) or {})]
+            for shard in listed:
+                of_shard = self._table.query_all(
+                    "pk = :shard AND sk BETWEEN :first AND :last",
+                    {":shard": keys.shard_stats(shard), ":first": names[0], ":last": names[-1]},
+                    consistent=False,
+                )
+                found |= {(str(item["pk"]), str(item["sk"])): item for item in of_shard}
+            self._shards = listed
+        else:
+            found = self._read(names, (), consistent=False)
+        counted: dict[str, list[ShardCounts]] = {name: [] for name in names}
+        for shard in self._shards:
+            for name in names:
+                if (item := found.get((keys.shard_stats(shard), name))) is not None:
+                    counted[name].append(ShardCounts.of(shard, name, item))
+        return counted
+
     def look(self) -> int:
         """Read the list of shards and return the number of open shards. Makes one call."""
         self._shards = [note.shard for note in _notes(self._table.get(*_LISTED) or {})]

@@ -63,9 +63,9 @@ class ShardCounts:
     levels: Counts = field(default_factory=dict)
     # By sort key of the day or minute.
     recent: Mapping[str, Counts] = field(default_factory=dict)
-    # Numbers of the parts: one for the current counts, one for `recent`. The queue's own items
-    # store which parts they took over. The first number is the time (ms), so that an item that was
-    # removed and created again has larger numbers.
+    # Numbers of the levels and of `recent`: the queue's own items store which ones they took over.
+    # They begin at the time (ms): an item that was removed and created again has larger ones. After
+    # `recent` was moved, `part` is at least the time when that was (ms).
     generation: int = 0
     part: int = 0
     folded: bool = False
@@ -148,7 +148,7 @@ class ShardCounts:
                 moved.append(Update(keys.stats(self.name), sk, set=taken, add=add))
             if rest := dict(each[most:]):
                 left[sk] = rest
-        return replace(self, recent=left, part=self.part + 1), moved
+        return replace(self, recent=left, part=max(self.part + 1, self.changed_ms)), moved
 
     def written(self, *, ttl_s: int | None = None) -> Put:
         """Return the conditional write of the item."""

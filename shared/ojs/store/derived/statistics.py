@@ -46,6 +46,7 @@ from ojs.domain.stats import (
 )
 from ojs.records import record
 from ojs.store.derived.sharded import Key, ShardActivity, ShardCounters
+from ojs.store.derived.shards import ShardCounts
 from ojs.store.queues.queues import from_item
 from ojs.store.table import keys
 from ojs.store.table.errors import Unreadable, ignore_unreadable, readable
@@ -519,6 +520,53 @@ class StatisticsStore:
             items = {str(item["sk"]): item for item in found}
         whole = ((start, recent.added(pk, sk, items.get(sk))) for sk, start in sort_keys.items())
         return [Point(start, _activity(item)) for start, item in whole if item is not None]
+
+    def minutes(
+        self,
+        changes: Mapping[str, int],
+        since_ms: int,
+        until_ms: int,
+        *,
+        counted: Mapping[str, Sequence[ShardCounts]],
+        moved_ms: int,
+    ) -> Iterator[tuple[str, list[Point]]]:
+        """Yield each queue's activity of the minutes that start in [since_ms, until_ms).
+
+        Minutes without activity are omitted. Eventually consistent.
+
+        Args:
+            changes: When each queue changed (ms), by name.
+            since_ms: Earliest start (ms).
+            until_ms: End (ms), exclusive.
+            counted: The counters of the shards, read before (`counted`).
+            moved_ms: The own items of a queue are read if a shard moved its counters there at this
+                time (ms) or later, or if no shard has counted its last change. One call for a
+                hundred items, one for each minute.
+        """
+        starts = range(since_ms - since_ms % MINUTE_MS, until_ms, MINUTE_MS)
+        sort_keys = {_sort_key(MINUTE_MS, start): start for start in starts}
+        moved = [
+            name
+            for name, changed_ms in changes.items()
+            if any(one.part >= moved_ms for one in counted[name])
+            or all(one.changed_ms < changed_ms for one in counted[name])
+        ]
+        own = self._table.batch_get(
+            ((keys.stats(name), sk) for name in moved for sk in sort_keys), consistent=False
+        )
+        for name in changes:
+            pk, recent = keys.stats(name), ShardActivity(counted[name])
+            whole = ((ms, recent.added(pk, sk, own.get((pk, sk)))) for sk, ms in sort_keys.items())
+            yield name, [Point(ms, _activity(item)) for ms, item in whole if item is not None]
+
+    @property
+    def shards(self) -> int:
+        """Return the number of known open shards of the stream."""
+        return self._sharded.shards
+
+    def counted(self, names: Sequence[str]) -> dict[str, list[ShardCounts]]:
+        """Return what the open shards have counted of these queues, in order of name, by queue."""
+        return self._sharded.of_queues(names)
 
     def latest_days(
         self,

@@ -254,6 +254,7 @@ class JobIndex:
             index="work",
             limit=limit,
             crons=crons,
+            now_ms=now_ms,
         )
         starts_ms = [keys.instant_of(key) for _, key in found if not self.may_run(key)]
         starts_ms += crons.values()
@@ -288,44 +289,33 @@ class JobIndex:
             limit=limit,
         )
         return [
-            _due_ms(item, "w")
+            keys.instant_of(str(item["wsk"]))
             for item in found.items
             if keys.is_cron_entry(item) or keys.is_job_entry(item)
         ]
 
-    def expiring(self, queue: str, lane: int, *, now_ms: int, limit: int) -> list[str]:
-        """Return the jobs whose `expires_at` has passed, earliest first.
+    def expiring(self, queue: str, lane: int, *, now_ms: int, until_ms: int, limit: int) -> DueLine:
+        """Return the jobs whose `expires_at` has passed, earliest first, and the next deadline.
 
         Args:
             queue: Name of the queue.
             lane: Lane of the queue.
             now_ms: Current time in milliseconds since the epoch.
+            until_ms: Latest deadline (ms) to look for.
             limit: Maximum number of jobs.
         """
         found = self._known(
-            "epk = :where AND esk <= :now",
-            {":where": keys.expiry(queue, lane), ":now": keys.upto(now_ms)},
+            "epk = :where AND esk <= :until",
+            {":where": keys.expiry(queue, lane), ":until": keys.upto(until_ms)},
             index="expiry",
             limit=limit,
+            now_ms=now_ms,
         )
-        return [job_id for job_id, _ in found]
-
-    def first_due_ms(self, queue: str, lanes: int) -> int | None:
-        """Return the time (ms) of a queue's next start, retry, lease end, deadline, or cron tick.
-
-        None if nothing is due, 0 if the entry has a format that this version doesn't know. Two
-        calls per lane.
-        """
-        found: list[int] = []
-        for lane in range(lanes):
-            due, expiry = keys.due(queue, lane), keys.expiry(queue, lane)
-            first = self._page(due, 1, None).items
-            found += [_due_ms(item, "w") for item in first]
-            first = self._table.query(
-                "epk = :line", {":line": expiry}, index="expiry", limit=1
-            ).items
-            found += [_due_ms(item, "e") for item in first]
-        return min(found, default=None)
+        times_ms = [keys.instant_of(key) for _, key in found]
+        passed = sum(ms <= now_ms for ms in times_ms)
+        return DueLine(
+            [job_id for job_id, _ in found[:passed]], [], min(times_ms[passed:], default=None)
+        )
 
     def _known(
         self,
@@ -336,11 +326,12 @@ class JobIndex:
         limit: int,
         forward: bool = True,
         crons: dict[str, int] | None = None,
+        now_ms: int | None = None,
     ) -> list[tuple[str, str]]:
         """Return the first jobs of an index partition: (job ID, sort key).
 
-        Makes one query, and more only if other entries come before the jobs. Cron jobs among these
-        entries are added to `crons`.
+        One query, and more only where other entries come before the jobs. Cron jobs among these are
+        added to `crons`. With `now_ms`, no more queries after an entry that is due later.
         """
         sort_key = "wsk" if index == "work" else "esk"
         entries: list[tuple[str, str]] = []
@@ -360,6 +351,8 @@ class JobIndex:
             if crons is not None:
                 crons |= _crons(found.items)
             after = found.last
+            if now_ms is not None and _latest_ms(entries, crons or {}) > now_ms:
+                break
             if after is None or len(known) == len(found.items) or len(entries) >= limit:
                 break
             size = _PAGE
@@ -412,9 +405,9 @@ class JobIndex:
         )
 
 
-def _due_ms(item: Item, index: str) -> int:
-    known = keys.is_job_entry(item, index) or (index == "w" and keys.is_cron_entry(item))
-    return keys.instant_of(str(item[f"{index}sk"])) if known else 0
+def _latest_ms(entries: list[tuple[str, str]], crons: Mapping[str, int]) -> int:
+    """When the last of these jobs and cron jobs is due (ms)."""
+    return max([*(keys.instant_of(key) for _, key in entries), *crons.values()], default=0)
 
 
 def _entries(found: list[Item], sort_key: str = "wsk") -> list[tuple[str, str]]:

@@ -6,7 +6,7 @@ one write unit, until it is deleted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -195,6 +195,17 @@ def waits_for_a_time(job: Job) -> bool:
     """Return whether the sweep must process a job at a start, retry, lease end, or deadline."""
     deadline = job.expires_ms is not None and job.state not in TERMINAL
     return deadline or job.state in _WAITS_FOR
+
+
+def due_entries(job: Job) -> Iterator[tuple[str, int]]:
+    """The lines in which the sweep finds a job at a time, and when (ms)."""
+    if not waits_for_a_time(job):
+        return
+    entries = index_entries(job)
+    for letter in "we":
+        line = str(entries.get(f"{letter}pk", ""))
+        if keys.is_sweepable(line):
+            yield line, keys.instant_of(str(entries[f"{letter}sk"]))
 
 
 def position(job: Job) -> keys.Position:

@@ -7,8 +7,8 @@ The writes have these conditions:
   read before.
 - replace: compare-and-swap. The record still has the version (`op`) or the lease that was read.
 
-Before a write that gives a job a start time, a deadline, or a lease, its queue is recorded as
-active, so that the sweep reads it (`ojs.store.queues.registry`).
+Before a write that gives a job a start time, a deadline, or a lease, that time is noted, so that
+the sweep reads its line (`ojs.store.queues.due_notes`).
 
 Every write stores a new token in `op`. If a response is lost and the SDK retries, the condition
 fails, but the record has the token of this write: the write succeeded.
@@ -41,7 +41,7 @@ from ojs.store.jobs.progress import JobProgress
 from ojs.store.jobs.reading import JobReader
 from ojs.store.jobs.removal import JobRemoval
 from ojs.store.jobs.staged_batches import StagedBatches
-from ojs.store.queues.registry import QueueRegistry
+from ojs.store.queues.due_notes import DueNotes
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace, WriteNotApplied
 from ojs.store.table.races import wins
@@ -82,26 +82,25 @@ class JobStore(JobReader):
         ids: IdSource,
         *,
         depth: DepthCounter,
-        registry: QueueRegistry,
+        due_notes: DueNotes,
     ) -> None:
         super().__init__(table, payloads)
         self._ids = ids
-        self._registry = registry
+        self._due_notes = due_notes
         self.index = JobIndex(table)
         self.notes = ClaimIntents(table, ids)
         self.progress = JobProgress(table)
         self.removal = JobRemoval(table, payloads, ids, depth)
         self.batches = StagedBatches(
-            table, ids, payloads=payloads, records=self, depth=depth, registry=registry
+            table, ids, payloads=payloads, records=self, depth=depth, due_notes=due_notes
         )
         # New jobs whose creation has an unknown outcome, by ID. For a transaction, only the first
         # job.
         self.unsettled: BoundedMap[str, Job] = BoundedMap(_UNSETTLED)
 
     def _note(self, *jobs: Job) -> None:
-        """Record the queues of jobs that need the sweep as active. Raises OjsError."""
-        for queue in dict.fromkeys(job.queue for job in jobs if items.waits_for_a_time(job)):
-            self._registry.note(queue)
+        """Note the lines of jobs that are about to wait for a time. Raises OjsError."""
+        self._due_notes.note(entry for job in jobs for entry in items.due_entries(job))
 
     # --- new jobs ---------------------------------------------------------------------------
 
@@ -230,14 +229,12 @@ class JobStore(JobReader):
         Raises:
             LostRace: Another request changed the job first. Nothing was written.
         """
+        line = keys.due(queue, lane)
+        due_ms = now_ms + min(lease_ms, position.timeout_ms or DEFAULT_TIMEOUT_MS)
         if not noted:
-            self._registry.note(queue)
+            self._due_notes.note([(line, due_ms)])
         token = self._ids.token()
-        timeout_ms = position.timeout_ms or DEFAULT_TIMEOUT_MS
-        entry: dict[str, Value] = {
-            "wpk": keys.due(queue, lane),
-            "wsk": keys.due_at(now_ms + min(lease_ms, timeout_ms), keys.LEASE_END),
-        }
+        entry: dict[str, Value] = {"wpk": line, "wsk": keys.due_at(due_ms, keys.LEASE_END)}
         setting: dict[str, Value] = {
             "state": State.ACTIVE.value,
             **({} if noted else entry),
@@ -649,18 +646,18 @@ class JobStore(JobReader):
 
         Does nothing if the lease has expired. Raises OjsError.
         """
-        self._registry.note(job.queue)
-        # The version (`op`) is not changed, because the entry is still correct for a nack that is
-        # about to be written. Race: the job finished, or runs again with a new note. A heartbeat or
-        # another sweep in between is not a conflict: the sweep that finds the entry moves it to the
-        # end of the lease.
+        line = keys.due(job.queue, job.lane)
+        self._due_notes.note([(line, job.due_ms)])
+        # The version (`op`) stays: if a nack is about to be written, the entry is still right.
+        # Race: the job finished, or runs again with a new note. A heartbeat or another sweep in
+        # between does no harm: the sweep that finds the entry moves it to the end of the lease.
         with suppress(LostRace):
             self._table.update(
                 Update(
                     keys.job(job.id),
                     keys.RECORD,
                     set={
-                        "wpk": keys.due(job.queue, job.lane),
+                        "wpk": line,
                         "wsk": keys.due_at(job.due_ms, keys.LEASE_END),
                     },
                     condition="#state = :active AND #lease = :lease",

@@ -26,7 +26,7 @@ from ojs.store.jobs import items
 from ojs.store.jobs.new_jobs import IS_NEW, JobIdTaken, PreparedJob, any_own, prepare
 from ojs.store.jobs.payloads import PayloadRef, PayloadStore
 from ojs.store.jobs.reading import JobReader
-from ojs.store.queues.registry import QueueRegistry
+from ojs.store.queues.due_notes import DueNotes
 from ojs.store.table import keys
 from ojs.store.table.errors import LostRace
 from ojs.store.table.races import lost_race, unless_lost, wins
@@ -80,7 +80,7 @@ class StagedBatches:
         payloads: PayloadStore,
         records: JobReader,
         depth: DepthCounter,
-        registry: QueueRegistry,
+        due_notes: DueNotes,
     ) -> None:
         self._table = table
         self._unrepeated = table.without_repeats()
@@ -88,8 +88,8 @@ class StagedBatches:
         self._payloads = payloads
         self._records = records
         self._depth = depth
-        self._registry = registry
-        # Per-container cache of committed batches. A commit is final.
+        self._due_notes = due_notes
+        # Batches that this container knows to be committed: that is final.
         self._committed: BoundedSet[str] = BoundedSet(_REMEMBERED)
 
     def create(
@@ -131,8 +131,7 @@ class StagedBatches:
             LostRace: A condition of `also` failed, and `again` returned None.
             OjsError: A write failed.
         """
-        for queue in dict.fromkeys(job.queue for job in jobs if items.waits_for_a_time(job)):
-            self._registry.note(queue)
+        self._due_notes.note(entry for job in jobs for entry in items.due_entries(job))
         token = token or self._ids.token()
         prepared = [prepare(changed(job, batch=token), self._payloads, self._ids) for job in jobs]
         try:

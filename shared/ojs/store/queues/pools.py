@@ -52,14 +52,16 @@ class PoolStore:
         there = (item for item in items if item is not None)
         return list(readable(POOL.of, there, unreadable))
 
-    def names(self, *, limit: int, after: str | None = None) -> tuple[list[str], str | None]:
+    def names(
+        self, *, limit: int, after: str | None = None, consistent: bool = True
+    ) -> tuple[list[str], str | None]:
         """Return a page of the registry in order of name, and the key of the next page."""
         condition, values = "pk = :pools", {":pools": keys.POOLS}
         if after is not None:
             condition += " AND sk > :after"
             values[":after"] = after
-        # Read one more than the page, because DynamoDB returns a position even after the last item.
-        found = self._table.query(condition, values, limit=limit + 1, consistent=True)
+        # One more than the page: DynamoDB returns a position also after the very last item.
+        found = self._table.query(condition, values, limit=limit + 1, consistent=consistent)
         names = [str(item["sk"]) for item in found.items]
         return names[:limit], names[limit - 1] if len(names) > limit else None
 
@@ -132,10 +134,10 @@ class PoolStore:
                 marks[pool.name] = PoolMark(pool.isolated, pool.fairness)
             if marks == queue.pools:
                 continue
-            self._registry.note(queue.name)
-            # Race: another pool adds or removes the queue, or the queue is configured or deleted.
-            # The loser reads again. Two pools must not both isolate the queue, no pool can have a
-            # deleted queue, and whether tenants share the queue depends on all its pools.
+            self._registry.note(queue.name, changes=True)
+            # Race: another pool adds or removes the queue, or it is configured or deleted. The
+            # loser reads again: two pools must not both isolate it, no pool may have a deleted
+            # queue, and whether tenants share the queue depends on all its pools.
             change = reconfiguring(
                 queue,
                 replace(queue, pools=marks),

@@ -130,7 +130,7 @@ class QueueStore:
             ["charging", "slotting"],
             now_ms=now_ms,
         )
-        self._registry.note(queue.name)
+        self._registry.note(queue.name, changes=True)
         stored = from_item(queue.name, self._records.write(queue.name, change))
         # If there are replicas, another operator might have changed the configuration in the
         # meantime.
@@ -149,7 +149,7 @@ class QueueStore:
     ) -> Item:
         """Change a queue's item and return it. Raises LostRace."""
         if name != DEFAULT_QUEUE_POLICY:
-            self._registry.note(name)
+            self._registry.note(name, changes=True)
         change = Update(
             keys.queue(name),
             keys.RECORD,

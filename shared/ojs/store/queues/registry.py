@@ -1,18 +1,20 @@
 """The registry of queues: their names, and which of them are idle.
 
-Sweeps skip an idle queue until its next entry is due. A queue becomes idle if it has not changed
-for QUIET_MS. Before a queue changes, it is recorded as active in the registry:
+A queue is idle when it has not changed for QUIET_MS: sweeps skip it. So it is marked as active
+before something in it changes:
 
-- A container does this before a write that gives a job a start time, a deadline, or a lease, and
-  before it changes the queue itself.
-- The projection does this before it counts the queue's jobs, because the queue's gauges depend on
-  its counts.
+- The projection notes it before it counts the queue's jobs, as gauges follow from its counts.
+- A change of the record of a queue is noted, too.
 
-The record is one write. A container makes it once in NOTED_MS for each queue. The sweep marks a
-queue as idle if it has no record for QUIET_MS, on the condition that no record is written at the
-same time. The difference between QUIET_MS and NOTED_MS is longer than any request, the index delay,
-and clock differences together. So every write is either found before a queue becomes idle, or
-prevents it.
+A note is one write. A container makes it once in NOTED_MS for each queue. A sweep marks a queue as
+idle if it has no note for QUIET_MS, on the condition that no note is written at the same time. The
+difference is longer than any request, than the index delay, and than clock differences. So every
+write is either seen before a queue becomes idle, or prevents it.
+
+In the same way a sweep marks a queue as plain, whether it is idle or not, if its record has nothing
+that sweeps check each minute. A note of a change of the record removes that mark.
+
+The times at which something is due in a queue are in due notes (`ojs.store.queues.due_notes`).
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from ojs.store.table import keys
 from ojs.store.table.errors import LostRace, WriteNotApplied
 from ojs.store.table.races import wins
 from ojs.store.table.table import Table, Update
-from ojs.store.table.values import Item, Value
+from ojs.store.table.values import Item, Value, number
 
 NOTED_MS = 5 * 60_000
 QUIET_MS = 10 * 60_000
@@ -46,14 +48,11 @@ QUEUES_A_CALL = 1_000
 
 @record(frozen=True)
 class Rest:
-    """The state of an idle queue as found by a sweep. Times in ms.
-
-    It has the time when the queue's next entry is due (None: never), and the gauges of
-    `ojs.domain.stats.QueueGauges`.
+    """The state of an idle queue as seen by a sweep: its gauges, as in
+    `ojs.domain.stats.QueueGauges`. Times in ms.
     """
 
     at_ms: int
-    next_ms: int | None
     levels: StateCounts
     changed_ms: int
     oldest_ms: int | None
@@ -65,18 +64,22 @@ class Rest:
 
 @record(frozen=True)
 class RegistryQueue:
-    """A queue in the registry.
+    """A queue in the registry. Times in ms.
 
-    `noted_ms` is the time of its last record, None if it has none yet.
+    `noted_ms` is the time of the last note, `changed_ms` that of the last note of a change of its
+    record, and `plain_ms` the time when a sweep saw that its record has nothing that sweeps check
+    each minute. Each is None if there is none.
     """
 
     name: str
     noted_ms: int | None = None
     rest: Rest | None = None
+    changed_ms: int | None = None
+    plain_ms: int | None = None
 
-    def quiet(self, now_ms: int) -> bool:
-        """Return whether the queue has no record within the last QUIET_MS."""
-        return self.noted_ms is None or self.noted_ms <= now_ms - QUIET_MS
+    def quiet(self, now_ms: int, for_ms: int = QUIET_MS) -> bool:
+        """Return whether the queue has had no note for a time (ms)."""
+        return self.noted_ms is None or self.noted_ms <= now_ms - for_ms
 
 
 class QueueRegistry:
@@ -85,8 +88,8 @@ class QueueRegistry:
     def __init__(self, table: Table, clock: Clock) -> None:
         self._table = table
         self._clock = clock
-        # By queue: the time of this container's last record.
-        self._noted: BoundedMap[str, int] = BoundedMap(_REMEMBERED)
+        # By queue: when this container noted it last, and a change of its record.
+        self._noted: BoundedMap[tuple[str, bool], int] = BoundedMap(_REMEMBERED)
 
     def register(self, name: str) -> None:
         """Add a queue to the registry, or record that it is active.
@@ -94,8 +97,8 @@ class QueueRegistry:
         Safe to repeat. Raises OjsError.
         """
         now_ms = self._clock.now_ms()
-        self._table.update(_noting(name, now_ms))
-        self._noted.put(name, now_ms)
+        self._table.update(_noting(name, now_ms, changes=True))
+        self._remember(name, now_ms, changes=True)
 
     def remove(self, name: str, *, before_ms: int) -> None:
         """Remove a deleted queue, unless it was recorded as active since `before_ms`.
@@ -114,23 +117,27 @@ class QueueRegistry:
                 values={":before": before_ms},
             )
 
-    def note(self, name: str) -> None:
-        """Record that a queue is active, so that sweeps read it. Makes one call in NOTED_MS.
+    def note(self, name: str, *, changes: bool = False) -> None:
+        """Make sweeps read a queue in the next minutes. One call in NOTED_MS.
 
         Call it before the write that the sweeps must not miss.
+
+        Args:
+            name: Name of the queue.
+            changes: Whether the write changes the record of the queue.
 
         Raises:
             WriteNotApplied: The record isn't stored. The write must not be made.
             OjsError: The outcome is unknown.
         """
         now_ms = self._clock.now_ms()
-        noted_ms = self._noted.get(name)
+        noted_ms = self._noted.get((name, changes))
         if noted_ms is not None and 0 <= now_ms - noted_ms < NOTED_MS:
             return
         # Race: the queue is deleted. It must not be added to the registry again. The loser does
         # nothing: a function that adds the queue again also records it as active.
         try:
-            noting = _noting(name, now_ms, "attribute_exists(pk)")
+            noting = _noting(name, now_ms, "attribute_exists(pk)", changes=changes)
             if not wins(lambda: self._table.update(noting, tell_loser=False)):
                 return
         except WriteNotApplied:
@@ -138,9 +145,12 @@ class QueueRegistry:
         except (BackendUnavailable, BackendTimeout) as error:
             # The record might be stored. The caller's write was certainly not made.
             raise WriteNotApplied(error.message) from error
-        # The cache is updated after the write, because a concurrent request must not rely on a
-        # record that might fail.
-        self._noted.put(name, now_ms)
+        # After the write: a concurrent request must not rely on a note that might fail.
+        self._remember(name, now_ms, changes=changes)
+
+    def _remember(self, name: str, now_ms: int, *, changes: bool) -> None:
+        for each in {False, changes}:
+            self._noted.put((name, each), now_ms)
 
     def all(self) -> list[RegistryQueue]:
         """Return all queues in order of name.
@@ -170,6 +180,31 @@ class QueueRegistry:
                 break
         return count
 
+    def mark_plain(self, queue: RegistryQueue, *, now_ms: int) -> bool:
+        """Record that sweeps need not read the record of a queue each minute. One call.
+
+        Returns:
+            Whether the mark is stored. It isn't if the record has changed or changes.
+        """
+        condition, values = "attribute_exists(pk) AND attribute_not_exists(#changed)", {}
+        if queue.changed_ms is not None:
+            if queue.changed_ms > now_ms - QUIET_MS:
+                return False
+            condition, values = "#changed = :changed", {":changed": queue.changed_ms}
+        setting: dict[str, Value] = {"plain": now_ms}
+        update = Update(keys.QUEUES, queue.name, set=setting, condition=condition, values=values)
+        # Race: another request changes the record, or the queue is deleted. Then the mark is not
+        # stored.
+        return wins(lambda: self._table.update(update, tell_loser=False))
+
+    def unmark(self, queue: RegistryQueue) -> None:
+        """Remove the mark of a queue that sweeps must read each minute after all."""
+        # Race: the queue is deleted. Its entry must not be created again.
+        with suppress(LostRace):
+            self._table.update(
+                Update(keys.QUEUES, queue.name, remove=["plain"], condition="attribute_exists(pk)")
+            )
+
     def let_rest(self, queue: RegistryQueue, rest: Rest) -> bool:
         """Mark a queue as idle.
 
@@ -195,29 +230,32 @@ class QueueRegistry:
         )
 
 
-def _noting(name: str, now_ms: int, condition: str | None = None) -> Update:
-    setting: Mapping[str, Value] = {"at": now_ms}
-    return Update(keys.QUEUES, name, set=setting, remove=["rest"], condition=condition)
+def _noting(name: str, now_ms: int, condition: str | None = None, *, changes: bool) -> Update:
+    setting: Mapping[str, Value] = {"at": now_ms} | ({"changed": now_ms} if changes else {})
+    removed = ["rest", *(["plain"] if changes else [])]
+    return Update(keys.QUEUES, name, set=setting, remove=removed, condition=condition)
 
 
 def _text(rest: Rest) -> str:
     levels = rest.levels
     states = {state.value: count for state, count in levels.states.items() if count}
-    times = [rest.at_ms, rest.next_ms, rest.changed_ms, rest.oldest_ms]
+    # In place of the time of its next entry, which version 0.2 stored.
+    times = [rest.at_ms, None, rest.changed_ms, rest.oldest_ms]
     return jsontext.dumps([*times, levels.dead, states])
 
 
 def _read(item: Item) -> RegistryQueue:
-    name, stored = str(item["sk"]), item.get("at")
-    noted_ms = None if stored is None else int(str(stored))
+    noted_ms, changed_ms, plain_ms = (
+        None if name not in item else number(item, name) for name in ("at", "changed", "plain")
+    )
+    queue = RegistryQueue(str(item["sk"]), noted_ms, None, changed_ms, plain_ms)
     if "rest" not in item:
-        return RegistryQueue(name, noted_ms)
-    # The sweep checks a queue whose entry can't be read every minute, like any queue that is not
-    # idle.
+        return queue
+    # An entry that can't be read is checked each minute, like any queue that is not idle.
     try:
-        at_ms, next_ms, changed_ms, oldest_ms, dead, counted = jsontext.stored(str(item["rest"]))
+        at_ms, _, changed_ms, oldest_ms, dead, counted = jsontext.stored(str(item["rest"]))
         states = {state: int(counted.get(state.value, 0)) for state in State}
-        rest = Rest(at_ms, next_ms, StateCounts(states, dead), changed_ms, oldest_ms)
+        rest = Rest(at_ms, StateCounts(states, dead), changed_ms, oldest_ms)
     except (ValueError, TypeError, AttributeError):
-        return RegistryQueue(name, noted_ms)
-    return RegistryQueue(name, noted_ms, rest)
+        return queue
+    return replace(queue, rest=rest)

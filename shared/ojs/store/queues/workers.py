@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -27,13 +27,18 @@ _FORGET_AFTER_S = 86_400
 MARK = re.compile(r"[0-9a-f]{16}")
 
 
+def shard_of(worker_id: str) -> int:
+    """Return the number of the partition with a worker's item."""
+    return zlib.crc32(worker_id.encode("utf-8")) % SHARDS
+
+
 def key_of(worker_id: str, caller: Principal = ANYBODY) -> tuple[str, str]:
     """Return the key of a worker's item.
 
     If the caller's access key restricts the names of workers, the caller has separate records. So
     it can't take over the name of another caller's worker (ADR 84).
     """
-    shard = f"{zlib.crc32(worker_id.encode('utf-8')) % SHARDS:02d}"
+    shard = f"{shard_of(worker_id):02d}"
     if not caller.bound:
         return keys.worker(shard), worker_id
     # A sort key can be shorter than the name.
@@ -259,13 +264,21 @@ class WorkerStore:
             lambda: self._table.delete(key_of(worker_id)[0], sk, condition="attribute_exists(pk)")
         )
 
-    def page(self, *, limit: int, after: str | None) -> tuple[list[Worker], str | None]:
-        """Return up to `limit` workers, and the sort key of the last one."""
+    def page(
+        self, *, limit: int, after: str | None, skip: Container[int] = ()
+    ) -> tuple[list[Worker], str | None]:
+        """Return up to `limit` workers, and the sort key of the last one.
+
+        One call for each partition, except those to skip.
+        """
         workers: list[Worker] = []
         shard, last = 0, after
         if after is not None:
             shard = int(key_of(after.partition("|")[0])[0].removeprefix(keys.worker("")))
         while shard < SHARDS and len(workers) < limit:
+            if shard in skip:
+                shard, after = shard + 1, None
+                continue
             condition, values = "pk = :shard", {":shard": keys.worker(f"{shard:02d}")}
             if after is not None:
                 condition += " AND sk > :after"

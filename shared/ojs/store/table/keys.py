@@ -315,6 +315,15 @@ def batch(token: str) -> str:
     return f"B|{token}"
 
 
+# The first interval of due notes that is not done.
+DUE_NOTES = "DN"
+
+
+def due_notes(bucket: int) -> str:
+    """Partition of the due notes of an interval."""
+    return f"DN|{bucket}"
+
+
 def staged(token: str) -> str:
     """Return the index partition of a staged batch.
 
@@ -632,6 +641,17 @@ def watchers(job_id: str) -> str:
 def expiry(queue_name: str, lane: int) -> str:
     """Return the index partition of a lane's jobs that have a start deadline (`expires_at`)."""
     return f"T|{queue_name}|{lane}"
+
+
+def is_sweepable(line: str) -> bool:
+    """Whether a partition of an index has entries that the sweep processes at a time."""
+    return line.startswith(("D|", "T|"))
+
+
+def lane_of(line: str) -> tuple[str, int]:
+    """The queue and lane of a partition of an index that belongs to a lane."""
+    _, queue_name, lane = line.split("|")
+    return queue_name, int(lane)
 
 
 def all_dead() -> str:

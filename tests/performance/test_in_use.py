@@ -1,0 +1,35 @@
+"""What a minute's sweeps cost with queues in use: the bounds of `docs/cost.md`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.performance.counted import Counting, in_use, sweeps
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+    from local.engines import Engine
+
+
+@pytest.mark.parametrize(
+    ("queues", "calls", "reads"),
+    [
+        (1, 48, 34),
+        (50, 60, 100),
+        pytest.param(200, 120, 250, marks=pytest.mark.exhaustive),
+        pytest.param(1_000, 150, 720, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_in_use(
+    dynoxide: Engine, dynamodb: DynamoDBClient, queues: int, calls: float, reads: float
+) -> None:
+    spent = in_use(Counting(dynamodb), queues)
+    assert (spent["calls"] <= calls, spent["read"] <= reads) == (True, True), spent
+
+
+def test_at_rest(dynoxide: Engine, dynamodb: DynamoDBClient) -> None:
+    spent = sweeps(Counting(dynamodb), 1, 10)
+    assert (spent["calls"] <= 32, spent["read"] <= 20) == (True, True), spent
