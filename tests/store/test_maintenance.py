@@ -139,12 +139,14 @@ def test_lost_leases_are_found_behind_any_number_of_jobs_that_stand_still(
     assert len(taken(exact)) == 5
     begin(exact)
     exact.clock.advance(MINUTE_MS)
+    # The queries for staged batches are not for lines, and always as many.
+    monkeypatch.setattr(exact.run.stores.jobs.batches, "stale", lambda **_: [])
     counted = []
     for _ in range(6):
         with spending(exact):
             done = sweep(exact)
             queries = exact.run.table.meter.calls.count("Query")
-        counted.append((done.get("stalled_or_timed_out", 0), queries <= 10))
+        counted.append((done.get("stalled_or_timed_out", 0), queries <= 9))
     assert [ok for _, ok in counted] == [True] * 6
     assert sum(found for found, _ in counted) == 5
     assert counted[0] == (0, True), "it looked through more than it should"
