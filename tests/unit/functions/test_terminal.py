@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from cli import events, output, target
+from cli import output, target
 from cli.__main__ import main
 from cli.target import Exit
 from ojs.store.table import keys
 from ojs_aws import Event, ServerError
 from ojs_aws.client import subscription as subscriptions
+from ojs_aws.client.event import LOGGED
 from tests.unit.functions.keyed import Keyed
 
 if TYPE_CHECKING:
@@ -580,7 +581,7 @@ def test_events_that_the_server_sends_are_shown_at_once_and_only_once(
     assert seen.status == Exit.INTERRUPTED
     assert [each["subject"] for each in seen.objects] == ["job-1", "job-2", "job-3"]
     assert "The event log is read each 2 s" in seen.err
-    assert asked == [(f"queue:{HOSTILE}", {"types": events._TYPES, "detail": True})]
+    assert asked == [(f"queue:{HOSTILE}", {"types": LOGGED, "detail": True})]
     assert subscription.closed == 1
 
 
