@@ -95,7 +95,7 @@ REALTIME = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("function", BOUNDS.keys() - {"ticket", "socket", "notify"})
+@pytest.mark.parametrize("function", sorted(BOUNDS.keys() - {"ticket", "socket", "notify"}))
 def test_without_realtime_nothing_is_loaded_for_it(function: str) -> None:
     _, modules = imported(function)
     assert not [name for name in modules if name.startswith(REALTIME)]
