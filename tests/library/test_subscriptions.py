@@ -152,11 +152,15 @@ def test_no_event_is_lost_however_often_the_connection_is(
 
     seen: Counter[str | None] = Counter()
     with client.subscribe("queue:q") as events:
-        threading.Thread(target=produce, daemon=True).start()
+        producer = threading.Thread(target=produce, daemon=True)
+        producer.start()
         while len(seen) < 4 * drops:
             event = events.get(30)
             assert event is not None
             seen[event.id] += 1
+        # It waits for the connection that follows the last lost one.
+        producer.join(30)
+        assert not producer.is_alive()
     assert set(seen.values()) == {1}
     assert set(seen) == {f"evt_{number}" for number in range(4 * drops)}
 

@@ -456,7 +456,7 @@ def test_names_of_one_retry_setting_must_agree(retry: dict[str, Any], field: str
     with pytest.raises(ValidationFailed) as caught:
         _resolved(_request(options={"retry": retry}))
     assert caught.value.field == f"options.retry.{field}"
-    assert "which sets the same value" in caught.value.reason
+    assert "both set the same value" in caught.value.reason
     same = dict.fromkeys(retry, "linear" if "linear" in retry.values() else 1_000)
     same |= {name: "PT1S" for name in same if name.endswith("_interval")}
     _resolved(_request(options={"retry": same}))
