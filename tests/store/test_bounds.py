@@ -152,8 +152,8 @@ def test_a_staged_batch_that_fails_gives_its_room_back_once(exact: World, ids: s
         with pytest.raises(BackendError):
             exact.another(client).enqueue.push_batch([envelope.parse(one) for one in raw])
         exact.clock.advance(400 * SECOND)
-        exact.sweep()
-        exact.sweep()
+        exact.sweep_batches()
+        exact.sweep_batches()
     assert counter_value(exact)[0] == 1
     assert records(exact) == 1
 
@@ -709,8 +709,9 @@ def test_an_unbounded_queue_pays_nothing_and_a_bounded_one_a_call_and_a_unit(
 
     exact.run.queues.configure("plain", {})
     bound(exact, "bounded", max_size=100)
-    # What a container does once an hour.
+    # What a container does once an hour, and the due notes of an interval.
     cost("plain")
+    cost("bounded")
     plain, bounded = cost("plain"), cost("bounded")
     more = [(b[0] - p[0], b[1] - p[1]) for p, b in zip(plain, bounded, strict=True)]
     # A claim there has no note, and leaves an entry in the index, which the ack removes.

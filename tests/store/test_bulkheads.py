@@ -186,12 +186,13 @@ def test_a_damaged_record_stops_no_other(exact: World) -> None:
 
 
 def test_a_damaged_queue_stops_no_other(exact: World) -> None:
-    for queue in ("a", "bad", "z"):
-        exact.push(queue=queue, scheduled_at="+PT5S")
+    jobs = [exact.push(queue=queue, scheduled_at="+PT5S") for queue in ("a", "bad", "z")]
     damage_queue(exact, "bad")
     exact.clock.advance(6_000)
     assert failed(report := sweep(exact)) == [("queue bad", "UnreadableItem")]
-    assert report["promoted"] == 2
+    # Nor its own jobs: its line is noted, and read without its record.
+    assert report["promoted"] == 3
+    assert [exact.state(job) for job in jobs] == ["available"] * 3
     now_ms = exact.clock.now_ms()
     for each in exact.run.sweeps():
         report = each.run_once(now_ms, 100)

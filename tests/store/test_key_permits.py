@@ -98,6 +98,9 @@ def test_a_permit_of_a_thousand_costs_one_unit_to_take_and_one_to_give_back(exac
 def test_the_permits_of_ten_jobs_are_taken_by_one_write_and_starts_are_not_counted(
     exact: World,
 ) -> None:
+    # The first claim notes the line.
+    limited(exact, concurrency=20)
+    assert len(exact.fetch()) == 1
     for n in range(10):
         limited(exact, n, concurrency=20)
     before = limiter_item(exact)

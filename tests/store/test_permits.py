@@ -579,12 +579,16 @@ def test_a_quiet_limited_queue_costs_the_sweep_two_calls(streamed: Worlds) -> No
         world.clock.advance(600 * SECOND)
         reconcile(world)
         world.clock.advance(600 * SECOND)
+        # A run of the minute reads the due notes once for all sweeps.
+        world.run.table.meter.reset()
+        world.run.stores.due_notes.lines()
+        noted = len(world.run.table.meter.calls)
         world.run.table.meter.reset()
         counts = reconcile(world)
         assert (counts["slotted"], counts["failed"]) == (1, 0)
         # When the deployment began, names and queues, which the sweeps of one minute read once;
         # queue, semaphore and statistics; permits; running jobs as the projection has them.
-        assert len(world.run.table.meter.calls) == 6
+        assert len(world.run.table.meter.calls) - noted == 6
         assert world.run.table.meter.write_units == 0
 
 

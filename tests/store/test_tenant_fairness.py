@@ -547,6 +547,8 @@ def test_a_batch_costs_one_write_more_for_each_tenant(exact: World) -> None:
 
 def test_what_does_not_stand_in_line_costs_nothing_more(exact: World) -> None:
     warm(exact)
+    # The first one notes the line for the interval in which it is due.
+    exact.push(scheduled_at="+PT1H")
     with spending(exact) as plain:
         exact.push(scheduled_at="+PT1H")
     fair(exact)
