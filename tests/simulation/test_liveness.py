@@ -48,7 +48,7 @@ def test_a_queue_in_trouble_that_stops_the_others_is_found() -> None:
     def stopping(source: Any) -> Any:
         return next(source._parts[0], []) or source._parts.clear() or []
 
-    with mock.patch("ojs.services.jobs.fetch._Source._resume", stopping):
+    with mock.patch("ojs.services.jobs.fetch._CandidateSource._resume", stopping):
         told = measure("hot", SEED, phase_ms=PHASE_MS)
     assert told.during <= LEAST_DURING * told.healthy
 

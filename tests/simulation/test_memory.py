@@ -107,7 +107,11 @@ def _told(act: Any, failed: list[ClientError] | None = None) -> Any:
     )
 
 
-@pytest.mark.parametrize(("scenario", "seed"), spread(product(SCENARIOS, range(SEEDS)), 5, rest=3))
+# The index of `rings` answers late, which no engine does.
+COMPARED = [name for name in SCENARIOS if name != "rings"]
+
+
+@pytest.mark.parametrize(("scenario", "seed"), spread(product(COMPARED, range(SEEDS)), 5, rest=3))
 def test_it_answers_as_dynoxide_does(
     dynoxide: Engine, dynamodb: DynamoDBClient, fresh_table: str, scenario: str, seed: int
 ) -> None:
