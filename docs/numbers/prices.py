@@ -138,8 +138,8 @@ class Model:
     # --- realtime ---------------------------------------------------------------------------
 
     def unheard(self, load: Load, level: str) -> float:
-        """Dollars a second of `realtime` at this level while no worker is idle and nobody has
-        subscribed.
+        """Dollars per second of `realtime` at this level, without listening workers and without
+        subscribers.
         """
         numbers = self.numbers
         reads = min(load.pushes, numbers["containers"] / _LISTENERS_S)

@@ -110,8 +110,8 @@ def synthesis(synthesise: Callable[[DeploymentSettings], Synthesis]) -> Synthesi
 
 @pytest.fixture(scope="session")
 def with_jwt(synthesise: Callable[[DeploymentSettings], Synthesis]) -> Synthesis:
-    """Tokens of an issuer, a web page that may use the API, an encryption key of its own, push
-    delivery to what its settings name, and a name of the WebSocket API.
+    """With a JWT issuer, CORS, a customer-managed encryption key, push delivery, and a domain name
+    of the WebSocket API.
     """
     return synthesise(
         DeploymentSettings(

@@ -55,6 +55,8 @@ QUEUES = {"one queue": 1, "five queues": 5}
 _WARM_STEPS, _STEP_MS = 96, 900_000
 _SWEPT_EVERY = 8
 _MINUTE_MS, _MINUTES = 60_000, 120
+# Runs of the sweep by which it has marked queues as plain.
+_MARKED_MINUTES = 10
 # Jobs a second that are pushed to a function, and how many of them are counted.
 # Jobs per second and containers, and how many jobs are counted.
 _PUSHED = {(0.4, 1): 10, (1, 1): 20, (10, 1): 100, (10, 4): 100, (10, 10): 100}
@@ -513,12 +515,12 @@ def consumer(bench: Counting, queues: int) -> dict[str, Spent]:
 
 
 def sweeps(bench: Counting, queues: int, minutes: int) -> Spent:
-    """A run of the sweep with so many queues in which nothing happens any more."""
+    """A run of the sweep with this many idle queues, after it has marked them."""
     records = bench.recorded(queues, [f"queue-{number:03d}" for number in range(queues)])
     consume = Consumer()
     for at in range(0, len(records), STREAM_BATCH):
         consume(records[at : at + STREAM_BATCH])
-    for ms in (_MINUTE_MS, QUIET_MS):
+    for ms in (_MINUTE_MS, QUIET_MS, *[_MINUTE_MS] * _MARKED_MINUTES):
         bench.clock.advance(ms)
         swept()
     bench.reset()
@@ -732,7 +734,7 @@ PARTS: dict[str, Callable[[DynamoDBClient], Any]] = {
     },
     "sweeps": lambda client: {
         str(count): sweeps(Counting(client), count, minutes)
-        for count, minutes in ((1, 60), (200, 5))
+        for count, minutes in ((1, 60), (200, 60))
     },
     "sweeps in use": lambda client: {
         str(count): sweeps_in_use(Counting(client), count) for count in (1, 50)

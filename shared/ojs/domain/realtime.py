@@ -148,7 +148,7 @@ def check_channel(value: str) -> str:
         try:
             _CHECKS[kind](name)
         except ValueError as error:
-            raise ValueError(f"must be {kind}: and a name that fits: it {error}") from None
+            raise ValueError(f"must be {kind}: and a valid name, which {error}") from None
     return value
 
 

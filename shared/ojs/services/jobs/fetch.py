@@ -133,8 +133,8 @@ class WorkerFetch:
     keys_wait: Sequence[int | None] = ()
 
     @property
-    def anew(self) -> bool:
-        """Whether all queues are read, even if they were empty recently.
+    def reads_empty_lanes(self) -> bool:
+        """Whether lanes are read that were empty recently.
 
         A listed worker that was not rung looks for jobs whose rings were lost.
         """
@@ -435,7 +435,7 @@ class JobFetcher:
         if delivery is not None:
             plan.permits.delivery, plan.permits.shards = delivery.delivery, delivery.shards
         # A wake-up of a delivery is for new jobs, which another container might have enqueued.
-        remembers = delivery is None and not (seen is not None and seen.anew)
+        remembers = delivery is None and not (seen is not None and seen.reads_empty_lanes)
         lines = self._line_reader(plan, read.queues, remembers=remembers, seen=seen)
         state = _FetchState(
             plan,
