@@ -6,21 +6,49 @@ import asyncio
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from ojs_aws import AsyncClient, JobContext, NotFound, Worker
+from ojs_aws import AsyncClient, Job, JobContext, NotFound, Worker
 from ojs_aws.client.operations import worker_call
 from ojs_aws.testing.server import OjsServer
+from ojs_aws.worker.listening import Listening
 from tests.library.stub import until
 
 pytestmark = pytest.mark.e2e
 
 # A worker that polls only so often: what it does sooner, it was told.
 RARELY_S = 60.0
+
+
+class Fetched:
+    """Why the worker fetched: the jobs that fetches after a ring brought, and the other fetches
+    of a listed worker.
+    """
+
+    def __init__(self) -> None:
+        self.rung: set[str] = set()
+        self.looks = 0
+
+
+@pytest.fixture
+def fetched(monkeypatch: pytest.MonkeyPatch) -> Fetched:
+    found, answered = Fetched(), Listening.answered
+
+    def note(
+        self: Listening, asked: dict[str, Any], answer: Any, jobs: Sequence[Job], **options: Any
+    ) -> float | None:
+        if "rung" in asked:
+            found.rung |= {job.id for job in jobs}
+        elif asked and asked["listen"]["listed"]:
+            found.looks += 1
+        return answered(self, asked, answer, jobs, **options)
+
+    monkeypatch.setattr(Listening, "answered", note)
+    return found
 
 
 @contextmanager
@@ -42,9 +70,11 @@ def running(
 
 
 @pytest.mark.parametrize("pushes", [20, pytest.param(200, marks=pytest.mark.whole)])
-def test_an_idle_worker_starts_a_job_at_once(ojs_server: OjsServer, pushes: int) -> None:
-    """Within 50 ms as a rule, and 120 ms nearly always; on a busy machine in the time of six
-    requests, of which it needs two.
+def test_an_idle_worker_starts_a_job_at_once(
+    ojs_server: OjsServer, fetched: Fetched, pushes: int
+) -> None:
+    """Each because of a ring. Within 50 ms as a rule, and 120 ms nearly always; on a busy machine
+    in the time of six requests, of which it needs two.
     """
     client, begun = ojs_server.client, {}
     waited, bare = [], []
@@ -54,6 +84,8 @@ def test_an_idle_worker_starts_a_job_at_once(ojs_server: OjsServer, pushes: int)
 
     fetch = worker_call("workers/fetch", {"queues": ["other"], "count": 1})
     with running(ojs_server, note):
+        # The one look without a ring: for what was pushed before it was listed.
+        until(lambda: fetched.looks)
         for _ in range(pushes):
             start_s = time.monotonic()
             client.enqueue("t", queue="other")
@@ -65,14 +97,15 @@ def test_an_idle_worker_starts_a_job_at_once(ojs_server: OjsServer, pushes: int)
             waited.append(begun[job.id] - start_s)
             # It is idle again: not the fetch that brings the ack brings the next job.
             until(lambda: client.get_job(job.id).state == "completed")  # noqa: B023
-    (median, late), (one, another) = spread(waited), spread(bare)
-    assert median <= max(0.05, 3 * one)
-    assert late <= max(0.12, 3 * another)
+            assert job.id in fetched.rung
+    assert statistics.median(waited) <= max(0.05, 3 * statistics.median(bare))
+    if pushes >= 200:
+        assert late(waited) <= max(0.12, 3 * late(bare))
 
 
-def spread(times: list[float]) -> tuple[float, float]:
-    """The median, and what 95 of 100 are below."""
-    return statistics.median(times), statistics.quantiles(times, n=20)[18]
+def late(times: list[float]) -> float:
+    """What 95 of 100 are below. A few times don't have it: it would be the longest one."""
+    return statistics.quantiles(times, n=20)[18]
 
 
 def test_moving_the_clock_starts_jobs_that_become_due(ojs_server: OjsServer) -> None:
