@@ -6,6 +6,7 @@ import asyncio
 import statistics
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,8 +14,9 @@ from typing import Any
 import pytest
 
 from ojs_aws import AsyncClient, Job, JobContext, NotFound, Worker
-from ojs_aws.client import subscription
+from ojs_aws.client import background, link, subscription
 from ojs_aws.client.operations import worker_call
+from ojs_aws.client.subscription import AsyncSubscription
 from ojs_aws.testing.server import OjsServer
 from ojs_aws.worker.listening import Listening
 from tests.library.stub import until
@@ -177,3 +179,61 @@ def test_subscriptions(ojs_server: OjsServer) -> None:
         (jobs[0].id, "cancelled"),
     ]
     assert sorted(seen[0]) == sorted([jobs[0].id, jobs[0].id, jobs[1].id])
+
+
+@pytest.mark.parametrize(
+    "drops",
+    [
+        10,
+        pytest.param(50, marks=pytest.mark.exhaustive),
+        pytest.param(1_000, marks=pytest.mark.whole),
+    ],
+)
+def test_no_event_is_lost_by_reconnections(
+    ojs_server: OjsServer, monkeypatch: pytest.MonkeyPatch, drops: int
+) -> None:
+    """Events before, during, and after each loss, of which the log has some seconds later."""
+    monkeypatch.setattr(link, "_PAUSES_S", (0.01, 0.02))
+    client = ojs_server.client
+    # Its event may come after the subscription that it is older than.
+    first = client.enqueue("t", queue="q").id
+    sent: list[str] = []
+    seen: Counter[str | None] = Counter()
+
+    def push(number: int) -> None:
+        sent.extend(client.enqueue("t", queue="q").id for _ in range(number))
+
+    def lose(connection: link.Link, pushes: int) -> None:
+        until(lambda: connection.connected)
+        push(2 * pushes)
+        lost = connection._socket
+        assert lost is not None
+        background.loop().call_soon_threadsafe(lost.transport.abort)
+        push(pushes)
+        until(lambda: connection._socket is not lost)
+
+    def logged() -> set[str]:
+        return {event["subject"] for event in client.list_events(limit=1_000)["events"]}
+
+    def produce(subscription: AsyncSubscription) -> None:
+        for number in range(1, drops + 1):
+            lose(subscription._link, 1)
+            if number % 100 == 0 or number == drops:
+                # One replay has up to 500 events: those that the log has.
+                until(lambda: logged().issuperset(sent[-300:]))
+                lose(subscription._link, 0)
+                until(lambda: len(seen) == len(sent))
+            if number % 100 == 0 and number < drops:
+                until(lambda: time.monotonic() > subscription._settled_at)
+
+    with client.subscribe("queue:q", types=["job.state_changed"]) as events:
+        thread = threading.Thread(target=produce, args=(events._inner,), daemon=True)
+        thread.start()
+        # It waits for all to be seen.
+        while thread.is_alive():
+            event = events.get(0.1)
+            if event is not None and event.job_id != first:
+                assert event.type == "job.state_changed"
+                seen[event.job_id] += 1
+    assert seen == Counter(sent)
+    assert len(sent) == 3 * drops
