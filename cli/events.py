@@ -23,8 +23,8 @@ _MOST = 1_000
 _MOST_KNOWN = 10_000
 # How often the event log is read without a subscription.
 _INTERVAL_S = 2.0
-# With one, it is read this time after an event, because it can have others of the same cause that the
-# server doesn't send. Without an event, it is read in case that one was lost.
+# With one, it is read this time after an event, because it can have others of the same cause that
+# the server doesn't send. Without an event, it is read in case that one was lost.
 _LOGGED_S = 15.0
 _FALLBACK_S = 300.0
 # Events of the log that the server sends, each alone or with the event that it led to.
