@@ -7,24 +7,20 @@ import statistics
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from ojs_aws import AsyncClient, Job, JobContext, NotFound, Worker
+from ojs_aws import AsyncClient, Job, NotFound
 from ojs_aws.client import background, link, subscription
-from ojs_aws.client.operations import worker_call
 from ojs_aws.client.subscription import AsyncSubscription
 from ojs_aws.testing.server import OjsServer
 from ojs_aws.worker.listening import Listening
 from tests.library.stub import until
+from tests.performance.pickup import RARELY_S, late, measure, running
 
 pytestmark = pytest.mark.e2e
-
-# A worker that polls only so often: what it does sooner, it was told.
-RARELY_S = 60.0
 
 
 class Fetched:
@@ -54,24 +50,6 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> Fetched:
     return found
 
 
-@contextmanager
-def running(
-    server: OjsServer, handle: Callable[[JobContext], Any], **options: Any
-) -> Iterator[Worker]:
-    """A worker of the queue `q` that is idle, and listens."""
-    worker = Worker(server.url, key=server.key, queues=["q"], poll_s=RARELY_S, **options)
-    worker.handler("t")(handle)
-    thread = threading.Thread(target=worker.run)
-    thread.start()
-    try:
-        job = server.client.enqueue("t", queue="q")
-        until(lambda: server.client.get_job(job.id).state == "completed")
-        yield worker
-    finally:
-        worker.stop()
-        thread.join(60)
-
-
 @pytest.mark.parametrize("pushes", [20, pytest.param(200, marks=pytest.mark.whole)])
 def test_an_idle_worker_starts_a_job_at_once(
     ojs_server: OjsServer, fetched: Fetched, pushes: int
@@ -79,36 +57,15 @@ def test_an_idle_worker_starts_a_job_at_once(
     """Each because of a ring. Within 50 ms as a rule, and 120 ms nearly always; on a busy machine
     in the time of six requests, of which it needs two.
     """
-    client, begun = ojs_server.client, {}
-    waited, bare = [], []
 
-    def note(job: JobContext) -> None:
-        begun[job.id] = time.monotonic()
+    def done(job_id: str) -> None:
+        assert job_id in fetched.rung
 
-    fetch = worker_call("workers/fetch", {"queues": ["other"], "count": 1})
-    with running(ojs_server, note):
-        # The one look without a ring: for what was pushed before it was listed.
-        until(lambda: fetched.looks)
-        for _ in range(pushes):
-            start_s = time.monotonic()
-            client.enqueue("t", queue="other")
-            assert client.run(fetch)["jobs"]
-            bare.append(time.monotonic() - start_s)
-            start_s = time.monotonic()
-            job = client.enqueue("t", queue="q")
-            until(lambda: job.id in begun)  # noqa: B023 - called here
-            waited.append(begun[job.id] - start_s)
-            # It is idle again: not the fetch that brings the ack brings the next job.
-            until(lambda: client.get_job(job.id).state == "completed")  # noqa: B023
-            assert job.id in fetched.rung
-    assert statistics.median(waited) <= max(0.05, 3 * statistics.median(bare))
+    # The one look without a ring is for what was pushed before it was listed.
+    found = measure(ojs_server, pushes, lambda: fetched.looks, done)
+    assert statistics.median(found.waited) <= max(0.05, 3 * statistics.median(found.bare))
     if pushes >= 200:
-        assert late(waited) <= max(0.12, 3 * late(bare))
-
-
-def late(times: list[float]) -> float:
-    """What 95 of 100 are below. A few times don't have it: it would be the longest one."""
-    return statistics.quantiles(times, n=20)[18]
+        assert late(found.waited) <= max(0.12, 3 * late(found.bare))
 
 
 def test_moving_the_clock_starts_jobs_that_become_due(ojs_server: OjsServer) -> None:
