@@ -172,7 +172,12 @@ class OjsServer:
 
         Returns:
             The new time of the server, in UTC.
+
+        Raises:
+            TypeError: `step` isn't a timedelta.
         """
+        if not isinstance(step, (timedelta, type(None))):
+            raise TypeError(f"advance({step!r}): pass a timedelta, or a unit: advance(hours=1)")
         by = (step or timedelta()) + timedelta(**parts)
         body = {"advance_ms": round(by.total_seconds() * 1_000)}
         now_ms = self.client.run(Call("POST", "admin/clock", json_object, body))["now_ms"]
