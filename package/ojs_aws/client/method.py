@@ -50,9 +50,9 @@ class Method(Generic[P, T]):
         try:
             signature.bind(*args, **kwargs)
         except TypeError as error:
-            expected = signature.replace(return_annotation=signature.empty)
-            called = f"{owner.__name__}.{self._name}"
-            raise TypeError(f"{called}(): {error}. Expected is {called}{expected}") from None
+            names = ", ".join(signature.parameters) or "none"
+            called = f"{owner.__name__}.{self._name}()"
+            raise TypeError(f"{called}: {error}. Its parameters are {names}") from None
 
     @overload
     def __get__(self, client: Blocking, owner: type) -> Callable[P, T]: ...

@@ -99,6 +99,11 @@ class Jobs:
         own = checked(f"job({name!r})", options, known)
         return Declaration(self, name, {**self._options, **own})
 
+    def serve(self, worker: Worker) -> None:
+        """Add the functions as handlers to a worker. Raises ValueError for a type that it has."""
+        for name, job_type in self.types.items():
+            worker.handlers.add(name, Performer(job_type, worker.resources))
+
     def use(self, clients: Clients) -> None:
         """Enqueue jobs with these clients, unless it has others."""
         if self.clients is DEFAULT:

@@ -161,9 +161,12 @@ class Handlers:
         Raises ValueError if a resource is unknown.
         """
         if self.resources is not None:
+            import atexit
+
             from ojs_aws.client import background
 
-            self.resources.start(self, run or background.result)
+            if self.resources.start(self, run or background.result) and run is None:
+                atexit.register(self.resources.stop)
 
     def of(self, kind: str) -> Handler | None:
         """Return the handler of a job type, or None."""

@@ -27,8 +27,9 @@ class Resources:
 
     def _reset(self) -> None:
         self._values: Mapping[str, Any] = {}
-        self._process = 0
-        self._stack: AsyncExitStack | None = None
+        # The process and the runner of the event loop that it was entered on.
+        self._entered: tuple[int, Run] | None = None
+        self._stack = AsyncExitStack()
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -38,23 +39,25 @@ class Resources:
         self.__dict__.update(state)
         self._reset()
 
-    def start(self, handlers: Handlers, run: Run) -> None:
-        """Enter the lifespan, unless this process has.
+    def start(self, handlers: Handlers, run: Run) -> bool:
+        """Enter the lifespan, unless this process has. Returns whether it did.
 
         Raises:
             ValueError: A job needs a resource that is unknown, or that it can't await.
         """
         with self._lock:
-            if self._process == os.getpid():
-                return
-            stack = AsyncExitStack()
+            if self._entered == (os.getpid(), run):
+                return False
+            self.stop()
+            self._stack = stack = AsyncExitStack()
             run(self._enter(stack))
+            self._entered = os.getpid(), run
             try:
                 self._check(handlers)
             except ValueError:
-                run(stack.aclose())
+                self.stop()
                 raise
-            self._stack, self._process = stack, os.getpid()
+            return True
 
     async def _enter(self, stack: AsyncExitStack) -> None:
         values = {} if self.lifespan is None else await enter(stack, _manager(self.lifespan)())
@@ -62,11 +65,11 @@ class Resources:
             raise TypeError(f"lifespan must yield a mapping of names to resources, but {values!r}")
         self._values = values
 
-    def stop(self, run: Run) -> None:
-        """Leave the lifespan."""
-        stack, self._stack, self._process = self._stack, None, 0
-        if stack is not None:
-            run(stack.aclose())
+    def stop(self) -> None:
+        """Leave the lifespan, unless a parent of this process entered it."""
+        entered, self._entered = self._entered, None
+        if entered is not None and entered[0] == os.getpid():
+            entered[1](self._stack.aclose())
 
     def _check(self, handlers: Handlers) -> None:
         known = sorted({*self._values, *self.providers})

@@ -147,7 +147,7 @@ class Session:
         finally:
             self._functions.stop()
             if self._handlers.resources is not None:
-                self._handlers.resources.stop(on_loop)
+                self._handlers.resources.stop()
             if self._loop is not None:
                 self._loop.stop()
         logger.info("Worker stopped: %s", self.id, extra=self._facts)

@@ -137,11 +137,8 @@ class Worker:
         Raises:
             ValueError: A job type already has a handler.
         """
-        from ojs_aws.typed.performer import Performer
-
         if self not in jobs.workers:
-            for name, job_type in jobs.types.items():
-                self.handlers.add(name, Performer(job_type, self.resources))
+            jobs.serve(self)
             jobs.workers.append(self)
             jobs.use(self._own_jobs().clients)
 
