@@ -17,6 +17,8 @@ from ojs_aws.worker.context import AsyncJobContext, JobContext
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from ojs_aws.client.asynchronous import AsyncClient
+    from ojs_aws.client.blocking import Client
     from ojs_aws.worker.worker import Worker
 
 P = ParamSpec("P")
@@ -98,6 +100,14 @@ class Jobs:
         known = JobOptions.__optional_keys__
         own = checked(f"job({name!r})", options, known)
         return Declaration(self, name, {**self._options, **own})
+
+    def bind(self, client: Client | AsyncClient) -> None:
+        """Set the client that enqueues these jobs, and others without a URL in this process.
+
+        Args:
+            client: For `enqueue`, or an AsyncClient for `aenqueue`. Default: one by `OJS_URL`.
+        """
+        self.clients.bind(client)
 
     def serve(self, worker: Worker) -> None:
         """Add the functions as handlers to a worker. Raises ValueError for a type that it has."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from ojs_aws.typed.plain import Convert, Refused, at
 from ojs_aws.worker.context import JobContext
@@ -41,6 +41,10 @@ def _converters() -> Callable[[Any], Convert]:
     return found
 
 
+def _has_bytes(hint: Any) -> bool:
+    return hint in (bytes, bytearray) or any(map(_has_bytes, get_args(hint)))
+
+
 class Signature:
     """Arguments of a job, from the signature of its function.
 
@@ -58,7 +62,7 @@ class Signature:
         """
         self._name = name
         self.where = f"{function.__module__}.{function.__qualname__}"
-        self._is_class = inspect.isclass(function)
+        self._class = function if inspect.isclass(function) else None
         try:
             hints = get_type_hints(function, include_extras=True)
             signature = inspect.signature(function)
@@ -75,14 +79,14 @@ class Signature:
         self._defaults: dict[str, Any] = {}
         carried = []
         for each in parameters[is_context:]:
-            if each.kind is each.KEYWORD_ONLY and not self._is_class:
+            if each.kind is each.KEYWORD_ONLY and self._class is None:
                 if each.default is not _INJECTED:
                     raise self._misuse(each, "is keyword-only, so its default must be injected()")
                 self.resources.append(each.name)
             else:
                 carried.append(self._argument(each, hints))
         self._signature = signature.replace(parameters=carried, return_annotation=signature.empty)
-        result = hints.get("return", Any) if result is None and not self._is_class else result
+        result = hints.get("return", Any) if result is None and self._class is None else result
         try:
             self._result = _converters()(result)
         except Exception as error:
@@ -99,18 +103,18 @@ class Signature:
         if each.default is _INJECTED:
             raise self._misuse(each, "must be keyword-only. Write it after `*,`")
         hint = hints[each.name]
-        if "bytes" in inspect.formatannotation(hint).replace("[", " ").split():
+        if _has_bytes(hint):
             raise self._misuse(each, "must not contain bytes. Use str, for example base64")
         try:
             convert = self._converters[each.name] = _converters()(hint)
         except Exception as error:  # pydantic has several
             raise self._misuse(each, f"can't be converted: {error}") from error
-        if each.default is not each.empty:
+        if each.default is not each.empty and self._class is None:
             try:
                 self._defaults[each.name] = convert(each.default, True)
             except Refused as error:
                 raise self._misuse(each, f"has an invalid default. It {error}") from None
-        kind = each.POSITIONAL_OR_KEYWORD if self._is_class else each.kind
+        kind = each.POSITIONAL_OR_KEYWORD if self._class else each.kind
         return each.replace(kind=kind, annotation=hint)
 
     def __str__(self) -> str:
@@ -127,8 +131,14 @@ class Signature:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise InvalidArguments(f"{called}: {error}. Expected is {self}") from None
-        bound.apply_defaults()
-        return bound.arguments
+        if self._class is None:
+            bound.apply_defaults()
+            return bound.arguments
+        try:
+            made = self._class(**bound.arguments)  # it knows its defaults
+        except (TypeError, ValueError) as error:
+            raise InvalidArguments(f"{called}: {error}") from None
+        return {name: getattr(made, name) for name in self._converters}
 
     def dump(self, called: str, arguments: Mapping[str, Any]) -> list[Any]:
         """Return the `args` of a job. Raises InvalidArguments for an argument of a wrong type."""

@@ -160,12 +160,8 @@ class Worker:
                     self.include(value)
 
     def bind(self, client: Client | AsyncClient) -> None:
-        """Set the client that enqueues the jobs of this worker. Default: one by `OJS_URL`.
-
-        Args:
-            client: For `enqueue`, or an AsyncClient for `aenqueue`.
-        """
-        self._own_jobs().clients.bind(client)
+        """Set the client that enqueues the jobs of this worker, as `Jobs.bind`."""
+        self._own_jobs().bind(client)
 
     def _own_jobs(self) -> Jobs:
         if self._jobs is None:
@@ -327,6 +323,8 @@ class Worker:
 
         task = asyncio.ensure_future(self.run_async(signals=False))
         await asyncio.sleep(0)  # until the session has begun
+        if task.done():
+            await task  # it could not begin
         try:
             yield
         finally:
