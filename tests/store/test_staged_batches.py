@@ -90,9 +90,9 @@ def test_a_batch_of_an_earlier_version_is_undone_by_the_next_sweep(exact: World)
     exact.clock.advance(STAGING_GRACE_MS)
     assert exact.sweep()["batches_undone"] >= 2
     # Its second undoing is found there, too.
-    exact.sweep_batches()
+    exact.sweep()
     exact.clock.advance(3_600_000)
-    exact.sweep_batches()
+    exact.sweep()
     items = exact.client.scan(TableName=exact.table)["Items"]
     notes = [item for item in items if item["pk"]["S"].startswith("B|")]
     assert len(notes) == 3
@@ -159,5 +159,5 @@ def test_room_of_a_batch_in_any_slot_is_left_alone_until_it_is_undone(exact: Wor
         move(exact, left(exact, queue="a"), keys.staged_slot(slot))
         assert recount.staged(exact.clock.now_ms() + 1) == {"a"}
         exact.clock.advance(STAGING_GRACE_MS)
-        exact.sweep_batches()
+        exact.sweep()
         assert recount.staged(exact.clock.now_ms() + 1) == set()
