@@ -98,7 +98,7 @@ def test_nothing_is_lost_wherever_a_sweep_dies(swept: World, away_ms: int) -> No
 def test_an_outage_of_a_day_is_made_up_for_by_one_sweep(swept: World) -> None:
     for hours in range(1, 25):
         push(swept.run, scheduled_at=f"+PT{hours}H")
-    assert sweep(swept, ms=25 * 3_600_000) <= 20
+    assert sweep(swept, ms=25 * 3_600_000) <= 32
     assert not overdue(swept)
     # And then it reads what is noted.
     assert not swept.run.sweep_queues.plan().due.late

@@ -170,7 +170,7 @@ class SweepPlan:
     turn: frozenset[str]
     due: DueLines
     # The partitions of staged batches that are read.
-    staged: Sequence[str]
+    staged: list[str]
     # An idle state that was recorded before this time (ms) is not used, because functions of an
     # earlier version might have been active.
     relied_on_ms: int

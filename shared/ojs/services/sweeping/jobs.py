@@ -29,7 +29,7 @@ from ojs.services.sweeps import (
 from ojs.store.deployment.maintenance import MaintenanceStore
 from ojs.store.jobs.finding import DueLine
 from ojs.store.jobs.records import JobStore
-from ojs.store.queues.due_notes import AHEAD_MS, DueNotes
+from ojs.store.queues.due_notes import AHEAD_MS, DueLines, DueNotes
 from ojs.store.queues.queues import QueueStore
 from ojs.store.table import keys
 
@@ -104,20 +104,21 @@ class JobSweep:
         # A failure of one part must not delay the others. Each part takes at most a third of the
         # remaining time.
         deleting: list[Queue] = []
-        plan: SweepPlan | None = None
-        complete = False
+        due = DueLines(None, 0, [])
+        staged, complete = keys.staged_lines(), False
         with counting_failures(counts, "the list of queues"):
             plan = self._queues.plan()
+            due, staged = plan.due, plan.staged
             complete = self._lines(plan, now_ms, limit, third_of(go_on), counts, deleting)
         with counting_failures(counts, "lease notes"):
             self._leases.look(now_ms, counts, third_of(go_on))
         with counting_failures(counts, "running jobs without a lease note"):
             self._leases.search(now_ms, counts, third_of(go_on))
         with counting_failures(counts, "staged batches"):
-            staged = plan.staged if plan else keys.staged_lines()
-            if self._undo_batches(staged, now_ms, counts, third_of(go_on)) and plan and complete:
+            complete = self._undo_batches(staged, now_ms, counts, third_of(go_on)) and complete
+            if complete:
                 # Last: a sweep that dies or is cut short before reads all lines again.
-                self._due_notes.advance(plan.due)
+                self._due_notes.advance(due)
         self._deletion.resume(deleting, counts, limit=limit, go_on=go_on)
         with counting_failures(counts, "deleted queues"):
             self._deletion.look_after(limit, counts, go_on)

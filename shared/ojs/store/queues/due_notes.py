@@ -1,8 +1,9 @@
 """Due notes: which lines have an entry that is due, by intervals of five minutes.
 
-A line is a lane's partition of starts, retries, ends of leases and ticks (`keys.due`), or that of
-its deadlines (`keys.expiry`), or a slot of staged batches. The job sweep reads only lines that were noted for the present
-interval or for one that ended recently, so its cost does not grow with the number of queues.
+A line is a lane's partition of starts, retries, ends of leases and ticks (`keys.due`), that of its
+deadlines (`keys.expiry`), or a slot of staged batches (`keys.staged`). The job sweep reads only
+lines that were noted for the present interval or for one that ended recently, so its cost does not
+grow with the number of queues.
 
 - Before a write that puts an entry into a line, a container notes the line for the interval in
   which the entry is due. It does so once for each line and interval: one write. Without the note
