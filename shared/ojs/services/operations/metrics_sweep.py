@@ -203,7 +203,7 @@ class MetricsSweep:
         self._complete_ms = 0
         # The queues that had dead letters in that run.
         self._had_dead: frozenset[str] = frozenset()
-        # By name of a queue: its gauges; for one without recent changes: its minutes since a time...
+        # By name of a queue: its gauges, and its minutes since a time (ms) if it has not changed.
         self._known: BoundedMap[str, _Known] = BoundedMap(_REMEMBERED)
         self._minutes: BoundedMap[str, tuple[_Sign, int, Sequence[Point]]] = BoundedMap(_REMEMBERED)
 
