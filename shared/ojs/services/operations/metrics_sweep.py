@@ -65,7 +65,7 @@ _QUEUES = 33  # one call
 # Maximum number of pools whose worker counts one run stores: those with the most workers.
 _POOLS = 1_000
 # Once in this number of minutes an empty partition of workers is read.
-_LOOKS = 4
+_LOOKS = 5
 # Queues whose gauges a container remembers.
 _REMEMBERED = 10_000
 # An eventually consistent read sees writes that are older than this.

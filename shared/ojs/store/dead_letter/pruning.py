@@ -110,6 +110,7 @@ class Pruning:
                     values={":token": token},
                 )
             )
+            self._done_ms = done_ms or 0
 
     # --- queues -------------------------------------------------------------------------------
 
