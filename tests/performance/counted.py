@@ -56,7 +56,7 @@ _WARM_STEPS, _STEP_MS = 96, 900_000
 _SWEPT_EVERY = 8
 _MINUTE_MS, _MINUTES = 60_000, 120
 # Runs of the sweep by which it has marked queues as plain.
-_MARKED_MINUTES = 60
+_MARKED_MINUTES = 10
 # Jobs a second that are pushed to a function, and how many of them are counted.
 # Jobs per second and containers, and how many jobs are counted.
 _PUSHED = {(0.4, 1): 10, (1, 1): 20, (10, 1): 100, (10, 4): 100, (10, 10): 100}
