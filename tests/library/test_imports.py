@@ -42,12 +42,14 @@ def test_a_worker_is_imported_in_150_ms() -> None:
 
 
 def test_it_needs_nothing_but_httpx_and_websockets() -> None:
-    allowed = {*sys.stdlib_module_names, "httpx", "websockets", "ojs_aws"}
+    # `typing_extensions` is read by type checkers alone.
+    allowed = {*sys.stdlib_module_names, "httpx", "websockets", "ojs_aws", "typing_extensions"}
     for path in sorted((PACKAGE / "ojs_aws").rglob("*.py")):
         if "cdk" in path.relative_to(PACKAGE).parts:
             continue  # a part of its own, with needs of its own
         tree = ast.parse(path.read_text("utf-8"), feature_version=(3, 10))
         mine = allowed | ({"pytest"} if path.parent.name == "testing" else set())
+        mine |= {"pydantic", "pydantic_core"} if path.name == "validated.py" else set()
         for node in ast.walk(tree):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom):

@@ -1,0 +1,53 @@
+"""Conversion with pydantic. Imported only if pydantic 2 is installed and a job is declared."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from ojs_aws.client.call import to_json
+from ojs_aws.typed.plain import Convert, Refused
+
+
+def converter(hint: Any) -> Convert:
+    """Return the conversion for an annotation. Raises pydantic's error if it isn't supported."""
+    adapter: TypeAdapter[Any] = TypeAdapter(hint)
+
+    def convert(value: Any, out: bool) -> Any:
+        try:
+            if not out:
+                found = adapter.validate_json(to_json(value))
+                _refuse(adapter.dump_python(found, warnings="none"))
+                return found
+            found = adapter.validate_python(value)
+            _refuse(adapter.dump_python(found, warnings="error"))
+            json = adapter.dump_python(found, mode="json", by_alias=True, round_trip=True)
+            adapter.validate_json(to_json(json))  # the worker must be able to read it
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            raise Refused(first["msg"], "".join(f"[{each!r}]" for each in first["loc"])) from None
+        except (PydanticSerializationError, TypeError, RecursionError) as error:
+            raise Refused(f"must be JSON: {error}") from None
+        return json
+
+    return convert
+
+
+def _refuse(value: Any) -> None:
+    """Raise Refused if the value contains bytes, a naive datetime, or NaN."""
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, (list, tuple, set, frozenset)):
+        if isinstance(value, (bytes, bytearray)):
+            raise Refused("must not contain bytes")
+        if isinstance(value, datetime) and value.tzinfo is None:
+            raise Refused(f"must be a datetime with a time zone, but is {value!r}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise Refused(f"must be a finite number, but is {value!r}")
+        return
+    for each in value:
+        _refuse(each)
