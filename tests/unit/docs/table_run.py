@@ -493,7 +493,7 @@ def _realtime(run: Run) -> None:
     stores, now_ms = run.run.stores, run.clock.now_ms()
     caller = Principal("reader", frozenset({"admin:read"}), ("a",), "0" * 16, now_ms + _HOUR_MS)
     job_id, until_ms = run.push("a"), now_ms + _HOUR_MS
-    stores.tickets.add(caller, until_ms=until_ms)
+    stores.tickets.issue(caller)
     connection = Connection("NBnZ_FRHIAMCJTg=", caller, until_ms)
     stores.connections.add(connection)
     channels = (f"job:{job_id}", "queue:a", "all")
