@@ -90,6 +90,9 @@ def test_behind_a_stage_all_addresses_begin_with_it(screen: Opener) -> None:
     # A request for another address is a complaint.
     shown.url += "/jobs"
     shown.context.route(f"{shown.url}/ojs/**", without_stage)
+    # A private API has no WebSocket API.
+    served = {"authorizer": "keys", "realtime": False}
+    shown.page.route("**/served.json", lambda route: route.fulfill(json=served))
     shown.open("queues/mail")
     shown.page.get_by_role("link", name="Workers", exact=True).click()
     shown.page.wait_for_url(f"{shown.url}/ojs/admin/workers")
