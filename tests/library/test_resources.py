@@ -24,7 +24,7 @@ def stub() -> StubServer:
 def worker(stub: StubServer) -> Iterator[Worker]:
     worker = made(stub)
     yield worker
-    worker.resources.stop()
+    worker.handlers.shared().stop()
 
 
 def job_of(kind: str, *args: Any) -> Job:

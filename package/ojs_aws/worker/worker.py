@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from ojs_aws.client.asynchronous import AsyncClient
     from ojs_aws.typed.jobs import Declaration, Jobs
     from ojs_aws.typed.options import JobOptions
-    from ojs_aws.worker.resources import Resources
 
 F = TypeVar("F", bound=Callable[..., Any])
 _HEALTHY_S = 60.0
@@ -137,8 +136,10 @@ class Worker:
         Raises:
             ValueError: A job type already has a handler.
         """
+        from ojs_aws.typed.performer import serve
+
         if self not in jobs.workers:
-            jobs.serve(self)
+            serve(jobs.types, self.handlers)
             jobs.workers.append(self)
             jobs.use(self._own_jobs().clients)
 
@@ -176,15 +177,6 @@ class Worker:
             self._jobs.workers.append(self)
         return self._jobs
 
-    @property
-    def resources(self) -> Resources:
-        """The resources of the typed jobs."""
-        if self.handlers.resources is None:
-            from ojs_aws.worker.resources import Resources
-
-            self.handlers.resources = Resources()
-        return self.handlers.resources
-
     def lifespan(self, function: F) -> F:
         """Decorator that registers the resources of the process.
 
@@ -198,7 +190,7 @@ class Worker:
         Returns:
             The function unchanged.
         """
-        self.resources.lifespan = function
+        self.handlers.shared().lifespan = function
         return function
 
     def provide(self, function: F) -> F:
@@ -214,7 +206,7 @@ class Worker:
         Returns:
             The function unchanged.
         """
-        self.resources.providers[function.__name__] = function
+        self.handlers.shared().providers[function.__name__] = function
         return function
 
     def handler(self, job_type: str) -> Callable[[F], F]:
