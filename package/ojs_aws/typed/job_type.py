@@ -174,6 +174,7 @@ class JobType(Generic[P, R]):
     Attributes:
         name: The job type.
         jobs: Where it was declared.
+        queue: Queue of its jobs. None: `default`.
     """
 
     def __init__(
@@ -188,6 +189,7 @@ class JobType(Generic[P, R]):
         self.jobs = jobs
         self.signature = signature
         self._options = dict(options)
+        self.queue: str | None = self._options.get("queue")
         functools.update_wrapper(self, function)
         self.function = function
 

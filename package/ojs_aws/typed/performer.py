@@ -25,6 +25,7 @@ class Performer:
     def __init__(self, job_type: JobType[..., Any], resources: Resources) -> None:
         self.job_type = job_type
         self.resources = job_type.signature.resources
+        self.queueless = job_type.queue is None
         self.where = job_type.signature.where
         self._provided = resources
 

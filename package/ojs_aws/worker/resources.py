@@ -51,7 +51,8 @@ class Resources:
                 return False
             self.stop()
             self._stack = stack = AsyncExitStack()
-            run(self._enter(stack))
+            if self.lifespan is not None:
+                run(self._enter(self.lifespan, stack))
             self._entered = os.getpid(), run
             try:
                 self._check(needs)
@@ -60,8 +61,8 @@ class Resources:
                 raise
             return True
 
-    async def _enter(self, stack: AsyncExitStack) -> None:
-        values = {} if self.lifespan is None else await enter(stack, _manager(self.lifespan)())
+    async def _enter(self, lifespan: Callable[[], Any], stack: AsyncExitStack) -> None:
+        values = await enter(stack, _manager(lifespan)())
         if not isinstance(values, Mapping):
             raise TypeError(f"lifespan must yield a mapping of names to resources, but {values!r}")
         self._values = values
@@ -69,7 +70,7 @@ class Resources:
     def stop(self) -> None:
         """Leave the lifespan, unless a parent of this process entered it."""
         entered, self._entered = self._entered, None
-        if entered is not None and entered[0] == os.getpid():
+        if entered is not None and entered[0] == os.getpid() and self.lifespan is not None:
             entered[1](self._stack.aclose())
 
     def _check(self, needs: Iterable[Need]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from ojs_aws.typed.jobs import Declaration, Jobs
     from ojs_aws.typed.options import JobOptions
 
+logger = logging.getLogger("ojs_aws.worker")
 F = TypeVar("F", bound=Callable[..., Any])
 _HEALTHY_S = 60.0
 
@@ -326,6 +328,10 @@ class Worker:
     def _begin(self, loop: asyncio.AbstractEventLoop | None) -> Session:
         if not self.handlers.by_type:
             raise ValueError("a worker requires at least one handler or job")
+        if "default" not in (self.settings.queues or ["default"]):
+            for kind, each in self.handlers.by_type.items():
+                if getattr(each, "queueless", False):
+                    logger.warning("Job %s has no queue: its jobs wait in `default`", kind)
         client = Client(self._url, key=self._key) if self._client is None else self._client
         name = self._worker_id or f"worker-{uuid7()}"
         self._session = Session(self.settings, self.handlers, client, name, loop)
@@ -362,7 +368,7 @@ class Worker:
             return failure("no_handler", f"The worker has no handler for job type {kind}.")
         self.handlers.prepare()
         if self.handlers.asynchronous(kind):
-            if self.handlers.resources is not None:
+            if self.handlers.resources and self.handlers.resources.lifespan:
                 from ojs_aws.client import background
 
                 # Resources can belong to an event loop, so all jobs of the process use this one.
