@@ -609,6 +609,18 @@ def test_an_annotation_needs_pydantic(worker: Worker, without_pydantic: None) ->
         worker.job("t")(result)
 
 
+@dataclass
+class Unfinished:
+    inner: "Missing"  # type: ignore[name-defined]  # noqa: F821, UP037
+
+
+def test_annotations_must_be_defined(worker: Worker, conversion: str) -> None:
+    def task(order: Unfinished) -> None: ...
+
+    with pytest.raises(TypeError, match=r"task: the parameter order.* can't be converted"):
+        worker.job("t")(task)
+
+
 def test_names_are_unique_and_valid(worker: Worker) -> None:
     def task() -> None: ...
 
