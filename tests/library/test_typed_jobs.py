@@ -628,6 +628,8 @@ def test_names_are_unique_and_valid(worker: Worker) -> None:
         worker.job()(task)  # defined in a function
     with pytest.raises(ValueError, match="lowercase segments"):
         worker.job("Mail.Send")(task)
+    with pytest.raises(ValueError, match=r"declare\(\): 'Mail' must be lowercase"):
+        declare("Mail", Line)
     assert worker.job("t")(task).name == "t"
     with pytest.raises(ValueError, match=r"job\('t'\): .* can't have the job type of"):
         worker.job("t")(task)
