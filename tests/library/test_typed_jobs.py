@@ -194,8 +194,8 @@ def test_jobs_are_declared_without_their_code(
     monkeypatch.setattr(DEFAULT, "_bound", None)
 
     class Model(BaseModel):
-        to: str
         at: datetime = NOW
+        to: str
 
     class Sent(BaseModel):
         id: UUID
@@ -207,7 +207,7 @@ def test_jobs_are_declared_without_their_code(
     assert send.enqueue(to="a").result() == Sent(id=ID)
     order.enqueue(ID)
     first, second = api.bodies("jobs")
-    assert first["args"] == ["a", "2026-11-28T12:00:00Z"]
+    assert first["args"] == ["2026-11-28T12:00:00Z", "a"]
     assert first["options"] == {"queue": "mail"}
     assert second["args"] == [str(ID), [], None]
 

@@ -114,8 +114,7 @@ class Signature:
                 self._defaults[each.name] = convert(each.default, True)
             except Refused as error:
                 raise self._misuse(each, f"has an invalid default. It {error}") from None
-        kind = each.POSITIONAL_OR_KEYWORD if self._class else each.kind
-        return each.replace(kind=kind, annotation=hint)
+        return each.replace(annotation=hint)
 
     def __str__(self) -> str:
         """Return the arguments as in a call."""
