@@ -325,6 +325,18 @@ def test_bad_json_is_refused(conversion: str, hint: Any, wire: Any) -> None:
         signature._converters()(hint)(wire, False)
 
 
+@pytest.mark.parametrize("version", ["1.10.21", "2.9.2", None])
+def test_an_older_pydantic_is_as_none(monkeypatch: pytest.MonkeyPatch, version: str | None) -> None:
+    monkeypatch.delitem(sys.modules, "ojs_aws.typed.validated", raising=False)
+    if version is None:
+        monkeypatch.setitem(sys.modules, "pydantic", None)
+    else:
+        monkeypatch.setattr("pydantic.VERSION", version)
+    assert signature._converters.__wrapped__() is plain.converter
+    monkeypatch.undo()
+    assert signature._converters.__wrapped__() is not plain.converter
+
+
 def test_strict_types_without_pydantic(without_pydantic: None) -> None:
     def refused(hint: Any, value: Any, *, out: bool) -> str:
         with pytest.raises(plain.Refused) as caught:
