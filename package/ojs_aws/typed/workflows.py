@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ojs_aws.client.job import Job
 
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)  # steps of different results fit into one list
 Trigger = Literal["all_succeeded", "all_done", "any_failed"]
 # Key of a step's `meta`: the names of its parents in a graph, by job type.
 _PARENTS = "ojs_parents"
@@ -25,10 +26,10 @@ _MOST_PARENTS = 100
 
 
 @dataclass(frozen=True)
-class JobCall(Generic[R]):
+class JobCall(Generic[R_co]):
     """A job of a workflow: a job type with its arguments. `JobType.job` returns it."""
 
-    job_type: JobType[..., R]
+    job_type: JobType[..., R_co]
     request: JobRequest
     needs: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
@@ -36,7 +37,7 @@ class JobCall(Generic[R]):
 
     def after(
         self, *steps: str, ignore_failed: bool = False, trigger: Trigger | None = None
-    ) -> JobCall[R]:
+    ) -> JobCall[R_co]:
         """Return this step with dependencies, for `dag`.
 
         Args:
