@@ -226,10 +226,11 @@ VALUES: list[tuple[Any, Any, Any]] = [
     (Literal["a", 1], "a", "a"),
     (int | None, None, None),
     (UUID | None, ID, str(ID)),
-    (Optional["int"], 3, 3),
+    (Optional[int], 3, 3),  # noqa: UP045 - the older form
     (list[UUID], [ID], [str(ID)]),
     (set[int], {1}, [1]),
-    (frozenset[str], frozenset("a"), ["a"]),
+    (frozenset[str], frozenset("cbdea"), ["a", "b", "c", "d", "e"]),
+    (dict[str, list[set[str]]], {"x": [set("cbdea")]}, {"x": [["a", "b", "c", "d", "e"]]}),
     (tuple[int, str], (1, "a"), [1, "a"]),
     (tuple[int, ...], (1, 2), [1, 2]),
     (tuple[()], (), []),

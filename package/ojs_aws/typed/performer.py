@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
 from typing import TYPE_CHECKING, Any
 
+from ojs_aws.client.background import in_thread
 from ojs_aws.typed.plain import Refused
 from ojs_aws.typed.signature import InvalidArguments
 from ojs_aws.worker.context import AsyncJobContext, JobContext, JobFailed
@@ -46,6 +47,9 @@ class Performer:
     async def _awaited(self, context: JobContext) -> Any:
         async with AsyncExitStack() as stack:
             args = self._args(context)
+            if isinstance(context.job.raw.get("parent_results"), dict):
+                # A reference to large results. Reading them must not block the event loop.
+                await in_thread(len, context.parents)
             given = {
                 name: await enter(stack, one)
                 for name, one in self._provided.of(self.resources, context)

@@ -21,11 +21,12 @@ def converter(hint: Any) -> Convert:
         try:
             if not out:
                 found = adapter.validate_json(to_json(value))
-                _refuse(adapter.dump_python(found, warnings="none"))
+                _check(adapter.dump_python(found, warnings="none"), None)
                 return found
             found = adapter.validate_python(value)
-            _refuse(adapter.dump_python(found, warnings="error"))
+            plain = adapter.dump_python(found, by_alias=True, round_trip=True, warnings="error")
             json = adapter.dump_python(found, mode="json", by_alias=True, round_trip=True)
+            _check(plain, json)
             adapter.validate_json(to_json(json))  # the worker must be able to read it
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
@@ -37,17 +38,23 @@ def converter(hint: Any) -> Convert:
     return convert
 
 
-def _refuse(value: Any) -> None:
-    """Raise Refused if the value contains bytes, a naive datetime, or NaN."""
-    if isinstance(value, dict):
-        value = value.values()
-    elif not isinstance(value, (list, tuple, set, frozenset)):
-        if isinstance(value, (bytes, bytearray)):
-            raise Refused("must not contain bytes")
-        if isinstance(value, datetime) and value.tzinfo is None:
-            raise Refused(f"must be a datetime with a time zone, but is {value!r}")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise Refused(f"must be a finite number, but is {value!r}")
-        return
-    for each in value:
-        _refuse(each)
+def _check(value: Any, json: Any) -> None:
+    """Raise Refused for bytes, a naive datetime, and NaN. Sort the JSON of sets.
+
+    Equal sets are equal JSON, so that the server recognizes equal jobs.
+    """
+    if isinstance(value, (set, frozenset)) and isinstance(json, list):
+        json.sort(key=to_json)
+    elif isinstance(value, (bytes, bytearray)):
+        raise Refused("must not contain bytes")
+    elif isinstance(value, datetime) and value.tzinfo is None:
+        raise Refused(f"must be a datetime with a time zone, but is {value!r}")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise Refused(f"must be a finite number, but is {value!r}")
+    elif isinstance(value, (dict, list, tuple)):
+        inner, other = (
+            list(each.values()) if isinstance(each, dict) else each for each in (value, json)
+        )
+        alike = isinstance(other, list) and len(other) == len(inner)
+        for n, each in enumerate(inner):
+            _check(each, other[n] if alike else None)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Union, overload
+from urllib.parse import parse_qsl, urlsplit
 
 from ojs_aws.client import operations
 from ojs_aws.client.call import Answer, Call, json_object
@@ -233,14 +234,13 @@ class Parents:
         if isinstance(found, list):
             errors = raw.get("parent_errors") or [None] * len(found)
             return found, errors, list(raw.get("parent_results_by_step", {}))
-        entries: list[Answer] = []
-        query: dict[str, Any] = {}
-        while True:
-            page = self._clients.run(Call("GET", found["$ref"], json_object, query=query))
+        place, entries = urlsplit(found["$ref"]), list[Answer]()
+        query = dict(parse_qsl(place.query))
+        while query:
+            page = self._clients.run(Call("GET", place.path, json_object, query=query))
             entries += page["results"]
-            if not (cursor := page["pagination"].get("next_cursor")):
-                break
-            query = {"cursor": cursor}
+            cursor = page["pagination"].get("next_cursor")
+            query = {**query, "cursor": cursor} if cursor else {}
         results = [each.get("result") for each in entries]
         return results, [each.get("error") for each in entries], [each["step"] for each in entries]
 
@@ -264,7 +264,8 @@ class Parents:
             name = self._job.meta.get(_PARENTS, {}).get(name, name)
         position = name if isinstance(name, int) else names.index(name) if name in names else None
         if position is None or not -len(results) <= position < len(results):
-            raise LookupError(f"parents[{step!r}]: the parents are {names or len(results)}")
+            there = names or len(results) or "none"
+            raise LookupError(f"parents[{step!r}]: the parents are {there}")
         if errors[position]:
             raise JobError(self._job.id, "discarded", errors[position])
         found = results[position]
