@@ -208,7 +208,7 @@ class LocalServer:
             self._gauges = Gauges(self._measure, self._clock)
             undo.callback(self._finish_stream)
             gateway = Gateway(
-                {**load_handlers(), DASHBOARD: Dashboard(dashboard, authorizer)},
+                {**load_handlers(), DASHBOARD: self._dashboard(dashboard)},
                 self._catch_up,
                 self.access,
                 lambda: http.stopping,
@@ -348,6 +348,10 @@ class LocalServer:
         self._setup.check_table()
         if self.access is not None:
             self.access.prepare(self._setup)
+
+    def _dashboard(self, folder: Path) -> Dashboard:
+        settings = self._settings
+        return Dashboard(folder, settings.authorizer, socket_url=settings.socket_url)
 
     def _put_deliveries(self) -> None:
         """Create the deliveries of the options."""

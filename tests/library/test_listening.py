@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
 import pytest
+from websockets.sync.client import connect
+from websockets.typing import Subprotocol
 
 from ojs_aws import Job, Worker
 from ojs_aws.client import link
@@ -328,7 +331,10 @@ def test_the_outcome_of_a_job_that_ran_alone_does_not_wait_for_others(
 
 
 def test_it_starts_within_milliseconds(stub: StubServer, socket: SocketStub) -> None:
-    took, pushed = [], 0.0
+    """On a busy machine in the time of five messages and their answers."""
+    took: list[float] = []
+    bare: list[float] = []
+    pushed = 0.0
 
     def note(_job: object) -> None:
         took.append(time.monotonic() - pushed)
@@ -337,16 +343,22 @@ def test_it_starts_within_milliseconds(stub: StubServer, socket: SocketStub) -> 
     worker.handler("t")(note)
     with working(worker, stub):
         wait_until_listed(stub)
-        for number in range(50):
-            stub.push("t")
-            pushed = time.monotonic()
-            socket.send({"type": "ring", "queue": "q"})
-            until(lambda number=number: len(stub.acked) > number)  # type: ignore[misc]
-            # The next ring is not within 100 ms of this one.
-            assert worker._session is not None
-            listens = worker._session._listening
-            until(lambda: listens._apart_until < time.monotonic())  # noqa: B023
-    assert sorted(took)[25] < 0.05
+        ringing = socket.open[0]
+        with connect(f"{socket.url}?ticket=x", subprotocols=[Subprotocol("ojs.v1")]) as other:
+            for number in range(50):
+                asked = time.monotonic()
+                other.send('{"action": "ping"}')
+                other.recv()
+                bare.append(time.monotonic() - asked)
+                stub.push("t")
+                pushed = time.monotonic()
+                ringing.send('{"type": "ring", "queue": "q"}')
+                until(lambda number=number: len(stub.acked) > number)  # type: ignore[misc]
+                # The next ring is not within 100 ms of this one.
+                assert worker._session is not None
+                listens = worker._session._listening
+                until(lambda: listens._apart_until < time.monotonic())  # noqa: B023
+    assert statistics.median(took) < max(0.05, 5 * statistics.median(bare))
 
 
 def test_without_the_setting_it_makes_no_connection(stub: StubServer, socket: SocketStub) -> None:

@@ -24,7 +24,7 @@ def stub() -> StubServer:
 def worker(stub: StubServer) -> Iterator[Worker]:
     worker = made(stub)
     yield worker
-    worker.resources.stop()
+    worker.handlers.shared().stop()
 
 
 def job_of(kind: str, *args: Any) -> Job:
@@ -199,6 +199,21 @@ def test_it_runs_on_the_loop_of_the_caller(stub: StubServer, worker: Worker) -> 
     asyncio.run(serve())
     assert [stub.done[each] for each in ids] == [True, False]
     assert stub.asked[-1][0].startswith("workers/worker-")  # it signs off
+
+
+def test_a_job_without_a_queue_is_told(
+    stub: StubServer, worker: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    @worker.job("lost")
+    def lost() -> None: ...
+
+    @worker.job("kept", queue="other")
+    def kept() -> None: ...
+
+    with working(worker, stub):
+        pass
+    (record,) = [each for each in caplog.records if each.levelname == "WARNING"]
+    assert record.getMessage() == "Job lost has no queue: its jobs wait in `default`"
 
 
 def test_a_cancelled_worker_finishes_its_jobs(stub: StubServer, worker: Worker) -> None:

@@ -40,6 +40,7 @@ from ojs_aws import (
     lambda_handler,
 )
 from ojs_aws.ids import uuid7
+from ojs_aws.typed import clients as clients_module
 from ojs_aws.typed import plain, signature
 from ojs_aws.typed.clients import DEFAULT, Clients
 from tests.library.jobs_api import JobsApi
@@ -485,8 +486,6 @@ def test_the_same_is_awaited(own: bool) -> None:
 
 
 def test_clients_are_made_once_a_process_and_once_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ojs_aws.client import asynchronous, blocking
-
     made: list[Any] = []
 
     class Made:
@@ -503,8 +502,8 @@ def test_clients_are_made_once_a_process_and_once_a_loop(monkeypatch: pytest.Mon
         async def aclose(self) -> None:
             made.append("closed")
 
-    monkeypatch.setattr(blocking, "Client", type("Client", (Made,), {}))
-    monkeypatch.setattr(asynchronous, "AsyncClient", type("AsyncClient", (MadeAsync,), {}))
+    monkeypatch.setattr(clients_module, "Client", type("Client", (Made,), {}))
+    monkeypatch.setattr(clients_module, "AsyncClient", type("AsyncClient", (MadeAsync,), {}))
     clients: Any = Clients("http://x", "k")
     assert [clients.run(None), clients.run(None)] == ["job", "job"]
 

@@ -24,7 +24,7 @@ from tests.store.bounded import DONE, QUEUE, Worlds, request, value_of
 from tests.store.doubles import Projecting
 from tests.store.faults import Killed
 from tests.store.permits import reconcile
-from tests.store.spending import spending
+from tests.store.spending import reading_notes, spending
 
 if TYPE_CHECKING:
     from ojs.runtime import Runtime
@@ -517,9 +517,7 @@ def test_a_long_line_is_not_counted_each_minute(streamed: Worlds) -> None:
             world.run.enqueue.push(request())
             counted.append(reconcile(world)["counted"])
         assert sum(counted) in (3, 4)
-        # A run of the minute reads the due notes once for all sweeps.
-        with spending(world) as noted:
-            world.run.stores.due_notes.lines()
+        noted = reading_notes(world)
         with spending(world) as spent:
             assert reconcile(world)["counted"] == 0
         # The counters that each shard of the stream may have are two units of it, and that the

@@ -135,11 +135,17 @@ def test_a_gap(world: World, line: Line) -> None:
     """More than are replayed, or older than what is kept."""
     line.audience.subscribe("one", "queue:mail")
     line.audience.subscribe("one", "queue:other", batch=True)
+    line.audience.subscribe("two", "all", digest=True)
     world.run.enqueue.push(_request("mail"))
     world.run.enqueue.push(_request("other"))
     line.log()
     now_ms = world.clock.now_ms()
     old_ms = now_ms - RETAIN_MS
+    assert line.resume("two", event_id(old_ms, "any")) == {"type": "resumed", "events": 0}
+    (whole,) = line.received("two")
+    assert (whole["type"], whole["event"], whole["channel"]) == ("event", "system.gap", "all")
+    assert line.resume("two", event_id(now_ms, "any")) == {"type": "resumed", "events": 2}
+    assert line.received("two") == [{"type": "changed", "queues": ["mail", "other"]}]
     assert line.resume("one", event_id(old_ms, "any")) == {"type": "resumed", "events": 0}
     single, batch = line.received("one")
     for event, channel in ((single, "queue:mail"), (batch["events"][0], "queue:other")):

@@ -192,6 +192,29 @@ def test_a_foreign_connection_is_refused(world: World) -> None:
     assert listed(world) == []
 
 
+@pytest.mark.parametrize("jobs", [0, 1])
+@pytest.mark.parametrize("listed_as", [True, None])
+def test_a_foreign_connection_is_not_delisted(
+    world: World, jobs: int, listed_as: bool | None
+) -> None:
+    """Neither by a fetch that is filled nor by one that claims to be listed. No call more."""
+    owner, thief = Principal("me", key="0" * 16), Principal("other", key="1" * 16)
+    connect(world, "c1", owner)
+    one = Worker(world, "c1", caller=owner)
+    one.fetch()
+    other = Worker(world, "c1", caller=thief)
+    other.listed = listed_as
+    for _ in range(jobs):
+        world.push(queue=QUEUE)
+    with pytest.raises(PermissionDenied):
+        other.fetch()
+    assert listed(world) == ["c1"]
+    # The next one of the owner is as ever.
+    world.push(queue=QUEUE)
+    assert len(one.fetch()) == 1
+    assert listed(world) == []
+
+
 def test_an_ended_connection_is_not_listed(world: World) -> None:
     one = worker(world)
     gone = Worker(world, "never")

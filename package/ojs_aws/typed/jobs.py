@@ -8,18 +8,15 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 from ojs_aws.typed.clients import DEFAULT, Clients
-from ojs_aws.typed.job_type import JobType
+from ojs_aws.typed.job_type import JobType, Registry
 from ojs_aws.typed.options import JobOptions, checked
-from ojs_aws.typed.performer import Performer
+from ojs_aws.typed.performer import serve
 from ojs_aws.typed.signature import Signature
 from ojs_aws.worker.context import AsyncJobContext, JobContext
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ojs_aws.client.asynchronous import AsyncClient
-    from ojs_aws.client.blocking import Client
-    from ojs_aws.worker.worker import Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,17 +47,13 @@ class Declaration:
         return self._jobs.add(self._name, function, self._options)
 
 
-class Jobs:
+class Jobs(Registry):
     """Job types that are declared apart from a worker: `worker.include(jobs)` adds them.
 
-        jobs = Jobs(queue="mail")
+    jobs = Jobs(queue="mail")
 
-        @jobs.job("mail.send")
-        def send(job: JobContext, to: str) -> str: ...
-
-    Attributes:
-        types: The job types by name.
-        workers: Workers that include them.
+    @jobs.job("mail.send")
+    def send(job: JobContext, to: str) -> str: ...
     """
 
     def __init__(self, **options: Unpack[JobOptions]) -> None:
@@ -72,10 +65,8 @@ class Jobs:
         Raises:
             TypeError: An option is unknown, or has the wrong class.
         """
+        super().__init__()
         self._options = checked("Jobs()", options, JobOptions.__optional_keys__)
-        self.types: dict[str, JobType[..., Any]] = {}
-        self.workers: list[Worker] = []
-        self.clients: Clients = DEFAULT
 
     def job(self, name: str | None = None, /, **options: Unpack[JobOptions]) -> Declaration:
         """Decorator that makes a function or coroutine function a job type.
@@ -100,19 +91,6 @@ class Jobs:
         known = JobOptions.__optional_keys__
         own = checked(f"job({name!r})", options, known)
         return Declaration(self, name, {**self._options, **own})
-
-    def bind(self, client: Client | AsyncClient) -> None:
-        """Set the client that enqueues these jobs, and others without a URL in this process.
-
-        Args:
-            client: For `enqueue`, or an AsyncClient for `aenqueue`. Default: one by `OJS_URL`.
-        """
-        self.clients.bind(client)
-
-    def serve(self, worker: Worker) -> None:
-        """Add the functions as handlers to a worker. Raises ValueError for a type that it has."""
-        for name, job_type in self.types.items():
-            worker.handlers.add(name, Performer(job_type, worker.resources))
 
     def use(self, clients: Clients) -> None:
         """Enqueue jobs with these clients, unless it has others."""
@@ -142,7 +120,7 @@ class Jobs:
             raise TypeError(f"{signature.where}: only `async def` functions get an AsyncJobContext")
         made: JobType[..., Any] = JobType(name, function, self, options, signature)
         for worker in self.workers:
-            worker.handlers.add(name, Performer(made, worker.resources))
+            serve({name: made}, worker.handlers)
         self.types[name] = made
         return made
 

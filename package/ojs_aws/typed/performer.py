@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from ojs_aws.worker.resources import enter
 
 if TYPE_CHECKING:
     from ojs_aws.typed.job_type import JobType
+    from ojs_aws.worker.handlers import Handlers
     from ojs_aws.worker.resources import Resources
 
 
@@ -24,6 +25,7 @@ class Performer:
     def __init__(self, job_type: JobType[..., Any], resources: Resources) -> None:
         self.job_type = job_type
         self.resources = job_type.signature.resources
+        self.queueless = job_type.queue is None
         self.where = job_type.signature.where
         self._provided = resources
 
@@ -75,3 +77,9 @@ class Performer:
         except Refused as error:
             message = f"{self.job_type.name}: {error}"
             raise JobFailed(message, code="result_not_json", retryable=False) from None
+
+
+def serve(types: Mapping[str, JobType[..., Any]], handlers: Handlers) -> None:
+    """Add job types to the handlers of a worker. Raises ValueError for a type that it has."""
+    for name, job_type in types.items():
+        handlers.add(name, Performer(job_type, handlers.shared()))

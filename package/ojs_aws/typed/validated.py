@@ -43,18 +43,18 @@ def _check(value: Any, json: Any) -> None:
 
     Equal sets are equal JSON, so that the server recognizes equal jobs.
     """
-    if isinstance(value, (set, frozenset)) and isinstance(json, list):
-        json.sort(key=to_json)
-    elif isinstance(value, (bytes, bytearray)):
+    if isinstance(value, (bytes, bytearray)):
         raise Refused("must not contain bytes")
-    elif isinstance(value, datetime) and value.tzinfo is None:
+    if isinstance(value, datetime) and value.tzinfo is None:
         raise Refused(f"must be a datetime with a time zone, but is {value!r}")
-    elif isinstance(value, float) and not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):
         raise Refused(f"must be a finite number, but is {value!r}")
-    elif isinstance(value, (dict, list, tuple)):
-        inner, other = (
-            list(each.values()) if isinstance(each, dict) else each for each in (value, json)
-        )
-        alike = isinstance(other, list) and len(other) == len(inner)
-        for n, each in enumerate(inner):
-            _check(each, other[n] if alike else None)
+    if isinstance(value, dict):
+        value, json = list(value.values()), list(json.values()) if isinstance(json, dict) else None
+    if isinstance(value, (list, tuple, set, frozenset)):
+        is_set = isinstance(value, (set, frozenset))
+        alike = isinstance(json, list) and len(json) == len(value) and not is_set
+        for n, each in enumerate(value):
+            _check(each, json[n] if alike else None)
+        if is_set and isinstance(json, list):
+            json.sort(key=to_json)

@@ -72,11 +72,12 @@ class Connection:
 
 @record(frozen=True)
 class Listener:
-    """The connection of a worker that has a free slot."""
+    """The connection of a worker that has a free slot. `owner`: see `owner_of`."""
 
     connection: str
     worker_id: str | None = None
     until_ms: int = 0
+    owner: str = ""
 
 
 @record(frozen=True)
@@ -136,6 +137,14 @@ class DirectoryEntries:
 def group_of(queues: Iterable[str]) -> str:
     """Return the name of the group of workers of these queues: a hash of their sorted names."""
     text = "\n".join(sorted(set(queues)))
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]
+
+
+def owner_of(principal: Principal) -> str:
+    """Return the mark of who opened a connection. Empty for a server without keys."""
+    if principal.name is None and principal.key is None:
+        return ""
+    text = f"{principal.key or ''}|{principal.name or ''}"
     return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]
 
 

@@ -48,7 +48,7 @@ def fetch(api: Any, **more: Any) -> Any:
     return api("POST", FETCH, {"queues": [QUEUE], "worker_id": "w", **more})
 
 
-def push(api: Api) -> Any:
+def push(api: Any) -> Any:
     body = {"type": "t", "args": [], "options": {"queue": QUEUE}}
     return api("POST", "/ojs/v1/jobs", body)
 
@@ -84,7 +84,7 @@ def test_an_ended_connection_is_not_listed(live: Api) -> None:
 @pytest.fixture
 def closed(make_runtime: Callable[..., Runtime], clock: ManualClock, hub: Hub) -> Keyed:
     """The API with connections and keys, and a connection of somebody else."""
-    built = make_runtime(authorizer="keys", realtime="wake")
+    built = make_runtime(authorizer="keys", realtime="wake", socket_url="wss://ws.example.com/v1")
     built._realtime = lambda: hub
     keyed = Keyed(built, clock)
     other = Connection("c1=", Principal("other", key="0" * 16), clock.now_ms() + HOUR_MS)
@@ -106,6 +106,45 @@ def test_a_foreign_connection_costs_no_job_and_no_outcome(closed: Keyed) -> None
     told = fetch(api, acks=[{"job_id": job["id"]}], listen={"connection": "c1="}).json
     assert told["acks"][0]["status"] == 200
     assert told["fetch_error"]["code"] == "permission_denied"
+
+
+@pytest.mark.parametrize("full", [True, False])
+@pytest.mark.parametrize("claimed", [True, False, None])
+@pytest.mark.parametrize(
+    ("name", "queues"), [("owner", None), ("thief", None), ("thief", (QUEUE,))]
+)
+def test_nobody_lists_or_delists_with_the_connection_of_another(
+    name: str,
+    queues: tuple[str, ...] | None,
+    claimed: bool | None,
+    full: bool,
+    closed: Keyed,
+    hub: Hub,
+) -> None:
+    """Another key of the same name is another caller, too."""
+    owner, other = (
+        closed.holding(closed.make(each, "work", "jobs:write", queues=reach))
+        for each, reach in (("owner", None), (name, queues))
+    )
+    ticket = owner("POST", "/ojs/v1/realtime/tickets", {}).json["ticket"]
+    principal = closed.runtime.tickets.redeem(ticket)
+    assert principal is not None
+    closed.runtime.sockets.add_connection("own=", principal)
+    assert fetch(owner, listen={"connection": "own="}).json["listen"] == {"listed": True}
+    closed.runtime.stores.realtime_directory.forget()
+    if full:
+        push(owner)
+    told = fetch(other, listen={"connection": "own=", "listed": claimed})
+    if full:
+        assert (len(told.json["jobs"]), told.json["listen"]) == (1, {"listed": False})
+    else:
+        assert told.status == 403
+    hub.sent.clear()
+    push(owner)
+    assert hub.rung() == ["own="]
+    assert fetch(owner, listen={"connection": "own=", "listed": True}).json["jobs"]
+    push(owner)
+    assert hub.rung() == ["own="]
 
 
 @pytest.mark.parametrize(

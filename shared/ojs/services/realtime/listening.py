@@ -13,7 +13,7 @@ from collections.abc import Callable
 from ojs.clock import Clock
 from ojs.domain.access import ANYBODY, Principal
 from ojs.domain.errors import OjsError, PermissionDenied, forbidden
-from ojs.domain.realtime import Connection, Listener, group_of
+from ojs.domain.realtime import Connection, Listener, group_of, owner_of
 from ojs.records import record
 from ojs.services.jobs.fetch import WorkerFetch
 from ojs.services.permits.kinds import KEY_AGAIN_MS
@@ -100,7 +100,7 @@ class Listening:
         group = group_of(seen.names)
         try:
             if seen.full or seen.stopped:
-                return self._delist(group, seen.connection, seen)
+                return self._delist(group, seen.connection, seen, owner_of(caller))
             return self._listed(group, seen.connection, seen, worker_id, caller)
         except PermissionDenied:
             raise
@@ -108,9 +108,9 @@ class Listening:
             # The jobs must reach the worker.
             return ListenerState(None)
 
-    def _delist(self, group: str, connection: str, seen: WorkerFetch) -> ListenerState:
-        if seen.listed is not False:
-            self._listeners.remove(group, connection)
+    def _delist(self, group: str, connection: str, seen: WorkerFetch, owner: str) -> ListenerState:
+        if seen.listed is not False and not self._listeners.remove_own(group, connection, owner):
+            raise forbidden()
         return ListenerState(next_ms=self._fallback_ms(1) if seen.stopped else None)
 
     def _listed(
@@ -121,10 +121,10 @@ class Listening:
         worker_id: str | None,
         caller: Principal,
     ) -> ListenerState:
-        now_ms = self._clock.now_ms()
+        now_ms, owner = self._clock.now_ms(), owner_of(caller)
         if seen.listed is True:
             found = self._listeners.list_first(group, now_ms=now_ms)
-            here = any(each.connection == name for each in found)
+            here = any((each.connection, each.owner) == (name, owner) for each in found)
             if here or len(found) == MOST_COUNTED:
                 self._directory.note_group(group, seen.names)
                 return ListenerState(listed=True, next_ms=self._next_ms(seen, len(found), now_ms))
@@ -132,7 +132,7 @@ class Listening:
         connection = self._connections.get(name, now_ms=now_ms)
         if connection is None:
             return ListenerState()
-        if not _same(connection.principal, caller):
+        if owner_of(connection.principal) != owner:
             raise forbidden()
         if not self._directory.read(remembered_ms=_WHOLE_MS).whole:
             return ListenerState()
@@ -149,7 +149,7 @@ class Listening:
         caller: Principal,
     ) -> bool:
         """List a worker; return False if its connection has ended since it was read."""
-        listener = Listener(connection.id, worker_id, connection.until_ms)
+        listener = Listener(connection.id, worker_id, connection.until_ms, owner_of(caller))
         self._listeners.add(group, listener)
         if self._directory.note_group(group, seen.names):
             # This container rings the first listener of a group at once.
@@ -186,8 +186,3 @@ class Listening:
         # Those that were rung together would look together again.
         spread = _FEW_SPREAD if listeners <= _FEW else _SPREAD
         return int(mean_ms * (1 + spread * (2 * self._chance() - 1)))
-
-
-def _same(one: Principal, other: Principal) -> bool:
-    """Whether two principals are the same caller."""
-    return (one.name, one.key) == (other.name, other.key)

@@ -10,13 +10,14 @@ from ojs.bounded import BoundedMap
 from ojs.domain.realtime import Listener
 from ojs.store.realtime.tickets import to_ttl
 from ojs.store.table import keys
+from ojs.store.table.races import wins
 from ojs.store.table.record import Record
 from ojs.store.table.table import Put, Table
 
 LISTENER = Record(
     Listener,
     "a listener",
-    {"worker": "worker_id", "until": "until_ms"},
+    {"worker": "worker_id", "until": "until_ms", "owner": "owner"},
     apart={"connection": lambda item: str(item["sk"]).partition("|")[2]},
 )
 _PLACE_BYTES = 3
@@ -45,6 +46,12 @@ class ListenerStore:
     def remove(self, group: str, connection: str) -> None:
         """Delete a listener. One call, safe to repeat."""
         self._table.delete(keys.listeners(group), _place(connection))
+
+    def remove_own(self, group: str, connection: str, owner: str) -> bool:
+        """As `remove`. Returns False, and deletes nothing, if the listener has another owner."""
+        condition = "attribute_not_exists(#owner) OR #owner = :owner"
+        place, values = (keys.listeners(group), _place(connection)), {":owner": owner}
+        return wins(lambda: self._table.delete(*place, condition=condition, values=values))
 
     def select(self, group: str, number: int, *, now_ms: int) -> list[Listener]:
         """Return up to `number` listeners, chosen at random.
