@@ -30,7 +30,8 @@ def converter(hint: Any) -> Convert:
             adapter.validate_json(to_json(json))  # the worker must be able to read it
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            raise Refused(first["msg"], "".join(f"[{each!r}]" for each in first["loc"])) from None
+            problem = f"is invalid: {first['msg']}, but is {first['input']!r:.100}"
+            raise Refused(problem, "".join(f"[{each!r}]" for each in first["loc"])) from None
         except (PydanticSerializationError, TypeError, RecursionError) as error:
             raise Refused(f"must be JSON: {error}") from None
         return json
