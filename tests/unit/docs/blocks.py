@@ -18,6 +18,7 @@ RUN: dict[str, dict[str, str]] = {
     "README.md": {"sh": _LIBRARY, "json": _LIBRARY, "python": _LIBRARY},
     "docs/write-a-worker.md": {"file": _LIBRARY},
     "docs/test-your-jobs.md": {"file": _LIBRARY},
+    "docs/jobs-as-functions.md": {"file": _LIBRARY},
     "docs/your-first-workflow.md": {"file": _LIBRARY},
     "docs/from-sqs.md": {"file": _LIBRARY},
     "docs/from-celery.md": {"file": _LIBRARY},
