@@ -338,14 +338,14 @@ def test_the_tests_of_a_page(
 
 def test_the_other_files_about_jobs_as_functions(ojs_server: OjsServer) -> None:
     found = files(page("jobs-as-functions"))
-    assert len((found["shop.py"] + found["test_shop.py"]).splitlines()) <= 60
+    assert len((found["checkout.py"] + found["test_checkout.py"]).splitlines()) <= 60
     spaces: dict[str, dict[str, Any]] = {name: {"__name__": name[:-3]} for name in found}
-    for name in ("resources.py", "mailing.py", "producer.py"):
+    for name in ("counting.py", "newsletter.py", "send_mail.py"):
         exec(compile(found[name], name, "exec", dont_inherit=True), spaces[name])
-    assert ojs_server.run(spaces["resources.py"]["count"], [1, 2]) == 2
+    assert ojs_server.run(spaces["counting.py"]["count"], [1, 2]) == 2
     worker = Worker(queues=["mail"])
-    worker.include(spaces["mailing.py"]["jobs"])
-    handle = spaces["producer.py"]["send"].enqueue("ada@example.org")
+    worker.include(spaces["newsletter.py"]["jobs"])
+    handle = spaces["send_mail.py"]["send"].enqueue("ada@example.org")
     assert handle.job.args == ["ada@example.org", "welcome"]
     (done,) = ojs_server.drain(worker)
     assert (done.error or {})["code"] == "invalid_arguments"  # that function has no template
