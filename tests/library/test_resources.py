@@ -161,6 +161,30 @@ def test_a_lifespan_yields_a_mapping(worker: Worker) -> None:
         worker.run()
 
 
+def test_a_resource_is_yielded(worker: Worker) -> None:
+    async def coroutine() -> dict[str, int]:
+        return {}
+
+    def function() -> dict[str, int]:
+        return {}
+
+    @worker.job("t")
+    def task(*, number: int = injected()) -> None: ...
+
+    for wrong in (coroutine, function):
+        worker.lifespan(wrong)
+        with pytest.raises(TypeError, match=f"{wrong.__name__} must yield, or return a context"):
+            worker.run()
+    worker.handlers.shared().lifespan = None
+
+    @worker.provide
+    def number() -> int:
+        return 7
+
+    ending = worker.perform(job_of("t"))
+    assert "number must yield, or return a context manager" in ending.entry["error"]["message"]
+
+
 def test_middleware_wraps_typed_jobs(worker: Worker) -> None:
     @worker.middleware
     def counted(job: JobContext, following: Any) -> Any:

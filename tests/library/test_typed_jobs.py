@@ -609,6 +609,18 @@ def test_an_annotation_needs_pydantic(worker: Worker, without_pydantic: None) ->
         worker.job("t")(result)
 
 
+@dataclass
+class Unfinished:
+    inner: "Missing"  # type: ignore[name-defined]  # noqa: F821, UP037
+
+
+def test_annotations_must_be_defined(worker: Worker, conversion: str) -> None:
+    def task(order: Unfinished) -> None: ...
+
+    with pytest.raises(TypeError, match=r"task: the parameter order.* can't be converted"):
+        worker.job("t")(task)
+
+
 def test_names_are_unique_and_valid(worker: Worker) -> None:
     def task() -> None: ...
 
@@ -616,6 +628,8 @@ def test_names_are_unique_and_valid(worker: Worker) -> None:
         worker.job()(task)  # defined in a function
     with pytest.raises(ValueError, match="lowercase segments"):
         worker.job("Mail.Send")(task)
+    with pytest.raises(ValueError, match=r"declare\(\): 'Mail' must be lowercase"):
+        declare("Mail", Line)
     assert worker.job("t")(task).name == "t"
     with pytest.raises(ValueError, match=r"job\('t'\): .* can't have the job type of"):
         worker.job("t")(task)

@@ -97,7 +97,7 @@ def test_a_batch_has_callbacks(api: JobsApi, charge: Any, ship: Any) -> None:
 
 
 def test_a_graph_has_dependencies(api: JobsApi, charge: Any, ship: Any) -> None:
-    late = ship.options(delay_s=5).job().after("a").after("b", ignore_failed=True)
+    late = ship.options(delay_s=5).job().after("b", ignore_failed=True).after("a")
     alert = ship.job().after("a", "b", trigger="any_failed")
     dag({"a": charge.job(1), "b": ship.job(), "c": late, "d": alert}).enqueue()
     (sent,) = api.bodies("workflows")
@@ -105,8 +105,8 @@ def test_a_graph_has_dependencies(api: JobsApi, charge: Any, ship: Any) -> None:
     assert third == {
         "id": "c", "type": "order.ship", "args": [],
         "options": {"scheduled_at": "+PT5.000S"},
-        "depends_on": ["a", {"id": "b", "ignore_failed": True}],
-        "meta": {"ojs_parents": {"order.charge": "a", "order.ship": "b"}},
+        "depends_on": [{"id": "b", "ignore_failed": True}, "a"],
+        "meta": {"ojs_parents": {"order.ship": "b", "order.charge": "a"}},
     }  # fmt: skip
     assert fourth["trigger"] == "any_failed"
 

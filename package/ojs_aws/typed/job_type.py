@@ -139,8 +139,10 @@ class JobCall(Generic[R_co]):
         step = self.request.wire("")
         del step["id"]
         if self.needs:
-            ignored = [{"id": each, "ignore_failed": True} for each in self.ignored]
-            step["depends_on"] = [*(n for n in self.needs if n not in self.ignored), *ignored]
+            step["depends_on"] = [
+                {"id": each, "ignore_failed": True} if each in self.ignored else each
+                for each in self.needs
+            ]
         return {**step, **({"trigger": self.trigger} if self.trigger else {})}
 
 

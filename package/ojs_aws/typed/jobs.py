@@ -23,6 +23,15 @@ R = TypeVar("R")
 _TYPE = re.compile(r"[a-z][a-z0-9_\-]*(\.[a-z][a-z0-9_\-]*)*")
 
 
+def _valid(called: str, name: str) -> str:
+    if _TYPE.fullmatch(name):
+        return name
+    raise ValueError(
+        f"{called}: {name!r} must be lowercase segments separated by dots. Pass a name, for"
+        " example mail.send"
+    )
+
+
 class Declaration:
     """The decorator that makes a function a job type."""
 
@@ -48,12 +57,14 @@ class Declaration:
 
 
 class Jobs(Registry):
-    """Job types that are declared apart from a worker: `worker.include(jobs)` adds them.
+    """Job types that are declared apart from a worker.
 
-    jobs = Jobs(queue="mail")
+        jobs = Jobs(queue="mail")
 
-    @jobs.job("mail.send")
-    def send(job: JobContext, to: str) -> str: ...
+        @jobs.job("mail.send")
+        def send(job: JobContext, to: str) -> str: ...
+
+    `worker.include(jobs)` adds them to a worker.
     """
 
     def __init__(self, **options: Unpack[JobOptions]) -> None:
@@ -106,12 +117,7 @@ class Jobs(Registry):
             raise TypeError(f"job(): {where} must be a function that is defined with def")
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(f"job(): {where} must return its result. It is a generator")
-        name = name or f"{function.__module__}.{where}"
-        if not _TYPE.fullmatch(name):
-            raise ValueError(
-                f"job(): {name!r} must be lowercase segments separated by dots. Pass a name, for"
-                ' example job("mail.send")'
-            )
+        name = _valid("job()", name or f"{function.__module__}.{where}")
         if name in self.types:
             there = self.types[name].signature.where
             raise ValueError(f"job({name!r}): {where} can't have the job type of {there}")
@@ -145,10 +151,12 @@ def declare(
         **options: Options of its jobs.
 
     Returns:
-        The job type. It can't be called.
+        The job type.
 
     Raises:
         TypeError: An option is unknown, or a field can't be an argument of a job.
+        ValueError: The name is invalid.
     """
     own = checked(f"declare({name!r})", options, JobOptions.__optional_keys__)
-    return JobType(name, args, Jobs(), own, Signature(args, name, result))
+    signature = Signature(args, _valid("declare()", name), result)
+    return JobType(name, args, Jobs(), own, signature)

@@ -16,6 +16,8 @@ from ojs_aws.typed.plain import Convert, Refused
 def converter(hint: Any) -> Convert:
     """Return the conversion for an annotation. Raises pydantic's error if it isn't supported."""
     adapter: TypeAdapter[Any] = TypeAdapter(hint)
+    if not adapter.pydantic_complete:
+        raise TypeError(f"{hint!r} has annotations that aren't defined yet")
 
     def convert(value: Any, out: bool) -> Any:
         try:

@@ -62,7 +62,7 @@ class Resources:
             return True
 
     async def _enter(self, lifespan: Callable[[], Any], stack: AsyncExitStack) -> None:
-        values = await enter(stack, _manager(lifespan)())
+        values = await enter(stack, _made(lifespan))
         if not isinstance(values, Mapping):
             raise TypeError(f"lifespan must yield a mapping of names to resources, but {values!r}")
         self._values = values
@@ -95,13 +95,19 @@ class Resources:
             parameters = inspect.signature(provider).parameters.values()
             apart = {each.name for each in parameters if each.kind is each.KEYWORD_ONLY}
             given = {each: self._values[each] for each in apart}
-            yield name, _manager(provider)(*[job] * (len(parameters) > len(apart)), **given)
+            yield name, _made(provider, *[job] * (len(parameters) > len(apart)), **given)
 
 
-def _manager(function: Callable[..., Any]) -> Callable[..., Any]:
+def _made(function: Callable[..., Any], *args: Any, **given: Any) -> Any:
+    """Call a function. Returns its context manager."""
     if inspect.isasyncgenfunction(function):
-        return asynccontextmanager(function)
-    return contextmanager(function) if inspect.isgeneratorfunction(function) else function
+        return asynccontextmanager(function)(*args, **given)
+    if inspect.isgeneratorfunction(function):
+        return contextmanager(function)(*args, **given)
+    made = None if inspect.iscoroutinefunction(function) else function(*args, **given)
+    if not hasattr(made, "__enter__") and not hasattr(made, "__aenter__"):
+        raise TypeError(f"{function.__qualname__} must yield, or return a context manager")
+    return made
 
 
 async def enter(stack: AsyncExitStack, manager: Any) -> Any:
