@@ -25,6 +25,8 @@ EMULATOR := $(VENV)/emulator
 PLOTS := build/plots
 # Separate too: the packages that generate clients from the OpenAPI document, for a test.
 CLIENTS := build/clients
+# Separate too: the frameworks that pages have examples for, and a second type checker, for tests.
+INTEGRATIONS := build/integrations
 # The packages that build the documentation site and its generated pages.
 DOCS := build/docs
 # The packages that build the wheel and list its content.
@@ -71,15 +73,15 @@ test: setup ## Run the fast tests
 	@$(PY) -m pytest $(PARALLEL) -m 'not exhaustive' $(ARGS)
 
 .PHONY: test-exhaustive
-test-exhaustive: setup dashboard-types $(CLIENTS)/.installed $(PACKAGING)/.installed $(BROWSER)/.installed $(DOCS)/.installed ## Run the slow tests, and property tests with many examples
+test-exhaustive: setup dashboard-types $(CLIENTS)/.installed $(INTEGRATIONS)/.installed $(PACKAGING)/.installed $(BROWSER)/.installed $(DOCS)/.installed ## Run the slow tests, and property tests with many examples
 	@$(PY) -m pytest $(PARALLEL) -m '(exhaustive or hypothesis) and not whole' $(ARGS)
 
 .PHONY: test-all
-test-all: setup dashboard-types $(CLIENTS)/.installed $(PACKAGING)/.installed $(BROWSER)/.installed $(DOCS)/.installed ## Run all tests
+test-all: setup dashboard-types $(CLIENTS)/.installed $(INTEGRATIONS)/.installed $(PACKAGING)/.installed $(BROWSER)/.installed $(DOCS)/.installed ## Run all tests
 	@$(PY) -m pytest $(PARALLEL) $(ARGS)
 
 .PHONY: check
-check: setup dashboard-types audit $(CLIENTS)/.installed $(PACKAGING)/.installed $(BROWSER)/.installed $(DOCS)/.installed ## Run the audit, linter, formatter check, type checker, and all tests
+check: setup dashboard-types audit $(CLIENTS)/.installed $(INTEGRATIONS)/.installed $(PACKAGING)/.installed $(BROWSER)/.installed $(DOCS)/.installed ## Run the audit, linter, formatter check, type checker, and all tests
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
@@ -176,9 +178,9 @@ PIP_COMPILE := env -u PIP_FIND_LINKS -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL \
 
 .PHONY: lock
 lock: $(VENV)/.dev ## Resolve the pinned versions again (UPGRADE=1: the newest)
-	@cd requirements && for set in runtime local emulator dev plots clients package browser docs; do \
+	@cd requirements && for set in runtime local emulator dev plots clients integrations package browser docs; do \
 	  $(PIP_COMPILE) --output-file=$$set.txt $$set.in; done
-	@for folder in . dashboard docs/site tests/dashboard tests/local/clients; do npm install --prefix $$folder --package-lock-only \
+	@for folder in . dashboard docs/site tests/dashboard tests/local/clients tests/library/integrations; do npm install --prefix $$folder --package-lock-only \
 	  --omit-lockfile-registry-resolved --no-audit --no-fund; done
 
 .PHONY: dashboard
@@ -205,6 +207,9 @@ setup: $(VENV)/.dev $(EMULATOR)/.installed $(VENV)/.node-tools dashboard ## Inst
 
 .PHONY: clients
 clients: $(CLIENTS)/.installed ## Install the generators of clients from the OpenAPI document, for a test
+
+.PHONY: integrations
+integrations: $(INTEGRATIONS)/.installed ## Install the frameworks of the pages and a type checker, for tests
 
 .PHONY: clean
 clean: ## Delete everything built or installed, except the data in DATA
@@ -287,6 +292,14 @@ $(CLIENTS)/.installed: requirements/clients.txt tests/local/clients/package-lock
 	@$(VENV_INSTALL)
 	@cp tests/local/clients/package.json tests/local/clients/package-lock.json $(CLIENTS)
 	@$(NPM_CI) --prefix $(CLIENTS) >/dev/null
+	@touch $@
+
+$(INTEGRATIONS)/.installed: requirements/integrations.txt tests/library/integrations/package-lock.json | $(PY)
+	@echo 'Installing the frameworks of the pages…'
+	@$(PY) -m venv --clear $(INTEGRATIONS)
+	@$(INTEGRATIONS)/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r $<
+	@cp tests/library/integrations/package.json tests/library/integrations/package-lock.json $(INTEGRATIONS)
+	@$(NPM_CI) --prefix $(INTEGRATIONS) --ignore-scripts >/dev/null
 	@touch $@
 
 $(VENV)/.node-tools: package-lock.json | $(PY)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)  # steps of different results fit into one list
 Trigger = Literal["all_succeeded", "all_done", "any_failed"]
 
 MAX_MAPPED = 10_000
@@ -97,10 +98,10 @@ class JobHandle(Generic[R]):
 
 
 @dataclass(frozen=True)
-class JobCall(Generic[R]):
+class JobCall(Generic[R_co]):
     """A job of a workflow: a job type with its arguments. `JobType.job` returns it."""
 
-    job_type: JobType[..., R]
+    job_type: JobType[..., R_co]
     request: JobRequest
     needs: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
@@ -108,7 +109,7 @@ class JobCall(Generic[R]):
 
     def after(
         self, *steps: str, ignore_failed: bool = False, trigger: Trigger | None = None
-    ) -> JobCall[R]:
+    ) -> JobCall[R_co]:
         """Return this step with dependencies, for `dag`.
 
         Args:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 from urllib.parse import parse_qsl, urlsplit
@@ -55,6 +56,10 @@ class Parents:
 
     def __len__(self) -> int:
         return len(self._found[0])
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over the results in order, as JSON. Raises JobError for a parent that failed."""
+        return (self[number] for number in range(len(self)))
 
     @overload
     def __getitem__(self, step: Reference[R]) -> R: ...
