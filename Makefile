@@ -296,8 +296,7 @@ $(CLIENTS)/.installed: requirements/clients.txt tests/local/clients/package-lock
 
 $(INTEGRATIONS)/.installed: requirements/integrations.txt tests/library/integrations/package-lock.json | $(PY)
 	@echo 'Installing the frameworks of the pages…'
-	@$(PY) -m venv --clear $(INTEGRATIONS)
-	@$(INTEGRATIONS)/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r $<
+	@$(VENV_INSTALL)
 	@cp tests/library/integrations/package.json tests/library/integrations/package-lock.json $(INTEGRATIONS)
 	@$(NPM_CI) --prefix $(INTEGRATIONS) --ignore-scripts >/dev/null
 	@touch $@
