@@ -35,10 +35,10 @@ function channelOf(about: string): string {
   return about && can(job ? "jobs:read" : "admin:read") ? (job ? about : "all") : "";
 }
 
-/** Whether the server tells of changes. */
+/** Whether the server reports changes. */
 export const tells = (about: string) => channels.get(channelOf(about)) === true;
 
-/** Tells a view of changes. Returns a function that ends this. */
+/** Reports changes to a view. Returns a function that ends this. */
 export function follow(about: string, hear: View["hear"]): () => void {
   const view = { about, hear };
   views.add(view);
