@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -101,6 +102,24 @@ def test_a_provided_resource_lives_as_long_as_the_job(worker: Worker, fails: boo
         results = [ending.entry["result"] for ending in endings]
         assert results == ["db of function", "db of coroutine, later"]
         assert log == ["committed", "committed", "closed"]
+
+
+def test_a_resource_can_not_complete_a_failed_job(worker: Worker) -> None:
+    @worker.provide
+    def session() -> Iterator[str]:
+        with contextlib.suppress(KeyError):
+            yield "session"
+
+    @worker.job("function")
+    def function(*, session: str = injected()) -> None:
+        raise KeyError(session)
+
+    @worker.job("coroutine")
+    async def coroutine(*, session: str = injected()) -> None:
+        raise KeyError(session)
+
+    for kind in ("function", "coroutine"):
+        assert worker.perform(job_of(kind)).entry["error"]["type"] == "KeyError"
 
 
 def test_lambda_enters_the_lifespan_at_the_first_event(worker: Worker) -> None:

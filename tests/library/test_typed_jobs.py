@@ -194,8 +194,8 @@ def test_jobs_are_declared_without_their_code(
     monkeypatch.setattr(DEFAULT, "_bound", None)
 
     class Model(BaseModel):
-        to: str
         at: datetime = NOW
+        to: str
 
     class Sent(BaseModel):
         id: UUID
@@ -207,7 +207,7 @@ def test_jobs_are_declared_without_their_code(
     assert send.enqueue(to="a").result() == Sent(id=ID)
     order.enqueue(ID)
     first, second = api.bodies("jobs")
-    assert first["args"] == ["a", "2026-11-28T12:00:00Z"]
+    assert first["args"] == ["2026-11-28T12:00:00Z", "a"]
     assert first["options"] == {"queue": "mail"}
     assert second["args"] == [str(ID), [], None]
 
@@ -323,6 +323,18 @@ def test_bad_values_are_refused(conversion: str, hint: Any, value: Any) -> None:
 def test_bad_json_is_refused(conversion: str, hint: Any, wire: Any) -> None:
     with pytest.raises(plain.Refused):
         signature._converters()(hint)(wire, False)
+
+
+@pytest.mark.parametrize("version", ["1.10.21", "2.9.2", None])
+def test_an_older_pydantic_is_as_none(monkeypatch: pytest.MonkeyPatch, version: str | None) -> None:
+    monkeypatch.delitem(sys.modules, "ojs_aws.typed.validated", raising=False)
+    if version is None:
+        monkeypatch.setitem(sys.modules, "pydantic", None)
+    else:
+        monkeypatch.setattr("pydantic.VERSION", version)
+    assert signature._converters.__wrapped__() is plain.converter
+    monkeypatch.undo()
+    assert signature._converters.__wrapped__() is not plain.converter
 
 
 def test_strict_types_without_pydantic(without_pydantic: None) -> None:

@@ -19,6 +19,19 @@ if TYPE_CHECKING:
     from ojs_aws.worker.resources import Resources
 
 
+class _Kept:
+    """Keeps the exception of a function. A resource that suppresses it doesn't complete the job."""
+
+    error: BaseException
+
+    def __enter__(self) -> _Kept:  # noqa: PYI034 - Self is not in Python 3.10
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is not None:
+            self.error = error
+
+
 class Performer:
     """The handler of a job type."""
 
@@ -38,25 +51,29 @@ class Performer:
         """Run the function. Returns its result in JSON, or a coroutine that does."""
         if inspect.iscoroutinefunction(self.function):
             return self._awaited(context)
+        args = self._args(context)
         with ExitStack() as stack:
-            args = self._args(context)
             given = {
                 name: stack.enter_context(one)
                 for name, one in self._provided.of(self.resources, context)
             }
-            return self._result(self.function(*args, **given))
+            with _Kept() as kept:
+                return self._result(self.function(*args, **given))
+        raise kept.error
 
     async def _awaited(self, context: JobContext) -> Any:
+        args = self._args(context)
+        if isinstance(context.job.raw.get("parent_results"), dict):
+            # A reference to large results. Reading them must not block the event loop.
+            await in_thread(len, context.parents)
         async with AsyncExitStack() as stack:
-            args = self._args(context)
-            if isinstance(context.job.raw.get("parent_results"), dict):
-                # A reference to large results. Reading them must not block the event loop.
-                await in_thread(len, context.parents)
             given = {
                 name: await enter(stack, one)
                 for name, one in self._provided.of(self.resources, context)
             }
-            return self._result(await self.function(*args, **given))
+            with _Kept() as kept:
+                return self._result(await self.function(*args, **given))
+        raise kept.error
 
     def _args(self, context: JobContext) -> list[Any]:
         signature, context.clients = self.job_type.signature, self.job_type.jobs.clients

@@ -1,4 +1,4 @@
-"""Conversion with pydantic. Imported only if pydantic 2 is installed and a job is declared."""
+"""Conversion with pydantic. Imported when a job is declared. Raises ImportError without 2.10."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import math
 from datetime import datetime
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import VERSION, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from ojs_aws.client.call import to_json
 from ojs_aws.typed.plain import Convert, Refused
+
+if [int(part) for part in VERSION.split(".")[:2]] < [2, 10]:
+    raise ImportError(f"pydantic is {VERSION}, but must be 2.10 or later")
 
 
 def converter(hint: Any) -> Convert:
@@ -32,8 +35,8 @@ def converter(hint: Any) -> Convert:
             adapter.validate_json(to_json(json))  # the worker must be able to read it
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            problem = f"is invalid: {first['msg']}, but is {first['input']!r:.100}"
-            raise Refused(problem, "".join(f"[{each!r}]" for each in first["loc"])) from None
+            path = "".join(f"[{each!r}]" for each in first["loc"])
+            raise Refused(f"is invalid: {first['msg']}", path) from None
         except (PydanticSerializationError, TypeError, RecursionError) as error:
             raise Refused(f"must be JSON: {error}") from None
         return json
