@@ -35,8 +35,12 @@ PACKAGE := build/package
 # The built dashboard, and the browser driver of its tests.
 DASHBOARD := build/dashboard
 BROWSER := build/browser
-PIP_OPTIONS := -qq --disable-pip-version-check --require-hashes
+# Python compiles what is imported. To compile all modules of all packages takes as long as the rest
+# of an installation.
+PIP_OPTIONS := -qq --no-compile --disable-pip-version-check --require-hashes
 PIP_INSTALL := $(PY) -m pip install $(PIP_OPTIONS)
+# In an environment of its own, with the pip of .venv: one more pip takes seconds to install.
+VENV_INSTALL = $(PY) -m venv --clear --without-pip $(@D) && $(PY) -m pip --python $(@D) install $(PIP_OPTIONS) -r $<
 NPM_CI := npm ci --no-audit --no-fund --loglevel=error
 
 export PYTHONPATH := shared:package:.
@@ -139,8 +143,7 @@ synth: setup ## Write the CloudFormation templates to cdk.out
 package: $(PACKAGING)/.installed dashboard ## Build the wheel with the CDK construct into DIST, and check it
 	@rm -rf $(PACKAGE) $(DIST)/ojs_backend_aws-*.whl; mkdir -p $(PACKAGE)
 	@$(PY) -m venv --without-pip $(PACKAGE)/runtime
-	@$(PACKAGING)/bin/python -m pip --python $(PACKAGE)/runtime install -qq --no-compile \
-	  --disable-pip-version-check --require-hashes -r requirements/runtime.txt
+	@$(PY) -m pip --python $(PACKAGE)/runtime install $(PIP_OPTIONS) -r requirements/runtime.txt
 	@$(PACKAGING)/bin/cyclonedx-py environment --output-reproducible --validate \
 	  --output-file $(PACKAGE)/functions.cdx.json $(PACKAGE)/runtime
 	@$(PY) -m infra.licences $(PACKAGE)/functions.cdx.json $(PACKAGE)/licences.md
@@ -233,8 +236,7 @@ $(VENV)/.dev: requirements/dev.txt | $(PY)
 
 $(EMULATOR)/.installed: requirements/emulator.txt | $(PY)
 	@echo 'Installing MiniStack…'
-	@$(PY) -m venv --clear --without-pip $(EMULATOR)
-	@$(PY) -m pip --python $(EMULATOR) install $(PIP_OPTIONS) -r $<
+	@$(VENV_INSTALL)
 	@touch $@
 
 # dynoxide is optional: without npm, or a binary for this platform, the engine is MiniStack.
@@ -246,22 +248,19 @@ $(VENV)/.engine: package-lock.json | $(PY) $(EMULATOR)/.installed
 
 $(PLOTS)/.installed: requirements/plots.txt | $(PY)
 	@echo 'Installing the Python packages that draw plots…'
-	@$(PY) -m venv --clear $(PLOTS)
-	@$(PLOTS)/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r $<
+	@$(VENV_INSTALL)
 	@touch $@
 
 $(DOCS)/.installed: requirements/docs.txt docs/site/package-lock.json | $(PY)
 	@echo 'Installing what builds the documentation site …'
-	@$(PY) -m venv --clear $(DOCS)
-	@$(DOCS)/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r $<
+	@$(VENV_INSTALL)
 	@cp docs/site/package.json docs/site/package-lock.json $(DOCS)
 	@$(NPM_CI) --prefix $(DOCS) --ignore-scripts >/dev/null
 	@touch $@
 
 $(PACKAGING)/.installed: requirements/package.txt | $(PY)
 	@echo 'Installing the packages that build the wheel…'
-	@$(PY) -m venv --clear $(PACKAGING)
-	@$(PACKAGING)/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r $<
+	@$(VENV_INSTALL)
 	@touch $@
 
 dashboard/node_modules/.installed: dashboard/package-lock.json
@@ -290,8 +289,7 @@ $(BROWSER)/.installed: requirements/browser.txt tests/dashboard/package-lock.jso
 
 $(CLIENTS)/.installed: requirements/clients.txt tests/local/clients/package-lock.json | $(PY)
 	@echo 'Installing the generators of clients…'
-	@$(PY) -m venv --clear $(CLIENTS)
-	@$(CLIENTS)/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r $<
+	@$(VENV_INSTALL)
 	@cp tests/local/clients/package.json tests/local/clients/package-lock.json $(CLIENTS)
 	@$(NPM_CI) --prefix $(CLIENTS) >/dev/null
 	@touch $@

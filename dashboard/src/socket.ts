@@ -68,7 +68,8 @@ function keep(): void {
   const key = live.get() ? me.get() : null;
   if (owner && owner !== key) {
     owner = null;
-    socket?.close();
+    // Otherwise it is closed when it is open: a browser warns of a connection that is never opened.
+    if (socket?.readyState === WebSocket.OPEN) socket.close();
   }
   const wanted = new Set([...views].map((each) => channelOf(each.about)).filter((each) => each && !channels.has(each)));
   if (socket?.readyState === WebSocket.OPEN)
@@ -101,7 +102,7 @@ async function open(mine: object): Promise<void> {
     for (const [each, confirmed] of channels) if (!confirmed) channels.delete(each);
     keep();
   }, PING_MS);
-  made.onopen = keep;
+  made.onopen = () => (owner === mine ? keep() : made.close());
   made.onmessage = ({ data }) => heard(made, JSON.parse(data));
   made.onclose = () => {
     clearInterval(ping);

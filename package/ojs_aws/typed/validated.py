@@ -35,8 +35,8 @@ def converter(hint: Any) -> Convert:
             adapter.validate_json(to_json(json))  # the worker must be able to read it
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            path = "".join(f"[{each!r}]" for each in first["loc"])
-            raise Refused(f"is invalid: {first['msg']}", path) from None
+            problem = f"is invalid: {first['msg']}, but is {first['input']!r:.100}"
+            raise Refused(problem, "".join(f"[{each!r}]" for each in first["loc"])) from None
         except (PydanticSerializationError, TypeError, RecursionError) as error:
             raise Refused(f"must be JSON: {error}") from None
         return json
