@@ -150,7 +150,7 @@ if TYPE_CHECKING:
     from ojs.store.realtime.subscribers import SubscriberStore
     from ojs.store.realtime.tickets import TicketStore
     from ojs.store.workflows.workflows import WorkflowStore
-    from ojs.targets.queues import SqsOutcomeQueue
+    from ojs.targets.queues import SqsRecordQueue
 
 _building = threading.RLock()
 
@@ -495,8 +495,8 @@ class Runtime:
         allowed=lambda run: run.pushing.allowed,
     )
     # SQS queue for outcomes that can't be processed immediately. None if the deployment has none.
-    outcome_queue: SqsOutcomeQueue | None = provided(
-        "ojs.targets.queues:SqsOutcomeQueue",
+    outcome_queue: SqsRecordQueue | None = provided(
+        "ojs.targets.queues:SqsRecordQueue",
         when=lambda run: run.settings.outcome_queue,
         url=lambda run: run.settings.outcome_queue,
     )
