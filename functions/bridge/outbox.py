@@ -89,10 +89,8 @@ class _Relay:
         queued = "messageId" in records[0]
         found = (self._message(each) if queued else self._change(each) for each in records)
         items = [item for item in found if item is not None]
-        self._push(
-            [item for item in items if item.error is None],
-            waits=self._outbox.ordered and not queued,
-        )
+        if ready := [item for item in items if item.error is None]:
+            self._push(ready, waits=self._outbox.ordered and not queued)
         failed = [item for item in items if item.error and not self._passed_on(item, queued)]
         failed += self._finish([item for item in items if item.error is None])
         if codes := Counter(item.error.code for item in items if item.error):
