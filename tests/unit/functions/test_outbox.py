@@ -18,9 +18,8 @@ from ojs.clock import ManualClock
 from ojs.domain.ids import derived_uuid7
 from ojs.runtime import Runtime
 from ojs.settings import Outbox, Settings
-from ojs.store.table import schema
+from ojs.store.table import clients, schema
 from ojs.store.table.values import unpack
-from ojs.targets import queues
 from ojs_aws.ids import uuid7
 from tests.store.faults import FAULTS, Died, Faulty
 from tests.unit.functions.client import Api, MemoryBlobs
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from local.engines import Engine
 
 Record = dict[str, Any]
-QUEUES = {"refused": "https://sqs/refused", "later": "https://sqs/later"}
 JOB: dict[str, Any] = {"type": "order.place", "args": [1], "options": {"queue": "orders"}}
 
 
@@ -150,8 +148,9 @@ def make_app(
         )
         names.extend((jobs, box))
         sqs = FakeSqs()
-        monkeypatch.setattr(queues.clients, "client", lambda *_: sqs)
-        return App(dynamodb, clock, jobs, Outbox(box, **QUEUES, **more), sqs, iter(range(10**9)))
+        monkeypatch.setattr(clients, "client", lambda *_: sqs)
+        outbox = Outbox(box, "https://sqs/refused", "https://sqs/later", **more)
+        return App(dynamodb, clock, jobs, outbox, sqs, iter(range(10**9)))
 
     yield make
     for name in names:
@@ -194,7 +193,7 @@ def test_changed_and_deleted_items_are_no_jobs(make_app: Callable[..., App]) -> 
     app = make_app(keep=True)
     item = {"id": uuid7(), "ojs_job": json.dumps(JOB)}
     assert app.relay(app.record(item | {"expires": 1}, item), app.record(None, item)) == []
-    assert app.stored() == [] and app.sqs.sent == {}
+    assert (app.stored(), app.sqs.sent) == ([], {})
 
 
 def test_kept_items_expire(make_app: Callable[..., App]) -> None:
@@ -248,7 +247,8 @@ def test_what_is_no_job_is_refused_alone_and_stays(
 
 def test_an_id_of_an_item_that_is_no_uuid7_is_refused(make_app: Callable[..., App]) -> None:
     app = make_app()
-    assert app.relay(app.put(item_id="order-1"), app.put({**JOB, "id": uuid7()}, item_id="o-2")) == []
+    records = [app.put(item_id="order-1"), app.put({**JOB, "id": uuid7()}, item_id="order-2")]
+    assert app.relay(*records) == []
     assert [each["keys"] for each in app.sqs.take("refused")] == [pack({"id": "order-1"})]
     assert [item["id"] for item in app.left()] == ["order-1"]
 
