@@ -42,7 +42,6 @@ def made(code: Callable[[], lambda_.Code]) -> Made:
     box = jobs.outbox_table("Outbox")
     jobs.add_outbox(box, queues=["orders"], types=["order.*"], window_s=5)
     box.grant(role(stack, "Shop"), "dynamodb:PutItem")
-    box.grant_write_data(role(stack, "Batch"))
     jobs.add_outbox(jobs.outbox_table("Kept"), after="keep", ordered=True)
     key = kms.Key(stack, "Key", enable_key_rotation=True)
     jobs.add_outbox(own_table(stack, stream=BOTH, encryption_key=key), attribute="job")
@@ -218,6 +217,7 @@ def test_an_own_table_needs_a_stream_with_both_images(code: Callable[[], lambda_
     stack = Stack(App(), "shop", env=PLACE)
     jobs = OpenJobSpec(stack, "Jobs", code=code())
     both = own_table(stack, "Both", stream=BOTH)
+    assert jobs.outbox_table("Outbox").grant_write_data(role(stack, "Api")).success
     arn = f"arn:aws:dynamodb:eu-central-1:{PLACE.account}:table/old"
     for table in (
         own_table(stack, "None"),
