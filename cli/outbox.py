@@ -46,7 +46,7 @@ def _replay(name: str) -> tuple[int, int]:
 
     dynamodb, functions = boto3.client("dynamodb"), boto3.client("lambda")
     table = dynamodb.describe_table(TableName=name)["Table"]
-    # Items of an own table stay as they are: nothing shows whether their jobs were created.
+    # Items of an own table are not changed: nothing shows whether their jobs were created.
     if table.get("StreamSpecification", {}).get("StreamViewType") != "NEW_IMAGE":
         raise CommandError(f"{name} is not a table of outbox_table", Exit.REFUSED)
     stream = table["LatestStreamArn"]

@@ -72,7 +72,7 @@ def _checked(schema: Any) -> Any:
         return [_checked(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    # The names of properties are no keywords.
+    # The names of properties can't be keywords.
     return {
         name: {key: _checked(one) for key, one in each.items()}
         if name == "properties"

@@ -151,7 +151,9 @@ def _job(record: Record, settings: Settings) -> dict[str, Any]:
         meta = {**_attributes(record), **meta, "sqs_message_id": record["messageId"]}
     # The time at which the message was sent is the same for each delivery of it.
     sent_ms = int(record["attributes"]["SentTimestamp"])
-    return {"id": derived_uuid7(sent_ms, record["messageId"]), **body, "meta": meta}
+    if body.get("id") is None:
+        body = {**body, "id": derived_uuid7(sent_ms, record["messageId"])}
+    return {**body, "meta": meta}
 
 
 def _attributes(record: Record) -> dict[str, str]:

@@ -122,7 +122,7 @@ class _Relay:
                 raise InvalidRequest("stream", "must have the view type NEW_AND_OLD_IMAGES")
             jobs = [jsontext.loads(text) for text in self._texts(value or {})]
             for index, job in enumerate(jobs):
-                # The same at each delivery. An item of an own table can have several jobs in turn.
+                # The same at each delivery. An item of an own table can have another job later.
                 name = f"{outbox.table}|{item.number}|{index}"
                 own = derived_uuid7(created_ms, name) if outbox.own else new["id"]["S"]
                 if isinstance(job, dict) and job.get("id") is None:

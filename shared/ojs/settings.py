@@ -62,7 +62,7 @@ class Outbox:
 
     Attributes:
         table: Name of the table.
-        refused: URL of the queue for items that are no jobs.
+        refused: URL of the queue for refused items.
         later: URL of the queue for jobs that can't be stored now.
         attribute: Attribute with the job as JSON.
         own: Whether the application created the table. Its items are not changed.

@@ -16,7 +16,6 @@ from tests.e2e.cloud import Api, bootstrap, client, deploy_app, eventually, firs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.e2e, pytest.mark.whole]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -245,3 +246,13 @@ def test_without_an_outbox_nothing_differs(code: Callable[[], lambda_.Code]) -> 
     OpenJobSpec(stack, "Jobs", code=code())
     text = json.dumps(assertions.Template.from_stack(stack).to_json())
     assert "outbox" not in text.lower().replace("ojs_outbox", "outbox")
+
+
+def test_the_stack_of_the_page(code: Callable[[], lambda_.Code]) -> None:
+    text = (ROOT / "docs/outbox.md").read_text("utf-8")
+    (block,) = re.findall(r"```python\n(box.*?)```", text, re.DOTALL)
+    stack = Stack(App(), "shop", env=PLACE)
+    jobs = OpenJobSpec(stack, "Jobs", code=code())
+    exec(block, {"jobs": jobs, "api": role(stack, "Api")})
+    template = assertions.Template.from_stack(stack)
+    assert len(template.find_resources("AWS::DynamoDB::Table")) == 2

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,8 +15,10 @@ from ojs.domain import jsontext
 from ojs.domain.errors import OjsError
 from ojs.domain.ids import is_uuid7
 from ojs.domain.job import envelope
-from ojs_aws import AsyncClient, Client, JobRequest
+from ojs_aws import AsyncClient, Client, JobRequest, ServerError
 from ojs_aws.client.outbox import MAX_JOB_BYTES, outbox_item
+from ojs_aws.testing.server import OjsServer
+from tests.library.pages import files, page
 
 OWN = "019c2833-a840-7000-8143-0784d9cd5e1e"
 
@@ -169,3 +173,96 @@ def test_a_job_must_fit_into_an_item() -> None:
 def test_an_argument_of_the_wrong_type_is_an_error(arguments: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         outbox_item("a", table="T", **arguments)
+
+
+# --- the page ------------------------------------------------------------------------------------
+
+
+def on_page(name: str) -> dict[str, Any]:
+    """What a file of the page defines, in the words of SQLite."""
+    text = files(page("outbox"))[name].replace(" FOR UPDATE SKIP LOCKED", "").replace("%s", "?")
+    space: dict[str, Any] = {"__name__": "page"}
+    exec(compile(text, name, "exec"), space)
+    return space
+
+
+def test_the_transaction_of_the_page() -> None:
+    dynamodb = Mock()
+    with Client("http://stub") as client:
+        on_page("orders.py")["place"](dynamodb, client, "Box", 7)
+    order, item = dynamodb.transact_write_items.call_args.kwargs["TransactItems"]
+    assert order["Put"]["TableName"] == "Orders"
+    assert (item["Put"]["TableName"], job_of(item)["args"]) == ("Box", [7])
+
+
+@pytest.fixture
+def database() -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:")
+    connection.execute("CREATE TABLE orders (number int)")
+    assert "`outbox (id uuid PRIMARY KEY, job text NOT NULL, error text)`" in page("outbox")
+    connection.execute("CREATE TABLE outbox (id uuid PRIMARY KEY, job text NOT NULL, error text)")
+    return connection
+
+
+def left(connection: sqlite3.Connection) -> list[str | None]:
+    """The errors of the rows that are left."""
+    return [error for (error,) in connection.execute("SELECT error FROM outbox ORDER BY id")]
+
+
+def test_rows_of_a_database_become_jobs(
+    ojs_server: OjsServer, database: sqlite3.Connection
+) -> None:
+    ojs_server.reset()
+    place, relay = on_page("shop.py")["place"], on_page("relay.py")["relay"]
+    client = ojs_server.client
+    for number in range(120):
+        place(database, client, number)
+    assert [relay(database, client) for _ in range(3)] == [100, 20, 0]
+    assert left(database) == []
+    jobs = ojs_server.enqueued("order.place", queue="orders")
+    assert sorted(job.args[0] for job in jobs) == list(range(120))
+
+
+def test_an_interrupted_relay_creates_no_second_job(
+    ojs_server: OjsServer, database: sqlite3.Connection
+) -> None:
+    ojs_server.reset()
+    place, relay = on_page("shop.py")["place"], on_page("relay.py")["relay"]
+    client = ojs_server.client
+    for number in range(3):
+        place(database, client, number)
+    database.execute("INSERT INTO outbox VALUES (?, ?, NULL)", (OWN, '{"type": "A", "args": []}'))
+    database.commit()
+    # It dies before it deletes the rows, at each statement.
+    for statements in range(1, 5):
+        cursor = Mock(wraps=database.cursor())
+        cursor.execute = dying(database, statements)
+        cursor.fetchall = lambda: database.execute("SELECT job FROM outbox").fetchall()
+        with pytest.raises(ConnectionError):
+            relay(Mock(cursor=lambda cursor=cursor: cursor, commit=database.commit), client)
+        database.rollback()
+    assert relay(database, client) == 4
+    (error,) = left(database)
+    assert "invalid_request" in str(error)
+    assert relay(database, client) == 0
+    ojs_server.assert_enqueued("order.place", count=3)
+
+
+def dying(connection: sqlite3.Connection, statements: int) -> Any:
+    left = iter(range(statements))
+
+    def execute(*arguments: Any) -> None:
+        if next(left, None) is None:
+            raise ConnectionError
+        connection.execute(*arguments)
+
+    return execute
+
+
+def test_a_relay_without_a_server_deletes_nothing(database: sqlite3.Connection) -> None:
+    with Client("http://stub") as client:
+        on_page("shop.py")["place"](database, client, 1)
+    busy = Mock(enqueue_many=Mock(side_effect=ServerError(503, {})))
+    with pytest.raises(ServerError):
+        on_page("relay.py")["relay"](database, busy)
+    assert left(database) == [None]

@@ -721,37 +721,6 @@ def pushed(connect: Callable[[], Counting]) -> dict[str, Spent]:
     return found | {"looked at": bench.spent(LOOKED_AT) | {"most": LOOKED_AT}}
 
 
-# By part of the file: how it is counted. Each begins with an empty table.
-PARTS: dict[str, Callable[[DynamoDBClient], Any]] = {
-    "lives": lambda client: lives(Counting(client)),
-    "heartbeat": lambda client: heartbeat(Counting(client)),
-    "lasting": lambda client: {
-        str(beat_s): lasting(Counting(client), beat_s) for beat_s in _BEATS_S
-    },
-    "lanes": lambda client: {str(count): lanes(Counting(client), count) for count in _LANES},
-    "empty fetches": lambda client: empty_fetches(lambda: Counting(client)),
-    "running": lambda client: running(Counting(client)),
-    "metrics": lambda client: metrics(Counting(client)),
-    "paths": lambda client: paths(Counting(client)),
-    "consumer": lambda client: {
-        name: consumer(Counting(client), count) for name, count in QUEUES.items()
-    },
-    "sweeps": lambda client: {
-        str(count): sweeps(Counting(client), count, minutes)
-        for count, minutes in ((1, 60), (200, 60))
-    },
-    "sweeps in use": lambda client: {
-        str(count): sweeps_in_use(Counting(client), count) for count in (1, 50)
-    },
-    "in use": lambda client: {
-        str(count): in_use(Counting(client), count) for count in (1, 50, 200)
-    },
-    "note": lambda client: note(Counting(client)),
-    "pushed": lambda client: pushed(lambda: Counting(client)),
-    "outbox": lambda client: outbox(client),
-}
-
-
 def outbox(client: DynamoDBClient) -> dict[str, Spent]:
     """By items in a batch: what an item takes of the application and of the relay; and what the
     same job takes if it is enqueued by a request.
@@ -790,6 +759,37 @@ def _metered(bench: Bench, work: Callable[[], object], divided_by: int = 1) -> S
     work()
     found = {"calls": len(meter.calls), "write": meter.write_units, "read": meter.read_units}
     return {name: round(value / divided_by, _DIGITS) for name, value in found.items()}
+
+
+# By part of the file: how it is counted. Each begins with an empty table.
+PARTS: dict[str, Callable[[DynamoDBClient], Any]] = {
+    "lives": lambda client: lives(Counting(client)),
+    "heartbeat": lambda client: heartbeat(Counting(client)),
+    "lasting": lambda client: {
+        str(beat_s): lasting(Counting(client), beat_s) for beat_s in _BEATS_S
+    },
+    "lanes": lambda client: {str(count): lanes(Counting(client), count) for count in _LANES},
+    "empty fetches": lambda client: empty_fetches(lambda: Counting(client)),
+    "running": lambda client: running(Counting(client)),
+    "metrics": lambda client: metrics(Counting(client)),
+    "paths": lambda client: paths(Counting(client)),
+    "consumer": lambda client: {
+        name: consumer(Counting(client), count) for name, count in QUEUES.items()
+    },
+    "sweeps": lambda client: {
+        str(count): sweeps(Counting(client), count, minutes)
+        for count, minutes in ((1, 60), (200, 60))
+    },
+    "sweeps in use": lambda client: {
+        str(count): sweeps_in_use(Counting(client), count) for count in (1, 50)
+    },
+    "in use": lambda client: {
+        str(count): in_use(Counting(client), count) for count in (1, 50, 200)
+    },
+    "note": lambda client: note(Counting(client)),
+    "pushed": lambda client: pushed(lambda: Counting(client)),
+    "outbox": outbox,
+}
 
 
 def main() -> int:

@@ -91,7 +91,7 @@ def check_outbox(
 
 
 class OutboxQueues(Construct):
-    """The queues of an outbox: for items that are no jobs, and for jobs that wait."""
+    """The queues of an outbox: for refused items, and for jobs that wait."""
 
     def __init__(
         self, scope: Construct, name: str, *, key: kms.IKey | None, settings: DeploymentSettings
